@@ -40,7 +40,7 @@ from rewindmq.engine.http.app import make_app
 from rewindmq.engine.http.server import Listening, serve
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.logging_setup import escaped, log_to_stderr
-from rewindmq.engine.rewind.worker import PastProcess
+from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.admission import bound, shares, take_descriptors
 from rewindmq.engine.runtime.log_clock import ElapsedClock, LogClock, WallClock
 from rewindmq.engine.runtime.metadata import ReadBackMetadata, SoleWriterMetadata
@@ -101,7 +101,9 @@ async def _main(config: Config) -> None:
         server = AmqpServer(broker, amqp_door)
         broker.alarms.start(server.relieve, server.grant_credit)
         await _listen(server, config)
-        http = asyncio.create_task(serve(make_app(broker), _listen_http(config), http_door, broker.http_share))
+        body_workers = WorkerPool()
+        app = make_app(broker, body_workers)
+        http = asyncio.create_task(serve(app, _listen_http(config), http_door, broker.http_share))
         try:
             where = ", ".join(f"{protocol} {bracketed(address)}:{port}" for protocol, address, port in config.listeners)
             log = "" if config.kafka is None else f", log {config.kafka_prefix}.* at {config.kafka}"
@@ -111,6 +113,7 @@ async def _main(config: Config) -> None:
             await server.stop()
             http.cancel()
             await asyncio.wait([http])
+            body_workers.close()
         if not http.cancelled():
             _raise_http(http)
     finally:
@@ -168,7 +171,7 @@ def open_broker(config: Config, wall_ms: WallClock | None = None, elapsed_ns: El
             alone = Alone(config, log, metadata, store, broker, partitions)
             return alone
 
-        broker = Broker(config, clock, metadata, make_partitions, make_keeper, PastProcess())
+        broker = Broker(config, clock, metadata, make_partitions, make_keeper, WorkerPool())
         log.on_durable = alone.durable
         log.on_failure = alone.commit_failed
         embedded.take_over(broker, alone)
@@ -225,7 +228,7 @@ async def open_node(
             node = Node(config, log, metadata, store, failed, broker, partitions)
             return node
 
-        broker = Broker(config, clock, metadata, make_partitions, make_keeper, PastProcess())
+        broker = Broker(config, clock, metadata, make_partitions, make_keeper, WorkerPool())
         log.follow(offsets, node)
         await cluster.join(broker, node)
         broker.clock_watch.start()

@@ -10,7 +10,7 @@ they arrived, claims a state for a snapshot that is due, and drops the hidden qu
 other event is `odd`: no broker wrote it.
 
     words = LastWords()
-    for offset, _, actor, event, _ in replay(...): words.see(offset, actor, event)
+    for offset, _, actor, event in events_of(log): words.see(offset, actor, event)
     words.end(log.next_offset)
     for behind in words.found: ...
 """

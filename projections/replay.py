@@ -1,25 +1,32 @@
-"""Folds a log partition into a machine: the one loop for the starting broker, `verify`, rewind and Spark.
+"""Folds a log partition into a machine: the one loop of recovery, `verify`, rewind, `rewindmq events` and Spark.
 
-    quarantined = QuarantineReport()
-    for offset, timestamp_ms, actor, event, effects in replay(machine, blocks, decoder, quarantined): ...
-    recovery = recover(log_partition, store)          # start: from the stored offset to the end of the log
+    drive(machine, groups, decoder)                                       # for the state alone
+    drive(machine, groups, decoder, after=lambda offset, timestamp_ms, actor, event, effects: ...)
+    recovery = recover(log_partition, store)                              # from the stored offset to the end of the log
+
+    group of records -> decode -> before -> Machine.apply -> after -> the next record
+                          `--> undecodable
 
 Rules
 - The fold goes on from `machine.next_offset`; records below it are skipped undecoded.
 - A record that cannot be decoded, and an event that the machine quarantines, are listed with offset and reason and
   change nothing. Every program that folds lists the same ones (docs/design.md#one-idea).
 - A fold ends with NewerHistory where the log goes on under a machine version that this code does not know.
-- Replay needs only blocks of records in order. So a program that reads the log by other means can use it.
+- The driver needs only groups of records in order. So a program that reads the log by other means can use it.
+- Two programs apply events without the driver. The live partitions (engine/embedded, engine/cluster) have the events
+  that they appended in memory, and do not decode them. versions/worker.py runs another version's machine.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import chain, repeat
+from typing import Any, Protocol
 
 from rewindmq.projections.last_words import Behind, LastWords
-from rewindmq.projections.machine.data.effects import Effect, Quarantine
+from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.store.store import Projector, StateStore, StoreError
@@ -63,50 +70,75 @@ class PartitionLog(Protocol):
     def offset_at(self, timestamp_ms: int) -> int: ...
 
 
-Step = tuple[int, int, Actor, Event, list[Effect]]
-# First offset, records, and their timestamps where the log gives them (None: the envelopes' own hold).
-Run = tuple[int, Sequence[bytes], Sequence[int] | None]
+# Offsets in ascending order, their records, and their timestamps where the log gives them (None: the envelopes' own
+# hold).
+RecordGroup = tuple[Sequence[int], Sequence[bytes], Sequence[int] | None]
+# Called with (offset, timestamp_ms, event) when the machine is about to apply an event of this type
+Before = Mapping[Any, Callable[[int, int, Any], None]]
+# Called with (offset, timestamp_ms, actor, event, effects) when the machine has just applied the event. The list is
+# emptied when the call returns.
+After = Callable[[int, int, Actor, Event, list[Effect]], None]
+# Called with (offset, reason) when the machine has just skipped a record that cannot be decoded
+Undecodable = Callable[[int, str], None]
 
 
 def decoder_for(log: PartitionLog) -> Decoder:
+    """The decoder of the log's records: framed ones in Kafka, bare ones in an embedded log."""
     return FramedDecoder() if log.framed else Decoder()
 
 
-def replay(
+def drive(
     machine: Machine,
-    blocks: Iterable[Run],
+    groups: Iterable[RecordGroup],
     decoder: Decoder,
-    quarantined: QuarantineReport,
     end: int | None = None,
+    *,
+    before: Before | None = None,
+    after: After | None = None,
+    undecodable: Undecodable | None = None,
     bodies: bool = False,
-) -> Iterator[Step]:
-    """Fold runs of records into the machine, up to offset `end` (exclusive).
+    stripped: bool = False,
+) -> Iterator[RecordGroup]:
+    """Fold groups of records into the machine, up to offset `end` (exclusive; None: all of them).
 
-    Yields (offset, timestamp_ms, actor, event, effects) after each event was applied. The list of effects is the same
-    object each time; it is emptied when the next step is asked for. `bodies` as in `Decoder.decode`."""
+    Returns the records from `end` on, which are not read yet. `bodies` and `stripped` as in `Decoder.decode`.
+    A caller that hands on rows while it folds calls this for one group after the other.
+    Raises NewerHistory, and the errors of `groups`."""
+    decode, apply = decoder.decode, machine.apply
+    before_type = None if before is None else before.get
     effects: list[Effect] = []
-    apply, decode = machine.apply, decoder.decode
-    start = machine.next_offset
-    for first_offset, records, timestamps_ms in blocks:
-        offset = first_offset
-        skip = max(0, start - first_offset)
-        take = len(records) if end is None else min(len(records), end - first_offset)
-        for index in range(skip, take):
-            offset = first_offset + index
+    remaining = iter(groups)
+    for group in remaining:
+        offsets, records, times = _between(group, machine.next_offset, end)
+        for offset, record, logged_ms in zip(offsets, records, times or repeat(None)):  # noqa: B905  repeat has no end
             try:
-                timestamp_ms, actor, event = decode(records[index], bodies)
+                timestamp_ms, actor, event = decode(record, bodies, stripped)
             except UndecodableRecord as error:
                 machine.skip(offset)
-                quarantined.add(offset, "", str(error))
+                if undecodable is not None:
+                    undecodable(offset, str(error))
                 continue
-            if timestamps_ms is not None:
-                timestamp_ms = timestamps_ms[index]
+            if logged_ms is not None:
+                timestamp_ms = logged_ms
+            if before_type is not None and (call := before_type(type(event))) is not None:
+                call(offset, timestamp_ms, event)
             apply(offset, timestamp_ms, actor, event, effects)
-            for effect in effects:
-                if type(effect) is Quarantine:
-                    quarantined.add(effect.offset, effect.event_type, effect.reason)
-            yield offset, timestamp_ms, actor, event, effects
-            effects.clear()
+            if after is not None:
+                after(offset, timestamp_ms, actor, event, effects)
+            if effects:
+                effects.clear()
+        if end is not None and (rest := _between(group, end, None))[0]:
+            return chain((rest,), remaining)
+    return iter(())
+
+
+def _between(group: RecordGroup, start: int, end: int | None) -> RecordGroup:
+    """The group's records from offset `start` to `end` (exclusive)."""
+    offsets, records, times = group
+    first, stop = bisect_left(offsets, start), len(offsets) if end is None else bisect_left(offsets, end)
+    if first == 0 and stop == len(offsets):
+        return group
+    return offsets[first:stop], records[first:stop], None if times is None else times[first:stop]
 
 
 def fold(machine: Machine, log: PartitionLog, end: int | None = None) -> QuarantineReport:
@@ -114,15 +146,24 @@ def fold(machine: Machine, log: PartitionLog, end: int | None = None) -> Quarant
 
     Bodies are not decoded."""
     quarantined = QuarantineReport()
-    for _ in replay(machine, blocks_of(log, machine.next_offset, end), decoder_for(log), quarantined, end):
-        pass
+    drive(
+        machine,
+        groups_of(log, machine.next_offset, end),
+        decoder_for(log),
+        end,
+        after=quarantined.see,
+        undecodable=quarantined.note_undecodable,
+    )
     return quarantined
 
 
-def blocks_of(log: PartitionLog, start: int, end: int | None) -> Iterator[Run]:
-    """The runs of records that `replay` takes, from a log that is read by offsets."""
+def groups_of(log: PartitionLog, start: int, end: int | None = None) -> Iterator[RecordGroup]:
+    """Yields the log's blocks as groups. The first and the last may reach over `start` and `end`, as blocks do.
+
+    Raises CorruptLog, LogError."""
     for block in log.read(start, end):
-        yield block.first_offset, block.records, block.timestamps_ms
+        first = block.first_offset
+        yield range(first, first + len(block.records)), block.records, block.timestamps_ms
 
 
 def events_of(log: PartitionLog, start: int | None = None) -> Iterator[tuple[int, int, Actor, Event]]:
@@ -132,15 +173,13 @@ def events_of(log: PartitionLog, start: int | None = None) -> Iterator[tuple[int
     beginning of the log. Raises CorruptLog, LogError."""
     decode = decoder_for(log).decode
     begin = log.start_offset if start is None else start
-    for first, records, timestamps_ms in blocks_of(log, begin, None):
-        for index, record in enumerate(records):
-            if first + index < begin:
-                continue
+    for offsets, records, times in groups_of(log, begin):
+        for index in range(bisect_left(offsets, begin), len(offsets)):
             try:
-                timestamp_ms, actor, event = decode(record)
+                timestamp_ms, actor, event = decode(records[index])
             except UndecodableRecord:
                 continue
-            yield first + index, timestamp_ms if timestamps_ms is None else timestamps_ms[index], actor, event
+            yield offsets[index], timestamp_ms if times is None else times[index], actor, event
 
 
 @dataclass(slots=True)
@@ -203,18 +242,22 @@ def catch_up(log: PartitionLog, projector: Projector, end: int | None, words: La
     replayed = 0
     gathered: list[Effect] = []
     published: dict[int, Published] = {}
-    blocks = blocks_of(log, machine.next_offset, end)
-    for offset, _, actor, event, effects in replay(
-        machine, blocks, decoder_for(log), projector.quarantine, end, bodies=True
-    ):
+    see = None if words is None else words.see
+
+    def after(offset: int, _timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
+        nonlocal replayed
         replayed += 1
-        if isinstance(event, Published):
+        if type(event) is Published:
             published[offset] = event
-        if words is not None:
-            words.see(offset, actor, event)
+        if see is not None:
+            see(offset, actor, event)
         gathered.extend(effects)
         if len(gathered) >= GROUP_EFFECTS or len(published) >= GROUP_EFFECTS:
             _keep_up(projector, gathered, published)
+
+    groups = groups_of(log, machine.next_offset, end)
+    note = projector.quarantine.note_undecodable
+    drive(machine, groups, decoder_for(log), end, after=after, undecodable=note, bodies=True)
     _keep_up(projector, gathered, published)
     if words is not None:
         words.end(machine.next_offset)
@@ -227,9 +270,9 @@ def last_words_before(log: PartitionLog, offset: int) -> LastWords:
     Nodes on Kafka leave no last words."""
     words = LastWords()
     if offset > log.start_offset and not log.framed:
-        for first, records, _ in blocks_of(log, offset - 1, offset):
+        for offsets, records, _ in groups_of(log, offset - 1, offset):
             with suppress(UndecodableRecord):
-                _, actor, event = Decoder().decode(records[offset - 1 - first], False)
+                _, actor, event = Decoder().decode(records[offset - 1 - offsets[0]], False)
                 words.see(offset - 1, actor, event)
     return words
 
@@ -238,6 +281,7 @@ def _keep_up(projector: Projector, gathered: list[Effect], published: dict[int, 
     """Pass the effects on to the projector, and write a batch if memory asks for it.
 
     The events come from the log, so they are durable and their batch may be written at any time."""
+    projector.quarantine.note(gathered)
     projector.observe(gathered, published)
     gathered.clear()
     published.clear()

@@ -16,15 +16,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rewindmq.projections.last_words import Behind
+from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.replay import PartitionLog, blocks_of, decoder_for, events_of, fold, last_words_before, replay
+from rewindmq.projections.replay import (
+    PartitionLog,
+    decoder_for,
+    drive,
+    events_of,
+    fold,
+    groups_of,
+    last_words_before,
+)
 from rewindmq.projections.store import keys
 from rewindmq.projections.store.projector import STAMP_MS
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import BROKER, Published
+from rewindmq.schemas.events import BROKER, Actor, Event, Published
 
 # A result begins so where nothing was compared; the reason follows.
 NOT_CHECKED = "not checked: "
@@ -125,9 +134,15 @@ def verify_partition(log: PartitionLog, store: StateStore, begun: Machine | None
     report = _begun(log, store)
     fresh = begun or Machine(log.name)
     words = last_words_before(log, fresh.next_offset)
-    blocks = blocks_of(log, fresh.next_offset, report.offset)
-    for offset, _, actor, event, _ in replay(fresh, blocks, decoder_for(log), report.quarantined, report.offset):
+    quarantined = report.quarantined
+
+    def after(offset: int, _timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
         words.see(offset, actor, event)
+        quarantined.note(effects)
+
+    groups = groups_of(log, fresh.next_offset, report.offset)
+    note = quarantined.note_undecodable
+    drive(fresh, groups, decoder_for(log), report.offset, after=after, undecodable=note)
     for offset, _, actor, event in events_of(log, report.offset):
         words.see(offset, actor, event)
     words.end(log.next_offset)
@@ -254,9 +269,9 @@ def _compare_bodies(
     stamp = encoder.prefix(STAMP_MS, BROKER)
     wanted = heapq.merge(*[_pairs(ids, queue_id) for queue_id, ids in live.items()])
     following = next(wanted, None)
-    blocks = iter(()) if following is None else blocks_of(log, following[0], report.offset)
-    for first_offset, records, _ in blocks:
-        behind = first_offset + len(records)
+    groups = iter(()) if following is None else groups_of(log, following[0], report.offset)
+    for offsets, records, _ in groups:
+        first_offset, behind = offsets[0], offsets[-1] + 1
         while following is not None and following[0] < behind:
             message_id, queue_id = following
             _, _, event = decoder.decode(records[message_id - first_offset])

@@ -3,10 +3,10 @@
 commands/, __main__.py   the command line      session.py    a local Spark session
 source/                  format("rewindmq")    columns.py    the columns of every table
 fold.py                  the broker's fold, in Spark's tasks
-location/                where the history is, and which stretch of it
-history/                 what came of every event; states, differences, waiting times
-audit/                   does the history hold, and does the broker agree with it
-snapshots/               snapshots of an auditor's own, and the fold checked between them
+location/                the log of a history, and ranges of its offsets
+history/                 outcomes of every event; states, differences, waiting times
+audit/                   the history checked against itself and against the broker
+snapshots/               an auditor's snapshots, and the fold checked between them
 what_if/, restore.py     other policies, tried on the history; messages brought back by a running broker
-lineage/                 who looked at what, to OpenLineage
+lineage/                 jobs reported to OpenLineage, with what they read and found
 """

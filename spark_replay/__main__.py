@@ -2,8 +2,8 @@
 
 VERB is state-at, history, biography, diff, slo, what-if, restore, audit, verify, cut or watch.
 
-Only the result is on stdout, and an error is one line on stderr (commands/exit_status.py). The checks that need no
-Spark come before Spark is started, so that a typo costs no seconds.
+Stdout has only the result. An error is one line on stderr (commands/exit_status.py). Checks that need no Spark run
+before Spark is started, so that a typing error costs no seconds.
 """
 
 import sys
@@ -18,7 +18,7 @@ from rewindmq.spark_replay.commands.simulate import restore, what_if
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Rebuild, follow and audit queues from their history."""
+    """Rebuild, follow and audit queues from their history, with Spark."""
 
 
 for _command in (

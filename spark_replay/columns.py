@@ -4,7 +4,7 @@
     RECORDS   the same, undecoded and without bodies: input of a fold (option view=records); of a Kafka KAFKA_RECORDS
     HISTORY   one row an outcome of an event
     DIFF      one row of HISTORY by which a message came into a queue or left it
-    SLO       one row a queue, consumer or stretch of time: how long messages waited and stayed
+    SLO       one row a queue, consumer or span of time: how long messages waited and stayed
     QUEUES    one row a queue at a moment
     MESSAGES  one row a message in a queue at that moment
     PARTITIONS  one row a partition of the log, with its ends
@@ -29,14 +29,17 @@ TIME = pa.timestamp("us", "UTC")
 
 
 def table(**columns: pa.DataType) -> pa.Schema:
+    """An Arrow schema of these columns."""
     return pa.schema(list(columns.items()))
 
 
 def struct(**fields: pa.DataType) -> pa.DataType:
+    """An Arrow struct of these fields."""
     return pa.struct(list(fields.items()))
 
 
 def some_of(columns: pa.Schema, *names: str) -> pa.Schema:
+    """An Arrow schema of the named columns only."""
     return pa.schema([columns.field(name) for name in names])
 
 
@@ -125,7 +128,7 @@ HISTORY = table(
 DIFF = pa.schema([pa.field("change", INT), *HISTORY])
 
 # `wait`: from the publish to the first delivery; `stay`: to the end. Null where there was none. `consumer` is null when
-# the row is about all consumers, `since` when it is about the whole stretch.
+# the row is about all consumers, `since` when it is about the whole range.
 SLO = table(
     vhost=TEXT,
     queue=TEXT,

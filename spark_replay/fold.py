@@ -1,40 +1,39 @@
-"""Folds the machine in Spark tasks: one stretch of one log partition a task, in order, without a shuffle.
+"""Folds the machine in Spark tasks: one range of one log partition a task, in order, without a shuffle.
 
-    over a log              spark.range(stretches) -> mapInArrow: each task reads its stretch from the log and folds it
+    over a log              spark.range(ranges) -> mapInArrow: each task reads its range from the log and folds it
     over Kafka              Spark's Kafka source -> mapInArrow: a Kafka partition is a Spark partition (kafka_frame.py)
     over a frame            records -> mapInArrow: the rows of a DataFrame (partition, offset, record), from any source
 
 The same `rewindmq.projections.machine` runs here that runs in the broker. In the first way no record travels between
 Python and the JVM: that journey costs more than the fold. There a task begins at the nearest snapshot, so a long
-partition with snapshots can be cut into stretches that are folded at the same time. A data directory is read in this
-way, and so is Kafka where an auditor has made snapshots of it (`snapshots/build.py`): Spark's source reads one stretch
+partition with snapshots can be cut into ranges that are folded at the same time. A data directory is read in this
+way, and so is Kafka where an auditor has made snapshots of it (`snapshots/build.py`): Spark's source reads one range
 of a partition at a time, and cannot begin at a snapshot. Memory is the machine's state and one group of records.
 
 A `Product` makes the rows of a fold: it sees each event and its effects while the machine stands right behind the
 event. Every fold skips a record that cannot be decoded (docs/design.md#one-idea), and shows it to the product.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, pairwise, repeat
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.replay import PartitionLog, decoder_for
+from rewindmq.projections.replay import PartitionLog, RecordGroup, decoder_for, drive
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
-from rewindmq.schemas.codec import Decoder, UndecodableRecord
-from rewindmq.schemas.events import Actor, CheckpointAsked, Checkpointed, Event
+from rewindmq.schemas.codec import Decoder
+from rewindmq.schemas.events import Actor, Checkpointed, Event
 from rewindmq.schemas.single_object import FramedDecoder
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.kafka_frame import records_frame
-from rewindmq.spark_replay.location.log import Group, InKafka, Place, groups_in, open_log, partition_of
-from rewindmq.spark_replay.location.ranges import BadRequest, FromCheckpoint, Range, joined
+from rewindmq.spark_replay.location.log import InKafka, Location, groups_in, open_log, partition_of
+from rewindmq.spark_replay.location.ranges import BadRequest, CheckpointRange, OffsetRange, joined
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,184 +44,139 @@ GROUP_BYTES = 8 * 1024 * 1024
 
 
 class Product(Protocol):
-    """Makes rows of a fold. Each stretch has an instance of its own."""
+    """Makes rows of a fold. Each range has an instance of its own."""
 
     def begin(self, machine: Machine) -> None:
         """Called before the first event that the product sees; the machine already stands there."""
 
-    def before(self, offset: int, event: Checkpointed) -> None:
+    def before(self, offset: int, timestamp_ms: int, event: Checkpointed) -> None:
         """Called when the machine is about to apply a broker's claim about an earlier state."""
 
     def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
         """Called when the machine has just applied the event."""
 
-    def undecodable(self, offset: int, why: str) -> None: ...
+    def undecodable(self, offset: int, why: str) -> None:
+        """Called when the machine has just skipped a record that cannot be decoded."""
 
     def take(self, last: bool) -> "Iterator[pa.RecordBatch]":
         """Yields the rows that are ready. Called after each group of records, and with `last` at the end."""
 
 
 @dataclass(slots=True)
-class Feed:
-    """The input of a task: a stretch, whose records come in `groups`.
+class FoldInput:
+    """The input of a task: a range, whose records come in `groups`.
 
-    The records begin where `machine` stands: at the stretch's start, or before it at the nearest snapshot."""
+    The records begin where `machine` stands: at the range's start, or before it at the nearest snapshot."""
 
-    stretch: Range
+    offset_range: OffsetRange
     machine: Machine
-    groups: Iterator[Group]
+    groups: Iterator[RecordGroup]
     decoder: Decoder
 
 
-def fold_feed(product: Product, feed: Feed) -> "Iterator[pa.RecordBatch]":
-    """Show `product` every event of the stretch."""
-    groups = fold_quietly(feed.machine, feed.groups, feed.decoder, feed.stretch.start)
-    return fold_events(product, feed.machine, groups, feed.decoder)
+def fold_range(product: Product, fold_input: FoldInput) -> "Iterator[pa.RecordBatch]":
+    """Show `product` every event of the range."""
+    groups = drive(fold_input.machine, fold_input.groups, fold_input.decoder, fold_input.offset_range.start)
+    return fold_events(product, fold_input.machine, groups, fold_input.decoder)
 
 
 def fold_events(
-    product: Product, machine: Machine, groups: Iterable[Group], decoder: Decoder | None = None, stripped: bool = False
+    product: Product,
+    machine: Machine,
+    groups: Iterable[RecordGroup],
+    decoder: Decoder | None = None,
+    stripped: bool = False,
 ) -> "Iterator[pa.RecordBatch]":
-    """Show `product` every event with its effects.
+    """Show `product` every event with its effects, and yield its rows after each group.
 
     `stripped`: the records have no bodies (`strip_body`, `strip_framed_body`)."""
     product.begin(machine)
-    decode = (decoder or Decoder()).decode
-    apply = machine.apply
-    show = product.event
-    effects: list[Effect] = []
-    for offsets, records, times in groups:
-        for offset, record, logged_ms in zip(offsets, records, times or repeat(None)):  # noqa: B905  repeat has no end
-            try:
-                timestamp_ms, actor, event = decode(record, False, stripped)
-            except UndecodableRecord as error:
-                machine.skip(offset)
-                product.undecodable(offset, str(error))
-                continue
-            if logged_ms is not None:
-                timestamp_ms = logged_ms
-            if type(event) is Checkpointed:
-                product.before(offset, event)
-            apply(offset, timestamp_ms, actor, event, effects)
-            show(offset, timestamp_ms, actor, event, effects)
-            effects.clear()
+    decoder = decoder or Decoder()
+    before, after, undecodable = {Checkpointed: product.before}, product.event, product.undecodable
+    for group in groups:
+        drive(machine, (group,), decoder, before=before, after=after, undecodable=undecodable, stripped=stripped)
         yield from product.take(False)
     yield from product.take(True)
 
 
-def fold_quietly(
-    machine: Machine,
-    groups: Iterable[Group],
-    decoder: Decoder | None = None,
-    until: int | None = None,
-    watched: Callable[[int, Event], None] | None = None,
-) -> Iterator[Group]:
-    """Fold the groups for the state alone, up to offset `until` (None: the end). Returns the groups behind it.
-
-    `watched` sees each claim just before it is applied, and each request for a claim just after it is applied."""
-    decode = (decoder or Decoder()).decode
-    apply = machine.apply
-    effects: list[Effect] = []
-    remaining = iter(groups)
-    for offsets, records, times in remaining:
-        take = len(offsets) if until is None else bisect_left(offsets, until)
-        for index in range(take):
-            try:
-                timestamp_ms, actor, event = decode(records[index], False)
-            except UndecodableRecord:
-                machine.skip(offsets[index])
-                continue
-            if watched is not None and type(event) is Checkpointed:
-                watched(offsets[index], event)
-            apply(offsets[index], timestamp_ms if times is None else times[index], actor, event, effects)
-            if effects:
-                effects.clear()
-            if watched is not None and type(event) is CheckpointAsked:
-                watched(offsets[index], event)
-        if take < len(offsets):
-            rest: Group = (offsets[take:], records[take:], None if times is None else times[take:])
-            return chain((rest,), remaining)
-    return iter(())
-
-
 def fold_log(
     spark: "SparkSession",
-    place: Place,
-    stretches: Sequence[Range],
+    location: Location,
+    ranges: Sequence[OffsetRange],
     task: "Callable[..., Iterator[pa.RecordBatch]]",
     schema: "pa.Schema",
     fresh: bool = False,
     snapshots: Snapshots | None = None,
     **settings: Any,
 ) -> "DataFrame":
-    """Yields, as a DataFrame, the rows that `task(feed, **settings)` makes of each stretch, in the stretches' order.
+    """Yields, as a DataFrame, the rows that `task(fold_input, **settings)` makes of each range, in their order.
 
-    `fresh`: fold each stretch from the beginning of its partition, and trust no snapshot. `snapshots`: use these, and
+    `fresh`: fold each range from the beginning of its partition, and trust no snapshot. `snapshots`: use these, and
     not those beside the log. Raises LogError when the beginning is gone."""
-    used = None if fresh else snapshots or beside(place)
-    lineage.read(begun_at(used, stretches))
-    if used is None and isinstance(place, InKafka):
-        return _fold_topics(spark, place, stretches, partial(_topic_task, list(stretches), task, settings), schema)
-    return for_each(spark, stretches, log_task, schema, place=place, snapshots=used, fold=task, settings=settings)
+    used = None if fresh else snapshots or broker_snapshots(location)
+    lineage.read(ranges_read(used, ranges))
+    if used is None and isinstance(location, InKafka):
+        return _fold_topics(spark, location, ranges, partial(_topic_task, list(ranges), task, settings), schema)
+    return for_each(spark, ranges, log_task, schema, location=location, snapshots=used, fold=task, settings=settings)
 
 
 def for_each(
     spark: "SparkSession",
-    stretches: Sequence[Range],
+    items: Sequence[Any],
     task: "Callable[..., Iterator[pa.RecordBatch]]",
     schema: "pa.Schema",
     **settings: Any,
 ) -> "DataFrame":
-    """The rows that `task(stretch, **settings)` makes of each stretch, in their order; one Spark task a stretch."""
-    if not stretches:
+    """The rows that `task(item, **settings)` makes of each item, in the items' order; one Spark task an item."""
+    if not items:
         return spark.createDataFrame([], columns.spark_schema(schema))
-    plan = spark.range(0, len(stretches), 1, len(stretches))
-    return plan.mapInArrow(partial(_tasks, list(stretches), task, settings), columns.spark_schema(schema))
+    plan = spark.range(0, len(items), 1, len(items))
+    return plan.mapInArrow(partial(_tasks, list(items), task, settings), columns.spark_schema(schema))
 
 
-def _tasks(stretches: list[Range], task: Any, settings: dict[str, Any], batches: "Iterator[pa.RecordBatch]") -> Any:
+def _tasks(items: list[Any], task: Any, settings: dict[str, Any], batches: "Iterator[pa.RecordBatch]") -> Any:
     for batch in batches:
         for number in batch.column("id").to_pylist():
-            yield from task(stretches[number], **settings)
+            yield from task(items[number], **settings)
 
 
 # -- over a log ----------------------------------------------------------------------------------------------------
 
 
 def log_task(
-    stretch: Range, place: Place, snapshots: Snapshots | None, fold: Any, settings: dict[str, Any]
+    offset_range: OffsetRange, location: Location, snapshots: Snapshots | None, fold: Any, settings: dict[str, Any]
 ) -> "Iterator[pa.RecordBatch]":
-    """Fold a stretch, in a Spark task. Without snapshots the fold begins at the beginning of the partition.
+    """Fold a range, in a Spark task. Without snapshots the fold begins at the beginning of the partition.
 
     Raises CorruptLog, LogError, SnapshotError."""
-    log = partition_of(place, stretch.partition)
-    if isinstance(stretch, FromCheckpoint):
+    log = partition_of(location, offset_range.partition)
+    if isinstance(offset_range, CheckpointRange):
         assert snapshots is not None, "a checkpoint is a snapshot that is there"
-        machine = at_snapshot(snapshots, log, stretch.checkpoint)
+        machine = at_snapshot(snapshots, log, offset_range.checkpoint)
     else:
-        machine = from_snapshot(snapshots, log, stretch.start)
-    groups = groups_up_to(log, machine.next_offset, stretch.end)
-    yield from fold(Feed(stretch, machine, groups, decoder_for(log)), **settings)
+        machine = from_snapshot(snapshots, log, offset_range.start)
+    groups = groups_up_to(log, machine.next_offset, offset_range.end)
+    yield from fold(FoldInput(offset_range, machine, groups, decoder_for(log)), **settings)
 
 
-def groups_up_to(log: PartitionLog, start: int, end: int) -> Iterator[Group]:
-    """Yields the records of a stretch, in portions that fit into a task's memory.
+def groups_up_to(log: PartitionLog, start: int, end: int) -> Iterator[RecordGroup]:
+    """Yields the records of a range, in portions that fit into a task's memory.
 
     Raises CorruptLog, LogError."""
     if start < end:
         yield from groups_in(log, start, end, GROUP_ROWS, GROUP_BYTES)
 
 
-def log_groups(data: str, partition: str, start: int, end: int) -> Iterator[Group]:
-    """Yields the records of a stretch of a data directory's log.
+def log_groups(data: str, partition: str, start: int, end: int) -> Iterator[RecordGroup]:
+    """Yields the records of a range of a data directory's log.
 
     Raises CorruptLog."""
     return groups_up_to(partition_of(data, partition), start, end)
 
 
-def beside(place: Place) -> Snapshots | None:
+def broker_snapshots(location: Location) -> Snapshots | None:
     """The snapshots that a broker keeps beside its log. Topics have none."""
-    return None if isinstance(place, InKafka) else Snapshots(Path(place) / "snapshots")
+    return None if isinstance(location, InKafka) else Snapshots(Path(location) / "snapshots")
 
 
 def from_snapshot(snapshots: Snapshots | None, log: PartitionLog, offset: int) -> Machine:
@@ -256,28 +210,30 @@ def at_snapshot(snapshots: Snapshots, log: PartitionLog, offset: int) -> Machine
 
 def _require_what_follows(machine: Machine, log: PartitionLog, offset: int) -> None:
     if machine.next_offset < min(log.start_offset, offset):
-        raise LogError(f"{log.name} begins at offset {log.start_offset}: what lies before it is gone")
+        raise LogError(f"{log.name} begins at offset {log.start_offset}: the events before it are gone")
 
 
-def begun_at(snapshots: Snapshots | None, stretches: Iterable[Range]) -> Iterator[Range]:
-    """Yields the range that is read for these stretches, by partition: from the nearest snapshot on, or else all."""
-    for name, stretch in joined(stretches).items():
-        path = None if snapshots is None else snapshots.nearest(name, stretch.start)
-        yield Range(name, 0 if path is None else int(path.stem), stretch.end)
+def ranges_read(snapshots: Snapshots | None, ranges: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
+    """Yields the range that is read for these ranges, by partition: from the nearest snapshot on, or else all."""
+    for name, offset_range in joined(ranges).items():
+        path = None if snapshots is None else snapshots.nearest(name, offset_range.start)
+        yield OffsetRange(name, 0 if path is None else int(path.stem), offset_range.end)
 
 
-def cut_at_snapshots(place: Place, stretches: Iterable[Range], snapshots: Snapshots | None = None) -> list[Range]:
-    """The same stretches, in as many pieces as can be folded at the same time.
+def cut_at_snapshots(
+    location: Location, ranges: Iterable[OffsetRange], snapshots: Snapshots | None = None
+) -> list[OffsetRange]:
+    """The same ranges, in as many pieces as can be folded at the same time.
 
     A Kafka partition without snapshots stays one piece."""
-    used = snapshots or beside(place)
+    used = snapshots or broker_snapshots(location)
     if used is None:
-        return list(stretches)
+        return list(ranges)
     pieces = []
-    for stretch in stretches:
-        inside = [at for at in used.offsets(stretch.partition) if stretch.start < at < stretch.end]
-        bounds = [stretch.start, *inside, stretch.end]
-        pieces += [Range(stretch.partition, a, b) for a, b in pairwise(bounds)]
+    for offset_range in ranges:
+        inside = [at for at in used.offsets(offset_range.partition) if offset_range.start < at < offset_range.end]
+        bounds = [offset_range.start, *inside, offset_range.end]
+        pieces += [OffsetRange(offset_range.partition, a, b) for a, b in pairwise(bounds)]
     return pieces
 
 
@@ -285,27 +241,27 @@ def cut_at_snapshots(place: Place, stretches: Iterable[Range], snapshots: Snapsh
 
 
 def _fold_topics(
-    spark: "SparkSession", topics: InKafka, stretches: Sequence[Range], tasks: Any, schema: "pa.Schema"
+    spark: "SparkSession", topics: InKafka, ranges: Sequence[OffsetRange], tasks: Any, schema: "pa.Schema"
 ) -> "DataFrame":
     """Fold each partition from its beginning, by Spark's Kafka source."""
-    named = [stretch.partition for stretch in stretches]
+    named = [offset_range.partition for offset_range in ranges]
     for partition in open_log(topics).queues:
         if partition.name in named and partition.start_offset:
-            raise LogError(f"{partition.name} begins at offset {partition.start_offset}: what lies before it is gone")
-    reading = [Range(stretch.partition, 0, stretch.end) for stretch in stretches if stretch.end]
+            raise LogError(f"{partition.name} begins at offset {partition.start_offset}: the events before it are gone")
+    reading = [OffsetRange(offset_range.partition, 0, offset_range.end) for offset_range in ranges if offset_range.end]
     if not reading:
         return spark.createDataFrame([], columns.spark_schema(schema))
     return records_frame(spark, topics, reading).mapInArrow(tasks, columns.spark_schema(schema))
 
 
 def _topic_task(
-    stretches: list[Range], task: Any, settings: dict[str, Any], batches: "Iterator[pa.RecordBatch]"
+    ranges: list[OffsetRange], task: Any, settings: dict[str, Any], batches: "Iterator[pa.RecordBatch]"
 ) -> "Iterator[pa.RecordBatch]":
     """Fold the records of one partition, in a Spark task."""
     partition, groups = groups_of(batches)
-    for stretch in stretches:
-        if stretch.partition == partition:
-            yield from task(Feed(stretch, Machine(partition), groups, FramedDecoder()), **settings)
+    for offset_range in ranges:
+        if offset_range.partition == partition:
+            yield from task(FoldInput(offset_range, Machine(partition), groups, FramedDecoder()), **settings)
 
 
 # -- over a frame --------------------------------------------------------------------------------------------------
@@ -335,7 +291,7 @@ def _fold_rows(
         yield from fold_events(product(partition), Machine(partition), groups, decoder, stripped=True)
 
 
-def groups_of(batches: "Iterator[pa.RecordBatch]") -> tuple[str | None, Iterator[Group]]:
+def groups_of(batches: "Iterator[pa.RecordBatch]") -> tuple[str | None, Iterator[RecordGroup]]:
     """The partition that a task was given, and its records; None when it has no records.
 
     The batches have the columns RECORDS, KAFKA_RECORDS or those of `kafka_frame.to_records`."""
@@ -348,7 +304,7 @@ def groups_of(batches: "Iterator[pa.RecordBatch]") -> tuple[str | None, Iterator
     return name, _frame_groups(partition, chain((first,), filled))
 
 
-def _frame_groups(partition: str | int, batches: "Iterator[pa.RecordBatch]") -> Iterator[Group]:
+def _frame_groups(partition: str | int, batches: "Iterator[pa.RecordBatch]") -> Iterator[RecordGroup]:
     """Yields groups, verified to be of one partition and to ascend: mixed rows would make a fold wrong in silence."""
     expected = 0
     for batch in batches:

@@ -20,7 +20,7 @@ import httpx
 from rewindmq.spark_replay.commands.failures import sql_slip
 from rewindmq.spark_replay.history.history import history_frame, plan_history
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import Place
+from rewindmq.spark_replay.location.log import Location
 from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.what_if.candidates import candidate_without
 from rewindmq.spark_replay.what_if.what_if import what_if
@@ -34,12 +34,12 @@ CONNECT_SECONDS = 10.0
 COUNTS = ("messages", "message_bytes", "restored", "duplicates", "refused")
 
 
-class Refused(Exception):
+class RestoreRefused(Exception):
     """The broker refuses, or does not answer; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundMessages:
     """Messages of a queue, by id, in the order in which they are brought back."""
 
     vhost: str
@@ -62,11 +62,11 @@ def check_broker(broker: Broker) -> None:
         _answer(client, "GET", "/api/whoami", "")
 
 
-def find(spark: "SparkSession", place: Place, condition: str, queue: str | None = None) -> list[Found]:
+def find(spark: "SparkSession", location: Location, condition: str, queue: str | None = None) -> list[FoundMessages]:
     """The messages of the rows of HISTORY that fulfil `condition` (SQL), by queue.
 
     Raises BadRequest."""
-    rows = history_frame(spark, place, plan_history(place, {}), queue)
+    rows = history_frame(spark, location, plan_history(location, {}), queue)
     found: dict[tuple[str, str], list[int]] = {}
     try:
         chosen = rows.where(condition).where("message_id is not null and queue is not null")
@@ -77,11 +77,15 @@ def find(spark: "SparkSession", place: Place, condition: str, queue: str | None 
         if slip is None:
             raise
         raise BadRequest(f"--where: {slip}") from None
-    return [Found(vhost, name, tuple(sorted(ids))) for (vhost, name), ids in sorted(found.items())]
+    return [FoundMessages(vhost, name, tuple(sorted(ids))) for (vhost, name), ids in sorted(found.items())]
 
 
 def bring_back(
-    found: Sequence[Found], broker: Broker, to: str | None = None, name: str | None = None, dry_run: bool = False
+    found: Sequence[FoundMessages],
+    broker: Broker,
+    to: str | None = None,
+    name: str | None = None,
+    dry_run: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Bring the messages back. Yields, for each queue, the restoration's name and how many messages.
 
@@ -90,9 +94,9 @@ def bring_back(
         for each in found:
             done: dict[str, Any] = {"vhost": each.vhost, "queue": each.queue, "to": to or each.queue, "name": name}
             for ids in pages(each.ids):
-                asked: dict[str, Any] = {"messages": ids, "dry_run": dry_run}
-                asked |= {key: value for key, value in (("to", to), ("name", name)) if value is not None}
-                answer = _ask(client, each, asked)
+                requested: dict[str, Any] = {"messages": ids, "dry_run": dry_run}
+                requested |= {key: value for key, value in (("to", to), ("name", name)) if value is not None}
+                answer = _ask(client, each, requested)
                 done["name"] = answer["name"]
                 for count in COUNTS:
                     if count in answer:
@@ -102,14 +106,16 @@ def bring_back(
             yield done
 
 
-def without(spark: "SparkSession", place: Place, texts: Sequence[str], queue: str, end: str | None) -> list[Found]:
+def without(
+    spark: "SparkSession", location: Location, texts: Sequence[str], queue: str, end: str | None
+) -> list[FoundMessages]:
     """The messages that would be in the queue at `end` (None: now), if the events that `texts` name had not happened.
 
     `texts`: in the form of `--without`."""
     candidate = candidate_without(texts)
-    rows = what_if(spark, place, [candidate], end=end, queue=queue).standing.collect()
+    rows = what_if(spark, location, [candidate], end=end, queue=queue).standing.collect()
     ids = [row.message_id for row in rows if row.position >= 0] + [row.message_id for row in rows if row.position < 0]
-    return [Found(rows[0].vhost, rows[0].queue, tuple(ids))] if rows else []
+    return [FoundMessages(rows[0].vhost, rows[0].queue, tuple(ids))] if rows else []
 
 
 def pages(ids: Sequence[int]) -> Iterator[list[int]]:
@@ -133,19 +139,19 @@ def _client(broker: Broker) -> httpx.Client:
             timeout=httpx.Timeout(SECONDS, connect=CONNECT_SECONDS),
         )
     except httpx.InvalidURL as error:
-        raise Refused(f"{broker.url}: {error}") from None
+        raise RestoreRefused(f"{broker.url}: {error}") from None
 
 
-def _ask(client: httpx.Client, found: Found, asked: dict[str, Any]) -> Any:
+def _ask(client: httpx.Client, found: FoundMessages, requested: dict[str, Any]) -> Any:
     path = f"/api/queues/{quote(found.vhost, safe='')}/{quote(found.queue, safe='')}/restore"
-    return _answer(client, "POST", path, f" queue '{found.queue}' in vhost '{found.vhost}':", asked)
+    return _answer(client, "POST", path, f" queue '{found.queue}' in vhost '{found.vhost}':", requested)
 
 
-def _answer(client: httpx.Client, method: str, path: str, about: str, asked: dict[str, Any] | None = None) -> Any:
+def _answer(client: httpx.Client, method: str, path: str, about: str, requested: dict[str, Any] | None = None) -> Any:
     try:
-        answer = client.request(method, path, json=asked)
+        answer = client.request(method, path, json=requested)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise Refused(f"{client.base_url}: {error}") from None
+        raise RestoreRefused(f"{client.base_url}: {error}") from None
     try:
         said = answer.json()
     except ValueError:
@@ -153,4 +159,4 @@ def _answer(client: httpx.Client, method: str, path: str, about: str, asked: dic
     if answer.is_success and isinstance(said, dict):
         return said
     reason = said.get("reason") if isinstance(said, dict) else None
-    raise Refused(f"{client.base_url}:{about} {reason or f'answered {answer.status_code}'}")
+    raise RestoreRefused(f"{client.base_url}:{about} {reason or f'answered {answer.status_code}'}")

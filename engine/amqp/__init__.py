@@ -1,12 +1,15 @@
-"""AMQP 0-9-1 for clients, sans I/O: bytes in, calls into the broker, bytes out (engine/amqp/server.py has the sockets).
+"""AMQP 0-9-1 for clients: bytes in, calls into the broker, bytes out. Only server.py has sockets.
 
-frames.py         bytes -> frames, in place; takes basic.publish and basic.ack by itself (hot)
-connection.py     handshake, errors and closing, channels, heartbeats, publishing held back
-channel.py        one channel: publishing, and what it remembers;  channel_methods.py: all its other methods
-publishing.py     where a basic.publish goes
-settlement.py     delivery tags and acks          confirms.py     publisher confirms
-consumer.py       deliveries and credit (hot)     output.py       what is to be written, and in which order
-methods.py        all other methods as frames     method_fields.py   names and fields of all methods
-sasl.py           PLAIN, AMQPLAIN, EXTERNAL       erlang.py       texts as Erlang prints them
-transactions.py   what waits for tx.commit        consumer_timeout.py      deliveries that are unacked for too long
+server.py             sockets and timers
+connection.py         one connection: frames, errors, closing, channels, credit
+connection_state.py   its states                read_gate.py          every reason why it is not read from
+handshake.py          login, tuning, vhost      publish_hold.py       publishes during an alarm
+frames.py             bytes -> frames, in place; gives whole publishes and acks to their channel (hot)
+channel.py            one channel: publishing, and its memory             channel_methods.py    its other methods
+basic_publish.py      a publish and its route   transactions.py       publishes and acks until tx.commit
+settlement.py         delivery tags and acks    confirms.py           publisher confirms
+consumer.py           deliveries, credit (hot)  consumer_timeout.py   deliveries that are unacked for too long
+output.py             frames until they are written, in their order
+methods.py            methods as frames         method_fields.py      names and fields of all methods
+sasl.py               PLAIN, AMQPLAIN, EXTERNAL erlang.py             bytes as Erlang prints them
 """

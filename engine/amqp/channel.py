@@ -1,34 +1,36 @@
-"""One channel, sans I/O: what its methods do, and what it remembers between them.
+"""One channel without its socket: its methods, and its memory between them.
 
-    ready                a method frame may come (the channel is open, no content is under way), and it is not
-                         transactional: frames.py may take publishes and acks in one piece
-    publishing           a basic.publish whose header (`size` < 0) or body frames are still to come
-    closing              channel.close was sent: everything but close and close-ok is ignored
+    ready           a method frame may come (the channel is open, no content is expected), and the channel is not
+                    transactional: frames.py may give it publishes and acks that came whole
+    content_of      the basic.publish whose header (`size` < 0) or body frames are still to come
+    closing         channel.close was sent: everything but close and close-ok is ignored
 
-Method names are those of AMQP 0-9-1, their errors and texts those of RabbitMQ
-(docs/behaviours/queues.md, docs/behaviours/consumers.md). A method that fails
-raises AmqpError; the connection turns it into channel.close or connection.close.
+Method names are those of AMQP 0-9-1, their errors and texts those of RabbitMQ (docs/behaviours/queues.md,
+docs/behaviours/consumers.md). A method that fails raises AmqpError. The connection turns it into channel.close or
+connection.close.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 from rewindmq.engine.amqp import methods
-from rewindmq.engine.amqp.confirms import Confirmations
-from rewindmq.engine.amqp.consumer import Consumer, content
-from rewindmq.engine.amqp.consumer_timeout import Looks
-from rewindmq.engine.amqp.output import ChannelOutput
-from rewindmq.engine.amqp.publishing import (
+from rewindmq.engine.amqp.basic_publish import (
     ALWAYS,
     FAN_OUT,
     TRANSIENT,
-    Placing,
-    Publishing,
-    PutOff,
+    BasicPublish,
+    PublishPostponed,
+    PublishProperties,
+    RouteCheck,
     message,
     prompt,
     route_by_content,
 )
-from rewindmq.engine.amqp.publishing import decode as decode_publish
+from rewindmq.engine.amqp.basic_publish import decode as decode_publish
+from rewindmq.engine.amqp.confirms import Confirmations
+from rewindmq.engine.amqp.consumer import AmqpConsumer, content
+from rewindmq.engine.amqp.consumer_timeout import DeliveryAges
+from rewindmq.engine.amqp.output import ChannelOutput
 from rewindmq.engine.amqp.settlement import Settlement, Verdict
 from rewindmq.engine.amqp.transactions import Transaction
 from rewindmq.engine.broker import direct_reply
@@ -40,35 +42,40 @@ from rewindmq.engine.runtime.certainty import REFUSALS
 from rewindmq.engine.runtime.counters import Tally
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.schemas.amqp.errors import PropertyError
-from rewindmq.schemas.amqp.properties import Parsed, parse, with_reply_to
+from rewindmq.schemas.amqp.properties import parse, with_reply_to
 from rewindmq.schemas.events import Encryption, Published
 
 # Distinct method frames and content properties that a channel remembers; beyond that it starts over.
 MEMO_SIZE = 512
 MEMO_BYTES = 512  # longer properties are seldom seen twice
 
+# A read may hold a thousand publishes that go to many queues each. So many messages into queues end the connection's
+# turn.
+FANNED_OUT = 2_000
+
 NO_ROUTE = 312
 PSEUDO_QUEUE = direct_reply.PSEUDO_QUEUE.encode()
 
 
-class ConnectionState:
-    """What the channels of one connection share."""
+class SharedState:
+    """State that the channels of one connection share. `yield_turn`: ends the connection's turn in the loop."""
 
-    def __init__(self, broker: Broker, session: Session, cancel_notify: bool) -> None:
+    def __init__(self, broker: Broker, session: Session, cancel_notify: bool, yield_turn: Callable[[], None]) -> None:
         self.broker = broker
         self.session = session
         self.cancel_notify = cancel_notify
+        self.yield_turn = yield_turn
         self.confirming: list[Confirmations] = []  # channels with something to confirm
-        self.creditors: list[Consumer] = []  # consumers that want credit
-        self.settling: list[Channel] = []  # channels whose settlements gather
-        self.heard = 0  # how many readings of the log had begun when the last bytes came (engine/runtime/certainty.py)
+        self.creditors: list[AmqpConsumer] = []  # consumers that want credit
+        self.settling: list[Channel] = []  # channels whose acks gather until the end of the read
+        self.heard = 0  # `Certainty.begun` when the last bytes came (engine/runtime/certainty.py)
         self.fanned_out = 0  # messages into queues, by publishes that go to many, since the read began
 
 
 class Channel:
     """An open channel (the connection makes it when channel.open comes)."""
 
-    def __init__(self, shared: ConnectionState, output: ChannelOutput) -> None:
+    def __init__(self, shared: SharedState, output: ChannelOutput) -> None:
         self.shared = shared
         self.broker = shared.broker
         self.session = shared.session
@@ -77,54 +84,63 @@ class Channel:
         self.number = output.number
         self.ready = True
         self.closing = False
-        self.publishings: dict[bytes, Publishing] = {}
-        self.parsed: dict[bytes, Parsed] = {}
-        self.publishing: Publishing | None = None
+        self.publish_memo: dict[bytes, BasicPublish] = {}  # by method frame
+        self.parsed: dict[bytes, PublishProperties] = {}  # by the properties' bytes
+        self.content_of: BasicPublish | None = None
         self.transaction: Transaction | None = None
         self.size = -1
         self.properties = b""
-        self.gathered = bytearray()  # of the body, while more is to come
+        self.gathered = bytearray()  # the body so far
         self.confirming = False
         self.tally = Tally()
         self.confirms = Confirmations(output, shared.confirming, self.tally)
         self.settlement = Settlement(shared.session.actor)
-        self.looks = Looks(self.settlement)
+        self.ages = DeliveryAges(self.settlement)
         self.settling = False  # listed in shared.settling
-        self.consumers: dict[str, Consumer] = {}
-        self.gone: list[Consumer] = []  # cancelled by the broker
+        self.consumers: dict[str, AmqpConsumer] = {}
+        self.gone: list[AmqpConsumer] = []  # cancelled by the broker
         self.prefetch = 0
         self.global_prefetch = 0
         self.reply_queue = ""  # of the consumer of direct replies, its tag
         self.reply_tag = ""
-        self.last_queue = ""  # most recently declared: what an empty name means
+        self.last_queue = ""  # most recently declared: an empty name means it
         self.status = ChannelStatus(self.number, self.tally, self.settlement)
         self.session.channels[self.number] = self.status
 
     # -- publishing ---------------------------------------------------------------------------------------------------
 
-    def publish(self, publishing: Publishing, raw: bytes, body: bytes) -> None:
-        """A complete basic.publish (hot). PutOff: `publish_later`, before anything else of this connection."""
-        if publishing.version != self.broker.routing_version:
-            self.resolve(publishing, raw, body)
-        parsed = self.parsed.get(raw)
-        if parsed is None:
-            parsed = self.parse_properties(raw)
+    def publish(self, publish: BasicPublish, raw: bytes, body: bytes) -> None:
+        """Take a complete basic.publish (hot). `raw`: its properties. PublishPostponed: nothing else of this connection
+        may be done before `publish_later` has ended."""
+        if publish.version != self.broker.routing_version:
+            self.resolve(publish, raw, body)
+        properties = self.parsed.get(raw)
+        if properties is None:
+            properties = self.parse_properties(raw)
         if self.settlement.pending:
             self.settlement.flush()
         tally = self.tally
         if len(body) != tally.size:
             tally.another_size(len(body))
-        route = publishing.route
-        partition = publishing.partition
-        if route is None or partition is None or parsed.by_hand:
-            self.publish_anywhere(publishing, parsed, body)
+        route = publish.route
+        partition = publish.partition
+        if route is None or partition is None or not properties.plain:
+            self.publish_anywhere(publish, properties, body)
             return
         tally.received += 1
-        tally.routed += publishing.queues
+        tally.routed += publish.queues
         offset = partition.publish(
             self.actor,
             Published(
-                route, parsed.raw, parsed.expiration_ms, parsed.priority, parsed.persistent, None, None, body, len(body)
+                route,
+                properties.raw,
+                properties.expiration_ms,
+                properties.priority,
+                properties.persistent,
+                None,
+                None,
+                body,
+                len(body),
             ),
         )
         if self.confirming:
@@ -132,25 +148,25 @@ class Channel:
             confirms = self.confirms
             sequence = confirms.published + 1
             confirms.published = sequence
-            if publishing.prompt and (publishing.prompt == ALWAYS or not parsed.persistent):
+            if publish.prompt and (publish.prompt == ALWAYS or not properties.persistent):
                 partition.await_folded(offset, confirms, sequence)
             else:
                 partition.await_durable(offset, confirms, sequence)
 
-    def publish_anywhere(self, publishing: Publishing, parsed: Parsed, body: bytes) -> None:
-        """A publish to many queues, to several partitions, to none, one that is routed by its content or to carbon
-        copies, a mandatory one on a log that is read back, one in a vhost that is traced, or one whose body is
-        encrypted."""
-        destinations = self.destinations(publishing, parsed)
+    def publish_anywhere(self, publish: BasicPublish, properties: PublishProperties, body: bytes) -> None:
+        """Take a publish that the hot path does not: it goes to many queues, to several partitions or to none; it is
+        routed by its content or to carbon copies; it is mandatory on a log that is read back; its vhost is traced; or
+        its body is encrypted."""
+        destinations = self.destinations(publish, properties)
         logged, encryption = body, None
         if not destinations:
-            self.make_sure(publishing, parsed.raw, body)
-        if destinations or publishing.traced:
+            self.require_certainty(publish, properties.raw, body)
+        if destinations or publish.traced:
             try:
-                logged, encryption = self.logged(parsed, body)
+                logged, encryption = self.logged(properties, body)
             except NoKeyYet as missing:
                 make_key = partial(self.broker.subjects.make_key, missing.subject)
-                raise PutOff(make_key, publishing, parsed.raw, body) from None
+                raise PublishPostponed(make_key, publish, properties.raw, body) from None
         tally = self.tally
         tally.received += 1
         routed = tally.routed
@@ -159,118 +175,134 @@ class Channel:
             tally.received_confirm += 1
             sequence = self.confirms.published + 1
             self.confirms.published = sequence
-        if publishing.traced:
-            self.trace(publishing, parsed, logged, encryption, destinations)
+        if publish.traced:
+            self.trace(publish, properties, logged, encryption, destinations)
         if not destinations:
-            self.unroutable(publishing, parsed.raw, body)
+            self.unroutable(publish, properties.raw, body)
             if sequence:
                 self.confirms.confirm(sequence, False)
             return
         if sequence and len(destinations) > 1:
             self.confirms.expect(sequence, len(destinations))
-        placing = self.placing(publishing, destinations, parsed.raw, body)
+        check = self.route_check(publish, destinations, properties.raw, body)
         for destination in destinations:
-            mark = self.publish_to(destination, parsed, logged, encryption, placing)
+            mark = self.publish_to(destination, properties, logged, encryption, check)
             if sequence:
                 found = prompt(destination)
-                if found == ALWAYS or (found == TRANSIENT and not parsed.persistent):
+                if found == ALWAYS or (found == TRANSIENT and not properties.persistent):
                     destination.partition.await_folded(mark, self.confirms, sequence)
                 else:
                     destination.partition.await_durable(mark, self.confirms, sequence)
-        if tally.routed - routed >= FAN_OUT:
-            self.shared.fanned_out += tally.routed - routed
-        if publishing.returned:
-            self.return_message(publishing, parsed.raw, body)
+        self.count_fan_out(tally.routed - routed)
+        if publish.returned:
+            self.return_message(publish, properties.raw, body)
+
+    def count_fan_out(self, queues: int) -> None:
+        """A message went to so many queues. End the connection's turn when that was enough work for one."""
+        if queues >= FAN_OUT:
+            self.shared.fanned_out += queues
+            if self.shared.fanned_out >= FANNED_OUT:
+                self.shared.yield_turn()
 
     def trace(
         self,
-        publishing: Publishing,
-        parsed: Parsed,
+        publish: BasicPublish,
+        properties: PublishProperties,
         body: bytes,
         encryption: Encryption | None,
         destinations: tuple[Destination, ...],
     ) -> None:
+        """Give the firehose a copy. `body`: as it is logged."""
         queues = [queue for destination in destinations for queue in destination.route.queues]
         self.broker.firehose.published(
-            self.session, self.number, publishing.exchange, publishing.routing_key, parsed.raw, body, encryption, queues
+            self.session, self.number, publish.exchange, publish.routing_key, properties.raw, body, encryption, queues
         )
 
-    async def publish_later(self, put_off: PutOff) -> None:
-        """What was put off, once it need not wait any more. ResourceError (506) when its subject can't be given a
-        key."""
+    async def publish_later(self, postponed: PublishPostponed) -> None:
+        """Take a postponed publish when it need not wait any more. ResourceError (506): no key can be made for its
+        subject."""
         while True:
-            await put_off.wait()
+            await postponed.wait()
             if self.closing:  # with its connection: nothing may follow its end
                 return
             try:
-                self.take(put_off.publishing, put_off.properties, put_off.body)
-            except PutOff as again:  # there is something else to wait for; or its key was erased just now
-                put_off = again
+                self.take(postponed.publish, postponed.properties, postponed.body)
+            except PublishPostponed as again:  # there is something else to wait for; or its key was erased just now
+                postponed = again
                 continue
             return
 
-    def resolve(self, publishing: Publishing, properties: bytes, body: bytes) -> None:
-        """As `Publishing.resolve`. PutOff: what it is refused for may be known only to another node."""
+    def resolve(self, publish: BasicPublish, raw: bytes, body: bytes) -> None:
+        """Find the publish's route anew. Raises as `BasicPublish.resolve`. PublishPostponed: another node may know
+        more."""
         try:
-            publishing.resolve(self.broker, self.session)
+            publish.resolve(self.broker, self.session)
         except REFUSALS:
-            self.make_sure(publishing, properties, body)
+            self.require_certainty(publish, raw, body)
             raise
 
-    def make_sure(self, publishing: Publishing, properties: bytes, body: bytes) -> None:
-        """There is nowhere for it to go. PutOff, unless that was so when it came."""
+    def require_certainty(self, publish: BasicPublish, raw: bytes, body: bytes) -> None:
+        """Raise PublishPostponed unless this node is sure that the publish goes nowhere: it has read all that was in
+        the log when the publish came."""
         certainty = self.broker.certainty
         if not certainty.covers(self.shared.heard):
-            raise PutOff(certainty.wait, publishing, properties, body)
+            raise PublishPostponed(certainty.wait, publish, raw, body)
 
-    def destinations(self, publishing: Publishing, parsed: Parsed) -> tuple[Destination, ...]:
-        if publishing.needs_content or parsed.sender_selected:
-            return route_by_content(publishing, parsed, self.broker, self.session)
-        return publishing.destinations
+    def destinations(self, publish: BasicPublish, properties: PublishProperties) -> tuple[Destination, ...]:
+        """The partitions and queues that a message goes to."""
+        if publish.needs_content or properties.parsed.sender_selected:
+            return route_by_content(publish, properties.parsed, self.broker, self.session)
+        return publish.destinations
 
-    def unroutable(self, publishing: Publishing, properties: bytes, body: bytes) -> None:
-        if publishing.mandatory:
+    def unroutable(self, publish: BasicPublish, raw: bytes, body: bytes) -> None:
+        """Return a message that goes to no queue, or drop it."""
+        if publish.mandatory:
             self.tally.unroutable_returned += 1
-            self.return_message(publishing, properties, body)
+            self.return_message(publish, raw, body)
         else:
             self.tally.unroutable_dropped += 1
 
-    def placing(
-        self, publishing: Publishing, destinations: tuple[Destination, ...], properties: bytes, body: bytes
-    ) -> Placing | None:
-        """For a mandatory publish whose queues may be gone when it gets there."""
-        if not publishing.placed:
+    def route_check(
+        self, publish: BasicPublish, destinations: tuple[Destination, ...], raw: bytes, body: bytes
+    ) -> RouteCheck | None:
+        """A check for a mandatory publish whose queues may be gone when it gets there; None: it needs none."""
+        if not publish.route_checked:
             return None
 
         def nowhere() -> None:
             if not self.closing:
-                self.unroutable(publishing, properties, body)
+                self.unroutable(publish, raw, body)
 
-        return Placing(len(destinations), nowhere)
+        return RouteCheck(len(destinations), nowhere)
 
-    def logged(self, parsed: Parsed, body: bytes) -> tuple[bytes, Encryption | None]:
-        """The body as it gets into the log. When it is to be encrypted: NoKeyYet, ResourceError (506)."""
-        return (body, None) if parsed.subject is None else self.broker.subjects.sealed(parsed.subject, body)
+    def logged(self, properties: PublishProperties, body: bytes) -> tuple[bytes, Encryption | None]:
+        """The body as it is logged. NoKeyYet, ResourceError (506): it is to be encrypted and can't be now."""
+        return (body, None) if properties.subject is None else self.broker.subjects.encrypt(properties.subject, body)
 
     def publish_to(
-        self, to: Destination, parsed: Parsed, body: bytes, encryption: Encryption | None, placing: Placing | None
+        self,
+        to: Destination,
+        properties: PublishProperties,
+        body: bytes,
+        encryption: Encryption | None,
+        check: RouteCheck | None,
     ) -> int:
-        """The mark of the message in the partition."""
+        """Append the message to one partition, and return its mark there."""
         self.tally.routed += len(to.route.queues)
-        published = message(to, parsed, body, encryption)
-        if placing is not None:
-            return placing.publish(to, self.actor, published)
+        published = message(to, properties.parsed, body, encryption)
+        if check is not None:
+            return check.publish(to, self.actor, published)
         return to.partition.publish(self.actor, published)
 
-    def parse_properties(self, raw: bytes) -> Parsed:
-        """MalformedFrame (502), PreconditionFailed (406)."""
+    def parse_properties(self, raw: bytes) -> PublishProperties:
+        """Judge and remember the properties of a publish. MalformedFrame (502), PreconditionFailed (406)."""
         try:
             parsed = parse(raw)
             if parsed.reply_to == PSEUDO_QUEUE:
                 if not self.reply_queue:
                     raise PreconditionFailed("fast reply consumer does not exist")
                 parsed = parse(with_reply_to(parsed, self.reply_queue))
-            self.broker.subjects.look_at(parsed)
+            properties = PublishProperties(parsed, self.broker.subjects.subject_of(parsed))
         except PropertyError as error:
             raise refusal(error) from None
         claimed, user = parsed.user_id, self.session.user
@@ -280,37 +312,45 @@ class Channel:
         elif len(raw) <= MEMO_BYTES:  # an impersonator may lose that tag
             if len(self.parsed) >= MEMO_SIZE:
                 self.parsed.clear()
-            self.parsed[raw] = parsed
-        return parsed
+            self.parsed[raw] = properties
+        return properties
 
-    def return_message(self, publishing: Publishing, properties: bytes, body: bytes) -> None:
+    def return_message(self, publish: BasicPublish, raw: bytes, body: bytes) -> None:
+        """Send basic.return."""
         frame = methods.encode(
             self.number,
             "Basic.Return",
             reply_code=NO_ROUTE,
             reply_text="NO_ROUTE",
-            exchange=publishing.exchange,
-            routing_key=publishing.routing_key,
+            exchange=publish.exchange,
+            routing_key=publish.routing_key,
         )
-        content(self.output, frame, properties, body)
+        content(self.output, frame, raw, body)
+
+    # -- a publish that comes frame by frame --------------------------------------------------------------------------
 
     def begin_publish(self, payload: bytes) -> None:
-        """A method frame of basic.publish whose content did not come with it."""
-        self.publishing = self.publishings.get(payload) or self.learn(payload)
+        """Take a method frame of basic.publish whose content did not come with it."""
+        self.content_of = self.publish_memo.get(payload) or self.learn(payload)
         self.size = -1
         self.ready = False
 
-    def learn(self, payload: bytes) -> Publishing:
-        """Read the fields of a method frame that is not in the memo."""
-        publishing = decode_publish(payload)
-        if len(self.publishings) >= MEMO_SIZE:
-            self.publishings.clear()
-        self.publishings[payload] = publishing
-        return publishing
+    def learn(self, payload: bytes) -> BasicPublish:
+        """Decode a method frame and enter it into the memo."""
+        publish = decode_publish(payload)
+        if len(self.publish_memo) >= MEMO_SIZE:
+            self.publish_memo.clear()
+        self.publish_memo[payload] = publish
+        return publish
+
+    def learn_whole(self, payload: bytes) -> BasicPublish | None:
+        """As `learn`, for a publish that came whole. None during an alarm: frame by frame, it holds the connection
+        back."""
+        return None if self.broker.blocked is not None else self.learn(payload)
 
     def header(self, class_id: int, weight: int, size: int, properties: bytes) -> None:
-        """A content header. The size is judged here, so that no body is gathered in vain."""
-        publishing = self.expect_content()
+        """Take a content header. The size is judged here, so that no body is gathered in vain."""
+        publish = self.expect_content()
         if self.size >= 0:
             raise self.out_of_place()
         if weight != 0:
@@ -323,13 +363,14 @@ class Channel:
             raise PreconditionFailed(f"message size {size} is larger than {configured}max size {limit}")
         if size == 0:
             self.end_content()
-            self.take(publishing, properties, b"")
+            self.take(publish, properties, b"")
             return
         self.size = size
         self.properties = properties
 
     def body(self, piece: bytes) -> None:
-        publishing = self.expect_content()
+        """Take a body frame."""
+        publish = self.expect_content()
         if self.size < 0:
             raise self.out_of_place()
         received = len(self.gathered) + len(piece)
@@ -343,37 +384,40 @@ class Channel:
                 return
             body = bytes(self.gathered)
         self.end_content()
-        self.take(publishing, self.properties, body)
+        self.take(publish, self.properties, body)
 
-    def take(self, publishing: Publishing, properties: bytes, body: bytes) -> None:
-        """A publish that came frame by frame."""
+    def take(self, publish: BasicPublish, properties: bytes, body: bytes) -> None:
+        """Take a publish whose frames have all come."""
         if self.transaction is None:
-            self.publish(publishing, properties, body)
+            self.publish(publish, properties, body)
         else:
-            self.transaction.publish(publishing, properties, body)
+            self.transaction.publish(publish, properties, body)
 
     def forget_gathered(self) -> None:
+        """Drop the body so far."""
         self.broker.memory.give_back(Kind.BODY, len(self.gathered))
         self.gathered = bytearray()
 
     @property
     def kept_bytes(self) -> int:
-        """Of publishes that have not come whole, or wait for tx.commit."""
+        """Bytes of publishes that have not come whole, or wait for tx.commit."""
         return len(self.gathered) + (0 if self.transaction is None else self.transaction.size)
 
-    def expect_content(self) -> Publishing:
-        if self.publishing is None:
+    def expect_content(self) -> BasicPublish:
+        """The publish that a content frame belongs to. UnexpectedFrame: there is none."""
+        if self.content_of is None:
             raise UnexpectedFrame("expected method frame, got non method frame instead")
-        return self.publishing
+        return self.content_of
 
     def out_of_place(self) -> UnexpectedFrame:
-        """Content is under way, and something else came."""
+        """The error for another frame than the content that is expected."""
         if self.size < 0:
             return UnexpectedFrame("expected content header for class 60, got non content header frame instead")
         return UnexpectedFrame("expected content body, got non content body frame instead")
 
     def end_content(self) -> None:
-        self.publishing = None
+        """The content has come whole: method frames may come again."""
+        self.content_of = None
         self.size = -1
         if self.gathered:
             self.forget_gathered()
@@ -382,14 +426,14 @@ class Channel:
     # -- settling -----------------------------------------------------------------------------------------------------
 
     def ack(self, tag: int, multiple: bool) -> None:
-        """basic.ack (hot)."""
+        """Take a basic.ack (hot)."""
         if not self.settling:
             self.settling = True
             self.shared.settling.append(self)
         self.settlement.settle(tag, multiple, None)
 
     def settle(self, tag: int, multiple: bool, verdict: Verdict) -> None:
-        """Any other settlement, or one that does not come by the hot path."""
+        """Take a basic.nack or basic.reject, or an ack that did not come by the hot path."""
         if self.transaction is not None:
             self.transaction.settle(tag, multiple, verdict)
             return
@@ -399,34 +443,35 @@ class Channel:
         self.settlement.settle(tag, multiple, verdict)
 
     def end_of_read(self) -> None:
-        """The socket read is done: log what was settled in it."""
+        """Log what was settled in the socket read, which is done."""
         self.settling = False
         self.settlement.flush()
 
     def reply_to(self, queue: str, tag: str) -> None:
-        """Direct replies come to this queue from now on ("": there are none). Properties that name it are made anew."""
+        """Set the queue of direct replies, and its consumer's tag ("": there are none). Properties that name the queue
+        are made anew."""
         self.reply_queue, self.reply_tag = queue, tag
         self.parsed.clear()
 
     def forget_gone(self) -> None:
-        """Consumers that the broker cancelled: their tags are free again."""
+        """Free the tags of consumers that the broker has cancelled."""
         for consumer in self.gone:
             if self.consumers.get(consumer.tag) is consumer:
                 del self.consumers[consumer.tag]
         self.gone.clear()
 
     def shut(self) -> None:
-        """The channel closes: what was settled is logged, what was due is confirmed, consumers get nothing more."""
+        """Close the channel: log what was settled, confirm what is due, and give consumers nothing more."""
         self.settlement.flush()
         self.settlement.closed = True
         self.confirms.flush()
         self.confirms.closed = True
-        self.tally.settle(self.broker.counters)
+        self.tally.merge_into(self.broker.counters)
         for consumer in self.consumers.values():
             consumer.detached = True
         self.closing = True
         self.ready = False
-        self.publishing = None
+        self.content_of = None
         self.forget_gathered()
         if self.transaction is not None:
             self.transaction.forget()

@@ -1,4 +1,4 @@
-"""What each method of a channel does, besides publishing and basic.ack, which are hot (channel.py).
+"""The methods of a channel, one function each. Publishing and basic.ack are hot and stand in channel.py.
 
 Replies to declarations, bindings, deletions and purges wait until what they report is durable. Errors, their codes and
 texts are RabbitMQ's: those about names and permissions come from the broker, those about the channel from here.
@@ -12,7 +12,7 @@ from typing import Any
 
 from rewindmq.engine.amqp import methods
 from rewindmq.engine.amqp.channel import Channel
-from rewindmq.engine.amqp.consumer import Consumer, Getter
+from rewindmq.engine.amqp.consumer import AmqpConsumer, BasicGet
 from rewindmq.engine.amqp.methods import Method
 from rewindmq.engine.amqp.transactions import Transaction
 from rewindmq.engine.broker.direct_reply import PSEUDO_QUEUE, check_declared, check_no_reply_queue, declare, new_name
@@ -33,18 +33,25 @@ Work = Coroutine[Any, Any, None]
 
 log = logging.getLogger("rewindmq.amqp")
 
-GROWING = ("Basic.Consume", "Exchange.Bind", "Exchange.Declare", "Queue.Bind", "Queue.Declare")  # what stays in memory
+USES_MEMORY = (
+    "Basic.Consume",
+    "Exchange.Bind",
+    "Exchange.Declare",
+    "Queue.Bind",
+    "Queue.Declare",
+)  # for as long as it exists
 GATHERED = ("Basic.Ack", "Basic.Nack", "Basic.Reject")  # these keep their order themselves (settlement.py)
 
 
 def handle(channel: Channel, method: Method) -> Work | None:
-    """Do it; or what is to be awaited until it is done, and nothing else of the connection is looked at meanwhile."""
+    """Do a method. Returns work that has to be awaited before anything else of the connection is done; None: it is
+    done."""
     handler = HANDLERS.get(method.name)
     if handler is None:
         raise CommandInvalid("unimplemented method")
     if method.name not in GATHERED:
         channel.settlement.flush()
-    if method.name in GROWING:
+    if method.name in USES_MEMORY:
         channel.broker.memory.check()
     if method.name not in NAMING:
         return handler(channel, method)
@@ -55,11 +62,13 @@ def handle(channel: Channel, method: Method) -> Work | None:
 
 
 def reply(channel: Channel, name: str, **values: int | bool | str | bytes) -> None:
+    """Send a method of the channel."""
     if not channel.closing:  # it may have closed while the answer was waited for
         channel.output.write(methods.encode(channel.number, name, **values))
 
 
 def reply_when_durable(channel: Channel, name: str, **values: int | bool | str | bytes) -> None:
+    """Send a method, and all that the channel sends after it, when everything that was done so far is durable."""
     if channel.broker.folds_what_is_durable:
         reply(channel, name, **values)
     elif not channel.closing:
@@ -68,7 +77,7 @@ def reply_when_durable(channel: Channel, name: str, **values: int | bool | str |
 
 
 def queue_name(channel: Channel, method: Method) -> str:
-    """An empty name means the queue that the channel declared last."""
+    """The queue that a method names. An empty name means the queue that the channel declared last."""
     name = method.text("queue") or channel.last_queue
     if not name:
         raise NotFound("no previously declared queue")
@@ -77,7 +86,7 @@ def queue_name(channel: Channel, method: Method) -> str:
 
 
 def binding_key(channel: Channel, method: Method) -> str:
-    """With an empty queue name and an empty routing key the queue's name is the key."""
+    """The routing key of a binding. With an empty queue name and an empty key it is the queue's name."""
     key = method.text("routing_key")
     return channel.last_queue if not key and not method.text("queue") else key
 
@@ -86,16 +95,19 @@ def binding_key(channel: Channel, method: Method) -> str:
 
 
 def channel_open(channel: Channel, method: Method) -> None:
+    """Refuse to open the channel twice."""
     raise ChannelError("second 'channel.open' seen")
 
 
 def channel_flow(channel: Channel, method: Method) -> None:
+    """channel.flow. NotImplementedByBroker (540) for active=false, as in RabbitMQ."""
     if not method.flag("active"):
         raise NotImplementedByBroker("active=false")
     reply(channel, "Channel.FlowOk", active=True)
 
 
 def access_request(channel: Channel, method: Method) -> None:
+    """access.request of old clients: any ticket will do."""
     reply(channel, "Access.RequestOk", ticket=1)
 
 
@@ -103,6 +115,7 @@ def access_request(channel: Channel, method: Method) -> None:
 
 
 async def exchange_declare(channel: Channel, method: Method) -> None:
+    """exchange.declare."""
     passive = method.flag("passive")
     await channel.broker.declare_exchange(
         channel.session,
@@ -123,12 +136,14 @@ async def exchange_declare(channel: Channel, method: Method) -> None:
 
 
 async def exchange_delete(channel: Channel, method: Method) -> None:
+    """exchange.delete."""
     await channel.broker.delete_exchange(channel.session, method.text("exchange"), method.flag("if_unused"))
     if not method.flag("nowait"):
         reply_when_durable(channel, "Exchange.DeleteOk")
 
 
 async def exchange_bind(channel: Channel, method: Method) -> None:
+    """exchange.bind."""
     await channel.broker.bind(
         channel.session,
         method.text("source"),
@@ -142,6 +157,7 @@ async def exchange_bind(channel: Channel, method: Method) -> None:
 
 
 async def exchange_unbind(channel: Channel, method: Method) -> None:
+    """exchange.unbind."""
     await channel.broker.unbind(
         channel.session,
         method.text("source"),
@@ -158,6 +174,7 @@ async def exchange_unbind(channel: Channel, method: Method) -> None:
 
 
 async def queue_declare(channel: Channel, method: Method) -> None:
+    """queue.declare."""
     if method.text("queue").startswith(PSEUDO_QUEUE):
         declare_reply_queue(channel, method)
         return
@@ -185,7 +202,7 @@ async def queue_declare(channel: Channel, method: Method) -> None:
 
 
 def declare_reply_queue(channel: Channel, method: Method) -> None:
-    """Always passive. Who is there has one consumer."""
+    """queue.declare of a queue for direct replies. Always passive; such a queue has one consumer."""
     name, broker, vhost = strip_cr_lf(method.text("queue")), channel.broker, channel.session.vhost
     check_declared(broker.queue(vhost, name), vhost, name)
     channel.last_queue = name
@@ -194,12 +211,13 @@ def declare_reply_queue(channel: Channel, method: Method) -> None:
 
 
 async def queue_delete(channel: Channel, method: Method) -> None:
+    """queue.delete."""
     name = method.text("queue") or queue_name(channel, method)
     count = 0
-    cancels: list[bytes] = []  # come after delete-ok, as RabbitMQ's do: py-amqp raises at one that comes before
+    cancels: list[bytes] = []  # sent after delete-ok, as RabbitMQ does: py-amqp raises at one that comes before
     channel.output.cancels = cancels
     try:
-        if not is_reply_queue(name):  # to clients there is none, and to delete what is not there is no error
+        if not is_reply_queue(name):  # clients do not see it, and to delete a queue that does not exist is no error
             count = await channel.broker.delete_queue(
                 channel.session, name, method.flag("if_unused"), method.flag("if_empty")
             )
@@ -212,12 +230,14 @@ async def queue_delete(channel: Channel, method: Method) -> None:
 
 
 async def queue_purge(channel: Channel, method: Method) -> None:
+    """queue.purge."""
     count = await channel.broker.purge_queue(channel.session, queue_name(channel, method))
     if not method.flag("nowait"):
         reply_when_durable(channel, "Queue.PurgeOk", message_count=count)
 
 
 async def queue_bind(channel: Channel, method: Method) -> None:
+    """queue.bind."""
     await channel.broker.bind(
         channel.session,
         method.text("exchange"),
@@ -231,6 +251,7 @@ async def queue_bind(channel: Channel, method: Method) -> None:
 
 
 async def queue_unbind(channel: Channel, method: Method) -> None:
+    """queue.unbind."""
     await channel.broker.unbind(
         channel.session,
         method.text("exchange"),
@@ -246,6 +267,7 @@ async def queue_unbind(channel: Channel, method: Method) -> None:
 
 
 def basic_qos(channel: Channel, method: Method) -> None:
+    """basic.qos."""
     size, count = method.number("prefetch_size"), method.number("prefetch_count")
     if size:
         raise NotImplementedByBroker(f"prefetch_size!=0 ({size})")
@@ -260,6 +282,7 @@ def basic_qos(channel: Channel, method: Method) -> None:
 
 
 async def basic_consume(channel: Channel, method: Method) -> None:
+    """basic.consume."""
     channel.forget_gone()
     tag = method.text("consumer_tag")
     if tag in channel.consumers:
@@ -272,7 +295,7 @@ async def basic_consume(channel: Channel, method: Method) -> None:
     no_ack = method.flag("no_ack")
     prefetch = channel.prefetch
     shared = channel.shared
-    consumer = Consumer(
+    consumer = AmqpConsumer(
         channel.output, channel.settlement, tag, no_ack, prefetch, shared.cancel_notify, channel.gone, shared.creditors
     )
 
@@ -298,14 +321,14 @@ async def basic_consume(channel: Channel, method: Method) -> None:
 
 
 async def consume_replies(channel: Channel, method: Method, tag: str) -> None:
-    """basic.consume of the pseudo queue for direct replies."""
+    """basic.consume of amq.rabbitmq.reply-to, the pseudo queue for direct replies."""
     if not method.flag("no_ack"):
         raise PreconditionFailed("reply consumer cannot acknowledge")
     if channel.reply_queue:
         raise PreconditionFailed("reply consumer already set")
     broker, session, shared = channel.broker, channel.session, channel.shared
     name = new_name()
-    consumer = Consumer(
+    consumer = AmqpConsumer(
         channel.output, channel.settlement, tag, True, 0, shared.cancel_notify, channel.gone, shared.creditors
     )
 
@@ -321,6 +344,7 @@ async def consume_replies(channel: Channel, method: Method, tag: str) -> None:
 
 
 async def basic_cancel(channel: Channel, method: Method) -> None:
+    """basic.cancel."""
     channel.forget_gone()
     tag = method.text("consumer_tag")
     consumer = channel.consumers.pop(tag, None)
@@ -328,35 +352,39 @@ async def basic_cancel(channel: Channel, method: Method) -> None:
         channel.reply_to("", "")
     if consumer is not None and consumer.partition is not None and consumer.queue is not None:
         consumer.detached = True
-        # what is on its way to it is delivered first, and so goes before cancel-ok
+        # deliveries that are on their way are sent first, before cancel-ok
         await channel.broker.cancel(channel.session, consumer.partition, consumer.queue, consumer.consumer_id)
     if not method.flag("nowait"):
         reply(channel, "Basic.CancelOk", consumer_tag=tag)
 
 
 async def basic_get(channel: Channel, method: Method) -> None:
+    """basic.get."""
     await channel.output.connection.room()
-    getter = Getter(channel.output, channel.settlement)
+    get = BasicGet(channel.output, channel.settlement)
     name, no_ack = queue_name(channel, method), method.flag("no_ack")
-    partition, queue, holder_id = await channel.broker.fetch(channel.session, channel.number, getter, name, no_ack)
-    getter.attached(partition, queue, holder_id)
-    channel.broker.end_of_turn()  # the answer comes now, before that to whatever the client sent after it
+    partition, queue, holder_id = await channel.broker.fetch(channel.session, channel.number, get, name, no_ack)
+    get.attached(partition, queue, holder_id)
+    channel.broker.end_of_turn()  # sends the answer now, before those to the methods that came after this one
 
 
 def basic_ack(channel: Channel, method: Method) -> None:
-    """One that frames.py did not take."""
+    """basic.ack that frames.py has not given to the channel itself."""
     channel.settle(method.number("delivery_tag"), method.flag("multiple"), None)
 
 
 def basic_reject(channel: Channel, method: Method) -> None:
+    """basic.reject."""
     channel.settle(method.number("delivery_tag"), False, ("reject", method.flag("requeue")))
 
 
 def basic_nack(channel: Channel, method: Method) -> None:
+    """basic.nack."""
     channel.settle(method.number("delivery_tag"), method.flag("multiple"), ("nack", method.flag("requeue")))
 
 
 def basic_recover_async(channel: Channel, method: Method) -> None:
+    """basic.recover-async: requeue all unacked deliveries of the channel."""
     if not method.flag("requeue"):
         raise NotImplementedByBroker("requeue=false")
     channel.settlement.settle(0, True, ("recover", True))  # at once, also in a transaction
@@ -364,11 +392,13 @@ def basic_recover_async(channel: Channel, method: Method) -> None:
 
 
 def basic_recover(channel: Channel, method: Method) -> None:
+    """basic.recover."""
     basic_recover_async(channel, method)
     reply(channel, "Basic.RecoverOk")
 
 
 def confirm_select(channel: Channel, method: Method) -> None:
+    """confirm.select."""
     if channel.transaction is not None:
         raise PreconditionFailed("cannot switch from tx to confirm mode")
     channel.confirming = channel.status.confirm = True
@@ -380,6 +410,7 @@ def confirm_select(channel: Channel, method: Method) -> None:
 
 
 def tx_select(channel: Channel, method: Method) -> None:
+    """tx.select."""
     if channel.confirming:
         raise PreconditionFailed("cannot switch from confirm to tx mode")
     if channel.transaction is None:
@@ -397,27 +428,31 @@ def tx_select(channel: Channel, method: Method) -> None:
 
 
 def transaction_of(channel: Channel) -> Transaction:
+    """The channel's transaction. PreconditionFailed: it has none."""
     if channel.transaction is None:
         raise PreconditionFailed("channel is not transactional")
     return channel.transaction
 
 
 async def tx_commit(channel: Channel, method: Method) -> None:
+    """tx.commit."""
     await transaction_of(channel).commit()
     reply(channel, "Tx.CommitOk")
 
 
 def tx_rollback(channel: Channel, method: Method) -> None:
+    """tx.rollback."""
     transaction_of(channel).rollback()
     reply(channel, "Tx.RollbackOk")
 
 
 def generated(prefix: str) -> str:
+    """A name that nobody else has."""
     return prefix + "-" + base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
 
 
-# What names exchanges and queues: refused only by a node that has read to the end of the log. A refusal leaves nothing
-# done, so they may be begun once more.
+# Methods that name exchanges and queues. A node refuses them only when it has read to the end of the log. A refused one
+# has done nothing, so it may be tried again.
 NAMING: dict[str, Callable[[Channel, Method], Work]] = {
     "Exchange.Declare": exchange_declare,
     "Exchange.Delete": exchange_delete,

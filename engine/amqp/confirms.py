@@ -1,12 +1,12 @@
-"""Publisher confirms of one channel: settled publishes in, as few basic.ack and basic.nack frames as possible out.
+"""Publisher confirms of one channel: outcomes of publishes in, as few basic.ack and basic.nack frames as possible out.
 
-    next_sequence   everything below is settled
-    ahead           settled beyond it: publishes that went to another partition, or nowhere, or that need not wait for
-                    the disk as those before them do
+    next_sequence   every publish below has its outcome
+    ahead           publishes beyond it that have theirs: they went to another partition, or nowhere, or need not wait
+                    for the disk as those before them do
 
-Refused publishes are nacked one by one, and before an ack that covers their number.
+Refused publishes are nacked one by one, before an ack that covers their number.
 
-Frames are made once per write, so a group commit that settles a thousand publishes is one basic.ack with `multiple`.
+Frames are made once per write, so a group commit that confirms a thousand publishes is one basic.ack with `multiple`.
 """
 
 import struct
@@ -14,7 +14,7 @@ import struct
 from rewindmq.engine.amqp.output import ChannelOutput
 from rewindmq.engine.runtime.counters import Tally
 
-pack_settle = struct.Struct(">BHIIQBB").pack
+pack_confirm = struct.Struct(">BHIIQBB").pack
 ACK = 60 << 16 | 80
 NACK = 60 << 16 | 120
 LENGTH = 13
@@ -22,29 +22,30 @@ FRAME_END = 0xCE
 
 
 class Confirmations:
-    """Implements `rewindmq.engine.runtime.partition.Confirms`."""
+    """The confirms of one channel. Implements `rewindmq.engine.runtime.partition.Confirms`."""
 
     def __init__(self, output: ChannelOutput, gathering: "list[Confirmations]", tally: Tally) -> None:
         self.output = output
         self.tally = tally
-        self.gathering = gathering  # the connection's channels that have something to confirm
+        self.gathering = gathering  # those of the connection that have something to send
         self.published = 0  # number of the last publish
         self.next_sequence = 1
-        self.untold = 0  # how many below next_sequence are to be acked with the next write, and the last of them
-        self.untold_last = 0
-        self.ahead: dict[int, bool] = {}  # settled beyond next_sequence -> told already (or among `refused`)
-        self.untold_ahead: list[int] = []  # of these, what may have to be told with the next write
-        self.parts_left: dict[int, int] = {}  # publishes to several partitions: how many are not durable yet
+        self.unsent = 0  # publishes below next_sequence that the next write acks
+        self.unsent_last = 0  # the last of them
+        self.ahead: dict[int, bool] = {}  # beyond next_sequence -> acked already (or among `refused`)
+        self.unsent_ahead: list[int] = []  # those of them that the next write may have to ack
+        self.parts_left: dict[int, int] = {}  # publishes to several partitions: how many of these are missing
         self.refused: list[int] = []  # to be nacked with the next write
         self.refused_in_part: set[int] = set()
         self.waiting = False
         self.closed = False
 
     def expect(self, sequence: int, partitions: int) -> None:
-        """The publish goes to several partitions: `confirm` will be called for each."""
+        """Await one `confirm` from each of the publish's partitions."""
         self.parts_left[sequence] = partitions
 
     def confirm(self, sequence: int, refused: bool) -> None:
+        """Publish number `sequence` is confirmed by a partition, or refused by a queue there."""
         if self.parts_left:
             left = self.parts_left.get(sequence, 0) - 1
             if left > 0:
@@ -62,14 +63,14 @@ class Confirmations:
         if sequence == self.next_sequence:
             self.next_sequence = sequence + 1
             if not refused:
-                self.untold += 1
-                self.untold_last = sequence
+                self.unsent += 1
+                self.unsent_last = sequence
             if self.ahead:
                 self.catch_up()
         else:
             self.ahead[sequence] = refused
             if not refused:
-                self.untold_ahead.append(sequence)
+                self.unsent_ahead.append(sequence)
         if not self.waiting:
             self.waiting = True
             self.gathering.append(self)
@@ -78,16 +79,17 @@ class Confirmations:
                 connection.schedule()
 
     def catch_up(self) -> None:
+        """Move `next_sequence` over what is ahead without a gap."""
         following = self.next_sequence
         while following in self.ahead:
             if not self.ahead.pop(following):
-                self.untold += 1
-                self.untold_last = following
+                self.unsent += 1
+                self.unsent_last = following
             following += 1
         self.next_sequence = following
 
     def flush(self) -> None:
-        """Write the frames for what gathered."""
+        """Write basic.ack and basic.nack for what has gathered."""
         self.waiting = False
         if self.closed:
             return
@@ -95,17 +97,17 @@ class Confirmations:
         number = self.output.number
         self.tally.refused += len(self.refused)
         for sequence in self.refused:
-            parts.append(pack_settle(1, number, LENGTH, NACK, sequence, 0, FRAME_END))
+            parts.append(pack_confirm(1, number, LENGTH, NACK, sequence, 0, FRAME_END))
         self.refused.clear()
-        if self.untold:
-            self.tally.confirmed += self.untold
-            multiple = 1 if self.untold > 1 else 0
-            parts.append(pack_settle(1, number, LENGTH, ACK, self.untold_last, multiple, FRAME_END))
-            self.untold = 0
-        if self.untold_ahead:
-            for sequence in self.untold_ahead:
-                if sequence in self.ahead:  # else those before it have come, and it was told with them
+        if self.unsent:
+            self.tally.confirmed += self.unsent
+            multiple = 1 if self.unsent > 1 else 0
+            parts.append(pack_confirm(1, number, LENGTH, ACK, self.unsent_last, multiple, FRAME_END))
+            self.unsent = 0
+        if self.unsent_ahead:
+            for sequence in self.unsent_ahead:
+                if sequence in self.ahead:  # else those before it have come, and it was acked with them
                     self.ahead[sequence] = True
                     self.tally.confirmed += 1
-                    parts.append(pack_settle(1, number, LENGTH, ACK, sequence, 0, FRAME_END))
-            self.untold_ahead.clear()
+                    parts.append(pack_confirm(1, number, LENGTH, ACK, sequence, 0, FRAME_END))
+            self.unsent_ahead.clear()

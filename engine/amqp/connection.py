@@ -1,28 +1,28 @@
-"""One AMQP 0-9-1 connection, sans I/O: bytes in by `receive`, bytes out by `output`, calls into the broker between.
+"""One AMQP 0-9-1 connection without its socket: bytes in by `receive`, bytes out by `output`, calls into the broker
+between.
 
-    header -> starting -> securing -> tuning -> opening -> running -> closing -> closed
-      AMQP0091  start-ok    secure-ok   tune-ok   open       ...      close sent
+    connection_state.py   the states, with a diagram
+    read_gate.py          every reason why the connection is not read from
+    handshake.py          what happens before the state RUNNING
+    publish_hold.py       alarms
 
-    closing     connection.close was sent: everything but close and close-ok is ignored
-    finished    nothing more will be said; the server closes the socket once the output is written
-    left        the client has closed, and was told close-ok: closing the socket is left to it, for a while
-
-An error closes the channel or the connection, by its class (engine/errors.py). Before `running` RabbitMQ mostly drops
-the socket without a word; here the client is told why, except that a failed login is told only to clients that ask
-for it (capability authentication_failure_close), as RabbitMQ does.
+An error closes the channel or the connection, by its class (engine/errors.py). Before RUNNING RabbitMQ mostly drops the
+socket without a word. This broker tells the client why, with one exception that RabbitMQ has too: a failed login is
+told only to clients that ask for it (capability authentication_failure_close).
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
-from rewindmq.engine.amqp import channel_methods, handshake, methods
-from rewindmq.engine.amqp import consumer_timeout as overdue
-from rewindmq.engine.amqp.channel import Channel
+from rewindmq.engine.amqp import channel_methods, consumer_timeout, handshake, methods, publish_hold
+from rewindmq.engine.amqp.basic_publish import BasicPublish, PublishPostponed
+from rewindmq.engine.amqp.channel import Channel, SharedState
+from rewindmq.engine.amqp.connection_state import ENDING, FINISHED, State
 from rewindmq.engine.amqp.erlang import describe
 from rewindmq.engine.amqp.frames import (
     BODY,
-    FANNED_OUT,
     FRAME_MIN_SIZE,
     FRAME_OVERHEAD,
     HEADER,
@@ -30,12 +30,12 @@ from rewindmq.engine.amqp.frames import (
     HEARTBEAT_FRAME,
     METHOD,
     PUBLISH,
+    FrameParser,
 )
 from rewindmq.engine.amqp.method_fields import DEFINITIONS
 from rewindmq.engine.amqp.methods import Method, short_reply_text
-from rewindmq.engine.amqp.output import ChannelOutput, Output, do_nothing
-from rewindmq.engine.amqp.publish_hold import HeldBack
-from rewindmq.engine.amqp.publishing import PutOff
+from rewindmq.engine.amqp.output import ChannelOutput, Output
+from rewindmq.engine.amqp.read_gate import Pause, ReadGate
 from rewindmq.engine.broker import limits
 from rewindmq.engine.broker.broker import Broker, Session
 from rewindmq.engine.errors import (
@@ -50,68 +50,97 @@ from rewindmq.engine.errors import (
     UnexpectedFrame,
 )
 from rewindmq.engine.runtime.eager import begin
+from rewindmq.engine.runtime.sessions import Link
 from rewindmq.engine.tls import TlsPeer
 from rewindmq.schemas.events import Credited
 
 log = logging.getLogger("rewindmq.amqp")
 
-# Heartbeats are looked after twice an interval; after this many looks without a byte the peer is dead (two missed).
-MISSED_LOOKS = 4
+# Heartbeats are checked twice an interval. After so many checks without a byte the peer is dead (two missed).
+MAX_SILENT_CHECKS = 4
 
 
-class Connection(HeldBack):
-    """`peer` is "address:port" for people; `loopback`: it is this machine, where `guest` may log in; `tls`: what is
-    known of a client over TLS."""
+class ClientSocket(Protocol):
+    """The socket of a connection, as the connection calls it (server.py `AmqpProtocol`)."""
 
-    def __init__(self, broker: Broker, peer: str, loopback: bool, tls: TlsPeer | None = None) -> None:
-        super().__init__(broker, tls)
+    def wake(self) -> None:
+        """There is something to write, and no write is scheduled: call `take_output` at the end of the loop's turn."""
+
+    def reading_changed(self) -> None:
+        """Pause or resume reading as `Connection.reads_socket` says."""
+
+    def admit(self) -> None:
+        """The client wants to open its vhost. NotAllowed: too many clients have."""
+
+    def opened(self) -> None:
+        """The handshake is done."""
+
+
+class Connection:
+    """`peer`: "address:port" for people. `loopback`: the client is on this machine, where `guest` may log in. `tls`:
+    what is known of a client over TLS."""
+
+    def __init__(
+        self, broker: Broker, peer: str, loopback: bool, socket: ClientSocket, tls: TlsPeer | None = None
+    ) -> None:
+        self.broker = broker
         self.peer = peer
         self.loopback = loopback
+        self.socket = socket
         self.tls = tls
-        self.output = Output()
-        self.state = "header"
-        self.finished = False
-        self.left = False
-        self.error: AmqpError | None = None  # why it was closed from here
+        self.link = Link(tls)
+        self.output = Output(socket.wake)
+        self.gate = ReadGate(socket.reading_changed)
+        self.channels: dict[int, Channel] = {}
+        self.parser: FrameParser[BasicPublish] = FrameParser(self.channels, self, self.gate)
+        self.state = State.HEADER
+        self.error: AmqpError | None = None  # the reason for which the broker closed the connection
         self.session: Session | None = None
+        self.shared: SharedState | None = None  # from RUNNING on
         self.user = ""
         self.mechanism = ""
         self.client_properties: dict[str, object] = {}
+        self.capabilities: dict[str, object] = {}
         self.channel_max = 0
         self.frame_max = FRAME_MIN_SIZE
         self.heartbeat_seconds = 0
-        self.received = False  # something came since the last look
-        self.silent_looks = 0
-        self.overdue_look = False  # for overdue deliveries is due: it waits, too, while `waiting`
-        self.let_in: Callable[[], None] = do_nothing  # a vhost is about to be opened: NotAllowed refuses
-        self.on_open: Callable[[], None] = do_nothing  # the handshake is done
+        self.received = False  # since the last heartbeat check
+        self.silent_checks = 0
+        self.blocked_sent = False  # connection.blocked, and not connection.unblocked since
+        self.timeout_check_due = False  # it is made when `gate.waiting` ends
+
+    @property
+    def finished(self) -> bool:
+        """Nothing more is sent."""
+        return self.state in FINISHED
 
     # -- bytes in -----------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """One socket read. The caller then calls `broker.end_of_turn()`."""
+        """Take one socket read. The caller then calls `broker.end_of_turn()`."""
         self.received = True
-        if self.discarding:
+        parser = self.parser
+        if parser.deaf:
             return
         if self.shared is not None and data:
             self.shared.heard = self.broker.certainty.begun
-        if self.waiting:
-            self.rest += data
-            self.on_throttle()
+        if self.gate.waiting:
+            parser.rest += data
+            self.socket.reading_changed()
             return
-        if self.state == "header":
-            self.rest += data
-            if len(self.rest) < 8:
+        if self.state is State.HEADER:
+            parser.rest += data
+            if len(parser.rest) < 8:
                 return
-            data, self.rest = self.rest[8:], self.rest[:8]
-            if not handshake.protocol_header(self, self.rest):
+            data, header = parser.rest[8:], parser.rest[:8]
+            if not handshake.protocol_header(self, header):
                 return
-            self.rest = b""
+            parser.rest = b""
         try:
-            self.parse(data)
+            parser.parse(data)
         except Exception:  # a defect of ours must not take the other connections down with it
             log.exception("%s: while reading", self.peer)
-            self.discarding = True
+            parser.deaf = True
             self.close(InternalError("an error in the broker, see its log"))
         shared = self.shared
         if shared is not None:
@@ -120,10 +149,17 @@ class Connection(HeldBack):
             shared.settling.clear()
             shared.fanned_out = 0
 
+    def reads_socket(self) -> bool:
+        """Whether the socket is to be read."""
+        return self.state is State.LEFT or self.gate.reads_socket(bool(self.parser.rest))
+
+    # -- frames (frames.py `FrameReceiver`) ---------------------------------------------------------------------------
+
     def frame(self, kind: int, number: int, payload: bytes) -> None:
+        """Take a frame, by all the rules."""
         index = 0
         channel = self.channels.get(number)
-        publishing = channel is not None and channel.publishing is not None
+        content_due = channel is not None and channel.content_of is not None
         try:
             if kind == METHOD:
                 if len(payload) < 4:
@@ -131,26 +167,38 @@ class Connection(HeldBack):
                 index = int.from_bytes(payload[:4], "big")
             if number == 0:
                 self.connection_frame(kind, index, payload)
-            elif self.state == "running":
+            elif self.state is State.RUNNING:
                 self.channel_frame(channel, kind, number, index, payload)
-            elif self.state != "closing":
+            elif self.state is not State.CLOSING:
                 self.close(UnexpectedFrame(describe(kind, payload)))
-        except AmqpError as error:
-            self.refuse(number, PUBLISH if publishing else index, error)
-        except PutOff as put_off:
-            assert channel is not None
-            self.put_off(channel, put_off)
+        except (AmqpError, PublishPostponed) as error:
+            self.failed(number, PUBLISH if content_due else index, error)
+
+    def failed(self, number: int, index: int, error: Exception) -> None:
+        """Method `index` on channel `number` raised `error`: refuse it, or postpone the publish. Raises what is neither
+        an AmqpError nor a PublishPostponed."""
+        if isinstance(error, AmqpError):
+            self.refuse(number, index, error)
+        elif isinstance(error, PublishPostponed):
+            self.postpone(self.channels[number], error)
+        else:
+            raise error
+
+    def frame_error(self, error: FrameError) -> None:
+        """Close the connection: the place in the stream is lost."""
+        self.close(error)
 
     def connection_frame(self, kind: int, index: int, payload: bytes) -> None:
-        if self.state == "closing" and kind != METHOD:
+        """Take a frame of channel 0."""
+        if self.state is State.CLOSING and kind != METHOD:
             return
         if kind == METHOD:
             method = methods.decode(index, payload[4:])
-            handler = HANDLERS.get((self.state, method.name)) or HANDLERS.get(("", method.name))
+            handler = HANDLERS.get((self.state, method.name)) or HANDLERS.get((None, method.name))
             if handler is not None:
                 handler(self, method)
-            elif self.state != "closing":
-                raise ChannelError(f"unexpected method in connection state {self.state}")
+            elif self.state is not State.CLOSING:
+                raise ChannelError(f"unexpected method in connection state {self.state.value}")
         elif kind == HEARTBEAT and not payload:
             return
         elif kind in (HEADER, BODY):
@@ -159,6 +207,7 @@ class Connection(HeldBack):
             raise FrameError(describe(kind, payload) + ": unknown_frame")
 
     def channel_frame(self, channel: Channel | None, kind: int, number: int, index: int, payload: bytes) -> None:
+        """Take a frame of any other channel; `channel` None: it is not open."""
         if kind == METHOD:
             self.channel_method(channel, number, index, payload)
         elif (kind == HEADER and len(payload) >= 14) or kind == BODY:
@@ -177,6 +226,7 @@ class Connection(HeldBack):
             raise FrameError(describe(kind, payload) + ": unknown_frame")
 
     def channel_method(self, channel: Channel | None, number: int, index: int, payload: bytes) -> None:
+        """Take a method of a channel that the parser has not given to the channel itself."""
         if channel is None:
             method = methods.decode(index, payload[4:])
             if method.name != "Channel.Open":
@@ -186,10 +236,10 @@ class Connection(HeldBack):
         if channel.closing:
             self.closing_channel_method(number, index)
             return
-        if channel.publishing is not None:
+        if channel.content_of is not None:
             raise channel.out_of_place()
         if index == PUBLISH:
-            self.throttle()
+            publish_hold.hold_publishes(self)
             channel.begin_publish(payload[4:])
             return
         method = methods.decode(index, payload[4:])
@@ -200,73 +250,73 @@ class Connection(HeldBack):
         else:
             work = channel_methods.handle(channel, method)
             if work is not None:
-                self.wait_for(begin(work), number, index)
+                self.await_work(begin(work), number, index)
 
-    def wait_for(self, task: "asyncio.Task[None] | None", number: int, index: int) -> None:
-        """Nothing more is read from this connection until the method is done: what it declares is there for what comes
-        after it. (With an embedded log only a login, a commit and a subject's first message ever have to.)"""
+    # -- why nothing is parsed for a while (read_gate.py) -------------------------------------------------------------
+
+    def await_work(self, task: "asyncio.Task[None] | None", number: int, index: int) -> None:
+        """Parse nothing more until method `index` of channel `number` is done: what it declares is there for what comes
+        after it. None: it is done. (With an embedded log only a login, a commit and a subject's first message wait.)"""
         if task is not None:
-            self.waiting = True
-            task.add_done_callback(lambda done: self.go_on(done, number, index))
+            self.gate.close(Pause.METHOD)
+            task.add_done_callback(lambda done: self.work_done(done, number, index))
 
-    def put_off(self, channel: Channel, put_off: PutOff) -> None:
-        channel.shared.fanned_out = FANNED_OUT  # the turn is over, and messages that are not put off need not be asked
-        self.wait_for(begin(channel.publish_later(put_off)), channel.number, PUBLISH)
-
-    def go_on(self, done: "asyncio.Task[None]", number: int, index: int) -> None:
-        self.waiting = False
+    def work_done(self, done: "asyncio.Task[None]", number: int, index: int) -> None:
+        """The method is done or has failed: go on."""
         error = None if done.cancelled() else done.exception()
-        if self.discarding:
-            return
-        if isinstance(error, AmqpError):
-            self.refuse(number, index, error)
-        elif error is not None:
-            log.error("%s: in a method of channel %d", self.peer, number, exc_info=error)
-            self.close(InternalError("an error in the broker, see its log"))
-        self.on_throttle()
-        self.waited()
-        self.receive(b"")
-        self.broker.end_of_turn()
+        if not self.parser.deaf:
+            if isinstance(error, AmqpError):
+                self.refuse(number, index, error)
+            elif error is not None:
+                log.error("%s: in a method of channel %d", self.peer, number, exc_info=error)
+                self.close(InternalError("an error in the broker, see its log"))
+        self.resume(Pause.METHOD)
 
-    def give_way(self) -> None:
-        """So consumers get what was published, and make room, before there is more."""
-        if self.waiting:
-            return
-        self.waiting = True
-        asyncio.get_running_loop().call_soon(self.have_turn)
+    def postpone(self, channel: Channel, postponed: PublishPostponed) -> None:
+        """Let a publish wait for what it needs, and what comes after it for the publish."""
+        self.await_work(begin(channel.publish_later(postponed)), channel.number, PUBLISH)
+        self.yield_turn()  # publishes that need not wait come after the other connections' turn
 
-    def held_back(self) -> bool:
-        """An alarm (publish_hold.py), or flow control of connections that publish (engine/runtime/flow_control.py)."""
-        if self.throttled:
+    def yield_turn(self) -> None:
+        """Parse nothing more in this turn of the loop: consumers get what was published, and make room."""
+        if not self.gate.waiting:
+            self.gate.close(Pause.TURN)
+            asyncio.get_running_loop().call_soon(self.resume, Pause.TURN)
+
+    def must_pause(self) -> bool:
+        """Whether an alarm or flow control stops the parser here."""
+        if self.gate.blocked:
             return True
         flow = self.broker.flow
-        if flow is None or not flow.full or not any(channel.publishings for channel in self.channels.values()):
+        if flow is None or not flow.full or not any(channel.publish_memo for channel in self.channels.values()):
             return False
-        self.waiting = self.link.in_flow = True
-        self.throttle()
-        flow.wait(self.let_on)
+        self.link.in_flow = True
+        self.gate.close(Pause.FLOW)
+        publish_hold.hold_publishes(self)
+        flow.wait(self.flow_ended)
         return True
 
-    def let_on(self) -> None:
+    def flow_ended(self) -> None:
+        """Flow control lets the connection publish again."""
         self.link.in_flow = False
-        self.have_turn()
+        self.resume(Pause.FLOW)
 
-    def have_turn(self) -> None:
-        self.waiting = False
-        if self.discarding:
+    def resume(self, reason: Pause) -> None:
+        """One of the waits has ended: parse what is there. An overdue check for timeouts comes first, since a
+        connection that always waits would otherwise never be checked."""
+        self.gate.open(reason)
+        if self.parser.deaf:
             return
-        self.waited()
+        if self.timeout_check_due:
+            self.check_timeouts(asyncio.get_running_loop().time())
         self.receive(b"")
-        self.on_throttle()
+        self.socket.reading_changed()
         self.broker.end_of_turn()
 
-    def waited(self) -> None:
-        """Nothing is under way. What stood in line for that comes before what the client has sent meanwhile, or who
-        always waits would never be looked at."""
-        if self.overdue_look:
-            self.look_for_overdue(asyncio.get_running_loop().time())
+    # -- channels -----------------------------------------------------------------------------------------------------
 
     def closing_channel_method(self, number: int, index: int) -> None:
+        """Take a method of a channel that the broker has closed."""
         name = DEFINITIONS.get(index, ("", ()))[0]
         if name == "Channel.CloseOk":
             self.channels.pop(number, None)
@@ -274,6 +324,7 @@ class Connection(HeldBack):
             self.output.write(methods.encode(number, "Channel.CloseOk"))
 
     def open_channel(self, number: int) -> None:
+        """Open a channel, or close the connection where there are too many."""
         assert self.shared is not None
         count, most = len(self.channels), self.channel_max
         try:
@@ -292,6 +343,7 @@ class Connection(HeldBack):
     # -- errors and closing -------------------------------------------------------------------------------------------
 
     def refuse(self, number: int, index: int, error: AmqpError) -> None:
+        """Close the channel or the connection over method `index`, as the error says."""
         channel = self.channels.get(number)
         if error.closes_connection or channel is None:
             self.close(error, index)
@@ -301,38 +353,37 @@ class Connection(HeldBack):
         channel.output.write(close_frame(number, "Channel.Close", error, index))
 
     def forget_channel(self, channel: Channel) -> None:
-        """Its consumers go, what it holds returns. Settled but not logged yet comes first."""
+        """End a channel in the broker: its consumers go, and its unacked messages return to their queues. What it has
+        settled and not logged yet is logged first."""
         channel.shut()
         if self.session is not None:
             self.session.channels.pop(channel.number, None)
             self.broker.close_channel(self.session, channel.number)
             self.broker.counters["channels_closed_total"] += 1
 
-    def frame_error(self, number: int, error: AmqpError) -> None:
-        self.close(error, 0)
-
     def close(self, error: AmqpError, index: int = 0, logged: bool = False) -> None:
-        """Close from this side: connection.close, then nothing but close-ok is listened to. `logged`: the log has the
-        reason already."""
-        if self.state in ("closing", "closed"):
+        """Send connection.close over method `index`, and ignore everything but close and close-ok from now on.
+        `logged`: the reason is in the broker's log already."""
+        if self.state in ENDING:
             return
         if not logged:
             log.warning("%s: %s", self.peer, error.reply_text)
         self.error = error
-        tell = self.state != "header"
+        is_amqp = self.state is not State.HEADER
         self.end_session()
-        self.state = "closing"
-        if tell:
+        self.state = State.CLOSING
+        if is_amqp:
             self.output.write(close_frame(0, "Connection.Close", error, index))
         else:
             self.finish()
 
     def force_close(self, reason: str) -> None:
-        """Close the connection with 320 and `reason`, word for word: the broker stops, or an operator asked for it."""
+        """Close the connection with 320 and `reason`, word for word. The broker stops, or an operator wants it."""
         self.close(ConnectionForced(reason))
 
     def end_session(self) -> None:
-        """Consumers, unacked messages and exclusive queues go; nothing held back is said any more."""
+        """End the session in the broker, with its consumers and exclusive queues. Replies that are held back are
+        dropped."""
         for channel in self.channels.values():
             if not channel.closing:
                 channel.shut()
@@ -348,32 +399,32 @@ class Connection(HeldBack):
             session.channels.clear()
             self.broker.close_session(session)
 
-    def finish(self) -> None:
-        self.state = "closed"
-        self.discarding = True
-        self.finished = True
-        self.output.closed = True
-        self.output.let_in()
+    def finish(self, state: State = State.CLOSED) -> None:
+        """Send nothing after what is in the output. `state`: LEFT where the client closes the socket."""
+        self.end(state)
         if not self.output.scheduled:
             self.output.schedule()
 
     def lost(self) -> None:
-        """The socket is gone."""
+        """The socket is gone: end the session."""
         self.end_session()
-        self.state = "closed"
-        self.discarding = True
-        self.finished = True
+        self.end(State.CLOSED)
+
+    def end(self, state: State) -> None:
+        """Enter LEFT or CLOSED."""
+        self.state = state
+        self.parser.deaf = True
         self.output.closed = True
-        self.output.let_in()
+        self.output.wake_waiters()
 
     # -- bytes out ----------------------------------------------------------------------------------------------------
 
-    def say(self, name: str, **values: int | bool | str | bytes) -> None:
+    def send(self, name: str, **values: int | bool | str | bytes) -> None:
+        """Send a method of channel 0."""
         self.output.write(methods.encode(0, name, **values))
 
     def take_output(self) -> list[bytes]:
-        """What is to be written at the end of the loop's turn. May log credit for consumers: the caller then calls
-        `broker.end_of_turn()` when `asked_credit` says so."""
+        """Take the bytes to write at the end of the loop's turn. The caller then calls `grant_credit`."""
         shared = self.shared
         if shared is not None and shared.confirming:
             for confirms in shared.confirming:
@@ -382,7 +433,8 @@ class Connection(HeldBack):
         return self.output.take()
 
     def grant_credit(self) -> bool:
-        """Consumers on credit get more, unless the socket is congested. True: events were logged."""
+        """Give more to the consumers on credit, unless the socket is congested. True: events were logged, and the
+        caller calls `broker.end_of_turn()`."""
         shared = self.shared
         if shared is None or not shared.creditors or self.output.congested or self.session is None:
             return False
@@ -402,53 +454,56 @@ class Connection(HeldBack):
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
-    def look(self, wrote: bool) -> bool:
-        """Twice a heartbeat interval: send a heartbeat if nothing was written since the last look (`wrote`), and tell
-        whether the peer is alive (False: it missed two)."""
-        if self.received or self.throttled or self.waiting:
+    def check_heartbeat(self, wrote: bool) -> bool:
+        """Send a heartbeat if nothing was written since the last check (`wrote`), and say whether the peer is alive.
+        Called twice a heartbeat interval. False: the peer missed two heartbeats. A connection that is not read from is
+        taken to be alive."""
+        if self.received or self.gate.excuses_silence:
             self.received = False
-            self.silent_looks = 0
+            self.silent_checks = 0
         else:
-            self.silent_looks += 1
-            if self.silent_looks > MISSED_LOOKS:
+            self.silent_checks += 1
+            if self.silent_checks > MAX_SILENT_CHECKS:
                 log.warning("%s: missed heartbeats, timeout: %ds", self.peer, self.heartbeat_seconds)
                 return False
         if not wrote:
             self.output.write(HEARTBEAT_FRAME)
         return True
 
-    def look_for_overdue(self, now: float) -> None:
-        """Now and then: see to deliveries that are unacked for too long. `now`: seconds of the loop's clock. What is
-        under way on a channel must not meet its end: then the look is taken as soon as that is done."""
-        self.overdue_look = False
+    def check_timeouts(self, now: float) -> None:
+        """Time out deliveries that are unacked for too long. Called now and then. `now`: seconds of the loop's clock. A
+        channel on which a method is under way is not closed: the check is then made as soon as the method is done."""
+        self.timeout_check_due = False
         for number, channel in list(self.channels.items()):
-            if self.waiting:
-                self.overdue_look = True
+            if self.gate.waiting:
+                self.timeout_check_due = True
                 return
             if channel.closing:
                 continue
             try:
-                self.wait_for(begin(overdue.look_after(channel, now)), number, 0)
+                self.await_work(begin(consumer_timeout.time_out_deliveries(channel, now)), number, 0)
             except PreconditionFailed as error:
                 self.refuse(number, 0, error)
 
     # -- methods of channel 0 (those of the handshake: handshake.py) ---------------------------------------------------
 
     def client_close(self, method: Method) -> None:
+        """The client closes the connection."""
         self.end_session()
-        self.say("Connection.CloseOk")
-        self.left = True
-        self.finish()
+        self.send("Connection.CloseOk")
+        self.finish(State.LEFT)
 
     def close_ok(self, method: Method) -> None:
+        """The client has seen connection.close."""
         self.finish()
 
     def update_secret(self, method: Method) -> None:
-        """There is nothing to renew: passwords do not expire here."""
-        self.say("Connection.UpdateSecretOk")
+        """Accept a new secret. There is nothing to renew: passwords do not expire here."""
+        self.send("Connection.UpdateSecretOk")
 
 
 def close_frame(number: int, name: str, error: AmqpError, index: int) -> bytes:
+    """Channel.close or connection.close, over method `index`."""
     return methods.encode(
         number,
         name,
@@ -459,12 +514,12 @@ def close_frame(number: int, name: str, error: AmqpError, index: int) -> bytes:
     )
 
 
-# By state ("" : any) and method.
-HANDLERS: dict[tuple[str, str], Callable[[Connection, Method], None]] = {
-    ("starting", "Connection.StartOk"): handshake.start_ok,
-    ("tuning", "Connection.TuneOk"): handshake.tune_ok,
-    ("opening", "Connection.Open"): handshake.open_vhost,
-    ("running", "Connection.UpdateSecret"): Connection.update_secret,
-    ("closing", "Connection.CloseOk"): Connection.close_ok,
-    ("", "Connection.Close"): Connection.client_close,
+# By state (None: any) and method.
+HANDLERS: dict[tuple[State | None, str], Callable[[Connection, Method], None]] = {
+    (State.STARTING, "Connection.StartOk"): handshake.start_ok,
+    (State.TUNING, "Connection.TuneOk"): handshake.tune_ok,
+    (State.OPENING, "Connection.Open"): handshake.open_vhost,
+    (State.RUNNING, "Connection.UpdateSecret"): Connection.update_secret,
+    (State.CLOSING, "Connection.CloseOk"): Connection.close_ok,
+    (None, "Connection.Close"): Connection.client_close,
 }

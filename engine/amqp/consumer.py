@@ -1,20 +1,21 @@
-"""Deliveries to one consumer, and the answer to one basic.get: the hot way out.
+"""Deliveries to one consumer, and the answer to one basic.get. Hot.
 
     basic.deliver frame | header frame | body frames
 
-What stands between the delivery tag and the body is the same for all messages of one route with the same properties
-and size, so the last one made is kept (`middle`) and a delivery is: prefix + tag + middle + body + end. Properties
-are the same when they are one object, and no encrypted message shares that with one that is not: both have it from what
-one publisher sent (the subject's header decides), or each from its own record. So what is to be opened is never missed.
+The bytes between the delivery tag and the body are the same for all messages of one route with the same properties and
+size. So those of the last message are kept (`middle`), and a delivery is: prefix + tag + middle + body + end.
 
-A consumer without prefetch, or with no_ack, lives on credit (docs/design.md#one-idea): it is attached with
-CREDIT_WINDOW
-deliveries, and each time half of its window is used it is given more, unless the client's socket is congested, or
-memory is low and it does not ack. The window is what WINDOW_BYTES hold of messages like the last one, so what is in
-flight stays bounded.
+Properties are the same when they are one object. An encrypted message and a plain one never share that object: both
+have it from what one publisher sent (the subject's header decides), or each from its own record. So no encrypted
+message is taken for a plain one.
 
-A prefetch has no such bound. So a body of more than one frame is not kept for a client that has a mebibyte unread: it
-is read from the store when the client has taken what is before it (`LaterDelivery`).
+A consumer without prefetch, or with no_ack, lives on credit (docs/design.md#one-idea). It is attached with
+CREDIT_WINDOW deliveries. When half of its window is used it gets more, unless the client's socket is congested, or
+memory is low and the consumer does not ack. The window is as many messages like the last one as fit into WINDOW_BYTES,
+so what is in flight stays bounded.
+
+A prefetch has no such bound. So while a client has a mebibyte unread, a body of more than one frame is not kept for it:
+it is read from the store when the client has taken what is before it (`LaterDelivery`).
 """
 
 import logging
@@ -23,7 +24,7 @@ from collections.abc import Callable
 
 from rewindmq.engine.amqp import methods
 from rewindmq.engine.amqp.output import ChannelOutput
-from rewindmq.engine.amqp.settlement import Holder, Settlement
+from rewindmq.engine.amqp.settlement import DeliveryHolder, Settlement
 from rewindmq.engine.broker.broker import CREDIT_WINDOW
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
@@ -43,8 +44,8 @@ MIN_WINDOW, MAX_WINDOW = 16, 2_000  # deliveries
 WINDOW_BYTES = 8_388_608
 
 
-class Consumer(Holder):
-    """One basic.consume. Implements `rewindmq.engine.runtime.partition.Consumer`."""
+class AmqpConsumer(DeliveryHolder):
+    """One basic.consume. Implements `rewindmq.engine.runtime.partition.DeliveryTarget`."""
 
     def __init__(
         self,
@@ -54,8 +55,8 @@ class Consumer(Holder):
         no_ack: bool,
         prefetch: int,
         notify: bool,
-        gone: "list[Consumer]",
-        creditors: "list[Consumer]",
+        gone: "list[AmqpConsumer]",
+        creditors: "list[AmqpConsumer]",
     ) -> None:
         super().__init__()
         self.output = output
@@ -68,11 +69,11 @@ class Consumer(Holder):
         self.creditors = creditors  # the connection's list of consumers that want credit
         self.on_credit = no_ack or prefetch == 0
         self.credit = CREDIT_WINDOW
-        self.ask_at = CREDIT_WINDOW // 2
-        self.asking = False
+        self.low_credit = CREDIT_WINDOW // 2  # from there down it wants more
+        self.wants_credit = False  # it is among the creditors
         self.detached = False  # cancelled, or its channel is closed
         self.short_tag = short_string(tag)
-        # the frames' parts for the message before this one
+        # parts of the frames of the message before this one
         self.route: Route | None = None
         self.properties = b""
         self.size = -1
@@ -91,6 +92,7 @@ class Consumer(Holder):
         final: bool,
         acquired_count: int = 0,
     ) -> None:
+        """Send basic.deliver (hot). `final`: the message needs no ack."""
         settlement = self.settlement
         tag = settlement.last_tag + 1
         settlement.last_tag = tag
@@ -113,10 +115,10 @@ class Consumer(Holder):
             if message.encryption is None:
                 self.prepare(message, redelivered, delivery_count, acquired_count)
             else:
-                message = partition.opened(message)
+                message = partition.decrypted(message)
                 body = message.body
                 self.prepare(message, redelivered, delivery_count, acquired_count)
-                self.route = None  # the next one may look the same, and is to be opened, too
+                self.route = None  # the next one may look the same, and is to be decrypted, too
         if len(body) <= output.max_payload:
             output.parts += (self.prefix, tag.to_bytes(8, "big"), self.middle, body, END)
         else:
@@ -133,12 +135,12 @@ class Consumer(Holder):
             connection.schedule()
         if self.on_credit:
             self.credit -= 1
-            if self.credit <= self.ask_at and not self.asking:
-                self.asking = True
+            if self.credit <= self.low_credit and not self.wants_credit:
+                self.wants_credit = True
                 self.creditors.append(self)
 
     def prepare(self, message: Published, redelivered: bool, delivery_count: int, acquired_count: int) -> None:
-        """Make prefix and middle for this message."""
+        """Make `prefix` and `middle` for this message."""
         route = message.route
         rest = bytes((redelivered,)) + short_string(route.exchange) + short_string(route.routing_key)
         number = self.output.number
@@ -166,10 +168,11 @@ class Consumer(Holder):
         messages_ready: int,
         acquired_count: int = 0,
     ) -> None:
+        """Basic.get is not a consumer's."""
         raise AssertionError("a consumer does not fetch")
 
     def cancelled(self) -> None:
-        """The queue is gone: basic.cancel for clients that understand it."""
+        """Send basic.cancel to a client that understands it: the broker has cancelled the consumer."""
         if self.notify:
             frame = methods.encode(self.output.number, "Basic.Cancel", consumer_tag=self.tag, nowait=True)
             if self.output.cancels is None:
@@ -181,32 +184,40 @@ class Consumer(Holder):
 
     @property
     def congested(self) -> bool:
+        """Whether the client's socket takes no more for now."""
         return self.output.connection.congested
 
     def when_relieved(self, callback: Callable[[], None]) -> None:
+        """Call back once the client's socket takes more."""
         self.output.connection.relief.append(callback)
 
     @property
     def holds_much(self) -> bool:
-        """More than a window is unacked: when memory is low it gets no more before it acks."""
+        """Whether more than a window is unacked: when memory is low such a consumer gets no more before it acks."""
         return not self.no_ack and len(self.settlement.unacked) > MAX_WINDOW
 
     def more_credit(self) -> int:
-        """How many deliveries bring the window back to full (0 when the window shrank)."""
-        self.asking = False
+        """Fill the window up, and return the number of deliveries that were missing (0 when the window shrank)."""
+        self.wants_credit = False
         window = max(MIN_WINDOW, min(MAX_WINDOW, WINDOW_BYTES // (self.size + 1)))
-        self.ask_at = window // 2
+        self.low_credit = window // 2
         missing = max(0, window - self.credit)
         self.credit += missing
         return missing
 
 
 class LaterDelivery:
-    """A delivery of a large body to a client that has enough unread. The message is in the store until it is acked, so
-    its body need not be in memory. Implements `rewindmq.engine.amqp.output.Later`."""
+    """The delivery of a large body to a client that has much unread. Implements `rewindmq.engine.amqp.output.Later`.
+    The message is in the store until it is acked, so its body need not be in memory."""
 
     def __init__(
-        self, consumer: Consumer, tag: int, head: tuple[bytes, ...], partition: Partition, queue: Queue, message_id: int
+        self,
+        consumer: AmqpConsumer,
+        tag: int,
+        head: tuple[bytes, ...],
+        partition: Partition,
+        queue: Queue,
+        message_id: int,
     ) -> None:
         self.consumer = consumer
         self.tag = tag
@@ -216,7 +227,8 @@ class LaterDelivery:
         self.message_id = message_id
 
     def frames(self) -> list[bytes]:
-        """Nothing when the client has settled it unseen, its channel is closed, or the queue is gone."""
+        """The frames; none when the client has settled the delivery unseen, its channel is closed, or the queue is
+        gone."""
         consumer, partition = self.consumer, self.partition
         if self.tag not in consumer.settlement.unacked or consumer.settlement.closed or self.queue.gone:
             return []
@@ -229,8 +241,8 @@ class LaterDelivery:
         return [*self.head, *body_frames(consumer.output, body)]
 
 
-class Getter(Holder):
-    """One basic.get, until its message is settled."""
+class BasicGet(DeliveryHolder):
+    """One basic.get, until its message is settled. Implements `rewindmq.engine.runtime.partition.DeliveryTarget`."""
 
     def __init__(self, output: ChannelOutput, settlement: Settlement) -> None:
         super().__init__()
@@ -249,6 +261,7 @@ class Getter(Holder):
         messages_ready: int,
         acquired_count: int = 0,
     ) -> None:
+        """Send basic.get-ok, or basic.get-empty."""
         output = self.output
         settlement = self.settlement
         if message is None:
@@ -263,7 +276,7 @@ class Getter(Holder):
         else:
             settlement.fetched += 1
             settlement.unacked[tag] = (self, message_id)
-        message = partition.opened(message)
+        message = partition.decrypted(message)
         route = message.route
         frame = methods.encode(
             output.number,
@@ -288,23 +301,25 @@ class Getter(Holder):
         final: bool,
         acquired_count: int = 0,
     ) -> None:
+        """Deliveries are a consumer's."""
         raise AssertionError("a basic.get is no consumer")
 
     def cancelled(self) -> None:
+        """So are cancellations."""
         raise AssertionError("a basic.get is no consumer")
 
 
 def with_counts(properties: bytes, delivery_count: int, acquired_count: int) -> bytes:
-    """The properties with header x-delivery-count (S-157), and of profile rabbitmq-4.3 x-acquired-count; a count of 0
-    is left out."""
+    """The properties with the header x-delivery-count (S-157), and x-acquired-count for profile rabbitmq-4.3. A count
+    of 0 is left out."""
     if delivery_count:
         properties = with_long(properties, b"x-delivery-count", delivery_count)
     return with_long(properties, b"x-acquired-count", acquired_count) if acquired_count else properties
 
 
 def header_frame(output: ChannelOutput, properties: bytes, size: int) -> bytes:
-    """The header frame, and the beginning of the body frame when there is just one (its body and end follow; with an
-    empty body the header frame's own end does). BCC is for the broker."""
+    """The header frame, without the header BCC, and the beginning of the body frame when there is just one: body and
+    end follow. With an empty body the end of the header frame itself follows."""
     properties = without_blind_copies(properties)
     frame = pack_header(2, output.number, 12 + len(properties), CONTENT, size) + properties
     if size == 0:
@@ -313,7 +328,7 @@ def header_frame(output: ChannelOutput, properties: bytes, size: int) -> bytes:
 
 
 def body_frames(output: ChannelOutput, body: bytes) -> list[bytes]:
-    """Frames of a body that does not fit into one."""
+    """The frames of a body that does not fit into one."""
     limit = output.max_payload
     frames: list[bytes] = []
     for start in range(0, len(body), limit):
@@ -323,7 +338,7 @@ def body_frames(output: ChannelOutput, body: bytes) -> list[bytes]:
 
 
 def content(output: ChannelOutput, method: bytes, properties: bytes, body: bytes) -> None:
-    """A method with content (basic.return, basic.get-ok), as frames."""
+    """Send a method with content (basic.return, basic.get-ok)."""
     header = header_frame(output, properties, len(body))
     if len(body) <= output.max_payload:
         output.parts += (method, header, body, END)
@@ -335,5 +350,6 @@ def content(output: ChannelOutput, method: bytes, properties: bytes, body: bytes
 
 
 def short_string(text: str) -> bytes:
+    """A short string of AMQP: its length in one byte, then its bytes."""
     data = text.encode()
     return bytes((len(data),)) + data

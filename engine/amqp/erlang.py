@@ -1,8 +1,8 @@
-"""How Erlang prints what RabbitMQ quotes in its error texts."""
+"""Bytes and frames as Erlang prints them: RabbitMQ quotes them so in its error texts."""
 
 
 def erlang_binary(data: bytes) -> str:
-    """Bytes: <<"abc">> when printable, else <<1,2,3>>."""
+    """Bytes as <<"abc">> when they are printable, else as <<1,2,3>>."""
     if data and all(32 <= byte < 127 for byte in data):
         text = data.decode().replace("\\", "\\\\").replace('"', '\\"')
         return f'<<"{text}">>'
@@ -10,6 +10,6 @@ def erlang_binary(data: bytes) -> str:
 
 
 def describe(kind: int, payload: bytes) -> str:
-    """A frame: `type 1, first 16 octets = <<...>>`."""
+    """A frame as `type 1, first 16 octets = <<...>>`."""
     count = "all" if len(payload) <= 16 else "first 16"
     return f"type {kind}, {count} octets = {erlang_binary(payload[:16])}"

@@ -2,23 +2,26 @@
 
     type (1) | channel (2) | payload length (4) | payload | 0xCE        type: 1 method, 2 header, 3 body, 8 heartbeat
 
-Two things are hot and taken out of the stream right here: basic.ack, and a basic.publish whose three frames lie in the
-read completely. Its method frame is looked up whole in the channel's memo, so exchange, routing key and route cost one
-dictionary access; and when it begins with the very bytes of the two before it (all but the body), one comparison does
-for everything. Whatever else comes, or comes in pieces, goes frame by frame through `frame`, which knows all the rules.
-All ways give the same result for any chunking of the stream.
+The parser knows where frames begin and end. What they mean it leaves to others: `HotChannel` and `FrameReceiver` are
+all that it calls.
 
-A frame that is too large or has no end marker means that the place in the stream is lost: FrameError (501), and
-nothing after it is read.
+Two frames are hot and are given to their channel from here: a basic.ack, and a basic.publish whose three frames lie in
+the read completely. The publish's method frame is looked up whole in the channel's memo, so exchange, routing key and
+route cost one dictionary access. When a publish begins with the very bytes of the two before it (all but the body), one
+comparison does for everything (`Repeat`). Any other frame, and a publish that comes in pieces, goes to
+`FrameReceiver.frame`, which knows all the rules. All ways give the same result for any chunking of the stream.
+
+A frame that is too large or has no end marker means that the place in the stream is lost: FrameError (501), and nothing
+after it is read.
 """
 
 import struct
-from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Generic, Protocol, TypeVar
 
-from rewindmq.engine.amqp.channel import Channel, ConnectionState
 from rewindmq.engine.amqp.erlang import describe
-from rewindmq.engine.amqp.publishing import Publishing, PutOff
-from rewindmq.engine.errors import AmqpError, FrameError
+from rewindmq.engine.amqp.read_gate import ReadGate
+from rewindmq.engine.errors import FrameError
 
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 FRAME_END = 0xCE
@@ -36,74 +39,92 @@ unpack_frame = struct.Struct(">BHI").unpack_from
 unpack_content = struct.Struct(">BHIIQ").unpack_from  # a header frame up to its properties
 unpack_ack = struct.Struct(">QB").unpack_from
 PADDING = b"\x00\x00\x00"
-# So many messages into queues, by publishes that go to many each, are one turn's work: a read may hold a thousand. The
-# channels count them (`publish_anywhere`), however a publish came.
-FANNED_OUT = 2_000
-LOOK_BYTES = 8_192  # of a read, between two looks at what is on its way into the log
+PAUSE_CHECK_BYTES = 8_192  # of a read, between two questions to `FrameReceiver.must_pause`
+
+PublishT = TypeVar("PublishT")
 
 
-class Repeat:
-    """A publish as it came twice in a row: what the next one begins with if it is the same but for its body."""
+class HotChannel(Protocol[PublishT]):
+    """A channel that takes a whole basic.publish or basic.ack in one call. `PublishT`: what it knows of a method frame
+    of basic.publish. Exceptions of `publish`, `ack` and `learn_whole` go to `FrameReceiver.failed`."""
 
-    def __init__(self, prefix: bytes, channel: Channel, publishing: Publishing, properties: bytes, size: int) -> None:
+    number: int
+    ready: bool  # whole publishes and acks may come now
+    publish_memo: dict[bytes, PublishT]  # by the method frame's payload, without its first four bytes
+
+    def learn_whole(self, payload: bytes) -> PublishT | None:
+        """Enter a method frame into the memo. None: the publish is to come frame by frame this time."""
+
+    def publish(self, publish: PublishT, raw: bytes, body: bytes) -> None:
+        """Take a whole publish: what is known of its method frame, its properties and its body."""
+
+    def ack(self, tag: int, multiple: bool) -> None:
+        """Take a basic.ack."""
+
+
+class FrameReceiver(Protocol):
+    """The owner of the parser (connection.py)."""
+
+    def must_pause(self) -> bool:
+        """Whether no further frame is parsed for now. The gate is closed then. Asked every `PAUSE_CHECK_BYTES`."""
+
+    def frame(self, kind: int, number: int, payload: bytes) -> None:
+        """Take a frame that the parser has not given to a channel itself. Must not raise AmqpError."""
+
+    def failed(self, number: int, index: int, error: Exception) -> None:
+        """Method `index` on channel `number` raised `error`, which is handled or raised again."""
+
+    def frame_error(self, error: FrameError) -> None:
+        """The place in the stream is lost. The parser is `deaf` from now on."""
+
+
+class Repeat(Generic[PublishT]):
+    """A publish that came twice in a row: the next one begins with `prefix` if it is the same but for its body."""
+
+    def __init__(
+        self, prefix: bytes, channel: HotChannel[PublishT], publish: PublishT, properties: bytes, size: int
+    ) -> None:
         self.prefix = prefix  # method frame, header frame, and the start of the body frame
         self.length = len(prefix)
         self.channel = channel
-        self.publishing = publishing
+        self.publish = publish
         self.properties = properties
         self.size = size
 
 
-class FrameReader(ABC):
-    """Bytes in. `Connection` extends it with what the frames mean."""
+class FrameParser(Generic[PublishT]):
+    """Cuts one connection's bytes into frames. `channels`: those that are open, by number; the receiver keeps them."""
 
-    def __init__(self) -> None:
-        self.channels: dict[int, Channel] = {}
-        self.rest = b""  # a frame that is not complete yet
+    def __init__(self, channels: Mapping[int, HotChannel[PublishT]], receiver: FrameReceiver, gate: ReadGate) -> None:
+        self.channels = channels
+        self.receiver = receiver
+        self.gate = gate
+        self.rest = b""  # bytes that are not parsed yet: an incomplete frame, or all that came while the gate is shut
         # RabbitMQ lets clients exceed frame_max by the size of an empty frame, since quite a few get it wrong.
         self.max_payload = FRAME_MIN_SIZE
-        self.max_content = 0  # larger bodies are not taken here
-        self.discarding = False  # after a fatal error: whatever comes is ignored
-        self.waiting = False  # for the answer to a method: what comes after it is kept until then
-        self.throttled = False  # publishing is held back: nothing is read or parsed until that ends
-        self.repeat: Repeat | None = None
-        self.shared: ConnectionState | None = None
-        self.last: tuple[Publishing, bytes, int] | None = None  # the last publish: properties, body size
-
-    @abstractmethod
-    def give_way(self) -> None:
-        """Others have their turn (`waiting`) before more of what came is parsed."""
-
-    @abstractmethod
-    def held_back(self) -> bool:
-        """Whether no more is parsed for now (`waiting`): enough that was published is still on its way into the log."""
-
-    @abstractmethod
-    def put_off(self, channel: Channel, put_off: PutOff) -> None:
-        """A publish waits (`waiting`), and what comes after it for that."""
-
-    @abstractmethod
-    def frame(self, kind: int, number: int, payload: bytes) -> None:
-        """A frame that `parse` did not take. Must not raise AmqpError."""
-
-    @abstractmethod
-    def refuse(self, number: int, index: int, error: AmqpError) -> None:
-        """Method `index` on channel `number` failed: close the channel or the connection."""
+        self.max_content = 0  # larger bodies are not taken whole
+        self.deaf = False  # after a fatal error, or at the end: bytes that come are thrown away
+        self.repeat: Repeat[PublishT] | None = None
+        self.last: tuple[PublishT, bytes, int] | None = None  # the last whole publish: properties, body size
 
     def parse(self, data: bytes) -> None:
-        """Take the frames out of `data`, keep an incomplete one for the next read."""
+        """Take the frames out of `data` until the gate is shut; keep what is left for the next call.
+
+        Hot. The three shortcuts stand here, and not in functions of their own, because a call costs as much as the rest
+        of a small publish's parsing."""
         if self.rest:
             data = self.rest + data
             self.rest = b""
         pos = 0
         size = len(data)
         repeat = self.repeat
-        look_at = 0
+        gate = self.gate
+        check_at = 0
         while size - pos >= FRAME_OVERHEAD:
-            if pos >= look_at:
-                if self.held_back():
+            if pos >= check_at:
+                if self.receiver.must_pause():
                     break
-                look_at = pos + LOOK_BYTES
+                check_at = pos + PAUSE_CHECK_BYTES
             if repeat is not None and data.startswith(repeat.prefix, pos):
                 body = pos + repeat.length
                 end = body + repeat.size
@@ -111,25 +132,22 @@ class FrameReader(ABC):
                 if end < size and data[end] == FRAME_END and channel.ready:
                     pos = end + 1
                     try:
-                        channel.publish(repeat.publishing, repeat.properties, data[body:end])
-                    except AmqpError as error:
-                        self.refuse(channel.number, PUBLISH, error)
-                    except PutOff as put_off:
-                        self.put_off(channel, put_off)
-                    if channel.shared.fanned_out >= FANNED_OUT:
-                        self.give_way()
+                        channel.publish(repeat.publish, repeat.properties, data[body:end])
+                    except Exception as error:
+                        self.receiver.failed(channel.number, PUBLISH, error)
+                    if gate.shut:
                         break
                     continue
             kind, number, length, index = unpack_start(data if size - pos >= 11 else data + PADDING, pos)
             end = pos + 7 + length
             limit = self.max_payload
             if length > limit:
-                self.lose_place(kind, number, b"", f"{{frame_too_large,{length},{limit - FRAME_OVERHEAD}}}")
+                self.lose_place(kind, b"", f"{{frame_too_large,{length},{limit - FRAME_OVERHEAD}}}")
                 return
             if end >= size:
                 break
             if data[end] != FRAME_END:
-                self.lose_place(kind, number, data[pos + 7 : end], f"{{invalid_frame_end_marker,{data[end]}}}")
+                self.lose_place(kind, data[pos + 7 : end], f"{{invalid_frame_end_marker,{data[end]}}}")
                 return
             start = pos
             pos = end + 1
@@ -141,33 +159,27 @@ class FrameReader(ABC):
                         if after:
                             pos = after
                             repeat = self.repeat
-                            if hot.shared.fanned_out >= FANNED_OUT:
-                                self.give_way()
+                            if gate.shut:
                                 break
                             continue
                     elif length == 13:
                         tag, bits = unpack_ack(data, start + 11)
                         try:
                             hot.ack(tag, bits & 1 == 1)
-                        except AmqpError as error:
-                            self.refuse(number, ACK, error)
+                        except Exception as error:
+                            self.receiver.failed(number, ACK, error)
                         continue
-            self.frame(kind, number, data[start + 7 : end])
-            if self.discarding:
+            self.receiver.frame(kind, number, data[start + 7 : end])
+            if self.deaf:
                 return
-            if self.turn_is_over():
+            if gate.shut:
                 break
             repeat = self.repeat
         self.rest = data[pos:]
 
-    def turn_is_over(self) -> bool:
-        if self.shared is not None and self.shared.fanned_out >= FANNED_OUT:
-            self.give_way()
-        return self.waiting or self.throttled
-
-    def whole_publish(self, channel: Channel, data: bytes, start: int, pos: int) -> int:
-        """A basic.publish whose method frame lies at `start` and ends before `pos`: take it if its content is here, in
-        one body frame at most. The position behind it, or 0."""
+    def whole_publish(self, channel: HotChannel[PublishT], data: bytes, start: int, pos: int) -> int:
+        """Take the basic.publish whose method frame lies at `start` and ends before `pos`, if its content is here, in
+        one body frame at most. Returns the position behind it, or 0 when it was not taken."""
         size = len(data)
         kind: int
         number: int
@@ -201,34 +213,24 @@ class FrameReader(ABC):
                 return 0
             body = data[at:end]
         payload = data[start + 11 : pos - 1]
-        publishing = channel.publishings.get(payload)
-        if publishing is None:
-            if channel.broker.blocked is not None:
-                return 0  # publishers that are held back go the long way
-            try:
-                publishing = channel.learn(payload)
-            except AmqpError as error:
-                self.refuse(number, PUBLISH, error)
-                return end + 1
-        if body_size:
-            last = self.last
-            if last is not None and last[0] is publishing and last[2] == body_size and last[1] == properties:
-                self.repeat = Repeat(data[start:at], channel, publishing, properties, body_size)
-            else:
-                self.last = (publishing, properties, body_size)
         try:
-            channel.publish(publishing, properties, body)
-        except AmqpError as error:
-            self.refuse(number, PUBLISH, error)
-        except PutOff as put_off:
-            self.put_off(channel, put_off)
+            publish = channel.publish_memo.get(payload)
+            if publish is None:
+                publish = channel.learn_whole(payload)
+                if publish is None:
+                    return 0
+            if body_size:
+                last = self.last
+                if last is not None and last[0] is publish and last[2] == body_size and last[1] == properties:
+                    self.repeat = Repeat(data[start:at], channel, publish, properties, body_size)
+                else:
+                    self.last = (publish, properties, body_size)
+            channel.publish(publish, properties, body)
+        except Exception as error:
+            self.receiver.failed(number, PUBLISH, error)
         return end + 1
 
-    def lose_place(self, kind: int, number: int, payload: bytes, why: str) -> None:
-        """The place in the stream is lost: tell the client (501) and read nothing more."""
-        self.discarding = True
-        self.frame_error(number, FrameError(describe(kind, payload) + ": " + why))
-
-    @abstractmethod
-    def frame_error(self, number: int, error: AmqpError) -> None:
-        """A frame makes no sense where it stands: tell the client, and end what it was on."""
+    def lose_place(self, kind: int, payload: bytes, why: str) -> None:
+        """The place in the stream is lost: tell the receiver (501) and read nothing more."""
+        self.deaf = True
+        self.receiver.frame_error(FrameError(describe(kind, payload) + ": " + why))

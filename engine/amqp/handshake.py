@@ -1,14 +1,15 @@
-"""How an AMQP connection begins: protocol header, login, what is negotiated, and the vhost.
+"""The handshake of an AMQP connection: protocol header, login, negotiation, and the vhost.
 
-Each function here is a step of the diagram in connection.py. A login and a vhost are refused only when this node has
-read to the end of the log (engine/runtime/certainty.py).
+Each function here is a step of the diagram in connection_state.py. A login and a vhost are refused only when this node
+has read to the end of the log (engine/runtime/certainty.py).
 """
 
 import logging
 from typing import TYPE_CHECKING
 
 from rewindmq.engine.amqp import sasl
-from rewindmq.engine.amqp.channel import ConnectionState
+from rewindmq.engine.amqp.channel import SharedState
+from rewindmq.engine.amqp.connection_state import State
 from rewindmq.engine.amqp.frames import FRAME_MIN_SIZE
 from rewindmq.engine.amqp.methods import Method
 from rewindmq.engine.broker import limits
@@ -41,13 +42,14 @@ CAPABILITIES = {
 
 
 def protocol_header(connection: "Connection", header: bytes) -> bool:
-    """Another protocol than AMQP 0-9-1 (or 0-9, which is the same on the wire): say which one is spoken here."""
+    """Begin the handshake. False for another protocol than AMQP 0-9-1 (or 0-9, which is the same on the wire): the
+    client is sent the header of the one that is spoken here, and the connection is closed."""
     if header not in (PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09"):
         log.warning("%s: protocol header %r refused", connection.peer, header)
         connection.output.write(PROTOCOL_HEADER)
         connection.finish()
         return False
-    connection.state = "starting"
+    connection.state = State.STARTING
     properties = tables.encode(
         {
             "capabilities": CAPABILITIES,
@@ -60,7 +62,7 @@ def protocol_header(connection: "Connection", header: bytes) -> bool:
             "information": f"RewindMQ {VERSION}, compatible with RabbitMQ {RABBITMQ_VERSION}",
         }
     )
-    connection.say(
+    connection.send(
         "Connection.Start",
         version_major=0,
         version_minor=9,
@@ -72,6 +74,7 @@ def protocol_header(connection: "Connection", header: bytes) -> bool:
 
 
 def start_ok(connection: "Connection", method: Method) -> None:
+    """Log the client in. CommandInvalid for a mechanism that was not offered."""
     try:
         connection.client_properties = tables.mapping(method.raw("client_properties"))
     except PropertyError as error:
@@ -83,23 +86,24 @@ def start_ok(connection: "Connection", method: Method) -> None:
     if connection.mechanism not in sasl.offered(connection.tls):
         raise CommandInvalid(f"unknown authentication mechanism '{connection.mechanism}'")
     login = sasl.decode(connection.mechanism, method.raw("response"), connection.tls)
-    connection.wait_for(begin(log_in(connection, login)), 0, START_OK)
+    connection.await_work(begin(log_in(connection, login)), 0, START_OK)
 
 
 async def log_in(connection: "Connection", login: sasl.Login) -> None:
+    """Check the login, then offer limits to the client (connection.tune)."""
     refusal = None
     try:
         await connection.broker.certainty.assured(lambda: identify(connection, login), connection.broker.certainty.wait)
     except AccessRefused as error:
         refusal = error
-    if connection.state != "starting":  # closed meanwhile
+    if connection.state is not State.STARTING:  # closed meanwhile
         return
     if refusal is not None:
         login_refused(connection, login.user, refusal)
         return
     config = connection.broker.config
-    connection.state = "tuning"
-    connection.say(
+    connection.state = State.TUNING
+    connection.send(
         "Connection.Tune",
         channel_max=config.channel_max,
         frame_max=config.frame_max,
@@ -108,7 +112,7 @@ async def log_in(connection: "Connection", login: sasl.Login) -> None:
 
 
 async def identify(connection: "Connection", login: sasl.Login) -> None:
-    """AccessRefused, also for a user who may log in from this machine only."""
+    """Set the connection's user. AccessRefused, also for a user who may log in from this machine only."""
     access = connection.broker.access
     if login.password is None:
         connection.user = access.identify(login.user)
@@ -119,16 +123,17 @@ async def identify(connection: "Connection", login: sasl.Login) -> None:
 
 
 def login_refused(connection: "Connection", user: str, error: AccessRefused) -> None:
-    """The client gets RabbitMQ's words, which send it to the broker's log; the log has the reason, and not these."""
+    """Log the reason. The client gets RabbitMQ's words, which send it to the broker's log."""
     log.warning("%s: login of '%s' refused: %s", connection.peer, user, error.text)
     if connection.capabilities.get("authentication_failure_close") is True:
-        told = f"Login was refused using authentication mechanism {connection.mechanism}."
-        connection.close(AccessRefused(told + " For details see the broker logfile."), logged=True)
+        refused = f"Login was refused using authentication mechanism {connection.mechanism}."
+        connection.close(AccessRefused(refused + " For details see the broker logfile."), logged=True)
     else:
         connection.finish()
 
 
 def tune_ok(connection: "Connection", method: Method) -> None:
+    """Take the limits that the client chose."""
     config = connection.broker.config
     frame_max, channel_max = method.number("frame_max"), method.number("channel_max")
     try:
@@ -137,27 +142,28 @@ def tune_ok(connection: "Connection", method: Method) -> None:
     except NotAllowed as error:
         connection.close(error, TUNE)
         return
-    connection.frame_max = connection.max_payload = frame_max
-    connection.max_content = min(frame_max, config.max_message_size)
+    connection.frame_max = connection.parser.max_payload = frame_max
+    connection.parser.max_content = min(frame_max, config.max_message_size)
     connection.channel_max = channel_max
     connection.heartbeat_seconds = method.number("heartbeat")
-    connection.state = "opening"
+    connection.state = State.OPENING
 
 
 def open_vhost(connection: "Connection", method: Method) -> None:
+    """Open the vhost, once this node is sure of what it says about it."""
     vhost = method.text("virtual_host")
     certainty = connection.broker.certainty
     opening = certainty.assured(lambda: enter(connection, vhost), certainty.wait)
-    connection.wait_for(begin(opening), 0, OPEN)
+    connection.await_work(begin(opening), 0, OPEN)
 
 
 async def enter(connection: "Connection", vhost: str) -> None:
-    """NotAllowed (530). ResourceError (506) where memory is used up."""
-    if connection.state != "opening":  # closed meanwhile
+    """Open the session in the broker. NotAllowed (530). ResourceError (506): memory is used up."""
+    if connection.state is not State.OPENING:  # closed meanwhile
         return
     connection.broker.memory.check()
     limits.check_connection(connection.broker.topology, connection.broker.sessions.values(), connection.user, vhost)
-    connection.let_in()
+    connection.socket.admit()
     link = connection.link
     session = connection.broker.open_session(
         connection.user, vhost, connection.peer, connection.client_properties, link, connection.force_close
@@ -166,15 +172,15 @@ async def enter(connection: "Connection", vhost: str) -> None:
     link.channel_max, link.frame_max = connection.channel_max, connection.frame_max
     connection.session = session
     notify = connection.capabilities.get("consumer_cancel_notify") is True
-    connection.shared = ConnectionState(connection.broker, session, notify)
-    connection.state = "running"
-    connection.say("Connection.OpenOk")
-    connection.on_open()
+    connection.shared = SharedState(connection.broker, session, notify, connection.yield_turn)
+    connection.state = State.RUNNING
+    connection.send("Connection.OpenOk")
+    connection.socket.opened()
     log.info("%s: user '%s' connected to vhost '%s'", connection.peer, connection.user, session.vhost)
 
 
 def negotiated(field: str, value: int, least: int, most: int) -> None:
-    """NotAllowed (530) for a tune-ok outside of what was offered."""
+    """Raise NotAllowed (530) for a value of tune-ok outside of what was offered."""
     detail = " (no limit)" if field == "channel_max" and value == 0 else ""
     if value and value < least:
         raise NotAllowed(f"negotiated {field} = {value}{detail} is lower than the minimum allowed value ({least})")

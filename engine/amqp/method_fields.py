@@ -1,7 +1,8 @@
-"""The methods of AMQP 0-9-1 with RabbitMQ's extensions: what each is called, and which fields it has, in their order.
+"""The methods of AMQP 0-9-1 with RabbitMQ's extensions: their names, and their fields in order.
 
 A row is class.method, the name, and fields as name:domain. Bits that follow each other share an octet. The domains are
-those of amqp0-9-1.extended.xml; `access` is there because old clients still send it (RabbitMQ answers with ticket 1).
+those of amqp0-9-1.extended.xml. Access.Request is in the list because old clients still send it (RabbitMQ answers with
+ticket 1).
 """
 
 from sys import intern

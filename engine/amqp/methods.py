@@ -21,7 +21,7 @@ SIZES = {"octet": 1, "short": 2, "long": 4, "longlong": 8, "timestamp": 8}
 
 
 class Method:
-    """A decoded method. Tables stay raw until they are asked for."""
+    """A decoded method. Tables stay raw until `table` is called."""
 
     def __init__(self, index: int, name: str, fields: dict[str, int | bool | str | bytes]) -> None:
         self.index = index
@@ -29,25 +29,29 @@ class Method:
         self.fields = fields
 
     def text(self, field: str) -> str:
+        """A short string."""
         value = self.fields[field]
         assert isinstance(value, str)
         return value
 
     def raw(self, field: str) -> bytes:
+        """A long string or a table, as bytes."""
         value = self.fields[field]
         assert isinstance(value, bytes)
         return value
 
     def flag(self, field: str) -> bool:
+        """A bit."""
         return bool(self.fields[field])
 
     def number(self, field: str) -> int:
+        """An integer of any size."""
         value = self.fields[field]
         assert isinstance(value, int)
         return value
 
     def table(self, field: str) -> tuple[Argument, ...]:
-        """MalformedFrame (502), PreconditionFailed (406)."""
+        """A table as the arguments of a declaration. MalformedFrame (502), PreconditionFailed (406)."""
         try:
             return tables.arguments(self.raw(field))
         except PropertyError as error:
@@ -55,8 +59,8 @@ class Method:
 
 
 def decode(index: int, payload: bytes) -> Method:
-    """CommandInvalid (503) for a method that does not exist (RabbitMQ drops the socket without a word), FrameError
-    (501) for fields that are cut short or have bytes left over, or a short string that is not UTF-8."""
+    """Decode a method frame. CommandInvalid (503): the method does not exist (RabbitMQ drops the socket without a
+    word). FrameError (501): fields are cut short, have bytes left over, or a short string is not UTF-8."""
     definition = DEFINITIONS.get(index)
     if definition is None:
         raise CommandInvalid(f"unknown method {index >> 16}.{index & 0xFFFF}")
@@ -102,7 +106,7 @@ def _short_text(value: bytes) -> str:
 
 
 def encode(channel: int, name: str, **values: int | bool | str | bytes) -> bytes:
-    """The whole frame. Tables are given raw, fields left out are empty, 0 or False."""
+    """The whole frame of a method. Tables are given raw. Fields left out are empty, 0 or False."""
     index = INDEXES[name]
     parts: list[bytes] = []
     bits, bit = 0, 0
@@ -134,6 +138,6 @@ def _encode_value(domain: str, value: int | bool | str | bytes) -> bytes:
 
 
 def short_reply_text(text: str) -> str:
-    """Reply texts are short strings: longer ones are cut at 252 bytes and end in "..." (as RabbitMQ's)."""
+    """A reply text as a short string: a longer one is cut at 252 bytes and ends in "...", as RabbitMQ's."""
     data = text.encode()
     return text if len(data) <= 255 else data[:252].decode("utf-8", "ignore") + "..."

@@ -1,12 +1,12 @@
-"""What a connection has to say, gathered until the loop's turn ends: one write per turn and connection.
+"""The output of a connection, gathered until the loop's turn ends: one write a turn.
 
 A reply that must wait until what it reports is durable (declare-ok, bind-ok, delete-ok, purge-ok) holds back everything
-its channel says after it, so that the order on a channel is kept; other channels go on.
+that its channel sends after it, so that the order on a channel is kept. Other channels go on.
 
     parts         frames of the connection, in order; the server joins and writes them. Among them are deliveries whose
-                  bodies are read only when their turn comes (`Later`): they wait while the socket takes no more, and
-                  so does what is behind them
-    held[i]       a durable reply and what its channel said after it, one list for each reply that waits
+                  bodies are read only when they are written (`Later`). They wait while the socket takes no more, and
+                  the parts behind them wait, too
+    held[i]       a reply that waits for the disk and what its channel sent after it, one list for each such reply
 """
 
 import asyncio
@@ -14,62 +14,64 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol, cast
 
-CROWDED = 1_048_576  # octets
+CROWDED = 1_048_576  # octets: no large body is added to an output that holds more
 
 
 class Later(Protocol):
-    """What is made into frames when it can be written."""
+    """A part that is made into frames when it can be written."""
 
     def frames(self) -> list[bytes]:
-        """Nothing, if it is not to be said any more."""
+        """The frames; none if the part is not to be sent any more."""
 
 
 class Output:
-    """One connection's. `wake` is set by the server: called when there is something to write and none was scheduled."""
+    """The output of one connection. `wake`: called when there is something to write and no write is scheduled."""
 
-    def __init__(self) -> None:
+    def __init__(self, wake: Callable[[], None]) -> None:
         self.parts: list[bytes | Later] = []
         self.later = 0  # how many of `parts`, here and on channels that hold back, are `Later`
         self.scheduled = False
-        self.wake: Callable[[], None] = do_nothing
+        self._wake = wake
         self.congested = False  # the socket takes no more for now: consumers get no new credit
         self.relief: list[Callable[[], None]] = []  # called once it takes more again
         self.closed = False
         self.unsent = 0  # octets of bodies that basic.get took since the last write
-        self.turned_away: list[asyncio.Future[None]] = []  # who waits for room
+        self._waiters: list[asyncio.Future[None]] = []  # for room
 
     def write(self, frame: bytes) -> None:
+        """Send a frame of the connection."""
         self.parts.append(frame)
         if not self.scheduled:
             self.schedule()
 
     def schedule(self) -> None:
+        """Schedule a write. Only where none is scheduled."""
         self.scheduled = True
-        self.wake()
+        self._wake()
 
     @property
     def crowded(self) -> bool:
-        """Nothing large should be added now."""
+        """Whether large bodies are to wait."""
         return (self.congested or self.unsent > CROWDED) and not self.closed
 
     async def room(self) -> None:
-        """Wait until what gathered was written, and the socket took it: a client that asks and does not read must not
-        make a heap of answers."""
+        """Wait until the socket has taken what was gathered. So a client that asks and does not read makes no heap of
+        answers here."""
         while self.crowded:
-            self.turned_away.append(asyncio.get_running_loop().create_future())
-            await self.turned_away[-1]
+            self._waiters.append(asyncio.get_running_loop().create_future())
+            await self._waiters[-1]
 
-    def let_in(self) -> None:
-        """Who waits for room may look again."""
-        turned_away, self.turned_away = self.turned_away, []
-        for waiting in turned_away:
-            if not waiting.done():
-                waiting.set_result(None)
+    def wake_waiters(self) -> None:
+        """Let all that wait for room look again."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     def relieve(self) -> None:
-        """The socket takes more again."""
+        """The socket takes more again: go on."""
         self.congested = False
-        self.let_in()
+        self.wake_waiters()
         relief, self.relief = self.relief, []
         for callback in relief:
             callback()
@@ -77,7 +79,7 @@ class Output:
             self.schedule()
 
     def take(self) -> list[bytes]:
-        """What gathered and may be written now. The rest is scheduled, unless it waits for the socket."""
+        """Take what may be written now. A write of the rest is scheduled, unless it waits for the socket."""
         if self.later:
             parts = self._take_some()
         else:
@@ -85,8 +87,8 @@ class Output:
             self.parts.clear()  # channels hold on to the list itself
         self.scheduled = False
         self.unsent = 0
-        if self.turned_away:
-            self.let_in()
+        if self._waiters:
+            self.wake_waiters()
         if self.parts and not self.congested:
             self.schedule()
         return parts
@@ -110,7 +112,8 @@ class Output:
 
 
 class ChannelOutput:
-    """One channel's. `parts` is where the channel writes now: the connection's list, or the last held one."""
+    """The output of one channel. `parts`: the list that it writes to now, which is the connection's or the last held
+    one."""
 
     def __init__(self, connection: Output, number: int, max_payload: int) -> None:
         self.connection = connection
@@ -118,27 +121,25 @@ class ChannelOutput:
         self.max_payload = max_payload  # of a body frame (frame_max less the frame's own 8 bytes)
         self.parts = connection.parts
         self.held: deque[list[bytes | Later]] = deque()
-        self.cancels: list[bytes] | None = None  # what the broker cancels waits for the queue.delete that is under way
+        self.cancels: list[bytes] | None = None  # basic.cancel frames that wait for the end of a queue.delete
 
     def write(self, frame: bytes) -> None:
+        """Send a frame of the channel."""
         self.parts.append(frame)
         connection = self.connection
         if not connection.scheduled:
             connection.schedule()
 
     def hold(self, frame: bytes) -> None:
-        """Say this once `release` is called (in the order of the holds), and all that follows after it."""
+        """Send this frame, and all that follow it, only when `release` is called. Holds are released in their order."""
         self.parts = [frame]
         self.held.append(self.parts)
 
     def release(self) -> None:
+        """Send the oldest held frame and what followed it, up to the next hold."""
         connection = self.connection
         connection.parts += self.held.popleft()
         if not self.held:
             self.parts = connection.parts
         if not connection.scheduled:
             connection.schedule()
-
-
-def do_nothing() -> None:
-    """What a connection calls until a server is attached."""

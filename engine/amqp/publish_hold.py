@@ -1,90 +1,78 @@
-"""A connection whose publishes are held back: while an alarm is in effect, or the log or the state cannot be written.
+"""How an alarm holds back the publishes of a connection (read_gate.py `BLOCKED`).
 
-    blocking    an alarm is in effect, and the client has not published since
-    blocked     it published, or a message of it has come in part: it was told, and is not read from any more. What
-                has been read already waits, from the content of that publish on.
+    an alarm begins    connections that do not publish go on
+    publish            the connection's next publish closes its gate, or the alarm does at once when a message of it has
+                       come in part. The client is told (connection.blocked). What was read already waits, from the
+                       content of that publish on
+    the alarm ends     the client is told (connection.unblocked), and the gate opens
 
 As in RabbitMQ a connection that only consumes is not held back, and one that does both is held back as a whole.
 """
 
-from abc import abstractmethod
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from rewindmq.engine.amqp.frames import FrameReader
 from rewindmq.engine.amqp.methods import short_reply_text
-from rewindmq.engine.amqp.output import do_nothing
-from rewindmq.engine.broker.broker import Broker
-from rewindmq.engine.errors import AmqpError, ResourceError
-from rewindmq.engine.runtime.sessions import Link
-from rewindmq.engine.tls import TlsPeer
+from rewindmq.engine.amqp.read_gate import Pause
+from rewindmq.engine.errors import ResourceError
+
+if TYPE_CHECKING:
+    from rewindmq.engine.amqp.connection import Connection
 
 
-class HeldBack(FrameReader):
-    """`Connection` extends it."""
+def hold_publishes(connection: "Connection") -> None:
+    """Hold the connection back if an alarm is in effect. Called when a publish comes or is under way."""
+    reason = connection.broker.blocked
+    if reason is None or connection.gate.blocked:
+        return
+    connection.link.blocked = True
+    if connection.capabilities.get("connection.blocked") is True:
+        connection.blocked_sent = True
+        connection.send("Connection.Blocked", reason=short_reply_text(reason))
+    connection.gate.close(Pause.BLOCKED)
 
-    def __init__(self, broker: Broker, tls: TlsPeer | None) -> None:
-        super().__init__()
-        self.broker = broker
-        self.link = Link(tls)
-        self.capabilities: dict[str, object] = {}
-        self.told_blocked = False
-        self.on_throttle: Callable[[], None] = do_nothing  # `throttled` changed
 
-    @abstractmethod
-    def say(self, name: str, **values: int | bool | str | bytes) -> None:
-        """A method of channel 0 to the client."""
+def alarm_changed(connection: "Connection") -> None:
+    """The broker holds publishes back from now on, or takes them again."""
+    if connection.broker.blocked is not None:
+        forget_publishes(connection)
+        under_way = any(channel.content_of is not None for channel in connection.channels.values())
+        if under_way or connection.link.in_flow:  # its next publish is here already
+            hold_publishes(connection)
+        return
+    if not connection.gate.blocked:
+        return
+    connection.link.blocked = False
+    if connection.blocked_sent:
+        connection.blocked_sent = False
+        connection.send("Connection.Unblocked")
+    connection.gate.open(Pause.BLOCKED)
+    if connection.parser.rest:
+        connection.yield_turn()
 
-    @abstractmethod
-    def close(self, error: AmqpError, index: int = 0) -> None:
-        """Close from this side, with the reason."""
 
-    def throttle(self) -> None:
-        """A publish came, or is under way. While the broker holds publishing back the client is told once, and not
-        read from."""
-        if self.broker.blocked is None or self.throttled:
-            return
-        self.throttled = self.link.blocked = True
-        if self.capabilities.get("connection.blocked") is True:
-            self.told_blocked = True
-            self.say("Connection.Blocked", reason=short_reply_text(self.broker.blocked))
-        self.on_throttle()
+def forget_publishes(connection: "Connection") -> None:
+    """Empty all memos of publishes: the next one comes by `hold_publishes`. They may hold a mebibyte a channel."""
+    for channel in connection.channels.values():
+        channel.publish_memo.clear()
+        channel.parsed.clear()
+    connection.parser.repeat = None
 
-    def blocked_changed(self) -> None:
-        """The broker holds publishing back, or takes publishes again."""
-        if self.broker.blocked is not None:
-            for channel in self.channels.values():
-                channel.publishings.clear()
-                channel.parsed.clear()  # a mebibyte a channel, if a client means it
-            self.repeat = None  # with both gone, the next publish passes by `throttle`
-            under_way = any(channel.publishing is not None for channel in self.channels.values())
-            if under_way or self.link.in_flow:  # its next publish is here already
-                self.throttle()
-            return
-        if not self.throttled:
-            return
-        self.throttled = self.link.blocked = False
-        if self.told_blocked:
-            self.told_blocked = False
-            self.say("Connection.Unblocked")
-        self.on_throttle()
-        if self.rest:
-            self.give_way()
 
-    @property
-    def kept_bytes(self) -> int:
-        """Of its publishes that have not come whole, or are not committed."""
-        return sum(channel.kept_bytes for channel in self.channels.values())
+def kept_bytes(connection: "Connection") -> int:
+    """Bytes of the connection's publishes that have not come whole, or are not committed."""
+    return sum(channel.kept_bytes for channel in connection.channels.values())
 
-    def close_for_memory(self) -> None:
-        """506, once it holds more than others, and the memory alarm does not end."""
-        kept = self.kept_bytes
-        self.close(
-            ResourceError(
-                f"low on memory: {kept} bytes of messages that had not come whole, or were not committed, were dropped"
-                if kept
-                else "low on memory: the client does not read what was sent to it"
-            )
+
+def close_for_memory(connection: "Connection") -> None:
+    """Close the connection with 506: it holds more than others, and the memory alarm does not end."""
+    kept = kept_bytes(connection)
+    connection.close(
+        ResourceError(
+            f"low on memory: {kept} bytes of messages that had not come whole, or were not committed, were dropped"
+            if kept
+            else "low on memory: the client does not read what was sent to it"
         )
-        if self.throttled:  # close-ok is to be read
-            self.throttled = self.link.blocked = False
-            self.on_throttle()
+    )
+    if connection.gate.blocked:  # close-ok is to be read
+        connection.link.blocked = False
+        connection.gate.open(Pause.BLOCKED)

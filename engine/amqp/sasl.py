@@ -1,7 +1,7 @@
 """SASL as AMQP clients use it: PLAIN (RFC 4616), AMQPLAIN (a field table with LOGIN and PASSWORD), and EXTERNAL (the
-client's certificate, where the TLS listener says that one may log in with it).
+client's certificate, where the TLS listener allows that).
 
-What a client says is turned into a `Login`; MalformedFrame (502) when it is none.
+A client's response becomes a `Login`. MalformedFrame (502): it is none.
 """
 
 from dataclasses import dataclass
@@ -14,24 +14,26 @@ from rewindmq.schemas.amqp.errors import PropertyError
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """`password` None: there is a certificate instead."""
+    """A user name and a password. `password` None: the client has shown a certificate instead."""
 
     user: str
     password: str | None
 
 
 def offered(tls: TlsPeer | None) -> tuple[str, ...]:
+    """The mechanisms that a client may choose from."""
     return ("PLAIN", "AMQPLAIN", "EXTERNAL") if tls is not None and tls.external else ("PLAIN", "AMQPLAIN")
 
 
 def decode(mechanism: str, response: bytes, tls: TlsPeer | None) -> Login:
+    """The login in a response to one of the offered mechanisms."""
     if mechanism == "EXTERNAL":
         return Login("" if tls is None or tls.user is None else tls.user, None)
     return plain(response) if mechanism == "PLAIN" else amqplain(response)
 
 
 def plain(response: bytes) -> Login:
-    """[authorization id] NUL user NUL password. RabbitMQ wants the authorization id empty."""
+    """The login in a response to PLAIN: [authorization id] NUL user NUL password. RabbitMQ wants the id empty."""
     parts = response.split(b"\x00")
     if len(parts) != 3 or parts[0]:
         raise MalformedFrame("response to PLAIN invalid")
@@ -39,6 +41,7 @@ def plain(response: bytes) -> Login:
 
 
 def amqplain(response: bytes) -> Login:
+    """The login in a response to AMQPLAIN."""
     try:
         fields = tables.mapping(response)
     except PropertyError as error:
@@ -52,6 +55,7 @@ def amqplain(response: bytes) -> Login:
 
 
 def text(value: bytes) -> str:
+    """UTF-8 as text."""
     try:
         return value.decode()
     except UnicodeDecodeError:

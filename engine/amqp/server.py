@@ -1,13 +1,16 @@
 """Sockets and clock for AMQP: asyncio on uvloop, protocols and no streams, one write per loop turn and connection.
 
-    data_received -> Connection.receive -> Broker.end_of_turn        once per socket read
-    Output.wake   -> call_soon(flush)   -> confirms, credit, one transport.write
+    data_received      -> Connection.receive -> Broker.end_of_turn        once per socket read
+    ClientSocket.wake  -> call_soon(flush)   -> confirms, credit, one transport.write
 
-Pressure goes back to where it comes from. A client that does not read: its consumers get no credit while its socket
-holds more than WRITE_HIGH bytes, what it asks for with basic.get waits so long, and it is not read from while that is
-more than UNREAD_HIGH. Publishers faster than the disk: above UNSETTLED_HIGH received bytes that are not yet durable,
-whoever sends is not read until a group commit has landed. Memory or disk is low: publishers are told and not read
-(amqp/publish_hold.py), and after a while the connection that holds most memory is closed.
+Pressure goes back to where it comes from.
+
+- A client that does not read: its consumers get no credit while its socket holds more than WRITE_HIGH bytes, its
+  basic.get waits so long, and it is not read from while the socket holds more than UNREAD_HIGH (read_gate.py `UNREAD`).
+- Publishers faster than the disk: while more than UNDURABLE_HIGH received bytes are not durable, a client that sends is
+  not read from until a group commit has landed (`UNDURABLE`).
+- Memory or disk is low: publishers are told and not read from (publish_hold.py). After a while the broker closes the
+  connection that holds most memory.
 """
 
 import asyncio
@@ -18,8 +21,11 @@ import ssl
 from collections.abc import Callable
 from typing import cast
 
+from rewindmq.engine.amqp import publish_hold
 from rewindmq.engine.amqp.connection import Connection
+from rewindmq.engine.amqp.connection_state import State
 from rewindmq.engine.amqp.frames import HEARTBEAT_FRAME
+from rewindmq.engine.amqp.read_gate import Pause
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.config import bracketed
 from rewindmq.engine.errors import NotAllowed
@@ -31,18 +37,18 @@ log = logging.getLogger("rewindmq.amqp")
 WRITE_HIGH = 1_048_576  # bytes in a socket's write buffer above which its consumers get no credit
 WRITE_LOW = 262_144
 UNREAD_HIGH = 16_777_216  # bytes that a client has not read above which nothing more is read from it
-UNSETTLED_HIGH = 67_108_864  # bytes received from all clients and not durable yet above which reading pauses
-UNSETTLED_MARK = 4_194_304  # how often durability is asked for
+UNDURABLE_HIGH = 67_108_864  # bytes received from all clients and not durable yet above which reading pauses
+UNDURABLE_STEP = 4_194_304  # bytes received before their durability is awaited
 LEAST_RELIEF = 1_048_576  # bytes: connections that hold less are not closed when memory is low
 HANDSHAKE_SECONDS = 10.0  # as RabbitMQ's handshake_timeout
 CLOSING_SECONDS = 10.0  # how long close-ok is waited for
 LEAVING_SECONDS = 30.0  # how long a client that was told close-ok may take to close its socket, as with RabbitMQ
 STOPPING = "broker forced connection closure with reason 'shutdown'"  # RabbitMQ's words for a node that stops
-LOOK_SECONDS = 30.0  # how often overdue deliveries are looked for, at the least: RabbitMQ does so once a minute
+TIMEOUT_CHECK_SECONDS = 30.0  # the longest time between two checks for consumer timeouts; RabbitMQ: a minute
 
 
 class AmqpProtocol(asyncio.Protocol):
-    """One client's socket around a sans-IO `Connection`."""
+    """One client's socket, with its `Connection`. Implements `rewindmq.engine.amqp.connection.ClientSocket`."""
 
     def __init__(self, server: "AmqpServer", guest: Guest) -> None:
         self.server = server
@@ -52,12 +58,12 @@ class AmqpProtocol(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.connection: Connection | None = None
         self.timer: asyncio.TimerHandle | None = None
-        self.wrote = False  # since the last look
-        self.holding = False  # not read from while publishes wait for the disk
+        self.wrote = False  # since the last heartbeat check
         self.reading = True
         self.unread = 0  # bytes in the write buffer, as the memory account knows them
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Asyncio: the socket is there."""
         transport = cast(asyncio.Transport, transport)  # uvloop's own class
         self.transport = transport
         transport.set_write_buffer_limits(high=WRITE_HIGH, low=WRITE_LOW)
@@ -70,17 +76,15 @@ class AmqpProtocol(asyncio.Protocol):
             self.broker,
             f"{bracketed(str(peer[0]))}:{peer[1]}",
             is_loopback(str(peer[0])),
+            self,
             None if tls is None or listener is None else listener.peer(tls),
         )
-        connection.output.wake = self.wake
-        connection.on_throttle = self.choose_reading
-        connection.let_in = self.let_in
-        connection.on_open = self.opened
         self.connection = connection
         self.server.protocols.add(self)
-        self.set_timer(HANDSHAKE_SECONDS, self.handshake_late)
+        self.set_timer(HANDSHAKE_SECONDS, self.handshake_timed_out)
 
     def data_received(self, data: bytes) -> None:
+        """Asyncio: one read of the socket."""
         connection = self.connection
         assert connection is not None
         if connection.finished:
@@ -93,10 +97,11 @@ class AmqpProtocol(asyncio.Protocol):
         self.server.received(self, len(data))
 
     def wake(self) -> None:
+        """Schedule the write at the end of the loop's turn."""
         self.loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """End of the loop's turn: everything that gathered goes out in one write."""
+        """Write everything that gathered in this turn of the loop."""
         connection, transport = self.connection, self.transport
         if connection is None or transport is None or transport.is_closing():
             return
@@ -109,13 +114,15 @@ class AmqpProtocol(asyncio.Protocol):
             connection.link.sent_count += 1
             transport.write(data)
             if connection.output.congested:
-                self.count_unread(transport.get_write_buffer_size())
-                self.choose_reading()
-        if connection.left:
+                unread = transport.get_write_buffer_size()
+                self.count_unread(unread)
+                change = connection.gate.close if unread > UNREAD_HIGH else connection.gate.open
+                change(Pause.UNREAD)
+        if connection.state is State.LEFT:
             self.leave_to_client(connection)
         elif connection.finished:
             self.end()
-        elif connection.state == "closing":
+        elif connection.state is State.CLOSING:
             self.set_timer(CLOSING_SECONDS, self.drop)
         elif connection.grant_credit():
             self.broker.end_of_turn()
@@ -127,31 +134,35 @@ class AmqpProtocol(asyncio.Protocol):
             self.set_timer(CLOSING_SECONDS, self.drop)
 
     def leave_to_client(self, connection: Connection) -> None:
-        """Close-ok is on its way. A client that meets the end of the stream before it has closed the socket itself
-        takes that for a fault. So, as RabbitMQ does, the server waits for the client's end. What comes before that is
-        thrown away."""
-        self.choose_reading()
+        """Wait for the client to close the socket, as RabbitMQ does. Close-ok is on its way. A client that meets the
+        end of the stream before it has closed the socket itself takes that for a fault. Bytes that come are thrown
+        away."""
+        self.reading_changed()
         heartbeat = connection.heartbeat_seconds
         self.set_timer(min(heartbeat, LEAVING_SECONDS) if heartbeat else LEAVING_SECONDS, self.drop)
 
     def pause_writing(self) -> None:
+        """Asyncio: more than WRITE_HIGH bytes are in the write buffer."""
         assert self.connection is not None
         self.connection.output.congested = True
 
     def count_unread(self, size: int) -> None:
-        """What the client has not read: counted while that is more than a little."""
+        """Tell the memory account how many bytes the client has not read. Counted while they are more than
+        WRITE_HIGH."""
         self.broker.memory.change(Kind.OUTPUT, self.unread, size)
         self.unread = size
 
     def resume_writing(self) -> None:
+        """Asyncio: less than WRITE_LOW bytes are in the write buffer."""
         assert self.connection is not None
         self.count_unread(0)
         self.connection.output.relieve()
-        self.choose_reading()
+        self.connection.gate.open(Pause.UNREAD)
         if self.connection.grant_credit():
             self.broker.end_of_turn()
 
     def connection_lost(self, error: Exception | None) -> None:
+        """Asyncio: the socket is gone."""
         self.guest.leave()
         self.server.protocols.discard(self)
         self.count_unread(0)
@@ -164,21 +175,12 @@ class AmqpProtocol(asyncio.Protocol):
 
     # -- reading or not -----------------------------------------------------------------------------------------------
 
-    def hold(self, holding: bool) -> None:
-        self.holding = holding
-        self.choose_reading()
-
-    def choose_reading(self) -> None:
+    def reading_changed(self) -> None:
+        """Pause or resume reading."""
         connection, transport = self.connection, self.transport
         if connection is None or transport is None or transport.is_closing():
             return
-        if connection.left:
-            if not self.reading:
-                transport.resume_reading()
-                self.reading = True
-            return
-        unread = connection.output.congested and transport.get_write_buffer_size() > UNREAD_HIGH
-        reading = not (self.holding or connection.throttled or unread or (connection.waiting and connection.rest))
+        reading = connection.reads_socket()
         if reading and not self.reading:
             transport.resume_reading()
         elif self.reading and not reading:
@@ -188,48 +190,51 @@ class AmqpProtocol(asyncio.Protocol):
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def set_timer(self, seconds: float, callback: Callable[[], None]) -> None:
+        """Call `callback` later, instead of what the timer was set to."""
         if self.timer is not None:
             self.timer.cancel()
         self.timer = self.loop.call_later(seconds, callback)
 
-    def handshake_late(self) -> None:
+    def handshake_timed_out(self) -> None:
+        """Drop a client that takes too long to open its vhost."""
         assert self.connection is not None
         log.warning("%s: handshake not done in %d s", self.connection.peer, HANDSHAKE_SECONDS)
         self.drop()
 
-    def let_in(self) -> None:
-        """The client wants to open its vhost. NotAllowed when too many have, in RabbitMQ's words for its
-        connection_max."""
+    def admit(self) -> None:
+        """Count the client among those that have logged in. NotAllowed when there are too many, in RabbitMQ's words for
+        its connection_max."""
         if not self.guest.log_in():
             most = self.guest.door.most_logged_in
             raise NotAllowed(f"connection refused: node connection limit ({most}) is reached")
 
     def opened(self) -> None:
-        """The handshake is done: from here on heartbeats are looked after, if the client wants them."""
+        """Begin to check heartbeats, if the client wants them: the handshake is done."""
         assert self.connection is not None
         if self.timer is not None:
             self.timer.cancel()
         if self.connection.heartbeat_seconds:
-            self.set_timer(self.connection.heartbeat_seconds / 2, self.look)
+            self.set_timer(self.connection.heartbeat_seconds / 2, self.check_heartbeat)
 
-    def look(self) -> None:
+    def check_heartbeat(self) -> None:
+        """Drop a client that has missed two heartbeats. Called twice an interval."""
         connection = self.connection
         assert connection is not None
-        if connection.state != "running":
+        if connection.state is not State.RUNNING:
             return
-        if self.holding:
-            connection.received = True  # it is we who do not read
-        if connection.look(self.wrote):
+        if connection.check_heartbeat(self.wrote):
             self.wrote = False
-            self.set_timer(connection.heartbeat_seconds / 2, self.look)
+            self.set_timer(connection.heartbeat_seconds / 2, self.check_heartbeat)
         else:
             self.drop()
 
     @property
     def held_bytes(self) -> int:
-        return self.unread + (0 if self.connection is None else self.connection.kept_bytes)
+        """Bytes that the broker keeps for this client, both ways."""
+        return self.unread + (0 if self.connection is None else publish_hold.kept_bytes(self.connection))
 
     def drop(self) -> None:
+        """Close the socket at once."""
         if self.transport is not None:
             self.transport.abort()
 
@@ -244,20 +249,21 @@ class AmqpServer:
         self.protocols: set[AmqpProtocol] = set()
         self.listeners: list[tuple[str, int, ssl.SSLContext | None]] = []  # address and port, and TLS where it is used
         self.servers: list[Listener] = []  # none while the listeners are suspended
-        self.unsettled = 0  # bytes received since the last durable mark
-        self.marked = 0  # of these, what the mark under way covers
-        self.held: list[AmqpProtocol] = []
+        self.undurable = 0  # bytes received from all clients that are not known to be durable
+        self.awaited = 0  # bytes of these whose durability is awaited now
+        self.held: list[Connection] = []  # not read from until they are durable
         self.timer: asyncio.TimerHandle | None = None
-        self.look_seconds = min(LOOK_SECONDS, broker.config.consumer_timeout_ms / 2_000)
+        self.timeout_check_seconds = min(TIMEOUT_CHECK_SECONDS, broker.config.consumer_timeout_ms / 2_000)
 
     def begin(self) -> None:
-        """The listeners are there: look after the connections that come."""
-        self.broker.on_blocked.append(self.blocked_changed)
+        """Begin to look after connections: the listeners are there."""
+        self.broker.on_blocked.append(self.alarm_changed)
         self.broker.listeners = self
-        self.timer = self.loop.call_later(self.look_seconds, self.look_for_overdue)
+        self.timer = self.loop.call_later(self.timeout_check_seconds, self.check_timeouts)
 
     async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> int:
-        """Listen, with `context` over TLS; `port` 0 takes a free one. The port. OSError when the address is taken."""
+        """Listen, with `context` over TLS, and return the port. `port` 0 takes a free one. OSError: the address is
+        taken."""
         made = [
             Listener(sock, self.door, lambda guest: AmqpProtocol(self, guest), context, HANDSHAKE_SECONDS)
             for sock in bound(host, port)
@@ -270,11 +276,11 @@ class AmqpServer:
 
     @property
     def open(self) -> bool:
-        """New connections are taken."""
+        """Whether new connections are taken."""
         return bool(self.servers)
 
     def suspend(self) -> None:
-        """Take no new connections. Those that are open go on."""
+        """Take no new connections. Open connections go on."""
         for server in self.servers:
             server.close()
         self.servers = []
@@ -295,7 +301,7 @@ class AmqpServer:
         """Close all connections with 320 CONNECTION_FORCED, wait for their close-ok for a moment, then drop them."""
         for protocol in list(self.protocols):
             if protocol.connection is not None:
-                if protocol.connection.left:
+                if protocol.connection.state is State.LEFT:
                     protocol.end()
                 protocol.connection.force_close(reason)
         self.broker.end_of_turn()
@@ -315,57 +321,65 @@ class AmqpServer:
         await self.close_connections()
 
     def connections(self) -> list[Connection]:
+        """All connections, in any state."""
         return [protocol.connection for protocol in self.protocols if protocol.connection is not None]
 
-    def look_for_overdue(self) -> None:
-        self.timer = self.loop.call_later(self.look_seconds, self.look_for_overdue)
+    def check_timeouts(self) -> None:
+        """Time out deliveries that are unacked for too long, on all connections."""
+        self.timer = self.loop.call_later(self.timeout_check_seconds, self.check_timeouts)
         for connection in self.connections():
-            connection.look_for_overdue(self.loop.time())
+            connection.check_timeouts(self.loop.time())
         self.broker.end_of_turn()
 
-    def blocked_changed(self) -> None:
+    def alarm_changed(self) -> None:
+        """The broker holds publishes back from now on, or takes them again."""
         for connection in self.connections():
-            connection.blocked_changed()
+            publish_hold.alarm_changed(connection)
 
     def grant_credit(self) -> None:
-        """While memory is low: consumers that have acked meanwhile get more, though nothing was written to them."""
+        """Give more to consumers that have acked, though nothing was written to them. Called while memory is low."""
         for connection in self.connections():
             connection.grant_credit()
         self.broker.end_of_turn()
 
     def relieve(self) -> None:
-        """Close the connection that holds most memory: what it sent and did not end, and what it does not read."""
+        """Close the connection that holds most memory: messages that it sent in part, and output that it does not
+        read."""
         most = max(self.protocols, key=lambda protocol: protocol.held_bytes, default=None)
         if most is None or most.connection is None or most.held_bytes < LEAST_RELIEF:
             return
-        most.connection.close_for_memory()
+        publish_hold.close_for_memory(most.connection)
         if most.unread:
             most.drop()  # it would not read the reason
         self.broker.end_of_turn()
 
     def received(self, protocol: AmqpProtocol, size: int) -> None:
-        """Bytes came in: hold their sender back when too many are not durable yet."""
-        self.unsettled += size
-        if self.unsettled < UNSETTLED_MARK:
+        """Count the bytes that came in. Their sender is not read from any more if too many are not durable yet."""
+        self.undurable += size
+        if self.undurable < UNDURABLE_STEP:
             return
-        if not self.marked:
-            self.marked = self.unsettled
-            self.broker.memory.take(Kind.UNDURABLE, self.marked)
-            self.broker.when_durable(self.mark_durable)
-        if self.unsettled > UNSETTLED_HIGH and not protocol.holding:
-            protocol.hold(True)
-            self.held.append(protocol)
+        if not self.awaited:
+            self.awaited = self.undurable
+            self.broker.memory.take(Kind.UNDURABLE, self.awaited)
+            self.broker.when_durable(self.became_durable)
+        connection = protocol.connection
+        if self.undurable <= UNDURABLE_HIGH or connection is None or Pause.UNDURABLE in connection.gate.reasons:
+            return
+        connection.gate.close(Pause.UNDURABLE)
+        self.held.append(connection)
 
-    def mark_durable(self) -> None:
-        self.unsettled -= self.marked
-        self.broker.memory.give_back(Kind.UNDURABLE, self.marked)
-        self.marked = 0
+    def became_durable(self) -> None:
+        """The awaited bytes are durable."""
+        self.undurable -= self.awaited
+        self.broker.memory.give_back(Kind.UNDURABLE, self.awaited)
+        self.awaited = 0
         held, self.held = self.held, []
-        for protocol in held:
-            protocol.hold(False)
+        for connection in held:
+            connection.gate.open(Pause.UNDURABLE)
 
 
 def is_loopback(address: str) -> bool:
+    """Whether an address is this machine's own."""
     try:
         return ipaddress.ip_address(address.split("%")[0]).is_loopback
     except ValueError:

@@ -1,12 +1,13 @@
-"""What a channel has delivered and not seen settled, and the settling: delivery tags to message ids, in ranges.
+"""The unacked deliveries of a channel, and their settlement: delivery tags in, ranges of message ids out.
 
     unacked    delivery tag -> (holder, message id), in the order of the tags
-    pending    settled in this read, per holder; one Acked or Nacked event per holder when it ends (`flush`)
+    pending    the holders of what was settled in this read; `flush` at its end logs one Acked or Nacked event per
+               holder
 
-Order: acks of one channel commute, so they gather over a whole socket read. Requeues and discards do not (the queue
-takes messages back in the order in which they come), so they gather only while message ids ascend; those of one
-`multiple` go together, and the queue knows their order. Whatever else happens on the channel flushes first. Delivery
-tags are the channel's and are never logged.
+Acks of one channel commute, so they gather over a whole socket read. Requeues and discards do not (the queue takes
+messages back in the order in which they come), so they gather only while message ids ascend. Those of one `multiple` go
+together, and the queue knows their order. Anything else that happens on the channel flushes first. Delivery tags are
+the channel's and are never logged.
 """
 
 import itertools
@@ -21,20 +22,25 @@ if TYPE_CHECKING:
     from rewindmq.engine.rewind.reader import Reader
 
 
-class Holder:
-    """Who holds deliveries: a consumer, or a basic.get."""
+class DeliveryHolder:
+    """A holder of unacked deliveries: a consumer, or a basic.get."""
 
     def __init__(self) -> None:
         self.partition: Partition | None = None
         self.queue: Queue | None = None
         self.consumer_id = 0
         self.pending: list[int] = []  # message ids settled in this read
-        self.reader: Reader | None = None  # it takes nothing from a queue: settling lets it read on
+        self.reader: Reader | None = None  # see `reads_by`
 
     def attached(self, partition: Partition, queue: Queue, consumer_id: int) -> None:
+        """The partition knows the holder by this id."""
         self.partition = partition
         self.queue = queue
         self.consumer_id = consumer_id
+
+    def reads_by(self, reader: "Reader") -> None:
+        """The deliveries come from this reader. It takes nothing from a queue: a settlement only lets it read on."""
+        self.reader = reader
 
 
 # How deliveries are settled: the event's method, and whether they are requeued. None: an ack.
@@ -42,40 +48,41 @@ Verdict = tuple[str, bool] | None
 
 
 class Settlement:
-    """Delivery tags of one channel."""
+    """The delivery tags of one channel."""
 
     def __init__(self, actor: Actor) -> None:
         self.actor = actor
-        self.unacked: dict[int, tuple[Holder, int]] = {}
+        self.unacked: dict[int, tuple[DeliveryHolder, int]] = {}
         self.closed = False  # with its channel
-        self.last_tag = 0  # of the latest delivery: how many there were
+        self.last_tag = 0  # the number of deliveries so far
         self.delivered_no_ack = 0  # of these, to consumers with no_ack
         self.redelivered = 0
         self.fetched = 0  # by basic.get
         self.fetched_no_ack = 0
         self.fetched_empty = 0
         self.acked = 0
-        self.settled_below = 1  # no tag below this one is unacked: where `multiple` begins to look
-        self.given_back: set[int] = set()  # tags that the broker took back: settling them changes nothing
+        self.settled_below = 1  # no tag below this one is unacked, so `multiple` begins to look here
+        self.returned: set[int] = set()  # tags that the broker took back: their settlement changes nothing
         self.verdict: Verdict = None
-        self.pending: list[Holder] = []
+        self.pending: list[DeliveryHolder] = []
 
     def settle(self, tag: int, multiple: bool, verdict: Verdict) -> None:
-        """PreconditionFailed (406) for a tag that is not outstanding (S-099); tag 0 with `multiple` means all."""
+        """Settle a delivery; with `multiple` all up to it, and tag 0 means all. PreconditionFailed (406) for a tag that
+        is not outstanding (S-099)."""
         if self.pending and verdict != self.verdict:
             self.flush()
         self.verdict = verdict
         if not multiple:
             held = self.unacked.pop(tag, None)
             if held is None:
-                self.must_be_given_back(tag)
+                self.require_returned(tag)
             else:
                 self.gather(held)
             return
         if tag == 0:
             tag = self.last_tag
         elif tag not in self.unacked:
-            self.must_be_given_back(tag)
+            self.require_returned(tag)
         if verdict is not None:
             self.flush()
         unacked = self.unacked
@@ -87,17 +94,18 @@ class Settlement:
         if verdict is not None:
             self.flush()
 
-    def must_be_given_back(self, tag: int) -> None:
-        if tag not in self.given_back:
+    def require_returned(self, tag: int) -> None:
+        """Forget a tag that the broker took back. PreconditionFailed (406) if it did not."""
+        if tag not in self.returned:
             raise PreconditionFailed(f"unknown delivery tag {tag}")
-        self.given_back.discard(tag)
+        self.returned.discard(tag)
 
-    # -- of a transaction: taken when the client says so, settled at commit -------------------------------------------
+    # -- in a transaction: taken when the client settles, logged at commit --------------------------------------------
 
-    def take(self, tag: int, multiple: bool) -> list[tuple[int, Holder, int]]:
-        """As `settle`, but only taken out: (tag, holder, message id)."""
+    def take(self, tag: int, multiple: bool) -> list[tuple[int, DeliveryHolder, int]]:
+        """Take out what `settle` would settle: (tag, holder, message id) of each. Raises as `settle`."""
         if tag not in self.unacked and not (tag == 0 and multiple):
-            self.must_be_given_back(tag)
+            self.require_returned(tag)
             if not multiple:
                 return []
         tags = [tag]
@@ -105,21 +113,23 @@ class Settlement:
             tags = list(itertools.takewhile(lambda each: tag == 0 or each <= tag, self.unacked))
         return [(each, *self.unacked.pop(each)) for each in tags]
 
-    def settle_taken(self, taken: list[tuple[int, Holder, int]], verdict: Verdict) -> None:
+    def settle_taken(self, taken: list[tuple[int, DeliveryHolder, int]], verdict: Verdict) -> None:
+        """Settle what `take` took out."""
         self.flush()
         self.verdict = verdict
         for _, holder, message_id in taken:
             self.gather((holder, message_id))
         self.flush()
 
-    def put_back(self, taken: list[tuple[int, Holder, int]]) -> None:
-        """They are outstanding again, in the order of their tags."""
+    def put_back(self, taken: list[tuple[int, DeliveryHolder, int]]) -> None:
+        """Make what `take` took out outstanding again, in the order of the tags."""
         entries = [*self.unacked.items(), *((tag, (holder, message_id)) for tag, holder, message_id in taken)]
         self.unacked.clear()
         self.unacked.update(sorted(entries, key=lambda entry: entry[0]))
         self.settled_below = min((tag for tag, _, _ in taken), default=self.settled_below)
 
-    def gather(self, held: tuple[Holder, int], together: bool = False) -> None:
+    def gather(self, held: tuple[DeliveryHolder, int], together: bool = False) -> None:
+        """Add a settled delivery to its holder's. `together`: it is one of a `multiple`."""
         holder, message_id = held
         pending = holder.pending
         if not pending:
@@ -130,7 +140,7 @@ class Settlement:
         holder.pending.append(message_id)
 
     def flush(self) -> None:
-        """Append the events for what gathered."""
+        """Log what was settled since the last call."""
         holders = self.pending
         if not holders:
             return
@@ -158,7 +168,7 @@ class Settlement:
 
 
 def ranges(ids: list[int]) -> tuple[tuple[int, int], ...]:
-    """Message ids as ascending inclusive ranges; sorts the list."""
+    """Message ids as ascending inclusive ranges. Sorts the list."""
     if len(ids) == 1:
         return ((ids[0], ids[0]),)
     ids.sort()

@@ -1,52 +1,52 @@
-"""A transactional channel (tx.select): publishes and settlements are kept back until tx.commit.
+"""A transactional channel (tx.select): publishes and settlements are kept until tx.commit.
 
-    publish   permissions, routing and properties are looked at when it comes; it is logged at commit, and returned then
-    settle    its delivery tags are taken at once, so a second ack is refused; logged at commit, put back by rollback
-    commit    publishes in their order (keys of their subjects are made before), then settlements in theirs; commit-ok
-              when all of it is durable. When a queue refused one of them (reject-publish) the channel closes instead:
-              406 "partial tx completion"
-    the end   of the channel forgets what was kept: nothing is published, and what it held returns to the queues
+    publish   its permissions, route and properties are judged when it comes. It is logged at commit, and returned then
+    settle    its delivery tags are taken at once, so a second ack is refused. It is logged at commit; rollback puts the
+              deliveries back
+    commit    keys of subjects are made, then publishes are logged in their order, then settlements in theirs; commit-ok
+              is sent when all of it is durable. When a queue refused a message (reject-publish) the channel is closed
+              instead: 406 "partial tx completion"
+    close     a channel that ends before commit publishes nothing, and its deliveries return to the queues
 
-A transactional channel is never `ready`: what frames.py takes out of the stream in one piece knows no transactions, so
-the hot path has no question to ask. A commit is no atomic write across queues, as with RabbitMQ (S-099 for the texts;
-rabbit_channel.erl). Within a queue it is one on an embedded log: all of it is appended in one turn, so it lies in one
-block of a group commit, which a crash keeps or cuts as a whole. On Kafka it is not: each event is a record, the
-producer makes batches of them as time goes by, and each batch is appended for itself. Clients are told so
-(`atomic_commits`).
+A transactional channel is never `ready`: frames.py gives it no whole publishes or acks, so the hot path need not ask.
+
+A commit is not atomic across queues, as with RabbitMQ (S-099 for the texts; rabbit_channel.erl). Within one queue it is
+atomic on an embedded log: all of it is appended in one turn, so it lies in one block of a group commit, and a crash
+keeps or cuts a block as a whole. On Kafka it is not: each event is a record, and the producer sends batches of records
+as time goes by. Clients can see which it is (`rewindmq_atomic_commits` in the server's properties).
 """
 
 import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rewindmq.engine.amqp.publishing import Publishing
-from rewindmq.engine.amqp.settlement import Holder, Verdict
+from rewindmq.engine.amqp.basic_publish import BasicPublish, PublishProperties
+from rewindmq.engine.amqp.settlement import DeliveryHolder, Verdict
 from rewindmq.engine.broker.broker import Destination
 from rewindmq.engine.errors import ConnectionForced, PreconditionFailed, ResourceError
 from rewindmq.engine.routing.router import Router
 from rewindmq.engine.runtime.memory import Kind
-from rewindmq.schemas.amqp.properties import Parsed
 from rewindmq.schemas.events import Encryption
 
 if TYPE_CHECKING:
     from rewindmq.engine.amqp.channel import Channel
 
-MAX_BYTES = 536_870_912  # kept for one transaction: RabbitMQ's bound for one message
-KEPT_BYTES = 500  # of a publish beside its body: an empty one takes memory, too
+MAX_BYTES = 536_870_912  # of one transaction: RabbitMQ's bound for one message
+PUBLISH_BYTES = 500  # that a publish takes beside its body
 
 
 @dataclass(slots=True)
-class Kept:
-    """A publish until commit. `destinations` are those that it had when it came."""
+class PendingPublish:
+    """A publish that waits for commit. `destinations`: as they were when it came."""
 
-    publishing: Publishing
-    parsed: Parsed
+    publish: BasicPublish
+    properties: PublishProperties
     body: bytes
     destinations: tuple[Destination, ...]
 
 
 class Commit:
-    """What a commit waits for. Implements `rewindmq.engine.runtime.partition.Confirms`."""
+    """A commit under way. Implements `rewindmq.engine.runtime.partition.Confirms`: each publish is confirmed to it."""
 
     def __init__(self) -> None:
         self.waiting = 0
@@ -54,37 +54,44 @@ class Commit:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def confirm(self, _sequence: int, refused: bool) -> None:
+        """A publish is durable, or a queue has refused it."""
         self.refused = self.refused or refused
         self.step()
 
     def step(self) -> None:
+        """One of the things that are waited for is there."""
         self.waiting -= 1
         if self.waiting == 0 and not self.done.done():  # the connection may be gone, and its task with it
             self.done.set_result(None)
 
 
 class Transaction:
+    """The publishes and settlements of a transactional channel since the last commit or rollback."""
+
     def __init__(self, channel: "Channel") -> None:
         self.channel = channel
-        self.publishes: list[Kept] = []
-        self.settled: list[tuple[Verdict, list[tuple[int, Holder, int]]]] = []  # verdict, (tag, holder, message id)
+        self.publishes: list[PendingPublish] = []
+        self.settled: list[
+            tuple[Verdict, list[tuple[int, DeliveryHolder, int]]]
+        ] = []  # verdict, (tag, holder, message id)
         self.size = 0  # bytes
-        self.version = channel.broker.routing_version  # of the first publish that is kept
+        self.version = channel.broker.routing_version  # of routing, at the first publish
 
-    def publish(self, publishing: Publishing, raw: bytes, body: bytes) -> None:
+    def publish(self, publish: BasicPublish, raw: bytes, body: bytes) -> None:
+        """Judge and keep a publish. Raises as `Channel.publish`. ResourceError (506): the transaction is too large."""
         channel = self.channel
-        if publishing.version != channel.broker.routing_version:
-            channel.resolve(publishing, raw, body)
-        parsed = channel.parsed.get(raw) or channel.parse_properties(raw)
-        destinations = channel.destinations(publishing, parsed)
+        if publish.version != channel.broker.routing_version:
+            channel.resolve(publish, raw, body)
+        properties = channel.parsed.get(raw) or channel.parse_properties(raw)
+        destinations = channel.destinations(publish, properties)
         if not destinations:
-            channel.make_sure(publishing, raw, body)
-        size = len(body) + KEPT_BYTES
+            channel.require_certainty(publish, raw, body)
+        size = len(body) + PUBLISH_BYTES
         if self.size + size > MAX_BYTES:
             raise ResourceError(f"transaction is larger than {MAX_BYTES} bytes")
         if not self.publishes:
             self.version = channel.broker.routing_version
-        self.publishes.append(Kept(publishing, parsed, body, destinations))
+        self.publishes.append(PendingPublish(publish, properties, body, destinations))
         self.size += size
         channel.broker.memory.take(Kind.TRANSACTION, size)
         channel.status.messages_uncommitted += 1
@@ -94,7 +101,7 @@ class Transaction:
         channel.tally.received_confirm += 1
 
     def settle(self, tag: int, multiple: bool, verdict: Verdict) -> None:
-        """PreconditionFailed (406) for a tag that is not outstanding."""
+        """Take delivery tags. PreconditionFailed (406) for a tag that is not outstanding."""
         taken = self.channel.settlement.take(tag, multiple)
         if self.settled and self.settled[-1][0] == verdict:
             self.settled[-1][1].extend(taken)
@@ -104,15 +111,16 @@ class Transaction:
             self.channel.status.acks_uncommitted += len(taken)
 
     async def commit(self) -> None:
-        """PreconditionFailed (406) when a queue would not take a message; the others have theirs."""
+        """Log everything, and wait until it is durable. PreconditionFailed (406): a queue has refused a message; the
+        other queues have theirs."""
         publishes, settled = self.publishes, self.settled
         self.forget()
-        logged = [await self.logged(kept) for kept in publishes]
+        logged = [await self.logged(pending) for pending in publishes]
         if self.channel.closing:
             raise ConnectionForced("the connection is gone")
         commit = Commit()
-        for kept, (body, encryption) in zip(publishes, logged, strict=True):
-            self.deliver(kept, body, encryption, commit)
+        for pending, (body, encryption) in zip(publishes, logged, strict=True):
+            self.log(pending, body, encryption, commit)
         for verdict, taken in settled:
             self.channel.settlement.settle_taken(taken, verdict)
         commit.waiting += 1
@@ -123,37 +131,40 @@ class Transaction:
         if commit.refused:
             raise PreconditionFailed("partial tx completion")
 
-    async def logged(self, kept: Kept) -> tuple[bytes, Encryption | None]:
-        """Its body as it gets into the log. Where that waits for a key nothing of the commit is logged yet."""
-        subject = kept.parsed.subject
-        if subject is None or not (kept.destinations or kept.publishing.traced):
-            return kept.body, None
-        return await self.channel.broker.subjects.seal(subject, kept.body)
+    async def logged(self, pending: PendingPublish) -> tuple[bytes, Encryption | None]:
+        """The body as it is logged. Nothing of the commit is logged before all bodies are ready."""
+        subject = pending.properties.subject
+        if subject is None or not (pending.destinations or pending.publish.traced):
+            return pending.body, None
+        return await self.channel.broker.subjects.make_key_and_encrypt(subject, pending.body)
 
-    def deliver(self, kept: Kept, body: bytes, encryption: Encryption | None, commit: Commit) -> None:
+    def log(self, pending: PendingPublish, body: bytes, encryption: Encryption | None, commit: Commit) -> None:
+        """Append a publish to its partitions."""
         channel = self.channel
-        destinations = kept.destinations
+        destinations = pending.destinations
         if self.version != channel.broker.routing_version:
-            destinations = still_there(destinations, channel.broker.router)
-        if kept.publishing.traced:
-            channel.trace(kept.publishing, kept.parsed, body, encryption, destinations)
+            destinations = existing(destinations, channel.broker.router)
+        if pending.publish.traced:
+            channel.trace(pending.publish, pending.properties, body, encryption, destinations)
         if not destinations:
-            channel.unroutable(kept.publishing, kept.parsed.raw, kept.body)
+            channel.unroutable(pending.publish, pending.properties.raw, pending.body)
             return
-        placing = channel.placing(kept.publishing, destinations, kept.parsed.raw, kept.body)
+        check = channel.route_check(pending.publish, destinations, pending.properties.raw, pending.body)
         for destination in destinations:
-            mark = channel.publish_to(destination, kept.parsed, body, encryption, placing)
+            mark = channel.publish_to(destination, pending.properties, body, encryption, check)
             commit.waiting += 1
             destination.partition.await_durable(mark, commit, 0)
-        if kept.publishing.returned:
-            channel.return_message(kept.publishing, kept.parsed.raw, kept.body)
+        if pending.publish.returned:
+            channel.return_message(pending.publish, pending.properties.raw, pending.body)
 
     def rollback(self) -> None:
+        """Drop the publishes, and make the settled deliveries outstanding again."""
         taken = [each for _, some in self.settled for each in some]
         self.channel.settlement.put_back(taken)
         self.forget()
 
     def forget(self) -> None:
+        """Drop everything that is kept."""
         self.publishes = []
         self.settled = []
         self.channel.broker.memory.give_back(Kind.TRANSACTION, self.size)
@@ -161,8 +172,8 @@ class Transaction:
         self.channel.status.messages_uncommitted = self.channel.status.acks_uncommitted = 0
 
 
-def still_there(destinations: tuple[Destination, ...], router: Router) -> tuple[Destination, ...]:
-    """Without the queues that are gone."""
+def existing(destinations: tuple[Destination, ...], router: Router) -> tuple[Destination, ...]:
+    """The destinations without the queues that are gone."""
     live: list[Destination] = []
     for destination in destinations:
         route, machine = destination.route, destination.partition.machine

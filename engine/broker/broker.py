@@ -54,7 +54,7 @@ from rewindmq.engine.log.placement import partition_of
 from rewindmq.engine.rewind.arguments import check_stream_sizes, is_past_asked
 from rewindmq.engine.rewind.reader import Asked, ReadingConsumer
 from rewindmq.engine.rewind.stream_consumers import Readings
-from rewindmq.engine.rewind.worker import PastProcess
+from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.routing.dead_letters import Forwarder
 from rewindmq.engine.routing.delayed_exchanges import HiddenQueues, check_not_hidden
 from rewindmq.engine.routing.firehose import Firehose
@@ -68,7 +68,7 @@ from rewindmq.engine.runtime.log_clock import LogClock
 from rewindmq.engine.runtime.loop_share import LoopShare
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.engine.runtime.metadata import Metadata
-from rewindmq.engine.runtime.partition import Confirms, Consumer, Partition, Surroundings
+from rewindmq.engine.runtime.partition import Confirms, DeliveryTarget, Partition, Surroundings
 from rewindmq.engine.runtime.sessions import ChannelStatus, Link, Session
 from rewindmq.engine.runtime.watermarks import memory_of_machine
 from rewindmq.projections.machine.data.effects import PURGED, DeadLetter, Effect, Forget, QueueGone
@@ -103,7 +103,7 @@ __all__ = [
     "ChannelStatus",
     "Config",
     "Confirms",
-    "Consumer",
+    "DeliveryTarget",
     "Destination",
     "Partition",
     "Session",
@@ -130,7 +130,7 @@ class Broker(Exchanges):
         metadata: Metadata,
         make_partitions: Callable[[Surroundings], list[P]],
         make_keeper: Callable[["Broker", list[P]], Keeper],
-        past: PastProcess,
+        past: WorkerPool,
     ) -> None:
         self.config = config
         self.past = past
@@ -534,7 +534,7 @@ class Broker(Exchanges):
         self.readings.landed()
 
     async def fetch(
-        self, session: Session, channel: int, consumer: Consumer, queue: str, no_ack: bool, count: int = 1
+        self, session: Session, channel: int, consumer: DeliveryTarget, queue: str, no_ack: bool, count: int = 1
     ) -> tuple[Partition, Queue, int]:
         """basic.get, `count` of them at once: `consumer.fetched(...)` is called with each answer when its effects are
         carried out, at the latest at `end_of_turn`. Returns the partition, the queue and the holder's id, under which

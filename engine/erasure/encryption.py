@@ -1,24 +1,28 @@
-"""Bodies that are encrypted under a key of the subject that a header names, until somebody erases the subject (B-15).
+"""Encrypted bodies (B-15). A header names the subject of a message. The body is encrypted under a key of the subject,
+and can be read until somebody erases the subject.
 
-    publish   -> look_at -> sealed -> the log, RocksDB, dead letters: ciphertext, with its `Encryption`
-                            NoKeyYet: the subject's first message waits (`make_key`), and its connection with it
-    delivery  -> opened  -> plain while the key lives; without it an empty body, and the header
+    publish   -> subject_of -> encrypt -> the log, RocksDB, dead letters: ciphertext, with its `Encryption`
+                               NoKeyYet: the subject's first message waits (`make_key`), and its connection with it
+    delivery  -> decrypt    -> the plain body while the key exists; without the key an empty body, and a header:
 
         x-erased = true         the key was destroyed
-        x-unreadable = "..."    the key is not here, or the bytes are not those that were encrypted; it is logged, too
+        x-unreadable = "..."    the key is not here, or the bytes are not those that were encrypted. It is logged, too
 
-AES-256-GCM, 16 bytes of tag behind the ciphertext. Bound to it is whose it is: "rewindmq body 1", the key's id and the
-subject, a zero byte between them. Not the route or the headers: a dead letter has others, and takes the ciphertext on.
-A nonce is 8 random bytes of this process and a count of 4: it comes once in a process, and in two at a chance of 2^-64.
+The cipher is AES-256-GCM, with a tag of 16 bytes behind the ciphertext. The associated data are "rewindmq body 1", the
+key's id and the subject, with a zero byte between them. Route and headers are not among them: a dead letter has others,
+and takes the ciphertext on. A nonce is 8 random bytes of this process and a count of 4 bytes: no nonce is used twice in
+a process, and the chance that two processes use the same one is 2^-64.
 
 Rules of this file
-- Everything that decrypts does it here. Nothing that is decrypted is kept.
-- The loop waits for no sync of the disk: keys are made and destroyed in threads. A message is logged when its key is on
-  the disk, and under none that is marked: what is published after an erasure, at any node, has a new one.
-- Keys in memory do not outlive the erasure: `erase` at this node, `erased` when the event is folded, here or elsewhere.
-  Nor for long one that another node destroyed and ended before it said so: all are read again now and then.
-- A key that comes back after its erasure (from a backup, or in a directory of a node's own) is destroyed again: at the
-  start, and when the subject is erased once more.
+- All decryption is done here. No decrypted body is kept.
+- The loop waits for no sync of the disk: threads make and destroy keys. A message is logged when its key is on the
+  disk, and never under a key that is marked as destroyed. So a message that is published after an erasure, at any node,
+  has a new key.
+- Keys in memory do not outlive the erasure: `erase` drops them at this node, `erased` when the event is folded, here or
+  elsewhere. All keys in memory are dropped and read again every LOOK_AGAIN_SECONDS, in case another node destroyed one
+  and ended before it logged that.
+- A key that comes back after its erasure (from a backup, or in a node's own directory) is destroyed again: when the
+  broker starts, and when the subject is erased once more.
 """
 
 import asyncio
@@ -42,15 +46,15 @@ if TYPE_CHECKING:
     from rewindmq.schemas.amqp.properties import Parsed
 
 CONTEXT = b"rewindmq body 1"
-MAX_SUBJECT_BYTES = 255  # what fits into a path of the management API
-KEPT = 10_000  # keys at hand
-LOOK_AGAIN_SECONDS = 10.0  # how long a key is at hand before it is looked for again
-THREADS = 4  # that wait for the disk: keys of so many subjects are made at the same time
-TOLD = 1_000  # keys of which it was said that they are missing
+MAX_SUBJECT_BYTES = 255  # the management API has it in its paths
+MAX_KEYS = 10_000  # in memory
+LOOK_AGAIN_SECONDS = 10.0  # a key stays in memory for so long before it is read again
+THREADS = 4  # keys of so many subjects are made at the same time
+MAX_REPORTED = 1_000  # unreadable keys that are logged
 COUNTS = 1 << 32
 ERASED, UNREADABLE = b"x-erased", b"x-unreadable"
 # Headers that the broker reads or writes itself: none can name a subject.
-TAKEN = (
+RESERVED = (
     "CC",
     "BCC",
     "x-death",
@@ -61,16 +65,16 @@ TAKEN = (
     "x-erased",
     "x-unreadable",
 )
-TAKEN_BEGINNINGS = ("x-first-death-", "x-last-death-")
+RESERVED_PREFIXES = ("x-first-death-", "x-last-death-")
 
 logger = logging.getLogger(__name__)
 
 
 def why_no_subject_header(name: str) -> str | None:
-    """Why a header can't name the subject of a message."""
+    """The reason why a header can't name the subject of a message; None: it can."""
     if not 0 < len(name.encode()) <= 128:
         return "a header's name has 1 to 128 bytes"
-    if name in TAKEN or name.startswith(TAKEN_BEGINNINGS):
+    if name in RESERVED or name.startswith(RESERVED_PREFIXES):
         return f"the header {name} has a meaning of its own"
     return None
 
@@ -84,8 +88,8 @@ class NoKeyYet(Exception):
 
 
 class Subjects:
-    """`header`: which one names the subject of a message; "": none does, and nothing is encrypted. `erased`: ids of
-    keys that the history says are destroyed."""
+    """Encrypts and decrypts bodies. `header`: it names the subject of a message; "": nothing is encrypted. `erased`:
+    the ids of the keys that are destroyed according to the history."""
 
     def __init__(self, header: str, keys: KeyStore, erased: Mapping[str, int]) -> None:
         self.keys = keys
@@ -94,19 +98,20 @@ class Subjects:
         self._current: dict[str, tuple[str, AESGCM]] = {}  # by subject
         self._ciphers: dict[str, AESGCM] = {}  # by key id
         self._threads = ThreadPoolExecutor(THREADS, "keys")
-        self._making: dict[str, asyncio.Future[tuple[str, bytes]]] = {}  # by subject: keys that threads make
-        self._let_go_at = 0.0  # of all of these
-        self._told: dict[tuple[str, str], None] = {}
+        self._making: dict[str, asyncio.Future[tuple[str, bytes]]] = {}  # by subject: keys under construction
+        self._drop_at = 0.0  # when the keys in memory are dropped next
+        self._reported: dict[tuple[str, str], None] = {}
         self._prefix = b""
         self._counts: Iterator[int] = iter(())
 
     # -- publishing ---------------------------------------------------------------------------------------------------
 
-    def look_at(self, parsed: "Parsed") -> None:
-        """Note whose message it is. PreconditionFailed (406) when the header is no name: a body that should have been
-        encrypted must not get into the history by a mistake of its publisher."""
+    def subject_of(self, parsed: "Parsed") -> str | None:
+        """The subject of a message by its properties; None: it has none. PreconditionFailed (406) when the header is no
+        name: a body that should have been encrypted must not get into the history by a mistake of its publisher."""
         if not self._header or parsed.headers < 0:
-            return
+            return None
+        subject = None
         for name, kind, value in tables.parse(parsed.header_table()):
             if name != self._header:
                 continue
@@ -115,19 +120,19 @@ class Subjects:
                     f"invalid message: header '{name}' names the subject, a string of 1 to {MAX_SUBJECT_BYTES} bytes"
                     f" in UTF-8, not {kind if kind != 'longstr' else 'such a string'}"
                 )
-            parsed.subject = value
-            parsed.by_hand = True
+            subject = value
+        return subject
 
-    def sealed(self, subject: str, body: bytes) -> tuple[bytes, Encryption]:
-        """What is logged instead of the body. NoKeyYet. ResourceError (506): keys can't be read."""
-        self._look_again()
+    def encrypt(self, subject: str, body: bytes) -> tuple[bytes, Encryption]:
+        """The ciphertext that is logged instead of the body. NoKeyYet. ResourceError (506): keys can't be read."""
+        self._drop_old_keys()
         found = self._current.get(subject)
-        if found is None or self.keys.is_marked(found[0]):
+        if found is None or self.keys.has_tombstone(found[0]):
             found = self._key_of(subject)
         key_id, cipher = found
         nonce = self._nonce()
-        sealed = cipher.encrypt(nonce, body, bound(key_id, subject))
-        return sealed, Encryption(subject, key_id, nonce, len(body))
+        ciphertext = cipher.encrypt(nonce, body, associated_data(key_id, subject))
+        return ciphertext, Encryption(subject, key_id, nonce, len(body))
 
     def _key_of(self, subject: str) -> tuple[str, AESGCM]:
         try:
@@ -138,13 +143,14 @@ class Subjects:
             raise NoKeyYet(subject)
         key_id, key = known
         found = key_id, AESGCM(key)
-        if len(self._current) >= KEPT:
+        if len(self._current) >= MAX_KEYS:
             self._current.clear()
         self._current[subject] = found
         return found
 
     async def make_key(self, subject: str) -> None:
-        """Wait until the subject has a key; one is made, however many wait for it. ResourceError (506): none can be."""
+        """Wait until the subject has a key. All that wait at the same time share one. ResourceError (506): none can be
+        made."""
         making = self._making.get(subject)
         if making is None:
             making = asyncio.get_running_loop().run_in_executor(self._threads, self.keys.current, subject)
@@ -157,21 +163,21 @@ class Subjects:
         if error is not None:
             raise error
 
-    async def seal(self, subject: str, body: bytes) -> tuple[bytes, Encryption]:
-        """`sealed`, for who can wait. ResourceError (506)."""
+    async def make_key_and_encrypt(self, subject: str, body: bytes) -> tuple[bytes, Encryption]:
+        """As `encrypt`, but waits for a key. ResourceError (506)."""
         while True:
             try:
-                return self.sealed(subject, body)
+                return self.encrypt(subject, body)
             except NoKeyYet:
                 await self.make_key(subject)
 
-    def _look_again(self) -> None:
-        if time.monotonic() >= self._let_go_at:
-            self._let_go()
+    def _drop_old_keys(self) -> None:
+        if time.monotonic() >= self._drop_at:
+            self._drop_keys()
 
-    def _let_go(self) -> None:
-        """Of all: keys may be there no more that nobody named, since an erasure ends a whole generation."""
-        self._let_go_at = time.monotonic() + LOOK_AGAIN_SECONDS
+    def _drop_keys(self) -> None:
+        """Forget all keys in memory: an erasure ends a whole generation, also keys that it does not name."""
+        self._drop_at = time.monotonic() + LOOK_AGAIN_SECONDS
         self._current.clear()
         self._ciphers.clear()
 
@@ -185,12 +191,12 @@ class Subjects:
 
     # -- delivering ---------------------------------------------------------------------------------------------------
 
-    def opened(self, message: Published) -> Published:
+    def decrypt(self, message: Published) -> Published:
         """The message as a client gets it: `message` itself when it is not encrypted. Never fails."""
         encryption = message.encryption
         if encryption is None:
             return message
-        self._look_again()
+        self._drop_old_keys()
         key_id = encryption.key_id
         cipher = self._ciphers.get(key_id)
         try:
@@ -203,8 +209,8 @@ class Subjects:
         if cipher is None:
             return self._unreadable(message, "the key is not here")
         try:
-            body = cipher.decrypt(encryption.nonce, message.body, bound(key_id, encryption.subject))
-        except (InvalidTag, ValueError):  # ValueError: a nonce that is none
+            body = cipher.decrypt(encryption.nonce, message.body, associated_data(key_id, encryption.subject))
+        except (InvalidTag, ValueError):  # ValueError: the nonce has another length
             return self._unreadable(message, "these are not the bytes that were encrypted")
         return with_body(message, message.properties, body)
 
@@ -212,29 +218,29 @@ class Subjects:
         key = self.keys.read(key_id)
         if key is None:
             return None
-        if len(self._ciphers) >= KEPT:
+        if len(self._ciphers) >= MAX_KEYS:
             self._ciphers.clear()
         cipher = self._ciphers[key_id] = AESGCM(key)
         return cipher
 
     def _unreadable(self, message: Published, why: str) -> Published:
         assert message.encryption is not None
-        told = message.encryption.key_id, why
-        if told not in self._told and len(self._told) < TOLD:
-            self._told[told] = None
-            logger.error("a message under key %s goes out without its body: %s (said once)", *told)
+        report = message.encryption.key_id, why
+        if report not in self._reported and len(self._reported) < MAX_REPORTED:
+            self._reported[report] = None
+            logger.error("a message under key %s goes out without its body: %s (logged once for this key)", *report)
         text = why.encode()
         return without_body(message, UNREADABLE, b"S" + len(text).to_bytes(4, "big") + text)
 
     # -- erasing ------------------------------------------------------------------------------------------------------
 
     async def erase(self, subject: str) -> tuple[str, ...]:
-        """Destroy the keys of a subject. The ids of those of which the history has to say it: also of such that were
-        destroyed before a crash, or came back; none: there is nothing to erase. OSError: ask again."""
+        """Destroy the keys of a subject. Returns the ids that the history has to name, also of keys that were destroyed
+        before a crash, or came back; empty: there is nothing to erase. OSError: try again."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, self._destroy_all, subject)
         finally:
-            self._let_go()
+            self._drop_keys()
 
     def _destroy_all(self, subject: str) -> tuple[str, ...]:
         key_ids = tuple(
@@ -245,8 +251,8 @@ class Subjects:
         return key_ids
 
     def erased(self, key_ids: Iterable[str]) -> None:
-        """The history says that these are destroyed. Never fails: the log says what could not be done here."""
-        self._let_go()
+        """Destroy keys that were erased according to the history. Never fails: errors are logged."""
+        self._drop_keys()
         for key_id in key_ids:
             try:
                 self._destroy_again(key_id)
@@ -254,7 +260,7 @@ class Subjects:
                 logger.error("key %s was erased, and can't be destroyed in %s: %s", key_id, self.keys.directory, error)
 
     def destroy_what_came_back(self) -> None:
-        """Keys that were erased, and are there. OSError."""
+        """Destroy keys that were erased and are in the directory again. OSError."""
         for key_id in self.keys.came_back():
             self._destroy_again(key_id)
 
@@ -265,20 +271,23 @@ class Subjects:
 
 
 def no_key(error: OSError) -> ResourceError:
+    """The error for a publisher whose subject can get no key; it is logged, too."""
     logger.error("no key for a subject: %s", error)
     return ResourceError(f"no key for the message's subject: {error.strerror or error}")
 
 
-def bound(key_id: str, subject: str) -> bytes:
-    """What is authenticated with the body (associated data)."""
+def associated_data(key_id: str, subject: str) -> bytes:
+    """The data that are authenticated with the body."""
     return b"\0".join((CONTEXT, key_id.encode(), subject.encode()))
 
 
 def without_body(message: Published, header: bytes, value: bytes) -> Published:
+    """The message with an empty body and one more header."""
     return with_body(message, with_entry(message.properties, header, value), b"")
 
 
 def with_body(message: Published, properties: bytes, body: bytes) -> Published:
+    """The message with other properties and a plain body."""
     return Published(
         message.route,
         properties,

@@ -1,23 +1,23 @@
-"""The keys under which bodies of messages are encrypted: a directory with two files a key, for all nodes of a log.
+"""The keys that encrypt bodies of messages: a directory with two files a key, for all nodes of a log.
 
     0fc1...9a-1-77e0...c4              32 random bytes: a key, named by its id
     0fc1...9a-1                        that id: the subject's current key in its first generation
-    0fc1...9a-1-77e0...c4.destroyed    empty: that key was destroyed. Nobody uses it any more
-    .new-...                           what is being made; what a crash leaves of it is removed at the next start
+    0fc1...9a-1-77e0...c4.destroyed    a tombstone, empty: that key was destroyed, and is used no more
+    .new-...                           a file under construction; the next start removes what a crash has left
 
-An id is SHA-256 of the subject (40 hex digits), the generation, from 1, and 16 hex digits by chance. Ids of older
-versions end with the generation, and the file so named holds the key itself; they go on working.
+An id is SHA-256 of the subject (40 hex digits), the generation, from 1, and 16 random hex digits. Ids of older versions
+end with the generation, and the file of that name holds the key itself. They go on working.
 
 Rules of this file
-- No id comes twice, whatever became of the directory: a subject whose key was lost gets one under another id. So an old
-  directory may be put back into the new one, and what was encrypted under either can be read.
-- A key is on the disk before anybody can find it: synced, with its name, before it is made the current one. Of two who
-  make one at the same time the second finds the first one's, and takes that.
-- An erasure ends a generation: the next message has a key of the next one. Whatever key of an ended generation, or of
-  one before it, turns up, from wherever, is destroyed by the history's word.
-- Destroying marks first, then overwrites, and unlinks. Who reads a key looks for the mark afterwards: if there was none
-  yet, nothing was overwritten when he read.
-- Nothing of a key is kept in memory here. What fails raises OSError. All may be called in any thread.
+- No id is used twice, even if the directory is lost: a subject whose key was lost gets a new key under another id.
+  So an old directory may be put back into the new one, and messages under either key can be read.
+- A key is on the disk before anybody can find it: the file and its name are synced before it becomes the current key.
+  If two nodes make a key at the same time, the second one finds the first one's and takes that.
+- An erasure ends a generation: the next message has a key of the next generation. A key of an ended generation, or of
+  one before it, is destroyed wherever it comes from, because the history says so.
+- A key is destroyed in this order: tombstone, overwrite, unlink. A reader looks for the tombstone after it has read the
+  key: if there was none yet, nothing was overwritten when it read.
+- No key is kept in memory here. Failures raise OSError. Every function may be called in any thread.
 """
 
 import hashlib
@@ -28,25 +28,25 @@ from collections.abc import Collection
 from pathlib import Path
 
 KEY_BYTES = 32  # AES-256
-# The history may name others, which are none of ours.
+# The history may name ids of another form, which this broker has not made.
 KEY_ID = re.compile(r"([0-9a-f]{40})-([1-9][0-9]{0,8})(-[0-9a-f]{16})?")
 LAST_GENERATION = 999_999_999
-DESTROYED = ".destroyed"
+TOMBSTONE = ".destroyed"
 UNFINISHED = ".new-"
-NO_KEYS = Path(os.devnull)  # instead of a directory: there are none
+NO_KEYS = Path(os.devnull)  # as the directory: there are no keys
 
 
 class KeyStore:
-    """`erased`: ids of keys that are destroyed by the history's word, whatever is in the directory. None is ever taken
-    out of it."""
+    """The directory of keys. `erased`: ids of keys that were erased according to the history. They count as destroyed
+    even if the directory has them. The collection only grows."""
 
     def __init__(self, directory: Path, erased: Collection[str] = ()) -> None:
         self.directory = directory
         self._erased = erased
-        self._ended: tuple[int, dict[str, int]] = (0, {})  # of so many ids: the last generation that was erased
+        self._ended: tuple[int, dict[str, int]] = (0, {})  # of so many ids: the last erased generation, by subject
 
     def prepare(self) -> None:
-        """Make the directory; remove what was left unfinished."""
+        """Make the directory, and remove unfinished files."""
         self._make_directory()
         for name in os.listdir(self.directory):
             if name.startswith(UNFINISHED):
@@ -55,11 +55,11 @@ class KeyStore:
     # -- the current key ----------------------------------------------------------------------------------------------
 
     def find(self, subject: str) -> tuple[str, bytes] | None:
-        """The current key of a subject, with its id, if it has one. It is on the disk."""
+        """The id and the current key of a subject, or None. The key is on the disk."""
         return self._look(subject)[1]
 
     def current(self, subject: str) -> tuple[str, bytes]:
-        """The same; made if there is none."""
+        """As `find`; a key is made if there is none."""
         while True:
             place, found = self._look(subject)
             if found is not None:
@@ -67,7 +67,7 @@ class KeyStore:
             self._make(place)
 
     def _look(self, subject: str) -> tuple[str, tuple[str, bytes] | None]:
-        """The first generation that was not ended, and its key if that is here."""
+        """The name of the first generation that was not ended, and its key if that is here."""
         name = _name(subject)
         for generation in range(self._last_erased(name) + 1, LAST_GENERATION + 1):
             place = f"{name}-{generation}"
@@ -80,7 +80,8 @@ class KeyStore:
         raise OSError(f"{self.directory}: there were too many keys for {name}")
 
     def _named_in(self, place: str) -> str:
-        """The id of the current key; where nothing names one, that of older versions, who may have destroyed theirs."""
+        """The id of the current key. If no file names one it is the id that older versions used, whose key may be
+        destroyed."""
         try:
             content = (self.directory / place).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
@@ -88,11 +89,11 @@ class KeyStore:
         return _named(place, content) or place
 
     def _make(self, place: str) -> None:
-        """A new key, current from now on unless somebody was faster. Look again."""
+        """Make a new current key, unless somebody was faster. The caller looks again."""
         self._make_directory()
         key_id = f"{place}-{secrets.token_hex(8)}"
         self._put(key_id, secrets.token_bytes(KEY_BYTES))
-        _sync(self.directory)  # this name has to last. The other need not: who finds that finds the key
+        _sync(self.directory)  # this name has to last. The other need not: a reader that finds that one finds the key
         named = self._named_in(place)
         if named != place and self.read(named) is None and not self.is_destroyed(named):
             _remove(self.directory / place)  # it names a key that is not here
@@ -100,8 +101,8 @@ class KeyStore:
             _remove(self.directory / key_id)
 
     def _put(self, name: str, content: bytes) -> bool:
-        """A file that is whole as soon as it is there. False: there is one of that name, or the unfinished one was
-        cleared away by a node that starts."""
+        """Make a file that is whole as soon as it has its name. False: there is a file of that name, or a node that
+        starts has removed the unfinished one."""
         unfinished = self.directory / f"{UNFINISHED}{secrets.token_hex(8)}"
         with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(content)
@@ -118,7 +119,7 @@ class KeyStore:
     # -- keys by their ids --------------------------------------------------------------------------------------------
 
     def read(self, key_id: str) -> bytes | None:
-        """None: it is not here, or was destroyed."""
+        """The key of this id; None: it is not here, or was destroyed."""
         if not KEY_ID.fullmatch(key_id):
             return None
         try:
@@ -132,10 +133,11 @@ class KeyStore:
         return key
 
     def is_destroyed(self, key_id: str) -> bool:
-        return self.is_erased(key_id) or self.is_marked(key_id)
+        """Whether the key was destroyed, according to the history or the directory."""
+        return self.is_erased(key_id) or self.has_tombstone(key_id)
 
     def is_erased(self, key_id: str) -> bool:
-        """By the history's word."""
+        """Whether the history says that the key was erased."""
         if key_id in self._erased:
             return True
         match = KEY_ID.fullmatch(key_id)
@@ -150,28 +152,28 @@ class KeyStore:
             self._ended = len(erased), ended
         return ended.get(name, 0)
 
-    def is_marked(self, key_id: str) -> bool:
-        """By what the directory says."""
-        return KEY_ID.fullmatch(key_id) is not None and os.path.exists(f"{self.directory}/{key_id}{DESTROYED}")
+    def has_tombstone(self, key_id: str) -> bool:
+        """Whether the directory has the key's tombstone."""
+        return KEY_ID.fullmatch(key_id) is not None and os.path.exists(f"{self.directory}/{key_id}{TOMBSTONE}")
 
     def is_there(self, key_id: str) -> bool:
-        """There is such a key, whatever else is said of it."""
+        """Whether the directory has the key, even if it was erased."""
         match = KEY_ID.fullmatch(key_id)
         path = self.directory / key_id
         return match is not None and path.exists() and (bool(match[3]) or _named(key_id, path.read_bytes()) is None)
 
     def known(self, subject: str) -> list[str]:
-        """The ids of all keys that the subject ever had, as far as the directory or the history tells."""
+        """The ids of all keys of the subject that the directory or the history names."""
         name = _name(subject)
         found = {each for each in tuple(self._erased) if _is_of(name, each)}
         for each in self._names():
-            key_id = each.removesuffix(DESTROYED)
+            key_id = each.removesuffix(TOMBSTONE)
             if _is_of(name, key_id) and (key_id != each or self.is_there(key_id)):
                 found.add(key_id)
         return sorted(found, key=by_generation)
 
     def came_back(self) -> list[str]:
-        """The ids of the keys that are there and were erased."""
+        """The ids of the keys that were erased and are in the directory."""
         return [each for each in sorted(self._names()) if self.is_erased(each) and self.is_there(each)]
 
     def _names(self) -> list[str]:
@@ -181,10 +183,10 @@ class KeyStore:
             return []
 
     def destroy(self, key_id: str) -> None:
-        """Done when this returns. It may have been destroyed before, or halfway."""
+        """Destroy a key. It may have been destroyed before, or halfway. It is done when this returns."""
         assert KEY_ID.fullmatch(key_id), key_id
-        mark, path = self.directory / (key_id + DESTROYED), self.directory / key_id
-        os.close(os.open(mark, os.O_WRONLY | os.O_CREAT, 0o600))
+        tombstone, path = self.directory / (key_id + TOMBSTONE), self.directory / key_id
+        os.close(os.open(tombstone, os.O_WRONLY | os.O_CREAT, 0o600))
         _sync(self.directory)
         if not self.is_there(key_id):
             return
@@ -205,12 +207,13 @@ class KeyStore:
 
 
 def by_generation(key_id: str) -> tuple[int, str]:
+    """A key to sort ids by."""
     match = KEY_ID.fullmatch(key_id)
     return int(match[2]) if match is not None else 0, key_id
 
 
 def ends(erased: str, key_id: str) -> bool:
-    """The erasure of the one key is that of the other, too."""
+    """Whether the erasure of one key ends the other one, too."""
     one, other = KEY_ID.fullmatch(erased), KEY_ID.fullmatch(key_id)
     return erased == key_id or (
         one is not None and other is not None and one[1] == other[1] and int(one[2]) >= int(other[2])
@@ -227,7 +230,7 @@ def _is_of(name: str, key_id: str) -> bool:
 
 
 def _named(place: str, content: bytes) -> str | None:
-    """The id of the current key, where that is what a file says."""
+    """The id of the current key in a file's content; None: it holds something else."""
     if len(content) == KEY_BYTES:
         return None
     text = content.decode("ascii", "replace")

@@ -1,13 +1,15 @@
-"""Was a subject erased? What the history and the directory of keys say of each of its keys, without a broker.
+"""The proof that a subject was erased: the state of each of its keys, from the history and the directory of keys,
+without a broker.
 
-    in_use         it is there, and nobody erased it: messages under it can be read
-    destroyed      the history says that it was erased, and the directory that it was destroyed
-    unlogged       it was destroyed, and the history does not say so: a broker ended between the two. Ask once more
-    STILL THERE    the history says that it was erased, and it is there
-    unknown        neither it nor its mark is in the directory: is that the right one, or was the key lost before?
+    in_use         the key is in the directory, and nobody erased it: messages under it can be read
+    destroyed      the history says that the key was erased, and the directory has its tombstone
+    unlogged       the directory has the tombstone, and the history has no erasure: a broker ended between the two.
+                   Erase the subject once more
+    STILL THERE    the history says that the key was erased, and it is in the directory
+    unknown        the directory has neither the key nor its tombstone: it is the wrong directory, or the key was lost
 
-The history is read as it is; whether it is whole is for `verify` and `verify_seals` to say, which an erasure does not
-disturb, since no byte of the log changes.
+This reads the history as it is. `verify` and `verify_seals` say whether it is whole. An erasure does not disturb them,
+since no byte of the log changes.
 """
 
 from collections.abc import Iterable
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 from rewindmq.engine.erasure.key_store import KeyStore, by_generation, ends
 from rewindmq.engine.log.location import HistoryReader
 from rewindmq.projections.marks import topology_of
-from rewindmq.projections.replay import PartitionLog, blocks_of, decoder_for
+from rewindmq.projections.replay import PartitionLog, decoder_for, groups_of
 from rewindmq.projections.topology.topology import Erasure
 from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.events import Published
@@ -26,7 +28,8 @@ IN_USE, DESTROYED, UNLOGGED, STILL_THERE, UNKNOWN = "in_use", "destroyed", "unlo
 
 @dataclass(slots=True)
 class KeyReport:
-    """`records`: of the history under this key. `first`: the first of them, PARTITION:OFFSET."""
+    """One key of the subject. `records`: number of records in the history under this key. `first`: the first of them,
+    as PARTITION:OFFSET."""
 
     key_id: str
     records: int = 0
@@ -37,20 +40,21 @@ class KeyReport:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """`plain`: how many records name the subject in their properties, and are not encrypted."""
+    """All keys of the subject. `plain`: number of records that name the subject in their properties and are not
+    encrypted."""
 
     keys: list[KeyReport]
     plain: int
 
     @property
     def is_erased(self) -> bool:
-        """There was an erasure, and nothing that was erased can be read. The subject may have a new key since."""
+        """Whether the subject was erased and nothing of that can be read. The subject may have a new key since."""
         states = {each.state for each in self.keys}
         return DESTROYED in states and not states & {STILL_THERE, UNLOGGED, UNKNOWN}
 
 
 def prove(reader: HistoryReader, keys: KeyStore, subject: str) -> Proof:
-    """LogError when the history can't be read."""
+    """Find the state of all keys of a subject. LogError: the history can't be read."""
     erasures = [
         (key_id, erasure)
         for erasure in topology_of(reader.metadata).erasures
@@ -67,21 +71,22 @@ def prove(reader: HistoryReader, keys: KeyStore, subject: str) -> Proof:
 
 def _state(keys: KeyStore, report: KeyReport) -> str:
     if keys.is_there(report.key_id):
-        return IN_USE if report.erasure is None and not keys.is_marked(report.key_id) else STILL_THERE
-    if not keys.is_marked(report.key_id):
+        return IN_USE if report.erasure is None and not keys.has_tombstone(report.key_id) else STILL_THERE
+    if not keys.has_tombstone(report.key_id):
         return UNKNOWN
     return UNLOGGED if report.erasure is None else DESTROYED
 
 
 def _count(logs: Iterable[PartitionLog], subject: str, reports: dict[str, KeyReport]) -> int:
-    """Add the records to the reports of their keys; how many are not encrypted and name the subject."""
+    """Count the records of each key into its report. Returns the number of records that name the subject and are not
+    encrypted."""
     plain = 0
     name = subject.encode()
     as_header = b"S" + len(name).to_bytes(4, "big") + name
     for log in logs:
         decode = decoder_for(log).decode
-        for first, records, _ in blocks_of(log, log.start_offset, None):
-            for offset, record in enumerate(records, first):
+        for offsets, records, _ in groups_of(log, log.start_offset):
+            for offset, record in zip(offsets, records, strict=True):
                 if name not in record:
                     continue
                 try:

@@ -49,6 +49,7 @@ from rewindmq.engine.http.resources import (
 )
 from rewindmq.engine.http.resources import messages as getting
 from rewindmq.engine.http.statistics import statistics
+from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.admission import Guest
 from rewindmq.engine.runtime.certainty import REFUSALS
 
@@ -226,8 +227,8 @@ PATIENT = {
 }
 
 
-def make_app(broker: "Broker") -> ASGIApp:
-    """The application."""
+def make_app(broker: "Broker", body_workers: WorkerPool) -> ASGIApp:
+    """The application. `body_workers` read large bodies; the caller closes them."""
     statistics(broker)  # counts begin here
 
     async def read_to_end() -> None:
@@ -246,7 +247,7 @@ def make_app(broker: "Broker") -> ASGIApp:
                 account = broker.topology.users[user]
                 await broker.http_share.turn()
                 if held is None:
-                    held = Call(request, broker, user, tags)
+                    held = Call(request, broker, body_workers, user, tags)
                 held.user, held.tags, held.account = user, tags, account
                 held.require_account()
                 return await handler(held)
@@ -276,7 +277,7 @@ def make_app(broker: "Broker") -> ASGIApp:
         for path, handlers in ROUTES.items()
         for method, handler in handlers.items()
     ]
-    routes += metrics_routes(broker)
+    routes += metrics_routes(broker, body_workers)
     routes += (Route(path, web.page(path), methods=["GET"]) for path in web.FILES)
     starlette = Starlette(
         routes=routes, exception_handlers={HTTPException: no_such_path, ApiError: refused, Exception: unexpected}
@@ -285,7 +286,7 @@ def make_app(broker: "Broker") -> ASGIApp:
     return Ending(Guarded(Undecoded(starlette, broker.config.prometheus_port)))
 
 
-def metrics_routes(broker: "Broker") -> list[Route]:
+def metrics_routes(broker: "Broker", body_workers: WorkerPool) -> list[Route]:
     async def vhosts_seen(request: Request) -> list[str] | None:
         """The vhosts whose names the metrics tell this user; at their own port all, and nobody has to log in."""
         if at_port_of_metrics(request.scope, broker.config.prometheus_port):
@@ -293,7 +294,7 @@ def metrics_routes(broker: "Broker") -> list[Route]:
         user, tags = await authenticate(broker, request)
         require_room(request)
         await broker.http_share.turn()
-        return Call(request, broker, user, tags).monitored_vhosts()
+        return Call(request, broker, body_workers, user, tags).monitored_vhosts()
 
     async def show_metrics(request: Request) -> Response:
         await vhosts_seen(request)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from email import policy
 from email.parser import BytesParser
 
-from rewindmq.engine.rewind.worker import PastProcess
 from rewindmq.schemas.json_values import Json, UnfitJson, require_sane
 
 MAX_BODY_BYTES = 10_485_760  # RabbitMQ 3.13's max_http_body_size
@@ -24,8 +23,6 @@ PARSED_HERE = 65_536
 VALUES_AT_ONCE = 2_000  # of a chunk of definitions
 OBJECTS_TO_TEXT = 5  # a document in memory takes so many times the bytes that it has as text
 BOM = codecs.BOM_UTF8  # some editors put it there
-
-body_process = PastProcess()
 
 
 class BadBody(Exception):

@@ -24,10 +24,9 @@ from rewindmq.engine.http.bodies import (
     PARSED_HERE,
     BadBody,
     JsonBody,
-    body_process,
     json_object,
 )
-from rewindmq.engine.rewind.worker import ProcessEnded, Question, TooManyQuestions
+from rewindmq.engine.rewind.worker import ProcessEnded, Question, TooManyQuestions, WorkerPool
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.projections.rules.internal_queues import is_hidden
@@ -116,12 +115,15 @@ def done(created: bool) -> Response:
 
 
 class Call:
-    """`user` and `tags` are the authenticated user's; `broker` runs in the same loop, so that between two awaits
-    nothing else happens."""
+    """One request. `user` and `tags` are the authenticated user's. `broker` runs in the same loop, so that between two
+    awaits nothing else happens. `body_workers`: processes that read large bodies."""
 
-    def __init__(self, request: Request, broker: "Broker", user: str, tags: tuple[str, ...]) -> None:
+    def __init__(
+        self, request: Request, broker: "Broker", body_workers: WorkerPool, user: str, tags: tuple[str, ...]
+    ) -> None:
         self.request = request
         self.broker = broker
+        self.body_workers = body_workers
         self.user = user
         self.tags = tags
         self.account = broker.topology.users.get(user)  # as it was when the user logged in
@@ -257,7 +259,7 @@ class Call:
     async def read_elsewhere(self, body: Question[T | BadBody]) -> T:
         """What the process that reads large bodies makes of it."""
         try:
-            found = await body_process.ask(body, self.user)
+            found = await self.body_workers.ask(body, self.user)
         except ProcessEnded:
             raise ApiError(503, "service_unavailable", "the process that reads large bodies ended: try again") from None
         except TooManyQuestions:

@@ -24,7 +24,6 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from rewindmq.engine.http.bodies import body_process
 from rewindmq.engine.runtime.admission import Door, Guest, Listener
 from rewindmq.engine.runtime.loop_share import LoopShare
 
@@ -176,4 +175,3 @@ async def serve(app: ASGIApp, listening: Sequence[Listening], door: Door, share:
     finally:
         for sock, _ in listening:
             sock.close()
-        body_process.close()

@@ -1,9 +1,9 @@
-"""What a consumer that reads may ask for: where to begin, what to be given; and what a stream can't do.
+"""The arguments of a consumer that reads: where it begins, and which messages it gets; and what a stream can't do.
 
     x-stream-offset              first, last, next, a number, a timestamp, or an age like "1h" (a stream: next)
     x-rewind-to                  a timestamp, an ISO 8601 time, mark:NAME or an offset of the log: the queue as it was
-    x-stream-filter              a word or several: only messages whose header x-stream-filter-value is one of them,
-    x-stream-match-unfiltered    ... and, if true, those without that header
+    x-stream-filter              one word or several: only messages whose header x-stream-filter-value is one of them
+    x-stream-match-unfiltered    true: messages without that header, too
 
 Codes and texts are those of RabbitMQ 3.13's streams (rabbit_stream_queue.erl `consume/3`, `parse_offset_arg/1`,
 `filter_spec/1`; rabbit_amqqueue.erl `consume_args/0`). Pure functions: they raise an `AmqpError` or return.
@@ -31,18 +31,21 @@ FILTER_VALUE = "x-stream-filter-value"
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """`value`: a number, or milliseconds since the epoch."""
+    """The start of a consumer. `value`: a message's number, or milliseconds since the epoch."""
 
     kind: str
     value: int = 0
 
 
 class Filter:
+    """The messages that a consumer wants. `unfiltered`: also those without a filter value."""
+
     def __init__(self, values: frozenset[str], unfiltered: bool) -> None:
         self.values = values
         self.unfiltered = unfiltered
 
     def passes(self, message: Published) -> bool:
+        """Whether the consumer wants this message."""
         for name, kind, value in headers_of(message.properties):
             if name == FILTER_VALUE and kind == "longstr":
                 return value in self.values
@@ -50,13 +53,14 @@ class Filter:
 
 
 def is_past_asked(arguments: tuple[Argument, ...]) -> bool:
+    """Whether a consumer with these arguments reads, and takes nothing."""
     return any(argument.name in ("x-stream-offset", "x-rewind-to") for argument in arguments)
 
 
 def check_reader(
     queue: Queue, arguments: tuple[Argument, ...], no_ack: bool, prefetch: int, global_prefetch: int
 ) -> None:
-    """A reader is paced by its prefetch: acks let it have more, and do nothing else."""
+    """Refuse what a reader can't do. Its prefetch paces it: acks let it have more, and do nothing else."""
     where = resource("queue", queue.name, queue.vhost)
     if not queue.stream:
         check_consumer_arguments(queue, arguments)
@@ -73,7 +77,7 @@ def check_reader(
 
 
 def start_of(queue: Queue, arguments: tuple[Argument, ...], now_ms: int) -> Start:
-    """Where to begin, by x-stream-offset."""
+    """The start that x-stream-offset names. PreconditionFailed."""
     argument = argument_of(arguments, "x-stream-offset")
     if argument is None:
         return Start(NEXT)
@@ -93,7 +97,8 @@ def start_of(queue: Queue, arguments: tuple[Argument, ...], now_ms: int) -> Star
 
 
 def moment_of(queue: Queue, arguments: tuple[Argument, ...], partition: str, marks: Marks) -> At | None:
-    """The moment that x-rewind-to asks for, in the queue's partition."""
+    """The moment that x-rewind-to names, in the queue's partition; None: there is no such argument.
+    PreconditionFailed."""
     argument = argument_of(arguments, "x-rewind-to")
     if argument is None:
         return None
@@ -119,6 +124,7 @@ def _invalid(queue: Queue, argument: Argument, problem: str) -> PreconditionFail
 
 
 def filter_of(arguments: tuple[Argument, ...]) -> Filter | None:
+    """The filter that x-stream-filter names, or None."""
     argument = argument_of(arguments, "x-stream-filter")
     if argument is None:
         return None
@@ -135,7 +141,7 @@ def filter_of(arguments: tuple[Argument, ...]) -> Filter | None:
 
 
 def check_stream_sizes(arguments: tuple[Argument, ...]) -> None:
-    """What a declaration says about segments and filters, which decides nothing here (both texts are RabbitMQ's)."""
+    """Refuse sizes of segments and filters that RabbitMQ refuses, in its words. They decide nothing here."""
     segment = argument_of(arguments, "x-stream-max-segment-size-bytes")
     if segment is not None and isinstance(segment.value, int) and segment.value > MAX_SEGMENT_BYTES:
         raise PreconditionFailed("Exceeded max value for x-stream-max-segment-size-bytes")

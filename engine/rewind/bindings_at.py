@@ -1,9 +1,9 @@
-"""The bindings that a queue had at a moment, from the metadata log; and how they are made again for a queue that comes
-back (restore.py).
+"""The bindings of a queue at a moment, from the metadata log, and how a queue that comes back is bound again
+(restore.py).
 
-The metadata log and the queue's partition have no order between them but time. Before the event at an offset means
-here: up to its time, without what unbound this queue at that very time, since that is how a deletion ends.
-(Of several Kafka brokers whose clocks differ, the unbinding may bear a time before the deletion's; then it counts.)
+Time is the only order between the metadata log and the queue's partition. "Before the event at an offset" means here:
+up to the event's time, without unbindings of this queue at that very time, since a deletion ends with them. (If the
+clocks of several Kafka brokers differ, an unbinding may bear a time before the deletion's. Then it counts.)
 """
 
 from dataclasses import dataclass, replace
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostBinding:
     """A binding that could not be made again, and why."""
 
     bound: Bound
     reason: str
 
 
-def bindings_then(
+def bindings_at(
     metadata: HistoryPartition, log: HistoryPartition, vhost: str, queue: str, queue_id: int, at: At
 ) -> tuple[Bound, ...]:
-    """Of this incarnation of the queue, in the order of binding. `log`: the queue's partition, of which `at` is a
-    moment."""
+    """The bindings of this incarnation of the queue, in the order of binding. `log`: the queue's partition; `at`: a
+    moment in it."""
     until_ms = at.time_ms if at.offset is None else _time_of(log, at.offset)
     topology = Topology()
     for offset, timestamp_ms, actor, event in events_of(metadata):
@@ -52,7 +52,7 @@ def _of(topology: Topology, vhost: str, queue: str, queue_id: int) -> tuple[Boun
 
 
 def _time_of(log: HistoryPartition, offset: int) -> int | None:
-    """Of the event there; None at the end of the log."""
+    """The time of the event at this offset; None at the end of the log."""
     for block in log.read(offset, offset + 1):
         index = offset - block.first_offset
         if block.timestamps_ms is not None:
@@ -62,7 +62,7 @@ def _time_of(log: HistoryPartition, offset: int) -> int | None:
 
 
 def missing(broker: "Broker", queue: Queue, bindings: tuple[Bound, ...]) -> tuple[Bound, ...]:
-    """Those that the queue, another incarnation, does not have; none where it has others: somebody bound it anew."""
+    """The bindings that the queue, another incarnation, lacks. Empty where it has others: somebody bound it anew."""
     then = [replace(each, queue_id=queue.queue_id) for each in bindings]
     now = broker.topology.bindings_to(queue.vhost, "queue", queue.name)
     if not set(now) <= set(then):
@@ -70,18 +70,20 @@ def missing(broker: "Broker", queue: Queue, bindings: tuple[Bound, ...]) -> tupl
     return tuple(each for each, again in zip(bindings, then, strict=True) if again not in now)
 
 
-def split(broker: "Broker", bindings: tuple[Bound, ...]) -> tuple[list[Bound], list[Lost]]:
-    """Those that can be made again now, and those whose exchange is gone."""
+def split(broker: "Broker", bindings: tuple[Bound, ...]) -> tuple[list[Bound], list[LostBinding]]:
+    """The bindings that can be made again now, and those whose exchange is gone."""
     there = [each for each in bindings if (each.vhost, each.source) in broker.topology.exchanges]
-    gone = [Lost(each, f"there is no exchange '{each.source}' any more") for each in bindings if each not in there]
+    gone = [
+        LostBinding(each, f"there is no exchange '{each.source}' any more") for each in bindings if each not in there
+    ]
     return there, gone
 
 
 async def bind_again(
     broker: "Broker", session: "Session", queue: str, bindings: tuple[Bound, ...]
-) -> tuple[list[Bound], list[Lost]]:
-    """Those that were made, and those that were not: a user who may not bind gets the queue without them.
-    ConnectionForced: the node was lost meanwhile."""
+) -> tuple[list[Bound], list[LostBinding]]:
+    """Bind the queue. Returns the bindings that were made and those that were not: a user who may not bind gets the
+    queue without them. ConnectionForced: the node was lost meanwhile."""
     there, lost = split(broker, bindings)
     made = []
     for each in there:
@@ -91,5 +93,5 @@ async def bind_again(
         except ConnectionForced:
             raise
         except AmqpError as refusal:
-            lost.append(Lost(each, refusal.text))
+            lost.append(LostBinding(each, refusal.text))
     return made, lost

@@ -1,14 +1,14 @@
-"""Readers of the past: all that was ever published to a queue, or the queue as it was at a moment.
+"""Consumers of a queue's past: all messages that were ever published to it, or the queue as it was at a moment.
 
-    x-stream-offset    LogSource      the log of the queue's partition, from there to its end and on; the message's id,
-                                      the offset at which it was published, is its x-stream-offset
+    x-stream-offset    LogSource      the log of the queue's partition, from there to its end and on. A message's
+                                      x-stream-offset is its id: the offset at which it was published
     x-rewind-to        MomentSource   the messages that were in the queue then: the ready ones in delivery order, then
-                                      the unacked; when all are delivered the broker cancels the consumer
+                                      the unacked. When all are delivered the broker cancels the consumer
 
-The log is read in threads, a bounded piece at a time, through a reader of its own: nothing of the live broker is
-touched. What was in the queue is folded by the process that reads the past (worker.py).
+Threads read the log, a bounded piece at a time, through a reader of their own that touches nothing of the live broker.
+Worker processes fold the queue as it was (worker.py).
 
-Both tell of the queue that stands there now: another one that had its name before it is none of its readers' business.
+Both sources read about the present incarnation of the queue. An earlier queue of the same name is not read.
 """
 
 from abc import ABC, abstractmethod
@@ -23,8 +23,8 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import History, HistoryPartition
 from rewindmq.engine.rewind.arguments import FIRST, LAST, NEXT, NUMBER, Start
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, messages_at, published_at
-from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES, Asked, Line, Reader
-from rewindmq.engine.rewind.worker import PastProcess, ProcessEnded, TooManyQuestions
+from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES, Asked, Reader, ReaderQueue
+from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions, WorkerPool
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
@@ -32,17 +32,17 @@ from rewindmq.projections.replay import decoder_for
 from rewindmq.projections.rewind import At, RewindError
 from rewindmq.schemas.events import Published
 
-THREADS = 2  # of all readers of the past together
-PIECE, PIECE_BYTES = 256, 1_048_576  # messages at a time, and their bodies
-SCANNED_BYTES = 8_388_608  # of the log at a time, whatever is found in it
-LOOK_BACK = 4_096  # records: how far behind the end the last message is looked for first
+THREADS = 2  # for all consumers of the past together
+PIECE, PIECE_BYTES = 256, 1_048_576  # messages that are fetched at a time, and bytes of their bodies
+SCANNED_BYTES = 8_388_608  # of the log that are scanned at a time
+LOOK_BACK = 4_096  # records before the end, among which the last message is looked for first
 
 Found = list[tuple[int, Published]]
 Scan = Generator[tuple[int, Published | None], None, None]
 
 
-class Source(ABC):
-    """Where a reader of the past has its messages from. `fetch` runs in a thread, one at a time."""
+class MessageSource(ABC):
+    """The source of a past consumer's messages. `fetch` runs in a thread, one at a time."""
 
     def __init__(self, history: History, index: int) -> None:
         self.history = history
@@ -52,29 +52,31 @@ class Source(ABC):
 
     @property
     def log(self) -> HistoryPartition:
+        """The queue's partition, opened at the first use."""
         if self._opened is None:
             self._opened = self.history.open().queues[self.index]
         return self._opened
 
     @abstractmethod
     def fetch(self, end: int) -> Found:
-        """The next piece, of what lies below offset `end`."""
+        """Read the next piece of what lies below offset `end`."""
 
     @abstractmethod
     def has_more(self) -> bool:
-        """There may be something to fetch."""
+        """Whether there may be something to fetch."""
 
     @abstractmethod
     def is_through(self) -> bool:
-        """There will never be anything more."""
+        """Whether there will never be anything more."""
 
     @abstractmethod
     def shut(self) -> None:
-        """Let go of what is open. In a thread, as Kafka's client takes its time."""
+        """Close what is open. Called in a thread, since Kafka's client takes its time."""
 
 
-class LogSource(Source):
-    """`position`: everything of the queue below it has been fetched; None: where to begin has to be found first."""
+class LogSource(MessageSource):
+    """The log itself. `position`: everything of the queue below it has been fetched; None: the start is not found
+    yet."""
 
     def __init__(self, history: History, partition: Partition, queue: Queue, start: Start) -> None:
         super().__init__(history, partition.index)
@@ -84,35 +86,39 @@ class LogSource(Source):
         self._attached_at = partition.next_offset
         self.position: int | None = self._attached_at if start.kind == NEXT else None
         self._seen = -1 if start.kind != NEXT else self._published()
-        self._behind = False  # something was folded, and not durable yet, when the log was read last
+        self._behind = False  # at the last read, some folded events were not durable yet
         self._scan: Scan | None = None
         self._scan_end = 0
 
     def _published(self) -> int:
-        """Moves with each event that publishes to the queue."""
+        """A number that moves with each event that publishes to the queue."""
         return self.queue.published + self.queue.refused + self.queue.duplicates
 
     def has_more(self) -> bool:
+        """Whether messages may have been published since the last read."""
         if self.position is None or self._scan is not None:
             return True
         news = self._behind or self._seen != self._published()
         return news and self.partition.durable_offset > self.position
 
     def is_through(self) -> bool:
+        """Never: more may be published."""
         return False
 
     def shut(self) -> None:
+        """End the scan of the log."""
         if self._scan is not None:
             self._scan.close()
             self._scan = None
 
     def about_to_fetch(self) -> None:
-        """In the loop, before `fetch`."""
+        """Note the state of the queue. Called in the loop, before `fetch`."""
         if self._scan is None:
             self._seen = self._published()
             self._behind = self.partition.machine.next_offset > self.partition.durable_offset
 
     def fetch(self, end: int) -> Found:
+        """Scan a piece of the log."""
         if self.position is None:
             self.position = self._first_offset(end)
         if self._scan is None:
@@ -139,16 +145,17 @@ class LogSource(Source):
             return max(start.value, self._beginning)
         if start.kind == LAST:
             return self._last(end)
-        found = min(log.offset_at(start.value - 1), self._attached_at)  # a time to come: what is published from now on
+        found = min(log.offset_at(start.value - 1), self._attached_at)  # a future time means from now on
         return max(found, self._beginning)
 
     @property
     def _beginning(self) -> int:
-        """Of what may be read: the queue's declaration, or the log's first record."""
+        """The first offset that may be read: the queue's declaration, or the log's first record."""
         return max(self.queue.queue_id, self.log.start_offset)
 
     def _last(self, end: int) -> int:
-        """The offset of the last message; `end` when there is none. Looked for from the end, in windows that grow."""
+        """The offset of the last message, `end` when there is none. The search goes back from the end, in growing
+        windows."""
         start, window, behind = self._beginning, LOOK_BACK, end
         while behind > start:
             first = max(start, behind - window)
@@ -159,7 +166,7 @@ class LogSource(Source):
         return end
 
     def _publishes(self, first: int, end: int) -> Scan:
-        """What was published to the queue; None each time that much of the log has been looked through."""
+        """Yield the messages that were published to the queue, and None after each SCANNED_BYTES of the log."""
         vhost, name = self.queue.vhost, self.queue.name
         mark = name.encode()
         decode = decoder_for(self.log).decode
@@ -182,8 +189,8 @@ class LogSource(Source):
                 yield block.first_offset, None
 
 
-class MomentSource(Source):
-    """`ids` and `sizes` of the messages, in the order in which they are delivered."""
+class MomentSource(MessageSource):
+    """The messages that were in the queue: their `ids` and `sizes`, in the order of delivery."""
 
     def __init__(self, history: History, partition: Partition, ids: "array[int]", sizes: "array[int]") -> None:
         super().__init__(history, partition.index)
@@ -192,15 +199,18 @@ class MomentSource(Source):
         self.at = 0
 
     def has_more(self) -> bool:
+        """Whether messages are left."""
         return self.at < len(self.ids)
 
     def is_through(self) -> bool:
+        """Whether all are fetched."""
         return self.at >= len(self.ids)
 
     def shut(self) -> None:
-        """Nothing is."""
+        """Nothing is open."""
 
     def fetch(self, end: int) -> Found:
+        """Read the bodies of the next messages."""
         behind, room = self.at, PIECE_BYTES
         while behind < len(self.ids) and behind - self.at < PIECE and room > 0:
             room -= self.sizes[behind]
@@ -212,26 +222,30 @@ class MomentSource(Source):
 
 
 class PastReader(Reader):
+    """A consumer of a queue's past."""
+
     def __init__(
         self,
-        line: Line,
+        turns: ReaderQueue,
         partition: Partition,
         queue: Queue,
         asked: Asked,
-        source: Source,
+        source: MessageSource,
         threads: ThreadPoolExecutor,
     ) -> None:
-        super().__init__(line, partition, queue, asked)
+        super().__init__(turns, partition, queue, asked)
         self.source = source
         self._threads = threads
         self._fetched: deque[tuple[int, Published]] = deque()
         self._fetching = False
-        self._held_bytes = 0  # of what is fetched and not delivered
+        self._held_bytes = 0  # of bodies that are fetched and not delivered
 
     def has_news(self) -> bool:
+        """Whether a step would do something."""
         return not self._fetching and (bool(self._fetched) or self.source.has_more() or self.source.is_through())
 
     def step(self) -> bool:
+        """Deliver what is fetched, then fetch more."""
         fetched = self._fetched
         room = SHARE_BYTES
         for _ in range(SHARE):
@@ -249,25 +263,25 @@ class PastReader(Reader):
         if self.source.is_through():
             self.end()
         elif self.credit > 0 and self.source.has_more():
-            if self.line.memory.room(PIECE_BYTES):
+            if self.turns.memory.room(PIECE_BYTES):
                 self._fetch()
             else:
-                self.line.later(self)
+                self.turns.later(self)
         return False
 
     def _hold(self, size: int) -> None:
         self._held_bytes += size
-        self.line.memory.take(Kind.PAST, size)
+        self.turns.memory.take(Kind.PAST, size)
 
     def _fetch(self) -> None:
         self._fetching = True
         if isinstance(self.source, LogSource):
             self.source.about_to_fetch()
         fetch = self._threads.submit(self.source.fetch, self.partition.durable_offset)
-        self.line.when_done(fetch, self._have)
+        self.turns.when_done(fetch, self._have)
 
     def _have(self, found: Found | None) -> None:
-        """A piece has come; None: it could not be read, which has been said."""
+        """A piece has come; None: it could not be read, which is logged already."""
         self._fetching = False
         if self.over:
             self.close()
@@ -277,9 +291,10 @@ class PastReader(Reader):
             return
         self._fetched.extend(found)
         self._hold(sum(len(message.body) for _, message in found))
-        self.line.ready(self)
+        self.turns.ready(self)
 
     def close(self) -> None:
+        """Drop what is fetched, and close the source."""
         self.source.closed = True
         self._hold(-self._held_bytes)
         self._fetched.clear()
@@ -288,8 +303,9 @@ class PastReader(Reader):
 
 
 @dataclass(frozen=True, slots=True)
-class WhatWasThere:
-    """A question to the process that folds: which messages were in the queue then? Their ids and sizes, or why not."""
+class MessagesAtMoment:
+    """A question to a worker: which messages were in the queue at a moment? The answer is their ids and sizes, or an
+    error."""
 
     history: History
     vhost: str
@@ -298,6 +314,7 @@ class WhatWasThere:
     incarnation: int
 
     def answer(self) -> "tuple[array[int], array[int]] | Exception":
+        """Fold the queue, in the worker."""
         try:
             return messages_at(self.history, self.vhost, self.queue, self.at, self.incarnation)
         except (NoSuchQueue, RewindError, LogError) as error:
@@ -305,12 +322,12 @@ class WhatWasThere:
 
 
 async def moment_source(
-    past: PastProcess, history: History, partition: Partition, queue: Queue, at: At, user: str
+    past: WorkerPool, history: History, partition: Partition, queue: Queue, at: At, user: str
 ) -> MomentSource:
-    """NotFound when the queue did not exist then; PreconditionFailed when the moment can't be read."""
+    """The source for a moment. NotFound: the queue did not exist then. PreconditionFailed: the moment can't be read."""
     found: tuple[array[int], array[int]] | Exception
     try:
-        found = await past.ask(WhatWasThere(history, queue.vhost, queue.name, at, queue.queue_id), user)
+        found = await past.ask(MessagesAtMoment(history, queue.vhost, queue.name, at, queue.queue_id), user)
     except (ProcessEnded, TooManyQuestions, RuntimeError) as error:
         found = error
     if isinstance(found, NoSuchQueue):

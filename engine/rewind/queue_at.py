@@ -1,14 +1,13 @@
-"""One queue as it was at a moment, from the history alone: for the management API, and for the command line beside a
+"""A queue as it was at a moment, from the history alone. The management API uses it, and the command line beside a
 stopped broker.
 
     past = queue_at(History(data_dir), "/", "orders", At(time_ms=...), first=0, count=100)
 
-The fold starts from the nearest snapshot of the queue's partition that is in the data directory; the rest, and the
-bodies by their offsets, are read from the log, wherever that is. Nothing here writes, and nothing touches the live
-broker.
+The fold starts from the nearest snapshot of the queue's partition in the data directory. The rest, and the bodies by
+their offsets, are read from the log, in the data directory or in Kafka. Nothing here writes or touches the live broker.
 
-An incarnation is the life of a queue from a declaration to its end, named by its queue id, the offset of that
-declaration: a queue that was deleted and declared again, in the same vhost or in one that was made anew, is another.
+An incarnation is the life of a queue from a declaration to its end. Its name is the queue id: the offset of the
+declaration. A queue that was deleted and declared again is another incarnation, also in a vhost that was made anew.
 """
 
 from array import array
@@ -26,18 +25,18 @@ from rewindmq.projections.rewind import At, OutsideHistory, format_time, require
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.schemas.events import Published
 
-# Two bodies that have no more than so many records between them are read with what is between them.
+# Two bodies with no more than so many records between them are read in one range.
 NEIGHBOURS = 1_000
 READ_AT_ONCE = 1_000  # messages
 
 
 class NoSuchQueue(Exception):
-    """The queue did not exist at that moment; the text says so, for people."""
+    """The queue did not exist at that moment. The text says so, for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class PastMessage:
-    """A message as it stood in the queue, with what was published (the body as well) and when."""
+    """A message as it stood in the queue, with its publish, body included, and the time of that."""
 
     view: MessageView
     published_ms: int
@@ -46,8 +45,8 @@ class PastMessage:
 
 @dataclass(frozen=True, slots=True)
 class PastQueue:
-    """`offset`: of the queue's partition, everything below it has happened. `time_ms`: where the clock stands.
-    `ahead_ms`: what the clock of its expiries is ahead of that."""
+    """A queue at a moment. `offset`: everything below it in the queue's partition has happened. `time_ms`: where the
+    clock stands. `ahead_ms`: so far the clock of its expiries is ahead of that."""
 
     queue: Queue
     partition: str
@@ -58,13 +57,14 @@ class PastQueue:
 
 
 def history_of(config: Config) -> History:
-    """That of a broker that runs so."""
+    """The history of a broker with this configuration."""
     return History(config.data, config.kafka, config.kafka_prefix, config.kafka_settings, config.partitions)
 
 
 def histories_of(history: History, vhost: str, queue: str) -> Iterator[History]:
-    """For who does not know how many partitions the nodes go by: Kafka may have been given more (`History.partitions`).
-    The history as it is, then with fewer, one for each further partition that the queue may be in."""
+    """The history once for each partition that the queue may be in: as it is, then with fewer partitions. For a caller
+    that does not know how many partitions the nodes use, since Kafka may have been given more
+    (`History.partitions`)."""
     yield history
     if history.kafka is None or history.partitions is not None:
         return
@@ -77,11 +77,13 @@ def histories_of(history: History, vhost: str, queue: str) -> Iterator[History]:
             yield replace(history, partitions=partitions)
 
 
-def as_published(published: Published) -> Published:
+def unchanged(published: Published) -> Published:
+    """The publish itself."""
     return published
 
 
 def batched(items: Iterator[MessageView], count: int) -> Iterator[list[MessageView]]:
+    """Lists of at most `count` items."""
     while batch := list(islice(items, count)):
         yield batch
 
@@ -94,14 +96,16 @@ def queue_at(
     first: int,
     count: int,
     incarnation: int | None = None,
-    keep: Callable[[Published], Published] = as_published,
+    keep: Callable[[Published], Published] = unchanged,
     most_bytes: int | None = None,
 ) -> PastQueue:
-    """At most `count` messages from position `first` of the queue: the ready ones in delivery order, then the unacked.
-    Of each message what `keep` makes of it, as it is read; of all bodies `most_bytes` (None: no limit), and so fewer
-    messages, but one at least.
+    """Fold a queue to a moment, and read at most `count` of its messages from position `first`: the ready ones in
+    delivery order, then the unacked.
+
+    `keep` is called with each publish as it is read, and its result is kept. The kept bodies have at most `most_bytes`
+    together (None: no limit), so there may be fewer messages, but at least one.
     Raises NoSuchQueue, OutsideHistory, LogError (no log there, a corrupt block, Kafka away)."""
-    log, machine, found = queue_then(history, history.open(), vhost, queue, at, incarnation)
+    log, machine, found = folded_queue(history, history.open(), vhost, queue, at, incarnation)
     messages: list[PastMessage] = []
     kept_bytes = 0
     for views in batched(islice(found.messages(), first, first + count), READ_AT_ONCE):
@@ -117,24 +121,24 @@ def queue_at(
 
 
 def messages_at(history: History, vhost: str, queue: str, at: At, incarnation: int) -> "tuple[array[int], array[int]]":
-    """Ids and sizes of all its messages, in the same order. Raises as `queue_at`."""
+    """Ids and sizes of all messages of the queue at a moment, in the order of `queue_at`. Raises as that."""
     ids, sizes = array("q"), array("q")
-    for view in queue_then(history, history.open(), vhost, queue, at, incarnation)[2].messages():
+    for view in folded_queue(history, history.open(), vhost, queue, at, incarnation)[2].messages():
         ids.append(view.message_id)
         sizes.append(view.size)
     return ids, sizes
 
 
 def log_of(reader: HistoryReader, vhost: str, queue: str) -> HistoryPartition:
-    """The partition that the queue is in."""
+    """The log of the partition that the queue is in."""
     return reader.queues[partition_of(vhost, queue, len(reader.queues))]
 
 
-def queue_then(
+def folded_queue(
     history: History, reader: HistoryReader, vhost: str, queue: str, at: At, incarnation: int | None
 ) -> tuple[HistoryPartition, Machine, Queue]:
-    """The queue as it was, with the machine that stands there and the log of its partition. Only if it was this
-    `incarnation` (a queue id) then, unless that is None. Raises as `queue_at`."""
+    """The queue at a moment, with its partition's log and the machine at that moment. `incarnation`: a queue id;
+    another incarnation of the queue is not found (None: any is). Raises as `queue_at`."""
     log = log_of(reader, vhost, queue)
     if at.time_ms is not None:
         require_in_history([reader.metadata, *reader.queues], at.time_ms)
@@ -150,9 +154,9 @@ def queue_then(
 
 
 def published_at(log: HistoryPartition, message_ids: Iterable[int]) -> Iterator[tuple[int, tuple[int, Published]]]:
-    """(id, (timestamp, event)) of each message, in the order of the log."""
+    """Yield (id, (timestamp, event)) of each message, in the order of the log. OutsideHistory."""
     wanted = sorted(message_ids)
-    if wanted and wanted[0] < log.start_offset:  # a snapshot may know of it
+    if wanted and wanted[0] < log.start_offset:  # a snapshot may name it
         raise OutsideHistory(f"{log.name}: message {wanted[0]} is no longer kept")
     decoder = decoder_for(log)
     at = 0
@@ -171,7 +175,7 @@ def published_at(log: HistoryPartition, message_ids: Iterable[int]) -> Iterator[
 
 
 def neighbourhoods(offsets: list[int]) -> Iterator[tuple[int, int]]:
-    """Ascending offsets as ranges (first, end) of neighbours."""
+    """Ascending offsets as ranges (first, end) of near ones."""
     first: int | None = None
     last = 0
     for offset in offsets:

@@ -1,5 +1,5 @@
-"""One consumer that reads, and what it needs around it. Who reads what: stream_consumers.py (streams),
-history_consumers.py."""
+"""Base class of consumers that read and take nothing out of a queue: of streams (stream_consumers.py), and of the past
+(history_consumers.py)."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from rewindmq.engine.rewind.arguments import Filter, filter_of
 from rewindmq.engine.runtime.memory import MemoryAccount
-from rewindmq.engine.runtime.partition import Consumer, Partition
+from rewindmq.engine.runtime.partition import DeliveryTarget, Partition
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.amqp.properties import around
@@ -17,26 +17,27 @@ from rewindmq.schemas.events import Argument, Published
 
 T = TypeVar("T")
 
-SHARE, SHARE_BYTES = 64, 1_048_576
+SHARE, SHARE_BYTES = 64, 1_048_576  # messages that a reader delivers in one step, and bytes of their bodies
 OFFSET = b"x-stream-offset"
 
 
-class ReadingConsumer(Consumer, Protocol):
-    """What a reader needs of its consumer (rewindmq.engine.amqp.consumer implements it)."""
+class ReadingConsumer(DeliveryTarget, Protocol):
+    """The consumer of a reader (rewindmq.engine.amqp.consumer implements it)."""
 
-    reader: "Reader | None"  # told of what is settled: `credited`
+    def reads_by(self, reader: "Reader") -> None:
+        """The consumer's deliveries come from this reader. `credited` tells the reader which are settled."""
 
     @property
     def congested(self) -> bool:
-        """The client's socket takes no more for now."""
+        """Whether the client's socket takes no more for now."""
 
     def when_relieved(self, callback: Callable[[], None]) -> None:
-        """Call back once it is not congested any more."""
+        """Call back once the socket takes more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a client said with basic.consume, and the id that it was given."""
+    """A basic.consume, and the consumer id that the broker gave it."""
 
     session: Session
     channel: int
@@ -50,26 +51,26 @@ class Asked:
     arguments: tuple[Argument, ...]
 
 
-class Line(Protocol):
-    """Where readers stand (rewindmq.engine.rewind.stream_consumers.Readings)."""
+class ReaderQueue(Protocol):
+    """The queue in which readers take turns (rewindmq.engine.rewind.stream_consumers.Readings)."""
 
     memory: MemoryAccount
 
     def ready(self, reader: "Reader") -> None:
-        """It may have something to do."""
+        """The reader may have something to do."""
 
     def later(self, reader: "Reader") -> None:
-        """There is no memory for what it would read: it is asked again in a while."""
+        """There is no memory for what the reader would read: call `ready` in a while."""
 
     def when_done(self, future: "Future[T]", callback: Callable[[T | None], None]) -> None:
-        """Call back in the loop with what a thread has done; None when it failed, which is then logged."""
+        """Call back in the loop with a thread's result. None: the thread failed, which is logged."""
 
 
 class Reader(ABC):
-    """One consumer that reads. `step` is called when it has credit, and may be called again at any time."""
+    """A consumer that reads. `step` is called when it has credit, and may be called again at any time."""
 
-    def __init__(self, line: "Line", partition: Partition, queue: Queue, asked: Asked) -> None:
-        self.line = line
+    def __init__(self, turns: ReaderQueue, partition: Partition, queue: Queue, asked: Asked) -> None:
+        self.turns = turns
         self.partition = partition
         self.queue = queue
         self.session = asked.session
@@ -77,45 +78,47 @@ class Reader(ABC):
         self.consumer = asked.consumer
         self.credit = asked.prefetch
         self.filter: Filter | None = filter_of(asked.arguments)
-        self.in_line = False
+        self.in_queue = False  # for its turn
         self.resting = False  # until its client's socket takes more
         self._properties: bytes | None = None
         self._around = (b"", b"")
-        asked.consumer.reader = self
+        asked.consumer.reads_by(self)
 
     @property
     def over(self) -> bool:
-        """Its consumer is gone: cancelled, or with its channel."""
+        """Whether its consumer is gone: cancelled, or with its channel."""
         return self.partition.consumers.get(self.consumer_id) is not self.consumer
 
     def credited(self, count: int) -> None:
-        """So many deliveries were settled."""
+        """So many deliveries were settled: go on."""
         self.credit += count
-        self.line.ready(self)
+        self.turns.ready(self)
 
     @abstractmethod
     def step(self) -> bool:
-        """Deliver a share. True: there is more to do at once. False: nothing more until there is credit, or news."""
+        """Deliver a share. True: there is more to do at once. False: there is nothing more until credit or news
+        come."""
 
     @abstractmethod
     def has_news(self) -> bool:
-        """Something came that it may read. Asked while it waits."""
+        """Whether something came that it may read. Asked while it waits."""
 
     def has_something(self) -> bool:
-        """While it waits: to read, or to end."""
+        """Whether it has to read or to end. Asked while it waits."""
         return self.over or self.queue.gone or (self.credit > 0 and not self.resting and self.has_news())
 
     def rest(self) -> None:
-        """Nothing is read for a client that takes no more."""
+        """Read nothing until the client's socket takes more."""
         if not self.resting:
             self.resting = True
             self.consumer.when_relieved(self._rested)
 
     def _rested(self) -> None:
         self.resting = False
-        self.line.ready(self)
+        self.turns.ready(self)
 
     def deliver(self, message_id: int, message: Published, offset: int) -> None:
+        """Deliver a message with the header x-stream-offset."""
         self.credit -= 1
         if message.properties != self._properties:  # often they are those of the message before
             self._properties = message.properties
@@ -136,10 +139,10 @@ class Reader(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """It reads no more."""
+        """Stop: it reads no more."""
 
     def end(self) -> None:
-        """There is nothing more to read: basic.cancel."""
+        """Cancel the consumer: there is nothing more to read."""
         self.close()
         self.partition.detach(self.consumer_id)
         self.session.forget(self.partition, self.consumer_id)

@@ -1,13 +1,15 @@
-"""Bring messages back: a queue as it was, what a purge or a deletion took, or messages by their ids.
+"""Restorations: a queue as it was, the messages that a purge or a deletion took, or messages by their ids.
 
-    plan = await past.ask(Wish(history, "/", "orders", At(time_ms=...), LOST), user)     # in the past's process
-    done = await restore(broker, session, history, plan, "orders", name)                     # publishes in the broker
+    plan = await workers.ask(RestoreRequest(history, "/", "orders", At(time_ms=...), LOST), user)     # in a worker
+    result = await restore(broker, session, workers, history, plan, "orders", name)                   # in the broker
 
-A restored message is a `Published` with an origin (reason `restored`): a new message behind those in the queue, in the
-order in which they were, with its routing key, properties and body, its delivery count, and the time that it had left.
-The history says by it who brought what back. The fold takes each message once under a restoration's name, so a
-restoration may be repeated, and one that was cut short is finished by asking again: a deleted queue is declared, then
-bound, then filled, and each step is durable before the next.
+A restored message is a `Published` with an origin (reason `restored`). It is a new message behind those in the queue,
+in the old order, with its old routing key, properties, body and delivery count, and the time that it had left. With
+the origin the history says who brought what back.
+
+The fold takes each message once under a restoration's name. So a restoration may be repeated, and one that was cut
+short is finished by a repetition: a deleted queue is declared, then bound, then filled, and each step is durable before
+the next.
 """
 
 import asyncio
@@ -19,9 +21,9 @@ from typing import TYPE_CHECKING
 from rewindmq.engine.errors import NotFound
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import History, HistoryPartition
-from rewindmq.engine.rewind.bindings_at import Lost, bind_again, bindings_then, missing
-from rewindmq.engine.rewind.queue_at import NoSuchQueue, log_of, published_at, queue_then
-from rewindmq.engine.rewind.worker import PastProcess
+from rewindmq.engine.rewind.bindings_at import LostBinding, bind_again, bindings_at, missing
+from rewindmq.engine.rewind.queue_at import NoSuchQueue, folded_queue, log_of, published_at
+from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.projections.machine.data.effects import (
     ACKED,
     DELETED,
@@ -38,12 +40,11 @@ from rewindmq.projections.machine.data.effects import (
     endings,
 )
 from rewindmq.projections.machine.machine import Machine, NewerHistory
-from rewindmq.projections.replay import blocks_of, decoder_for, replay
+from rewindmq.projections.replay import decoder_for, drive, groups_of
 from rewindmq.projections.rewind import At, OutsideHistory, RewindError, format_time
 from rewindmq.projections.rules.internal_queues import is_hidden
-from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.codec import UndecodableRecord
-from rewindmq.schemas.events import Argument, Bound, Origin, Published, Purged, QueueDeleted, Route
+from rewindmq.schemas.events import Actor, Argument, Bound, Event, Origin, Published, Purged, QueueDeleted, Route
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker, Partition, Session
@@ -54,7 +55,7 @@ THERE = ("ready", "unacked")
 FATES = (*LOST, *CONSUMED, *THERE)
 
 UNDONE: dict[str, type[Purged | QueueDeleted]] = {"purge": Purged, "delete": QueueDeleted}
-UNDONE_FATES = {"purge": (PURGED,), "delete": (DELETED,)}  # not what consumers held and rejected after a purge
+UNDONE_FATES = {"purge": (PURGED,), "delete": (DELETED,)}  # without messages that consumers held and rejected later
 
 NO_INCARNATION = -1
 PAGE_MESSAGES = 500
@@ -62,8 +63,8 @@ PAGE_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A message that is to come back, as it was then. `left_ms`: until it would have expired; None: never."""
+class RestoredMessage:
+    """A message that is to come back, as it was then. `left_ms`: the time until it would have expired; None: never."""
 
     message_id: int
     size: int
@@ -74,9 +75,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What would come back, in order. `declared`: the queue as it was (type, durable, auto-delete, arguments), and its
-    `bindings`. `fates`: of all that was in it then, what became of them since. Of messages that were named, nothing of
-    that is known."""
+    """The messages that would come back, in order. `declared`: the queue as it was (type, durable, auto-delete,
+    arguments), and its `bindings`. `fates`: how many of all messages that were in it met which fate since. A plan for
+    messages by their ids has none of these three."""
 
     vhost: str
     queue: str
@@ -85,35 +86,40 @@ class Plan:
     offset: int
     time_ms: int
     declared: tuple[str, bool, bool, tuple[Argument, ...]] | None
-    wanted: tuple[Wanted, ...]
+    messages: tuple[RestoredMessage, ...]
     fates: dict[str, int]
     bindings: tuple[Bound, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class NoPlan:
-    """Why there is none, for people. `missing`: there was no such queue or event; else the request makes no sense."""
+    """The reason why there is no plan, for people. `missing`: there was no such queue or event; else the request makes
+    no sense."""
 
     reason: str
     missing: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoreResult:
+    """Numbers of messages by outcome; whether the queue was declared; the bindings that were made, and those that were
+    not."""
+
     restored: int
     duplicates: int
     refused: int
     declared: bool
     bound: list[Bound]
-    lost: list[Lost]
+    lost: list[LostBinding]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """Of what was in the queue at a moment, the messages of which one of `fates` has become since; only those among
-    `ids`, if there are any. Instead of a moment `undo`: that before the last purge or delete. With neither, the
-    messages that `ids` names, whenever they were there and whatever became of them, as they were published. Asked in
-    the past's process."""
+class RestoreRequest:
+    """A question to a worker: which messages are to come back?
+
+    With a moment `at`: the messages that were in the queue then and have met one of `fates` since; only those among
+    `ids`, if there are any. With `undo`: the same for the moment before the last purge or delete. With neither: the
+    messages that `ids` names, as they were published, with any fate."""
 
     history: History
     vhost: str
@@ -122,9 +128,10 @@ class Wish:
     undo: str
     fates: tuple[str, ...]
     ids: frozenset[int]
-    incarnation: int | None = None  # only of this queue id; None: of whatever bore the name then
+    incarnation: int | None = None  # a queue id; None: the queue that bore the name then
 
     def answer(self) -> Plan | NoPlan:
+        """Make the plan, in the worker."""
         try:
             return self._plan()
         except NoSuchQueue as error:
@@ -139,10 +146,10 @@ class Wish:
         at = self.at
         if at is None:
             at = At(offset=self._undone(log_of(reader, self.vhost, self.queue)))
-        log, machine, queue = queue_then(self.history, reader, self.vhost, self.queue, at, self.incarnation)
+        log, machine, queue = folded_queue(self.history, reader, self.vhost, self.queue, at, self.incarnation)
         offset, clock_ms, time_ms = machine.next_offset, machine.clock_ms, machine.log_ms  # before the fold goes on
         there = [
-            Wanted(
+            RestoredMessage(
                 view.message_id,
                 view.size,
                 view.delivery_count,
@@ -152,13 +159,13 @@ class Wish:
             for view in queue.messages()
         ]
         declared = (queue.type, queue.durable, queue.auto_delete, queue.arguments)
-        became = fates_since(machine, log, queue.queue_id, {wanted.message_id for wanted in there})
-        wanted = tuple(
+        became = fates_since(machine, log, queue.queue_id, {each.message_id for each in there})
+        messages = tuple(
             each
             for each in there
             if became[each.message_id] in self.fates and (not self.ids or each.message_id in self.ids)
         )
-        bindings = bindings_then(reader.metadata, log, self.vhost, self.queue, queue.queue_id, at)
+        bindings = bindings_at(reader.metadata, log, self.vhost, self.queue, queue.queue_id, at)
         return Plan(
             self.vhost,
             self.queue,
@@ -167,13 +174,13 @@ class Wish:
             offset,
             time_ms,
             declared,
-            wanted,
+            messages,
             dict(Counter(became[each.message_id] for each in there)),
             bindings,
         )
 
     def _named(self, log: HistoryPartition) -> Plan:
-        wanted = []
+        messages = []
         time_ms = 0
         start = max(log.start_offset, self.incarnation or 0)
         beyond = [each for each in self.ids if not start <= each < log.next_offset]
@@ -184,7 +191,7 @@ class Wish:
             if route.vhost != self.vhost or self.queue not in route.queues:
                 raise OutsideHistory(f"message {message_id} was not published to queue '{self.queue}'")
             time_ms = max(time_ms, published_ms)
-            wanted.append(Wanted(message_id, event.body_size, 0, False, event.expiration_ms))
+            messages.append(RestoredMessage(message_id, event.body_size, 0, False, event.expiration_ms))
         return Plan(
             self.vhost,
             self.queue,
@@ -193,17 +200,17 @@ class Wish:
             log.next_offset,
             time_ms,
             None,
-            tuple(wanted),
+            tuple(messages),
             {},
         )
 
     def _undone(self, log: HistoryPartition) -> int:
-        """The offset of the last event of that kind, in the life of the incarnation that is asked for."""
+        """The offset of the last purge or deletion of the requested incarnation. NoSuchQueue."""
         kind, found = UNDONE[self.undo], -1
         start = max(log.start_offset, self.incarnation or 0)
         decode = decoder_for(log).decode
-        for first, records, _ in blocks_of(log, start, None):
-            for offset, record in enumerate(records, first):
+        for offsets, records, _ in groups_of(log, start):
+            for offset, record in zip(offsets, records, strict=True):
                 if offset < start:
                     continue
                 try:
@@ -227,13 +234,15 @@ class Wish:
 
 
 def fates_since(machine: Machine, log: HistoryPartition, queue_id: int, ids: set[int]) -> dict[int, str]:
-    """What became of these messages of a queue, from where the machine stands to the end of the log."""
+    """The fates of these messages of a queue, from the machine's offset to the end of the log."""
     became: dict[int, str] = {}
-    blocks = blocks_of(log, machine.next_offset, None)
-    for _, _, _, _, effects in replay(machine, blocks, decoder_for(log), QuarantineReport()):
+
+    def after(_offset: int, _timestamp_ms: int, _actor: Actor, _event: Event, effects: list[Effect]) -> None:
         for queue, message_id, fate, _ in endings(effects):
             if queue.queue_id == queue_id and message_id in ids:
                 became[message_id] = fate
+
+    drive(machine, groups_of(log, machine.next_offset), decoder_for(log), after=after)
     left = machine.by_id.get(queue_id)
     held = {message_id for each in left.holders.values() for message_id in each.held} if left is not None else set()
     for message_id in ids - became.keys():
@@ -243,31 +252,33 @@ def fates_since(machine: Machine, log: HistoryPartition, queue_id: int, ids: set
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """The messages themselves, read from the log."""
+    """A question to a worker: the messages themselves, read from the log."""
 
     history: History
     partition: str
     ids: tuple[int, ...]
 
     def answer(self) -> dict[int, Published]:
+        """Read the messages, in the worker."""
         reader = self.history.open()
         log = next(each for each in reader.queues if each.name == self.partition)
         return {message_id: published for message_id, (_, published) in published_at(log, self.ids)}
 
 
 def name_of(plan: Plan) -> str:
-    """A restoration of the same moment has the same name; and of messages by their ids, whichever they are."""
+    """The name of a restoration, unless the client chooses one: the same for the same moment. All restorations of a
+    queue's messages by their ids share one name."""
     if plan.declared is None:
         return f"{plan.queue}, by id"
     return f"{plan.queue}@{format_time(plan.time_ms)}/{plan.offset}"
 
 
 async def restore(
-    broker: "Broker", session: "Session", past: PastProcess, history: History, plan: Plan, target: str, name: str
-) -> Restored:
-    """Publish what the plan wants into `target`, in the session's vhost. A target that is gone and is the queue itself
-    is declared and bound as it was; the broker's own queues are none. NotFound, AccessRefused, ResourceLocked as for
-    any declaration; ConnectionForced: the node was lost meanwhile; ProcessEnded."""
+    broker: "Broker", session: "Session", workers: WorkerPool, history: History, plan: Plan, target: str, name: str
+) -> RestoreResult:
+    """Publish the plan's messages into `target`, in the session's vhost. If the target is the queue itself and is gone,
+    it is declared and bound as it was. The broker's own queues are no targets. NotFound, AccessRefused, ResourceLocked
+    as for any declaration; ConnectionForced: the node was lost meanwhile; ProcessEnded."""
     broker.access.check(session.user, session.vhost, "write", "queue", target)
     declared = False
     if is_hidden(target):
@@ -283,8 +294,10 @@ async def restore(
     await until_durable(broker)
     partition = broker.partition_for(session.vhost, target)
     came: Counter[str] = Counter()
-    for number, page in pages(plan.wanted):
-        bodies = await past.ask(Bodies(history, plan.partition, tuple(each.message_id for each in page)), session.user)
+    for number, page in pages(plan.messages):
+        bodies = await workers.ask(
+            Bodies(history, plan.partition, tuple(each.message_id for each in page)), session.user
+        )
         events = [
             as_restored(plan, each, bodies[each.message_id], session.vhost, target, name, at)
             for at, each in enumerate(page, number)
@@ -292,12 +305,12 @@ async def restore(
         broker.check_open(session)
         came.update(await publish(broker, session, partition, events))
         broker.check_open(session)  # else they may not be in the queue
-    return Restored(came["restored"], came["duplicate"], came["refused"], declared, bound, lost)
+    return RestoreResult(came["restored"], came["duplicate"], came["refused"], declared, bound, lost)
 
 
 def to_bind(broker: "Broker", vhost: str, plan: Plan, target: str, name: str) -> tuple[Bound, ...]:
-    """The bindings that are made: all where the queue itself is gone. Where it is there again as it was declared, and
-    nothing came back under this name yet, the restoration was cut short before: those that are missing."""
+    """The bindings that a restoration makes. All of them if the queue itself is gone. The missing ones if the queue is
+    there again, declared as it was, and nothing came back under this name yet: then a restoration was cut short."""
     if (vhost, target) != (plan.vhost, plan.queue) or plan.declared is None:
         return ()
     queue = broker.queue(vhost, target)
@@ -312,14 +325,14 @@ def to_bind(broker: "Broker", vhost: str, plan: Plan, target: str, name: str) ->
 
 
 async def publish(broker: "Broker", session: "Session", partition: "Partition", events: list[Published]) -> list[str]:
-    """What became of each, when all are durable."""
+    """Publish, and return the outcome of each when all are durable."""
     answers = await asyncio.gather(*(partition.ask(session.actor, event) for event in events))
     await until_durable(broker)
     return [outcome(effects) for effects in answers]
 
 
 async def until_durable(broker: "Broker") -> None:
-    """Wait until all that was done so far is."""
+    """Wait until everything that was done so far is durable."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     broker.when_durable(lambda: None if done.done() else done.set_result(None))
     broker.end_of_turn()
@@ -327,17 +340,17 @@ async def until_durable(broker: "Broker") -> None:
 
 
 def outcome(effects: list[Effect]) -> str:
-    """Of a publish, by its effects (those of the deadlines that passed before it are of other messages)."""
+    """The outcome of a publish by its effects. (Effects of deadlines that passed before it are of other messages.)"""
     if any(isinstance(effect, Duplicate) for effect in effects):
         return "duplicate"
     return "refused" if any(isinstance(effect, Refuse) for effect in effects) else "restored"
 
 
-def pages(wanted: tuple[Wanted, ...]) -> Iterator[tuple[int, list[Wanted]]]:
-    """Pages of a size that memory bears, each with the number of its first."""
-    page: list[Wanted] = []
+def pages(messages: tuple[RestoredMessage, ...]) -> Iterator[tuple[int, list[RestoredMessage]]]:
+    """Pages of a size that memory bears, each with the number of its first message."""
+    page: list[RestoredMessage] = []
     begin = weight = 0
-    for number, each in enumerate(wanted):
+    for number, each in enumerate(messages):
         page.append(each)
         weight += each.size
         if len(page) >= PAGE_MESSAGES or weight >= PAGE_BYTES:
@@ -348,8 +361,9 @@ def pages(wanted: tuple[Wanted, ...]) -> Iterator[tuple[int, list[Wanted]]]:
 
 
 def as_restored(
-    plan: Plan, was: Wanted, published: Published, vhost: str, target: str, name: str, number: int
+    plan: Plan, was: RestoredMessage, published: Published, vhost: str, target: str, name: str, number: int
 ) -> Published:
+    """The publish that brings a message back."""
     origin = Origin(
         plan.vhost,
         plan.queue,

@@ -1,17 +1,19 @@
-"""Consumers that read: a stream, or the past of any queue (history_consumers.py). Nothing leaves a queue by that.
+"""Consumers of streams, and the turns that all readers take (a reader of the past: history_consumers.py). Readers take
+nothing out of a queue.
 
     basic.consume -> Readings.begin -> Reader, `credit` = its prefetch
     credit, or something new   -> ready(reader) -> step() in the loop's next turn -> deliveries with x-stream-offset
-    an ack, nack or reject     -> credited(): more may follow. It is not logged (all three do the same, as in
-                                  RabbitMQ's settle/5 of a stream)
+    an ack, nack or reject     -> credited(): more may follow. None of them is logged, and all three do the same, as in
+                                  RabbitMQ (settle/5 of a stream)
 
 Rules of this file
-- Only what is durable is read: the number under which a client remembers a message never comes to mean another.
-- Work is bounded: a reader takes at most SHARE messages and SHARE_BYTES, and all together ROUND messages, before the
-  loop goes on; who has more to do stands in line behind the others. Waiting costs nothing but a look at each landing.
-- So is memory: nothing is read for a client whose socket takes no more.
+- Only durable messages are read: the number under which a client remembers a message never comes to mean another one.
+- Work is bounded: a reader takes at most SHARE messages and SHARE_BYTES, and all readers together ROUND messages,
+  before the loop goes on. A reader with more to do queues behind the others. A reader that waits costs one look at each
+  commit.
+- Memory is bounded: nothing is read for a client whose socket takes no more.
 - A stream's reader is attached in the machine like any consumer, so it is listed at every node and cancelled when the
-  stream is deleted. Who reads the past is none of the queue's consumers: the history says PastRead, and no more.
+  stream is deleted. A reader of the past is not among the queue's consumers: the history has only the event PastRead.
 """
 
 import asyncio
@@ -26,8 +28,8 @@ from rewindmq.engine.errors import NotFound, PreconditionFailed, resource
 from rewindmq.engine.rewind.arguments import FIRST, LAST, NEXT, NUMBER, Start, check_reader, moment_of, start_of
 from rewindmq.engine.rewind.history_consumers import THREADS, LogSource, PastReader, moment_source
 from rewindmq.engine.rewind.queue_at import history_of
-from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES, Asked, Line, Reader
-from rewindmq.engine.rewind.worker import PastProcess
+from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES, Asked, Reader, ReaderQueue
+from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.sessions import Session
@@ -40,9 +42,9 @@ from rewindmq.schemas.events import ConsumerAttached, ConsumerCancelled, Event, 
 
 logger = logging.getLogger(__name__)
 
-MOST_OF_USER = 100  # readers of the past
-ROOM_SECONDS = 0.2  # between two looks whether there is memory again
-ROUND = 256  # messages of all readers together, in a turn of the loop
+MOST_OF_USER = 100  # readers of the past that one user may have
+ROOM_SECONDS = 0.2  # between two checks whether there is memory again
+ROUND = 256  # messages that all readers together deliver in a turn of the loop
 
 T = TypeVar("T")
 Attached = Callable[[Partition, Queue, int], None]
@@ -50,10 +52,10 @@ Ask = Callable[[Session, Partition, Event, Callable[[], None] | None], Awaitable
 
 
 class StreamReader(Reader):
-    """`number`: of the message to be read next."""
+    """A consumer of a stream. `number`: of the message that it reads next."""
 
-    def __init__(self, line: Line, partition: Partition, queue: Queue, asked: Asked, start: Start) -> None:
-        super().__init__(line, partition, queue, asked)
+    def __init__(self, turns: ReaderQueue, partition: Partition, queue: Queue, asked: Asked, start: Start) -> None:
+        super().__init__(turns, partition, queue, asked)
         first = first_number(queue)
         if start.kind == FIRST:
             self.number = first
@@ -67,10 +69,11 @@ class StreamReader(Reader):
             self.number = number_from(queue, start.value)
 
     def has_news(self) -> bool:
+        """Whether the next message is there, and durable."""
         return self._next_id() < self.partition.durable_offset
 
     def _next_id(self) -> int:
-        """Of the message to be read next; NEVER when it is still to come."""
+        """The id of the message to be read next; NEVER: it is still to come."""
         queue = self.queue
         if self.number >= queue.published:
             return NEVER
@@ -82,15 +85,17 @@ class StreamReader(Reader):
         return id_of(queue, self.number)
 
     def close(self) -> None:
-        """It holds on to nothing."""
+        """Nothing is open."""
 
     def end(self) -> None:
+        """Cancel the consumer, also in the history."""
         super().end()
         if not self.queue.gone:
             event = ConsumerCancelled(self.queue.vhost, self.queue.name, self.consumer_id)
             self.partition.append(self.session.actor, event)
 
     def step(self) -> bool:
+        """Deliver messages from the store."""
         queue, partition = self.queue, self.partition
         room = SHARE_BYTES
         for _ in range(SHARE):
@@ -111,8 +116,8 @@ class StreamReader(Reader):
 
 
 class Readings:
-    """All readers of a broker. `ask`: log an event for a session, and wait until it is folded. `check_open`: raises
-    when the session has ended meanwhile. `marks`: of the topology, as it goes on."""
+    """All readers of a broker, and the queue for their turns. `ask`: logs an event for a session, and waits until it is
+    folded. `check_open`: raises when the session has ended meanwhile. `marks`: the topology's, kept up to date."""
 
     def __init__(
         self,
@@ -122,7 +127,7 @@ class Readings:
         check_open: Callable[[Session], None],
         marks: Marks,
         memory: MemoryAccount,
-        past: PastProcess,
+        past: WorkerPool,
     ) -> None:
         self._past = past
         self._history = history_of(config)
@@ -133,23 +138,25 @@ class Readings:
         self._threads: ThreadPoolExecutor | None = None
         self._loop = asyncio.get_running_loop()
         self.memory = memory
-        self._line: deque[Reader] = deque()
-        self._waiting: dict[Reader, None] = {}
-        self._called = False
+        self._queue: deque[Reader] = deque()  # for a turn
+        self._waiting: dict[Reader, None] = {}  # for credit or news
+        self._scheduled = False
         self.closed = False
 
     def close(self) -> None:
+        """Close all readers."""
         self.closed = True
-        for reader in (*self._line, *self._waiting):
+        for reader in (*self._queue, *self._waiting):
             reader.close()
-        self._line.clear()
+        self._queue.clear()
         self._waiting.clear()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
         self._past.close()
 
     async def begin(self, partition: Partition, queue: Queue, asked: Asked, attached: Attached) -> None:
-        """`attached` is called when the consumer is there, before its first delivery."""
+        """Begin a consumer that reads. `attached` is called when it is there, before its first delivery. Raises
+        AmqpError."""
         check_reader(queue, asked.arguments, asked.no_ack, asked.prefetch, asked.global_prefetch)
         moment = moment_of(queue, asked.arguments, partition.machine.partition, self._marks)
         start = start_of(queue, asked.arguments, self._clock())
@@ -229,37 +236,42 @@ class Readings:
         self.ready(reader)
 
     def _check_readers(self, user: str) -> None:
-        """PreconditionFailed when the user reads as many pasts as a user may."""
-        readers = (*self._line, *self._waiting)
+        """Raise PreconditionFailed when the user has as many readers of the past as a user may have."""
+        readers = (*self._queue, *self._waiting)
         count = sum(isinstance(each, PastReader) and each.session.user == user and not each.over for each in readers)
         if count >= MOST_OF_USER:
             raise PreconditionFailed(f"user '{user}' has {count} consumers that read the past, which is the limit")
 
     def attach(self, partition: Partition, asked: Asked) -> None:
+        """Let the partition and the session know the consumer."""
         partition.attach(asked.consumer_id, asked.consumer)
         asked.session.note(asked.channel, partition, asked.consumer_id)
 
     def detach(self, partition: Partition, asked: Asked) -> None:
+        """Undo `attach`."""
         partition.detach(asked.consumer_id)
         asked.session.forget(partition, asked.consumer_id)
 
     # -- turns --------------------------------------------------------------------------------------------------------
 
     def ready(self, reader: Reader) -> None:
-        """It may have something to do."""
-        if reader.in_line or self.closed:
+        """Give the reader a turn: it may have something to do."""
+        if reader.in_queue or self.closed:
             return
         self._waiting.pop(reader, None)
-        reader.in_line = True
-        self._line.append(reader)
-        if not self._called:
-            self._called = True
+        reader.in_queue = True
+        self._queue.append(reader)
+        if not self._scheduled:
+            self._scheduled = True
             self._loop.call_soon(self._round)
 
     def later(self, reader: Reader) -> None:
+        """Give the reader a turn in a while: there may be memory then."""
         self._loop.call_later(ROOM_SECONDS, self.ready, reader)
 
     def when_done(self, future: "Future[T]", callback: Callable[[T | None], None]) -> None:
+        """Call back in the loop with a thread's result. None: the thread failed, which is logged."""
+
         def done(finished: "asyncio.Future[T]") -> None:
             if self.closed or finished.cancelled():
                 return
@@ -271,16 +283,16 @@ class Readings:
         asyncio.wrap_future(future, loop=self._loop).add_done_callback(done)
 
     def landed(self) -> None:
-        """More is durable, or a consumer has left: readers that wait for it go on, or end."""
+        """More is durable, or a consumer has left: readers that waited for it go on, or end."""
         if self._waiting:
             for reader in [each for each in self._waiting if each.has_something()]:
                 self.ready(reader)
 
     def _round(self) -> None:
-        self._called = False
-        for _ in range(min(len(self._line), ROUND // SHARE)):
-            reader = self._line.popleft()
-            reader.in_line = False
+        self._scheduled = False
+        for _ in range(min(len(self._queue), ROUND // SHARE)):
+            reader = self._queue.popleft()
+            reader.in_queue = False
             if reader.over:
                 reader.close()
                 continue
@@ -293,8 +305,8 @@ class Readings:
                 self.ready(reader)
             elif not reader.over:
                 self._waiting[reader] = None
-        if self._line and not self._called:
-            self._called = True
+        if self._queue and not self._scheduled:
+            self._scheduled = True
             self._loop.call_soon(self._round)
 
     def _step(self, reader: Reader) -> bool:

@@ -1,12 +1,14 @@
-"""The processes that fold history for whoever asks about the past: a long history must not take the broker's time.
+"""Worker processes for long questions, such as a fold of history or a large body in JSON: they must not take the
+broker's time.
 
-    answer = await past.ask(question, user)          # question.answer() is called over there
+    answer = await workers.ask(question, user)          # question.answer() is called in a worker
 
-- PROCESSES at most, begun when they are needed, each with one question at a time. Questions and answers go through a
-  pipe, so an answer that is a refusal is a value, too.
-- A user has one question under way; users that wait take turns. So no user waits for all the questions of another one.
-- A user has at most MOST_WAITING questions waiting (TooManyQuestions). A question whose asker is cancelled is given up,
-  with the process that works on it.
+- A pool has at most PROCESSES, started when they are needed, each with one question at a time. Questions and answers go
+  through a pipe, so a refusal is a value, too.
+- A user has one question under way, and users that wait take turns. So no user waits for all the questions of another
+  one.
+- A user has at most MOST_WAITING questions waiting (TooManyQuestions). If the asker is cancelled, its question is given
+  up, and the process that works on it is ended.
 """
 
 import asyncio
@@ -22,7 +24,7 @@ from typing import Generic, Protocol, TypeVar, cast
 from rewindmq.engine.logging_setup import log_to_stderr
 
 PROCESSES = 2
-MOST_WAITING = 8  # questions of a user, besides the one under way
+MOST_WAITING = 8  # questions of one user, besides the one under way
 
 logger = logging.getLogger(__name__)
 
@@ -31,20 +33,23 @@ T = TypeVar("T")
 
 
 class Question(Protocol[T_co]):
-    def answer(self) -> T_co: ...
+    """A question that can be pickled, with an answer that can be, too."""
+
+    def answer(self) -> T_co:
+        """Find the answer, in the worker. Must not raise."""
 
 
 class ProcessEnded(Exception):
-    """The process ended over the question (it was closed, or killed): ask again."""
+    """The worker ended before it answered (it was closed, or killed): ask again."""
 
 
 class TooManyQuestions(Exception):
-    """So many questions of this user wait already; the text says so, for people."""
+    """Too many questions of this user wait already. The text says so, for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
-    """`defect`: what `answer` raised, which it must not."""
+    """An answer on its way through the pipe. `defect`: what `answer` raised, which it must not."""
 
     value: T | None
     defect: str | None
@@ -53,16 +58,19 @@ class Answer(Generic[T]):
 Running = tuple[SpawnProcess, Connection]
 
 
-class PastProcess:
+class WorkerPool:
+    """The processes, and the questions that wait for one."""
+
     def __init__(self) -> None:
         self._idle: list[Running] = []
-        self._asked: set[SpawnProcess] = set()
-        self._places = PROCESSES
+        self._busy: set[SpawnProcess] = set()
+        self._free = PROCESSES
         self._under_way: set[str] = set()  # users
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by user; the user whose turn is next comes first
 
     async def ask(self, question: Question[T], user: str) -> T:
-        """ProcessEnded; TooManyQuestions; RuntimeError for a defect of ours: the process lives on."""
+        """Have a worker answer the question. ProcessEnded; TooManyQuestions; RuntimeError for a defect of ours: the
+        process lives on."""
         await self._turn(user)
         try:
             found = await self._answered(question)
@@ -91,21 +99,21 @@ class PastProcess:
             raise
 
     def _leave(self, user: str) -> None:
-        """A place is free, and the other users come before this one."""
+        """A process is free. The other users come before this one."""
         self._under_way.discard(user)
-        self._places += 1
+        self._free += 1
         if user in self._waiting:
             self._waiting[user] = self._waiting.pop(user)
         self._next()
 
     def _next(self) -> None:
-        """Give the free places to the users whose turn it is."""
+        """Give the free processes to the users whose turn it is."""
         for user in list(self._waiting):
             line = self._waiting[user]
             while line and line[0].cancelled():  # its asker was cancelled, and has not run since
                 line.popleft()
-            if line and self._places and user not in self._under_way:
-                self._places -= 1
+            if line and self._free and user not in self._under_way:
+                self._free -= 1
                 self._under_way.add(user)
                 line.popleft().set_result(None)
             if not line:
@@ -114,7 +122,7 @@ class PastProcess:
     async def _answered(self, question: Question[T]) -> Answer[T]:
         running = self._idle.pop() if self._idle else _started()
         process, connection = running
-        self._asked.add(process)
+        self._busy.add(process)
         try:
             found = await asyncio.to_thread(_ask, connection, question)
         except (EOFError, OSError):
@@ -124,19 +132,19 @@ class PastProcess:
             _end(process)
             raise
         finally:
-            self._asked.discard(process)
+            self._busy.discard(process)
         self._idle.append(running)
         return found
 
     def close(self) -> None:
-        """What is being read is given up."""
-        for process in (*self._asked, *(process for process, _ in self._idle)):
+        """End all workers. What they are working on is given up."""
+        for process in (*self._busy, *(process for process, _ in self._idle)):
             _end(process)
         self._idle.clear()
 
 
 def _end(process: SpawnProcess) -> None:
-    """Who waits for its answer learns that there is none, and lets the pipe go."""
+    """End a process. The thread that waits for its answer sees the end of the pipe, and closes it."""
     process.terminate()
     process.join()
 
@@ -146,7 +154,7 @@ def _started() -> Running:
     ours, theirs = spawn.Pipe()
     process = spawn.Process(target=answer_questions, args=(theirs,), name="past", daemon=True)
     process.start()
-    theirs.close()  # so that its end is seen here
+    theirs.close()  # else this process would not see the end of the pipe
     return process, ours
 
 
@@ -156,8 +164,8 @@ def _ask(connection: Connection, question: Question[T]) -> Answer[T]:
 
 
 def answer_questions(connection: Connection) -> None:
-    """In the reading process, as long as the broker lives. Ctrl-C goes to the whole process group; the broker ends its
-    reader."""
+    """The worker's main function: answer questions as long as the broker lives. Ctrl-C goes to the whole process group,
+    so it is ignored here: the broker ends its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     log_to_stderr("warning")
     while True:

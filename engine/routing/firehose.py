@@ -7,7 +7,7 @@ amq.rabbitmq.trace (rabbit_trace.erl of RabbitMQ 3.13).
 
 Rules of this file
 - It is off when a node starts, it is the node's own, and it costs nothing while it is off: publishes take the long way
-  only in a vhost that is traced (publishing.py), and the consumers of such a vhost are wrapped (`Tapped`).
+  only in a vhost that is traced (basic_publish.py), and the consumers of such a vhost are wrapped (`Tapped`).
 - Copies are messages like others: they are in the log, and limits of their queues hold. They are transient, and are not
   traced themselves.
 - The body of a copy stays encrypted under its subject's key, so an erasure covers it too.
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from rewindmq.engine.config import Config
 from rewindmq.engine.routing.router import Router
-from rewindmq.engine.runtime.partition import Consumer, Partition
+from rewindmq.engine.runtime.partition import DeliveryTarget, Partition
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.topology.topology import TRACE_EXCHANGE
@@ -77,7 +77,7 @@ class Firehose:
                     if consumer is not None:
                         partition.attach(consumer_id, self.tapped(session, channel, consumer))
 
-    def tapped(self, session: Session, channel: int, consumer: Consumer) -> Consumer:
+    def tapped(self, session: Session, channel: int, consumer: DeliveryTarget) -> DeliveryTarget:
         """The consumer as a partition is to know it: wrapped in a vhost that is traced, else itself."""
         if isinstance(consumer, Tapped):
             consumer = consumer.consumer
@@ -169,10 +169,10 @@ class Firehose:
 
 
 class Tapped:
-    """A consumer, or a holder of basic.get, whose deliveries are copied. A `Consumer` of
+    """A consumer, or a holder of basic.get, whose deliveries are copied. A `DeliveryTarget` of
     rewindmq.engine.runtime.partition."""
 
-    def __init__(self, firehose: Firehose, session: Session, channel: int, consumer: Consumer) -> None:
+    def __init__(self, firehose: Firehose, session: Session, channel: int, consumer: DeliveryTarget) -> None:
         self.firehose = firehose
         self.session = session
         self.channel = channel

@@ -109,7 +109,7 @@ class Tally:
         yield from zip(SIZES, self.sizes, strict=True)
         yield SIZES_SUM, self.bytes
 
-    def settle(self, counters: dict[str, int]) -> None:
+    def merge_into(self, counters: dict[str, int]) -> None:
         """The channel is closed: what it counted moves to the broker's counters."""
         for name, value in self.named():
             if value:

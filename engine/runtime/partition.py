@@ -55,8 +55,8 @@ NOBODY = Served()  # of no queue
 PREPARE_EVENTS = 10_000  # a batch for RocksDB after so many events, or when the projector holds much
 
 
-class Consumer(Protocol):
-    """What a partition needs of a consumer (rewindmq.engine.amqp.channel implements it)."""
+class DeliveryTarget(Protocol):
+    """A consumer or a basic.get, as a partition calls it (rewindmq.engine.amqp.consumer implements it)."""
 
     def deliver(
         self,
@@ -97,9 +97,9 @@ class Confirms(Protocol):
 
 
 class Decryption(Protocol):
-    """What opens encrypted bodies (engine/erasure/encryption.py)."""
+    """Decrypts bodies (engine/erasure/encryption.py)."""
 
-    def opened(self, message: Published) -> Published: ...
+    def decrypt(self, message: Published) -> Published: ...
 
 
 class Surroundings(Protocol):
@@ -152,7 +152,7 @@ class Partition(ABC):
         self.encoder = encoder
         self.effects = []
         self.fresh: dict[int, Published] = {}
-        self.consumers: dict[int, Consumer] = {}
+        self.consumers: dict[int, DeliveryTarget] = {}
         self.refused: set[int] = set()  # offsets of publishes that a queue would not take, until they are settled
         self.quarantined: dict[str, int] = {}  # by event type
         self.served: dict[Queue, Served] = {}  # what was delivered of each
@@ -275,7 +275,7 @@ class Partition(ABC):
         """`confirms.confirm(sequence, refused)` once what has this mark is folded, and its effects are carried out: of
         messages whose confirm need not wait for the disk."""
 
-    def attach(self, consumer_id: int, consumer: Consumer) -> None:
+    def attach(self, consumer_id: int, consumer: DeliveryTarget) -> None:
         """Deliveries for this id go to `consumer` (also the holder ids of basic.get)."""
         self.consumers[consumer_id] = consumer
 
@@ -484,12 +484,12 @@ class Partition(ABC):
             return block.records[offset - block.first_offset]
         return None
 
-    def opened(self, message: Published) -> Published:
+    def decrypted(self, message: Published) -> Published:
         """As a client gets it: what is encrypted is decrypted, or comes without its body
         (engine/erasure/encryption.py)."""
         if message.encryption is None:
             return message
-        return self._surroundings.subjects.opened(message)
+        return self._surroundings.subjects.decrypt(message)
 
     def _note_quarantine(self, effect: Quarantine) -> None:
         self.projector.quarantined(effect.offset, effect.event_type, effect.reason)

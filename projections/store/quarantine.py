@@ -7,9 +7,12 @@ without being read.
 """
 
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
+
+from rewindmq.projections.machine.data.effects import Effect, Quarantine
+from rewindmq.schemas.events import Actor, Event
 
 LISTED = 10_000
 # A reason may quote names, and a name in a record from anywhere may be of any length.
@@ -64,6 +67,22 @@ class QuarantineReport:
             del entries[:-LISTED]
         self.count += 1
         self._unwritten += 1
+
+    def note(self, effects: Iterable[Effect]) -> None:
+        """Note the events that a fold quarantined, out of all its effects."""
+        for effect in effects:
+            if type(effect) is Quarantine:
+                self.add(effect.offset, effect.event_type, effect.reason)
+
+    def see(self, _offset: int, _timestamp_ms: int, _actor: Actor, _event: Event, effects: list[Effect]) -> None:
+        """Note the event that a fold has just applied, if the fold quarantined it (`replay.After`)."""
+        for effect in effects:
+            if type(effect) is Quarantine:
+                self.add(effect.offset, effect.event_type, effect.reason)
+
+    def note_undecodable(self, offset: int, reason: str) -> None:
+        """Note a record that cannot be decoded."""
+        self.add(offset, "", reason)
 
     def newest(self, most: int = LISTED) -> list[Quarantined]:
         """The newest records, by ascending offset."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Self
 
 import rewindmq
-from rewindmq.projections.replay import PartitionLog, blocks_of, decoder_for
+from rewindmq.projections.replay import PartitionLog, decoder_for, groups_of
 from rewindmq.projections.versions.worker import FOLD, HEAD, OWN_TIME, STAND, TELL
 from rewindmq.schemas.codec import UndecodableRecord
 
@@ -185,6 +185,6 @@ def _difference(
 
 
 def _records(log: PartitionLog) -> Iterator[tuple[int, int | None, bytes]]:
-    for first, records, times in blocks_of(log, log.start_offset, log.next_offset):
-        for index, record in enumerate(records):
-            yield first + index, None if times is None else times[index], record
+    for offsets, records, times in groups_of(log, log.start_offset, log.next_offset):
+        for index, offset in enumerate(offsets):
+            yield offset, None if times is None else times[index], records[index]

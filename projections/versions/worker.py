@@ -1,8 +1,8 @@
 """Runs the fold as a process of its own, so that it can be another version's (compare.py asks it).
 
 It is run as a file, with the version's directory in PYTHONPATH: the machine and the decoder are imported from there,
-and nothing else of RewindMQ. Requests come on stdin, in network order. FOLD has no answer; the others are answered with
-one line each:
+and nothing else of RewindMQ. So this file has a fold loop of its own: `drive` of projections/replay.py is only in this
+version. Requests come on stdin, in network order. FOLD has no answer; the others are answered with one line each:
 
     FOLD    offset (8 bytes), milliseconds (8; -1: the envelope's own), length (4), record
     STAND   a digest of the state, and a digest of all effects since the beginning

@@ -1,4 +1,4 @@
-"""What the AMQP codec raises. The broker turns each into a reply code (engine/errors.py `refusal`)."""
+"""The errors of the AMQP codec. The broker turns each into a reply code (engine/errors.py `refusal`)."""
 
 
 class PropertyError(ValueError):

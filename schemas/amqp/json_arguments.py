@@ -1,6 +1,7 @@
-"""AMQP declaration arguments as JSON, and back, by RabbitMQ's rules for its HTTP API: whole numbers become `long`,
-other numbers `double`, strings `longstr`, lists `array`, objects `table`. JSON cannot tell AMQP's types, so answers
-carry them beside the arguments (`argument_types`, ours): `list_queues` prints them as rabbitmqctl does (S-164).
+"""Arguments of AMQP declarations as JSON, and back, by RabbitMQ's rules for its HTTP API: whole numbers become `long`,
+other numbers `double`, strings `longstr`, lists `array`, objects `table`. JSON cannot tell AMQP's types apart, so
+answers have them beside the arguments (`argument_types`, our addition). `list_queues` prints them as rabbitmqctl does
+(S-164).
 
 History keeps nested tables and arrays as JSON text (rewindmq.schemas.events.ArgumentValue).
 """
@@ -13,11 +14,11 @@ from rewindmq.schemas.events import Argument, ArgumentValue
 from rewindmq.schemas.json_values import Json
 
 MAX_ARGUMENTS = 1_024  # of a declaration
-MAX_BYTES = 131_072  # of all together: over AMQP they come in one frame
+MAX_BYTES = 131_072  # of all arguments together: over AMQP they come in one frame
 
 
 def arguments_from(table: Json) -> tuple[Argument, ...]:
-    """The `arguments` of a request or of a definition. Unacceptable."""
+    """The arguments in a request or a definition. Unacceptable: they are no arguments, or too many."""
     if table is None or table == []:
         return ()
     if not isinstance(table, dict):
@@ -55,6 +56,7 @@ def table_of(arguments: tuple[Argument, ...]) -> dict[str, Json]:
 
 
 def types_of(arguments: tuple[Argument, ...]) -> dict[str, str]:
+    """Name -> RabbitMQ's name of the argument's type."""
     return {argument.name: argument.type for argument in arguments}
 
 
@@ -68,7 +70,7 @@ def _json(value: ArgumentValue, type_name: str) -> Json:
 
 
 def text_of(value: bytes) -> str:
-    """Bytes as text: as they are when they are UTF-8, else in base64."""
+    """Bytes as text: UTF-8 as it is, other bytes in base64."""
     try:
         return value.decode()
     except UnicodeDecodeError:

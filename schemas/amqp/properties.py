@@ -1,15 +1,15 @@
-"""A message's properties as raw bytes, as they stand in a content header (AMQP 0-9-1, 4.2.6.1) and in the log: what a
-publish decides by is parsed out, the rest travels untouched.
+"""A message's properties, as they stand in a content header (AMQP 0-9-1, 4.2.6.1) and in the log. The few that decide
+something are parsed. The bytes travel untouched.
 
     flags, 2 bytes (the two lowest are never set) | the values of the flagged properties, in the order of LAYOUT
 
-Equal bytes mean equal properties, so a channel keeps what it parsed (`Parsed`, bounded) and most publishes cost one
-dictionary look-up. The bytes of `Parsed` are shared by all messages that have them.
+Equal bytes mean equal properties, so a channel remembers what it has parsed, and most publishes cost one dictionary
+look-up. Messages with the same properties share the bytes in `Parsed`.
 
-    parse       judges what a client publishes, and reads what decides something
-    problem     judges what a service appended to the log itself
-    split/join  by flag bit, each value as it stands there
-    values      by name, for people and for programs
+    parse       judges the properties of a client's publish, and reads those that decide something
+    problem     judges the properties of a record that a service appended to the log itself
+    split/join  take properties apart by flag bit, each value as it stands there, and put them together
+    values      the properties by name, for people and for programs
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.errors import Malformed, Unacceptable
 
 MAX_EXPIRY_MS = 315_360_000_000  # ten years (S-036)
-# What a consumer with the usual frame size (131,072) can be sent: one header frame, without its own 8 and 12 bytes.
+# A header frame of the usual frame size (131,072), without its own 8 and 12 bytes: a consumer can be sent no more.
 MAX_PROPERTIES_BYTES = 131_052
 
 SHORT, TABLE, OCTET, TIMESTAMP = range(4)
@@ -64,8 +64,8 @@ WIDTHS = {OCTET: 1, TIMESTAMP: 8}
 
 
 class Parsed:
-    """Properties that decide something. `headers`: where the headers table's entries lie in `raw` (-1: none).
-    `reply_to_at`: the same for `reply_to`."""
+    """The properties that decide something. `headers`: position of the headers table's entries in `raw` (-1: none).
+    `reply_to_at`: position of `reply_to`."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
@@ -78,10 +78,9 @@ class Parsed:
         self.headers = -1
         self.headers_end = -1
         self.sender_selected = False  # CC or BCC among the headers
-        self.subject: str | None = None  # under whose key the body is to be encrypted (engine/erasure/encryption.py)
-        self.by_hand = False  # one of these two: not for the short way
 
     def header_table(self) -> bytes:
+        """The entries of the headers table."""
         return self.raw[self.headers : self.headers_end] if self.headers >= 0 else b""
 
 
@@ -90,14 +89,13 @@ class Parsed:
 
 @lru_cache(maxsize=1024)
 def _flagged(flags: int) -> tuple[tuple[int, int], ...]:
-    """(flag bit, kind) of the properties that are there."""
+    """(flag bit, kind) of the properties that the flags name."""
     return tuple((bit, kind) for bit, _, kind in LAYOUT if flags >> bit & 1)
 
 
 def walk(raw: bytes) -> tuple[list[tuple[int, int, int]], int]:
-    """The properties that are there as (flag bit, where its value begins, where it ends), the value without its length;
-    and where the last one ends, which is len(raw) if the bytes are properties. Values that end behind the bytes are
-    left out. An end of 0: there are unknown flags."""
+    """Find the values: (flag bit, start, end) of each, without its length, and the end of the last one. That end is
+    len(raw) if the bytes are properties; 0: there are unknown flags. A value that ends behind the bytes is left out."""
     size = len(raw)
     found: list[tuple[int, int, int]] = []
     if size < 2:
@@ -123,7 +121,7 @@ def walk(raw: bytes) -> tuple[list[tuple[int, int, int]], int]:
 
 
 def require_whole(raw: bytes, end: int) -> None:
-    """Malformed unless `walk` came to the end of the bytes."""
+    """Raise Malformed unless `walk` came to the end of the bytes."""
     if end == len(raw):
         return
     if end == 0:
@@ -132,11 +130,11 @@ def require_whole(raw: bytes, end: int) -> None:
 
 
 def problem(raw: bytes) -> str:
-    """What is wrong with properties that a service appended to the log itself, for people; empty: nothing.
+    """The fault in properties that a service appended to the log itself, in words for people; "": they have none.
 
-    The channel of a client judges what the client publishes. Records that services append come through no channel, and
-    a consumer that is sent something else loses its connection, again and again, as the message goes back to its queue
-    each time."""
+    A channel judges the properties that its client publishes. Records that services append come through no channel. A
+    consumer that is sent damaged properties loses its connection, again and again, as the message goes back to its
+    queue each time."""
     size = len(raw)
     if size < 2 or size > MAX_PROPERTIES_BYTES:
         return f"{size} bytes of properties; they are 2 to {MAX_PROPERTIES_BYTES}"
@@ -155,15 +153,15 @@ def problem(raw: bytes) -> str:
 
 
 def parse(raw: bytes) -> Parsed:
-    """Malformed when the bytes are no properties; Unacceptable for an expiration that is not a number of milliseconds
-    (S-043)."""
+    """Read the properties that decide something. Malformed: the bytes are no properties. Unacceptable: the expiration
+    is no number of milliseconds (S-043)."""
     parsed = Parsed(raw)
     found, last = walk(raw)
     for bit, start, end in found:
         if bit == DELIVERY_MODE:
             parsed.persistent = raw[start] == 2
         elif bit == HEADERS:
-            _look_at_headers(parsed, start, end)
+            _read_headers(parsed, start, end)
         elif bit == PRIORITY:
             parsed.priority = raw[start]
         elif bit == EXPIRATION:
@@ -178,17 +176,17 @@ def parse(raw: bytes) -> Parsed:
     return parsed
 
 
-def _look_at_headers(parsed: Parsed, start: int, end: int) -> None:
+def _read_headers(parsed: Parsed, start: int, end: int) -> None:
     raw = parsed.raw
     tables.check(raw, start, end)
     parsed.headers = start
     parsed.headers_end = end
     parsed.sender_selected = raw.find(b"\x02CC", start, end) >= 0 or raw.find(b"\x03BCC", start, end) >= 0
-    parsed.by_hand = parsed.sender_selected
 
 
 def expiration(value: bytes) -> int:
-    """The property `expiration`: decimal digits, 0 to ten years, else Unacceptable with RabbitMQ's reason."""
+    """The property `expiration` in milliseconds: decimal digits, 0 to ten years. Else Unacceptable, with RabbitMQ's
+    reason."""
     text = value.decode("utf-8", "replace")
     digits = text[1:] if text[:1] in ("+", "-") else text
     count = 0
@@ -207,8 +205,8 @@ def expiration(value: bytes) -> int:
 
 
 def values(raw: bytes) -> dict[str, int | bytes]:
-    """Name -> value, of those that are there: an octet or a timestamp is a number; a short string is its bytes, and the
-    headers are the entries of their table. Malformed."""
+    """Name -> value. An octet or a timestamp is a number, a short string its bytes, the headers the bytes of their
+    table's entries. Malformed."""
     found, end = walk(raw)
     require_whole(raw, end)
     return {
@@ -218,7 +216,7 @@ def values(raw: bytes) -> dict[str, int | bytes]:
 
 
 def headers_of(raw: bytes) -> list[tables.Entry]:
-    """The headers, with their types. Malformed."""
+    """The headers, with the types of their values. Malformed."""
     table = values(raw).get("headers", b"")
     assert isinstance(table, bytes)
     return tables.parse(table)
@@ -228,14 +226,14 @@ def headers_of(raw: bytes) -> list[tables.Entry]:
 
 
 def split(raw: bytes) -> dict[int, bytes]:
-    """Flag bit -> the property's bytes, with the length where it has one. Malformed."""
+    """Flag bit -> the property's bytes, with their length where the wire has it. Malformed."""
     found, end = walk(raw)
     require_whole(raw, end)
     return {bit: raw[start - PREFIXES[KINDS[bit]] : stop] for bit, start, stop in found}
 
 
 def join(fields: Mapping[int, bytes]) -> bytes:
-    """Properties out of what `split` gives."""
+    """Properties from their parts, as `split` gives them."""
     flags = 0
     parts = [b""]
     for bit, _, _ in LAYOUT:
@@ -247,12 +245,12 @@ def join(fields: Mapping[int, bytes]) -> bytes:
 
 
 def join_by_name(fields: Mapping[str, bytes | None]) -> bytes:
-    """As `join`, by RabbitMQ's names; None is left out."""
+    """As `join`, by RabbitMQ's names. None is left out."""
     return join({bit: value for bit, name, _ in LAYOUT if (value := fields.get(name)) is not None})
 
 
 def split_headers(fields: Mapping[int, bytes]) -> dict[str, bytes]:
-    """The headers among what `split` gives, by name (tables.py `split`); none if there are no headers."""
+    """The headers by name (tables.py `split`), from the parts that `split` gives. Empty without headers."""
     return tables.split(fields[HEADERS][4:]) if HEADERS in fields else {}
 
 
@@ -265,7 +263,7 @@ def join_headers(headers: Mapping[str, bytes]) -> bytes:
 
 
 def carbon_copies(parsed: Parsed) -> list[str]:
-    """Routing keys out of the headers CC and BCC of what a client publishes. Unacceptable when one of them is not an
+    """The routing keys in the headers CC and BCC of a client's publish. Unacceptable: one of the two is not an
     array."""
     keys: list[str] = []
     entries = tables.parse(parsed.header_table())
@@ -281,7 +279,7 @@ def carbon_copies(parsed: Parsed) -> list[str]:
 
 
 def copies_of(header: bytes | None) -> list[str]:
-    """Routing keys out of one of these headers, as `split_headers` gives it; none when it cannot be read."""
+    """The routing keys in one of these headers, as `split_headers` gives it. Empty when it cannot be read."""
     return _keys(tables.array_items(header) or [])
 
 
@@ -290,7 +288,7 @@ def _keys(items: list[tables.Typed]) -> list[str]:
 
 
 def without_blind_copies(raw: bytes) -> bytes:
-    """The properties without the header BCC: as others may see them."""
+    """The properties without the header BCC, which consumers do not see."""
     if b"\x03BCC" not in raw:
         return raw
     try:
@@ -309,8 +307,8 @@ def with_reply_to(parsed: Parsed, name: str) -> bytes:
     """The properties with another `reply_to` than they have."""
     assert parsed.reply_to is not None
     raw, at = parsed.raw, parsed.reply_to_at
-    told = name.encode()
-    return raw[: at - 1] + bytes((len(told),)) + told + raw[at + len(parsed.reply_to) :]
+    value = name.encode()
+    return raw[: at - 1] + bytes((len(value),)) + value + raw[at + len(parsed.reply_to) :]
 
 
 def with_long(raw: bytes, name: bytes, value: int) -> bytes:

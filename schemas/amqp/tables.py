@@ -1,5 +1,5 @@
-"""AMQP field tables with their types kept: RabbitMQ tells a `long` from a `signedint` in its errors and listings, and
-history keeps the type.
+"""AMQP field tables, with the types of their values: RabbitMQ tells a `long` from a `signedint` in its errors and
+listings, and history keeps the type.
 
     name (short string) | type octet | value ...        types and sizes: RabbitMQ's table of AMQP 0-9-1 errata
 
@@ -19,7 +19,7 @@ from rewindmq.schemas.events import Argument, ArgumentValue
 
 # Nesting is bounded: a frame full of nested tables must not exhaust the stack.
 MAX_DEPTH = 32
-MAX_TIMESTAMP = 2**63 - 1  # what history, and what most clients, have room for
+MAX_TIMESTAMP = 2**63 - 1  # history and most clients have no room for more
 
 # type octet -> (RabbitMQ's name, how it is packed) for values of a fixed size
 FIXED: dict[int, tuple[str, struct.Struct]] = {
@@ -54,8 +54,8 @@ def parse(data: bytes) -> list[Entry]:
 
 
 def arguments(data: bytes) -> tuple[Argument, ...]:
-    """A table as history keeps it: nested tables and arrays become JSON text. Unacceptable for a timestamp that does
-    not fit in there: the year would have 12 digits."""
+    """A table as history keeps it: nested tables and arrays become JSON text. Unacceptable: a timestamp does not fit
+    (the year would have 12 digits)."""
     given = [Argument(name, kind, _flat(kind, value)) for name, kind, value in parse(data)]
     for each in given:
         if each.type == "timestamp" and isinstance(each.value, int) and each.value > MAX_TIMESTAMP:
@@ -69,7 +69,7 @@ def mapping(data: bytes) -> dict[str, object]:
 
 
 def array_items(field: bytes | None) -> list[Typed] | None:
-    """The values of an array, whose type comes first in `field`; None for another type, and for damaged bytes."""
+    """The values of an array. `field`: a value with its type first. None for another type, and for damaged bytes."""
     if field is None or field[:1] != b"A":
         return None
     try:
@@ -80,6 +80,7 @@ def array_items(field: bytes | None) -> list[Typed] | None:
 
 
 def plain(kind: str, value: object) -> object:
+    """A typed value as a plain Python value."""
     if kind == "table":
         return {name: plain(k, v) for name, k, v in cast(list[Entry], value)}
     if kind == "array":
@@ -130,7 +131,7 @@ def _array(data: bytes, pos: int, end: int, depth: int) -> list[Typed]:
 
 
 def _value(data: bytes, pos: int, end: int, depth: int) -> tuple[int, str, object]:
-    """The value whose type octet is at `pos`: (position behind it, type name, value)."""
+    """Read the value whose type octet is at `pos`: (position behind it, type name, value)."""
     kind = data[pos]
     pos += 1
     fixed = FIXED.get(kind)
@@ -178,8 +179,8 @@ def text(data: bytes) -> str | bytes:
 
 
 def encode(table: Mapping[str, object], where: str = "arguments") -> bytes:
-    """A table without its length prefix. A value is None, bool, int (64 bits), float, str, bytes, datetime, list or
-    Mapping. `where`: a plural that errors name the table by. Unacceptable for what AMQP has no room for."""
+    """The bytes of a table, without its length. A value is None, bool, int (64 bits), float, str, bytes, datetime, list
+    or Mapping. `where`: a plural that errors name the table by. Unacceptable: AMQP has no room for a value."""
     return _encode_table(where, table, 0)
 
 
@@ -219,7 +220,7 @@ def _encode_value(where: str, value: object, depth: int) -> bytes:
 
 
 def utf8(where: str, value: object, most: int = 2**32 - 1) -> bytes:
-    """A str of at most `most` bytes. `where`: what errors call it."""
+    """A str as UTF-8, at most `most` bytes. `where`: its name in errors. Unacceptable."""
     if not isinstance(value, str):
         raise Unacceptable(f"{where} must be a str, not {type(value).__name__}")
     try:
@@ -232,7 +233,7 @@ def utf8(where: str, value: object, most: int = 2**32 - 1) -> bytes:
 
 
 def seconds(where: str, value: object) -> int:
-    """A timestamp: seconds since 1970, or a datetime with a time zone."""
+    """A timestamp in seconds since 1970, from a number or a datetime with a time zone. Unacceptable."""
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             raise Unacceptable(f"{where} needs a time zone: which moment it is depends on it")
@@ -241,23 +242,24 @@ def seconds(where: str, value: object) -> int:
 
 
 def whole(where: str, value: object, most: int) -> int:
+    """A whole number from 0 to `most`. Unacceptable."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise Unacceptable(f"{where} is a whole number from 0 to {most}, not {value!r}")
     return value
 
 
 def with_length(data: bytes) -> bytes:
-    """The bytes behind their length, as of a long string, a table or an array."""
+    """The bytes with their length in front: a long string, a table or an array."""
     return len(data).to_bytes(4, "big") + data
 
 
 def longstr(value: str) -> bytes:
-    """A value of a table, its type first."""
+    """A long string as a value of a table, its type first."""
     return b"S" + with_length(value.encode())
 
 
 def array(items: list[bytes]) -> bytes:
-    """A value of a table, its type first; `items` have theirs."""
+    """An array as a value of a table, its type first. `items`: each with its type first."""
     return b"A" + with_length(b"".join(items))
 
 
@@ -265,8 +267,8 @@ def array(items: list[bytes]) -> bytes:
 
 
 def split(data: bytes) -> dict[str, bytes]:
-    """Name -> its type and value as bytes. A name that comes twice: the last one. Names that are not UTF-8 come back
-    from `join` as they were."""
+    """Name -> type and value as bytes. If a name comes twice, the last one counts. `join` gives names that are not
+    UTF-8 back as they were."""
     pos, end = 0, len(data)
     entries: dict[str, bytes] = {}
     while pos < end:
@@ -278,7 +280,7 @@ def split(data: bytes) -> dict[str, bytes]:
 
 
 def join(entries: Mapping[str, bytes]) -> bytes:
-    """A table out of what `split` gives."""
+    """A table from its parts, as `split` gives them."""
     parts = []
     for name, value in entries.items():
         data = name.encode("utf-8", "surrogateescape")
@@ -287,7 +289,7 @@ def join(entries: Mapping[str, bytes]) -> bytes:
 
 
 def entry_end(data: bytes, pos: int, end: int) -> int:
-    """Where the entry (name and value) that begins at `pos` ends. Malformed when it does not fit before `end`."""
+    """The end of the entry (name and value) that begins at `pos`. Malformed: it does not fit before `end`."""
     pos += 1 + data[pos]
     if pos >= end:
         raise Malformed(NO_NAME)
@@ -295,7 +297,7 @@ def entry_end(data: bytes, pos: int, end: int) -> int:
 
 
 def value_end(data: bytes, pos: int, end: int) -> int:
-    """The same for a value, whose type octet is at `pos`."""
+    """The end of the value whose type octet is at `pos`. Malformed: it does not fit before `end`."""
     kind = data[pos]
     pos += 1
     size = WIDTHS[kind]
@@ -310,8 +312,8 @@ def value_end(data: bytes, pos: int, end: int) -> int:
 
 
 def check(data: bytes, pos: int, end: int, depth: int = 0, names: bool = False) -> None:
-    """Walk over a table's entries, nested ones too: a consumer must not get a damaged table. Malformed. `names`: a name
-    that is not UTF-8 is Malformed, too."""
+    """Raise Malformed for damaged entries, also in nested tables: a consumer must not get a damaged table. `names`: a
+    name that is not UTF-8 is damage, too."""
     if depth > MAX_DEPTH:
         raise Malformed(TOO_DEEP)
     while pos < end:
@@ -326,7 +328,7 @@ def check(data: bytes, pos: int, end: int, depth: int = 0, names: bool = False) 
 
 
 def _check_nested(data: bytes, pos: int, end: int, depth: int, names: bool) -> None:
-    """The table or array whose type octet is at `pos`."""
+    """Check the table or array whose type octet is at `pos`."""
     if data[pos] == TABLE:
         check(data, pos + 5, end, depth, names)
         return

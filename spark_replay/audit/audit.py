@@ -34,20 +34,26 @@ from rewindmq.spark_replay.audit.dead_letter_join import (
     SENT,
     SORTED_BY,
     Destinations,
-    Post,
+    LetterRows,
     check_arrivals,
 )
 from rewindmq.spark_replay.audit.findings import Finding, of_row
 from rewindmq.spark_replay.audit.fold import LISTED, AuditProduct
-from rewindmq.spark_replay.audit.kafka_retention import what_is_kept
+from rewindmq.spark_replay.audit.kafka_retention import retention_findings
 from rewindmq.spark_replay.audit.log_bytes import Proven, prove
 from rewindmq.spark_replay.audit.policies import IS_IN_FORCE, WAS_IN_FORCE, PolicyBook, queues_since, rows_for_driver
-from rewindmq.spark_replay.fold import Feed, fold_feed, fold_log, for_each, from_snapshot
+from rewindmq.spark_replay.fold import FoldInput, fold_log, fold_range, for_each, from_snapshot
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import HistoryLog, InKafka, Place, open_log, partition_of
-from rewindmq.spark_replay.location.ranges import BadRequest, Range
-from rewindmq.spark_replay.snapshots.external import beyond_the_end, offsets_of, own_snapshots, read_about, write_sums
+from rewindmq.spark_replay.location.log import HistoryLog, InKafka, Location, open_log, partition_of
+from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
+from rewindmq.spark_replay.snapshots.external import (
+    beyond_the_end,
+    external_snapshots,
+    offsets_of,
+    read_about,
+    write_sums,
+)
 from rewindmq.spark_replay.snapshots.verify import SNAPSHOTS, verify_snapshots
 
 if TYPE_CHECKING:
@@ -60,83 +66,85 @@ FOR_DRIVER = (WAS_IN_FORCE, IS_IN_FORCE, NOTED)
 
 
 def audit(
-    spark: "SparkSession", place: Place, snapshots: Path | None = None, since_last: bool = False
+    spark: "SparkSession", location: Location, snapshots: Path | None = None, since_last: bool = False
 ) -> list[Finding]:
     """The findings of all checks, in the order of checks and partitions.
 
     `snapshots`: an auditor's own directory of snapshots (snapshots/build.py), in place of those beside the log; the
     ledgers of the audit are kept there, too (ledger_files.py). `since_last`: audit only the events since the last
     ledgers. Raises LogError when there is no log; BadRequest."""
-    own = ledgers_beside(place, snapshots, since_last)
-    log = open_log(place)
+    external = ledger_snapshots(location, snapshots, since_last)
+    log = open_log(location)
     reach = ends_of(log)
     ends = [
-        Range(name, 0, end) for name, end in ends_of(open_log(place)).items()
+        OffsetRange(name, 0, end) for name, end in ends_of(open_log(location)).items()
     ]  # later than `reach` (dead_letter_join.py)
-    proven = None if own is None or isinstance(place, InKafka) else Proven(own.directory)
-    findings = _bytes(spark, place, log, proven, since_last)
+    proven = None if external is None or isinstance(location, InKafka) else Proven(external.directory)
+    findings = _bytes(spark, location, log, proven, since_last)
     sound = {finding.partition for finding in findings if finding.ok}
-    stretches = [end for end in ends if end.partition in sound]
-    if stretches:
-        folded = Folded(spark, place, reach)
-        if own is None:
-            findings += verify_snapshots(spark, place, {end.partition for end in ends} - sound, snapshots)
-            folded.whole(stretches)
+    ranges = [end for end in ends if end.partition in sound]
+    if ranges:
+        folded = AuditTasks(spark, location, reach)
+        if external is None:
+            findings += verify_snapshots(spark, location, {end.partition for end in ends} - sound, snapshots)
+            folded.whole(ranges)
         else:
-            folded.in_chunks(own, stretches, since_last)
-        whole = len(stretches) == len(ends)
-        findings += concluded(place, folded.rows, folded.letters, log.metadata.name in sound, whole)
+            folded.in_chunks(external, ranges, since_last)
+        whole = len(ranges) == len(ends)
+        findings += conclude(location, folded.rows, folded.letters, log.metadata.name in sound, whole)
         folded.close()
-        if own is not None:
-            written = set(own.directory.glob("*/*.ledger")) | set(own.directory.glob("*/*.letters"))
-            write_sums(own.directory, written if proven is None else written | {proven.save()})
+        if external is not None:
+            written = set(external.directory.glob("*/*.ledger")) | set(external.directory.glob("*/*.letters"))
+            write_sums(external.directory, written if proven is None else written | {proven.save()})
     lineage.found(findings)
     return findings
 
 
 def _bytes(
-    spark: "SparkSession", place: Place, log: HistoryLog, proven: Proven | None, since_last: bool
+    spark: "SparkSession", location: Location, log: HistoryLog, proven: Proven | None, since_last: bool
 ) -> list[Finding]:
-    """Check that all bytes are there, as they were written. A finding for each partition."""
+    """Check that all bytes are there, as they were written. Returns a finding for each partition."""
     partitions = [log.metadata, *log.queues]
-    if isinstance(place, InKafka):
-        return what_is_kept(place, partitions)
-    return prove(spark, place, [partition.name for partition in partitions], proven, since_last)
+    if isinstance(location, InKafka):
+        return retention_findings(location, partitions)
+    return prove(spark, location, [partition.name for partition in partitions], proven, since_last)
 
 
-def ledgers_beside(place: Place, snapshots: Path | None, since_last: bool) -> Snapshots | None:
+def ledger_snapshots(location: Location, snapshots: Path | None, since_last: bool) -> Snapshots | None:
     """The auditor's own directory of snapshots in which ledgers are kept; None: no ledgers are kept.
 
     The audit does not write to a directory of a broker or a node. Raises BadRequest."""
-    own = own_snapshots(place, snapshots)
+    external = external_snapshots(location, snapshots)
     if snapshots is not None and read_about(snapshots) is not None:
-        return own
+        return external
     if since_last:
-        raise BadRequest("--since-last: say with --snapshots in which directory of `cut` earlier audits kept ledgers")
+        raise BadRequest(
+            "--since-last: name the directory of `cut` with the ledgers of earlier audits, with --snapshots"
+        )
     return None
 
 
-class Folded:
+class AuditTasks:
     """The results of an audit's tasks.
 
     `rows`: rows of AUDIT. `letters`: rows of LETTERS in the order SORTED_BY."""
 
-    def __init__(self, spark: "SparkSession", place: Place, reach: dict[str, int]) -> None:
+    def __init__(self, spark: "SparkSession", location: Location, reach: dict[str, int]) -> None:
         self.spark = spark
-        self.place = place
+        self.location = location
         self.reach = reach
         self.rows: list[Any] = []
-        self._store = None if isinstance(place, InKafka) else place
+        self._store = None if isinstance(location, InKafka) else location
         self._frames: list[DataFrame] = []
         self._letters: list[DataFrame] = []
 
-    def whole(self, stretches: Sequence[Range]) -> None:
+    def whole(self, ranges: Sequence[OffsetRange]) -> None:
         """Audit each partition from its beginning, in one task, with its RocksDB."""
         self._take(
             fold_log(
                 self.spark,
-                self.place,
-                stretches,
+                self.location,
+                ranges,
                 fold_audit,
                 columns.AUDITED,
                 fresh=True,
@@ -145,25 +153,27 @@ class Folded:
             )
         )
 
-    def in_chunks(self, own: Snapshots, stretches: Sequence[Range], since_last: bool) -> None:
+    def in_chunks(self, external: Snapshots, ranges: Sequence[OffsetRange], since_last: bool) -> None:
         """Audit from ledger to ledger. If a ledger does not hold, its partition is audited again as a whole."""
-        chunks = plan_audit(own, stretches, self.reach, since_last)
+        chunks = plan_audit(external, ranges, self.reach, since_last)
         lineage.read(chunks)
-        settings = {"place": self.place, "own": own, "reach": self.reach}
+        settings = {"location": self.location, "external": external, "reach": self.reach}
         self._take(for_each(self.spark, chunks, chunk_rows, columns.AUDITED, **settings))
         doubtful = convicted(self.rows)
-        ends = {each.partition: each.end for each in stretches}
-        taken = {name: at for name, at in offsets_of(own).items() if name in ends or name not in self.reach}
+        ends = {each.partition: each.end for each in ranges}
+        taken = {name: at for name, at in offsets_of(external).items() if name in ends or name not in self.reach}
         beyond = list(beyond_the_end(taken, ends))
         self.rows += in_sum(chunks, {*doubtful, *(name for name, _, _ in beyond)})
         self.rows += [Finding(SNAPSHOTS, False, name, offset, None, None, why) for name, offset, why in beyond]
         if self._store is not None:
-            sound = [each for each in stretches if each.partition not in doubtful]
-            self.rows += for_each(self.spark, sound, store_rows, columns.AUDIT, data=self._store, own=own).collect()
+            sound = [each for each in ranges if each.partition not in doubtful]
+            self.rows += for_each(
+                self.spark, sound, store_rows, columns.AUDIT, data=self._store, external=external
+            ).collect()
         if doubtful:
             self.rows = [row for row in self.rows if row.partition not in doubtful or is_first(row, doubtful)]
             self._letters = [each.where(~each.partition.isin(*doubtful)) for each in self._letters]
-            self.whole([each for each in stretches if each.partition in doubtful])
+            self.whole([each for each in ranges if each.partition in doubtful])
 
     def _take(self, frame: "DataFrame") -> None:
         frame = frame.persist()
@@ -172,9 +182,11 @@ class Folded:
         self._letters.append(frame.where("letter is not null").select("letter.*"))
 
     def letters(self) -> Iterator[Any]:
+        """Rows of LETTERS of all partitions, in the order SORTED_BY."""
         return reduce(lambda one, other: one.unionAll(other), self._letters).orderBy(*SORTED_BY).toLocalIterator()
 
     def close(self) -> None:
+        """Release the results that Spark has kept."""
         for frame in self._frames:
             frame.unpersist()
 
@@ -190,8 +202,8 @@ def ends_of(log: HistoryLog) -> dict[str, int]:
     return found
 
 
-def concluded(
-    place: Place, rows: Sequence[Any], letters: Callable[[], Iterable[Any]], metadata: bool, whole: bool
+def conclude(
+    location: Location, rows: Sequence[Any], letters: Callable[[], Iterable[Any]], metadata: bool, whole: bool
 ) -> list[Finding]:
     """The findings of the partitions' tasks, and those that follow from all of them together.
 
@@ -200,7 +212,7 @@ def concluded(
     findings = [of_row(row) for row in rows if row.check not in FOR_DRIVER]
     for_driver = [row for row in rows if row.check in FOR_DRIVER]
     if metadata:
-        book = PolicyBook(place)
+        book = PolicyBook(location)
         findings += book.findings([row for row in for_driver if row.check != NOTED])
         if whole:
             some = any(int(row.detail) for row in for_driver if row.check == NOTED)
@@ -211,7 +223,7 @@ def concluded(
 def arrivals(book: PolicyBook, for_driver: Iterable[Any], letters: Iterable[Any]) -> list[Finding]:
     """The findings of the join of LETTERS rows of all partitions, which come in the order SORTED_BY."""
     queues = queues_since(for_driver)
-    destinations = Destinations(book.place, book.topology, book.bound_ms, queues, book.late_ms)
+    destinations = Destinations(book.location, book.topology, book.bound_ms, queues, book.late_ms)
     count = 0
 
     def counted() -> Iterator[Any]:
@@ -227,33 +239,35 @@ def arrivals(book: PolicyBook, for_driver: Iterable[Any], letters: Iterable[Any]
     return found or [Finding(ARRIVALS, True, "all", None, None, None, f"{count} letters sent and arrived")]
 
 
-def audit_frame(spark: "SparkSession", place: Place) -> "Any":
+def audit_frame(spark: "SparkSession", location: Location) -> "Any":
     """The findings as a DataFrame of the table FINDINGS."""
-    rows = [(*finding.row(), finding.severity, finding.hint) for finding in audit(spark, place)]
+    rows = [(*finding.row(), finding.severity, finding.hint) for finding in audit(spark, location)]
     return spark.createDataFrame(rows, columns.spark_schema(columns.FINDINGS))
 
 
-def fold_audit(feed: Feed, store: str | None, reach: dict[str, int]) -> "Iterator[pa.RecordBatch]":
+def fold_audit(fold_input: FoldInput, store: str | None, reach: dict[str, int]) -> "Iterator[pa.RecordBatch]":
     """The fold of one partition, then its RocksDB in the data directory `store`. In a Spark task."""
-    partition = feed.stretch.partition
-    post = Post(partition, reach[partition])
-    product = AuditProduct(partition, post)
-    yield from map(_audited, fold_feed(product, feed))
+    partition = fold_input.offset_range.partition
+    letter_rows = LetterRows(partition, reach[partition])
+    product = AuditProduct(partition, letter_rows)
+    yield from map(_audited, fold_range(product, fold_input))
     rows = rows_for_driver(product)
-    rows.append((NOTED, True, partition, None, None, None, str(post.count)))
+    rows.append((NOTED, True, partition, None, None, None, str(letter_rows.count)))
     if store is not None:
-        rows = [finding.row() for finding in _store(store, feed.stretch)] + rows
+        rows = [finding.row() for finding in _store(store, fold_input.offset_range)] + rows
     yield _audited(batch_of(rows, columns.AUDIT))
 
 
-def chunk_rows(chunk: AuditChunk, place: Place, own: Snapshots, reach: dict[str, int]) -> "Iterator[pa.RecordBatch]":
+def chunk_rows(
+    chunk: AuditChunk, location: Location, external: Snapshots, reach: dict[str, int]
+) -> "Iterator[pa.RecordBatch]":
     """The audit of one chunk, in a Spark task."""
-    yield from map(_audited, audit_chunk(chunk, place, own, reach))
+    yield from map(_audited, audit_chunk(chunk, location, external, reach))
 
 
-def store_rows(stretch: Range, data: str, own: Snapshots) -> "Iterator[pa.RecordBatch]":
+def store_rows(offset_range: OffsetRange, data: str, external: Snapshots) -> "Iterator[pa.RecordBatch]":
     """The RocksDB of a partition whose snapshots hold, in a Spark task."""
-    yield batch_of([finding.row() for finding in _store(data, stretch, own)], columns.AUDIT)
+    yield batch_of([finding.row() for finding in _store(data, offset_range, external)], columns.AUDIT)
 
 
 def _audited(batch: "pa.RecordBatch") -> "pa.RecordBatch":
@@ -268,14 +282,14 @@ def _audited(batch: "pa.RecordBatch") -> "pa.RecordBatch":
     return pa.RecordBatch.from_arrays(arrays, schema=columns.AUDITED)
 
 
-def _store(data: str, stretch: Range, own: Snapshots | None = None) -> list[Finding]:
-    """Compare RocksDB, read-only, with a fold of its own: a fresh one, or one that begins at the nearest of `own`."""
+def _store(data: str, offset_range: OffsetRange, external: Snapshots | None = None) -> list[Finding]:
+    """Compare RocksDB, read-only, with a fold: a fresh one, or one that begins at a snapshot of `external`."""
     path = Path(data) / "state"
 
     def finding(
         ok: bool, detail: str, offset: int | None = None, queue: str | None = None, message_id: int | None = None
     ) -> Finding:
-        return Finding(STORE, ok, stretch.partition, offset, queue, message_id, detail)
+        return Finding(STORE, ok, offset_range.partition, offset, queue, message_id, detail)
 
     if not path.exists():
         return [finding(True, f"{NOT_CHECKED}there is no state directory; a broker that starts rebuilds it")]
@@ -284,8 +298,8 @@ def _store(data: str, stretch: Range, own: Snapshots | None = None) -> list[Find
     except StoreError as error:
         return [finding(False, str(error))]
     try:
-        log = partition_of(data, stretch.partition)
-        begun = None if own is None else from_snapshot(own, log, stored_offset(log, store))
+        log = partition_of(data, offset_range.partition)
+        begun = None if external is None else from_snapshot(external, log, stored_offset(log, store))
         report = verify_partition(log, store, begun)
     except StoreError as error:
         return [finding(False, str(error))]

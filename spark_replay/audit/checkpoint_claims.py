@@ -8,7 +8,7 @@ ASKED = 256  # the digests of so many CheckpointAsked are kept, for claims still
 
 
 class Claims:
-    """The claims in one partition, or in a stretch of it."""
+    """The claims in one partition, or in a range of it."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -20,9 +20,9 @@ class Claims:
     def begin(self, machine: Machine) -> None:
         """Begin in the middle of a history: a claim about this moment may follow some events later."""
         if machine.next_offset:
-            self.was_asked(machine.next_offset - 1, machine)
+            self.claim_requested(machine.next_offset - 1, machine)
 
-    def was_asked(self, offset: int, machine: Machine) -> None:
+    def claim_requested(self, offset: int, machine: Machine) -> None:
         """Note the digest: the machine has just applied a CheckpointAsked at `offset`."""
         self.asked[offset] = machine.digest()
         if len(self.asked) > ASKED:

@@ -20,16 +20,16 @@ from rewindmq.projections.replay import PartitionLog, decoder_for
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots
 from rewindmq.projections.verify import NOT_CHECKED
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.audit.dead_letter_join import NOTED, Post
+from rewindmq.spark_replay.audit.dead_letter_join import NOTED, LetterRows
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.ledger_files import BadLedger, Ledgers
 from rewindmq.spark_replay.audit.policies import rows_for_driver
 from rewindmq.spark_replay.fold import at_snapshot, fold_events, groups_up_to
 from rewindmq.spark_replay.history.outcomes import batch_of
-from rewindmq.spark_replay.location.log import Place, partition_of
-from rewindmq.spark_replay.location.ranges import Range
-from rewindmq.spark_replay.snapshots.verify import SNAPSHOTS, Told, compare
+from rewindmq.spark_replay.location.log import Location, partition_of
+from rewindmq.spark_replay.location.ranges import OffsetRange
+from rewindmq.spark_replay.snapshots.verify import SNAPSHOTS, StateSummary, compare
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,7 +38,7 @@ LEDGERS = "ledgers"
 
 
 @dataclass(frozen=True, slots=True)
-class AuditChunk(Range):
+class AuditChunk(OffsetRange):
     """Events `start` to `end`, from the ledger at `start` (0: from nothing), past the snapshots at `meets`.
 
     `last`: it is the last chunk of its partition. `letters_before`: it also yields the kept letters of earlier chunks,
@@ -49,14 +49,16 @@ class AuditChunk(Range):
     letters_before: bool = False
 
 
-def plan_audit(own: Snapshots, ends: Sequence[Range], reach: dict[str, int], since_last: bool) -> list[AuditChunk]:
+def plan_audit(
+    external: Snapshots, ends: Sequence[OffsetRange], reach: dict[str, int], since_last: bool
+) -> list[AuditChunk]:
     """The chunks of each partition, up to its end.
 
     Only ledgers and snapshots up to `reach` are met: letters behind it do not count."""
     chunks: list[AuditChunk] = []
     for end in ends:
-        met = [at for at in own.offsets(end.partition) if 0 < at <= reach[end.partition]]
-        kept = set(Ledgers(own, end.partition).offsets())
+        met = [at for at in external.offsets(end.partition) if 0 < at <= reach[end.partition]]
+        kept = set(Ledgers(external, end.partition).offsets())
         starts = [0, *(at for at in met if at in kept and at < end.end)]
         if since_last:
             starts = starts[-1:]
@@ -68,15 +70,17 @@ def plan_audit(own: Snapshots, ends: Sequence[Range], reach: dict[str, int], sin
     return chunks
 
 
-def audit_chunk(chunk: AuditChunk, place: Place, own: Snapshots, reach: dict[str, int]) -> "Iterator[pa.RecordBatch]":
+def audit_chunk(
+    chunk: AuditChunk, location: Location, external: Snapshots, reach: dict[str, int]
+) -> "Iterator[pa.RecordBatch]":
     """Yields rows of AUDIT and of LETTERS, in a Spark task."""
-    log = partition_of(place, chunk.partition)
-    ledgers, post = Ledgers(own, chunk.partition), Post(chunk.partition, reach[chunk.partition])
+    log = partition_of(location, chunk.partition)
+    ledgers, letter_rows = Ledgers(external, chunk.partition), LetterRows(chunk.partition, reach[chunk.partition])
     try:
-        product = _begun(log, own, ledgers, chunk, post)
+        product = _begun(log, external, ledgers, chunk, letter_rows)
         if chunk.letters_before:
             before = ledgers.letters(chunk.start)
-            post.count += sum(batch.num_rows for batch in before)
+            letter_rows.count += sum(batch.num_rows for batch in before)
             yield from before
     except (BadLedger, SnapshotError) as error:
         yield _row(LEDGERS, False, chunk, chunk.start, f"cannot be used: {error}")
@@ -91,11 +95,11 @@ def audit_chunk(chunk: AuditChunk, place: Place, own: Snapshots, reach: dict[str
                 letters.append(batch)
             yield batch
         if stop in chunk.meets:
-            yield from _met(product, chunk, own, ledgers, letters)
+            yield from _met(product, chunk, external, ledgers, letters)
     if chunk.last:
         yield from product.take(True)
         yield batch_of(rows_for_driver(product), columns.AUDIT)
-    yield _row(NOTED, True, chunk, None, str(post.count))
+    yield _row(NOTED, True, chunk, None, str(letter_rows.count))
 
 
 class _Unfinished:
@@ -112,22 +116,24 @@ class _Unfinished:
         return self.product.take(False)
 
 
-def _begun(log: PartitionLog, own: Snapshots, ledgers: Ledgers, chunk: AuditChunk, post: Post) -> AuditProduct:
+def _begun(
+    log: PartitionLog, external: Snapshots, ledgers: Ledgers, chunk: AuditChunk, letter_rows: LetterRows
+) -> AuditProduct:
     if chunk.start == 0:
-        product = AuditProduct(chunk.partition, post)
+        product = AuditProduct(chunk.partition, letter_rows)
         product.begin(Machine(chunk.partition))
         return product
-    return ledgers.begin(at_snapshot(own, log, chunk.start), post)
+    return ledgers.begin(at_snapshot(external, log, chunk.start), letter_rows)
 
 
 def _met(
-    product: AuditProduct, chunk: AuditChunk, own: Snapshots, ledgers: Ledgers, letters: "Sequence[pa.RecordBatch]"
+    product: AuditProduct, chunk: AuditChunk, external: Snapshots, ledgers: Ledgers, letters: "Sequence[pa.RecordBatch]"
 ) -> "Iterator[pa.RecordBatch]":
     """Compare the audit with the snapshot at which it stands, and with the ledger beside it.
 
     A missing ledger is written."""
     offset = product.machine.next_offset
-    wrong = list(compare(Told.of(product.machine), own.path(chunk.partition, offset), chunk.start))
+    wrong = list(compare(StateSummary.of(product.machine), external.path(chunk.partition, offset), chunk.start))
     if wrong:
         yield batch_of(wrong, columns.AUDIT)
     elif not ledgers.has(offset):

@@ -13,6 +13,8 @@ _Consumer = tuple[Key, int, int, bool, int]  # queue, session, channel, no_ack, 
 
 
 class Attached:
+    """The consumers of one partition's queues, by the events that name them."""
+
     def __init__(self) -> None:
         self.consumers: dict[int, _Consumer] = {}
         self.active: dict[Key, int] = {}  # of queues with a single active consumer: the one that got the last message
@@ -20,6 +22,7 @@ class Attached:
         self.used: dict[int, dict[Key, None]] = {}  # by session: queues from which it consumes, or fetched
 
     def attached(self, session: int, event: ConsumerAttached) -> None:
+        """Add a consumer."""
         key = (event.vhost, event.queue)
         self.consumers[event.consumer] = (key, session, event.channel, event.no_ack, event.priority)
         active = self.consumers.get(self.active.get(key, 0))
@@ -28,9 +31,11 @@ class Attached:
         self.uses(session, key)
 
     def uses(self, session: int, key: Key) -> None:
+        """Note that a session consumes or fetches from a queue."""
         self.used.setdefault(session, {})[key] = None
 
     def cancelled(self, consumer: int) -> None:
+        """Remove a consumer."""
         self.consumers.pop(consumer, None)
 
     def closed(self, session: int, channel: int) -> list[Key]:
@@ -48,6 +53,7 @@ class Attached:
         return [key for session in sessions for key in self.closed(session, 0)]
 
     def queue_gone(self, key: Key) -> None:
+        """Remove the consumers of a queue that was deleted."""
         self._gone([n for n, each in self.consumers.items() if each[0] == key])
         self.active.pop(key, None)
         self.challenged.pop(key, None)

@@ -1,6 +1,6 @@
 """Joins dead letters across partitions: the letters that sources sent with the letters that targets took in.
 
-    in a task, beside the audit of a partition   Post: a row of LETTERS (columns.py) for each letter that is sent,
+    in a task, with the audit of a partition     LetterRows: a row of LETTERS (columns.py) for each letter that is sent,
                                                  arrives or is given up, and how far a source's are forwarded
     at the driver, sorted by source and number   check_arrivals: each arrival was sent; what was forwarded has arrived
 
@@ -8,8 +8,9 @@ A letter's way ends in another partition, which may be read at another moment. S
 twice: arrivals and forwards count up to the first, sent letters up to the second. So no effect that is written later
 than its cause is ever seen without it.
 
-The place where a letter should have arrived follows from bindings (`Destinations`), where only the routing key decides:
-the default exchange, direct and fanout exchanges; for queues and bindings that existed before the death, and still do.
+The queues in which a letter should have arrived follow from bindings (`Destinations`). They are known where only the
+routing key decides: in the default exchange, in direct and fanout exchanges. Queues and bindings count if they existed
+before the death, and still do.
 Letters of messages that had died before are exempt: in a cycle a queue may drop them. The target's own partition checks
 that a letter is taken in only once (ledger.py).
 """
@@ -25,7 +26,7 @@ from rewindmq.schemas.events import Bound, DeadLettersForwarded, Event, Publishe
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.history.outcomes import batch_of
-from rewindmq.spark_replay.location.log import Place, read_messages
+from rewindmq.spark_replay.location.log import Location, read_messages
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +38,7 @@ SORTED_BY = ("vhost", "queue", "queue_id", "sequence", "kind", "partition", "off
 _DIED_BEFORE = b"x-death"
 
 
-class Post:
+class LetterRows:
     """The letters that one partition sends and gets. Arrivals and forwards behind offset `reach` do not count."""
 
     def __init__(self, partition: str, reach: int) -> None:
@@ -48,6 +49,7 @@ class Post:
         self.under_way: dict[tuple[int, int], int] = {}  # (queue_id, message) -> number, until the outbox releases it
 
     def sent(self, offset: int, now_ms: int, letter: DeadLetter) -> None:
+        """Note a letter that a queue of this partition sends."""
         queue = letter.queue
         self.under_way[queue.queue_id, letter.message_id] = letter.sequence
         self._row(
@@ -63,6 +65,7 @@ class Post:
         )
 
     def released(self, offset: int, now_ms: int, event: Event, effect: Release) -> None:
+        """Note letters that leave an outbox: without a forward they are given up."""
         queue = effect.queue
         forwarded = isinstance(event, DeadLettersForwarded) and event.queue_id == queue.queue_id
         for message_id in effect.message_ids:
@@ -72,11 +75,13 @@ class Post:
                 self._row(number, GIVEN_UP, offset, now_ms, message_id)
 
     def forwarded(self, offset: int, now_ms: int, event: DeadLettersForwarded) -> None:
+        """Note how far a queue's letters are forwarded."""
         if offset < self.reach:
             number = (event.vhost, event.queue, event.queue_id, 0)
             self._row(number, FORWARDED, offset, now_ms, event.sequence)
 
     def arrived(self, offset: int, now_ms: int, event: Published, target: str) -> None:
+        """Note a letter that a queue of this partition took in. `target`: that queue."""
         origin = event.origin
         if origin is not None and not origin.restore and offset < self.reach:
             number = (origin.vhost, origin.queue, origin.queue_id, origin.sequence)
@@ -100,6 +105,7 @@ class Post:
         )
 
     def take(self) -> "Iterator[pa.RecordBatch]":
+        """Yields the rows of LETTERS since the last call."""
         if self.rows:
             rows, self.rows = self.rows, []
             yield batch_of(rows, columns.LETTERS)
@@ -145,15 +151,23 @@ class Destinations:
     binding. `late_ms`: they count so much later (nodes that share a log learn of them one by one)."""
 
     def __init__(
-        self, place: Place, topology: Topology, bound_ms: Mapping[Bound, int], queues: Mapping[str, int], late_ms: int
+        self,
+        location: Location,
+        topology: Topology,
+        bound_ms: Mapping[Bound, int],
+        queues: Mapping[str, int],
+        late_ms: int,
     ) -> None:
-        self._place = place
+        self._location = location
         self._topology = topology
         self._bound_ms = bound_ms
         self._queues = queues
         self._late_ms = late_ms
 
     def owed(self, sent: Any, arrived: set[str]) -> list[str]:
+        """The queues, as `vhost/name`, in which a letter should have arrived and did not.
+
+        `arrived`: the queues in which it arrived."""
         vhost, key = sent.vhost, sent.routing_key
         exchange = self._topology.exchanges.get((vhost, sent.exchange))
         if exchange is None or exchange.type not in ("direct", "fanout") or (key is None and arrived):
@@ -176,7 +190,7 @@ class Destinations:
         return [f"{vhost}/{name}" for name in missing if name != sent.queue]
 
     def _message(self, sent: Any) -> Published:
-        return read_messages(self._place, sent.partition, [sent.message_id])[sent.message_id][2]
+        return read_messages(self._location, sent.partition, [sent.message_id])[sent.message_id][2]
 
     def _was_there(self, vhost: str, name: str, sent: Any) -> bool:
         return self._before(self._queues.get(f"{vhost}/{name}"), sent)

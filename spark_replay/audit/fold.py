@@ -57,7 +57,7 @@ from rewindmq.schemas.events import (
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.checkpoint_claims import Claims
 from rewindmq.spark_replay.audit.consumers import Attached
-from rewindmq.spark_replay.audit.dead_letter_join import Post
+from rewindmq.spark_replay.audit.dead_letter_join import LetterRows
 from rewindmq.spark_replay.audit.ledger import (
     CONSERVATION,
     DEAD_LETTERS,
@@ -85,7 +85,7 @@ CHECKS = {
     DELIVERIES: "redelivered flags and delivery counts as often as messages came back, delivery limits kept",
     ORDER: "first deliveries in the order of publishing, the highest priority first",
     SETTLEMENT: "each ack and reject settles exactly what its consumer held, a purge all that is ready",
-    CONSUMERS: "delivered only to who consumes from the queue, of a single active consumer's to the active one",
+    CONSUMERS: "messages go only to consumers of their queue, and where one of them is active only to that one",
     PREFETCH: "no consumer holds more than its prefetch, no channel more than its consumers share",
     DEAD_LETTERS: "dead letters exactly where an exchange is set, numbered without a gap, taken in once by a target",
     CLAIMS: "digests that brokers claimed equal the fold's",
@@ -98,11 +98,11 @@ _Row = tuple[str, bool, str, int | None, str | None, int | None, str]
 class AuditProduct:
     """A `fold.Product` that must see a partition from its beginning.
 
-    `post`: collects dead letters, for the join with other partitions."""
+    `letter_rows`: collects dead letters, for the join with other partitions."""
 
-    def __init__(self, partition: str, post: Post | None = None) -> None:
+    def __init__(self, partition: str, letter_rows: LetterRows | None = None) -> None:
         self.partition = partition
-        self.post = post
+        self.letter_rows = letter_rows
         self.rows: list[_Row] = []
         self.failures = dict.fromkeys(CHECKS, 0)
         self.accounts: dict[tuple[str, str], Account] = {}
@@ -126,13 +126,14 @@ class AuditProduct:
         self.unlisted = dict.fromkeys(CHECKS, 0)
 
     def begin(self, machine: Machine) -> None:
+        """Start at the beginning of a partition, or where an earlier audit stopped (`fold.Product`)."""
         assert machine.next_offset == 0 or self.events, "an audit begins at the beginning, or where it was put down"
         self.machine = machine
 
     @property
     def beliefs(self) -> dict[str, Any]:
         """All fields but the machine, as values that can be stored."""
-        apart = ("partition", "machine", "rows", "owed", "accounts", "post")
+        apart = ("partition", "machine", "rows", "owed", "accounts", "letter_rows")
         found = {name: value for name, value in self.__dict__.items() if name not in apart}
         return found | {"accounts": [account.beliefs for account in self.accounts.values()]}
 
@@ -157,6 +158,7 @@ class AuditProduct:
     # -- findings ---------------------------------------------------------------------------------------------------
 
     def fail(self, check: str, queue: str | None, message_id: int | None, detail: str) -> None:
+        """Add a finding; after LISTED findings of one check only count it."""
         if self.at_end:
             if (check, queue, message_id) in self.told:
                 return
@@ -165,18 +167,20 @@ class AuditProduct:
         if self.failures[check] <= LISTED:
             self.rows.append((check, False, self.partition, self.offset, queue, message_id, detail))
 
-    def before(self, offset: int, event: Checkpointed) -> None:
+    def before(self, offset: int, timestamp_ms: int, event: Checkpointed) -> None:
+        """Compare a broker's claim with the state (`fold.Product`)."""
         self.offset = offset
         wrong = self.claims.compare(self.machine, event)
         if wrong is not None:
             self.fail(CLAIMS, None, None, wrong)
 
     def undecodable(self, offset: int, why: str) -> None:
+        """Report a record that is no known event (`fold.Product`)."""
         self.offset = offset
         self.events += 1
         self.fail(RECORDS, None, None, why)
 
-    def _wrote_behind(self, found: Iterable[Behind]) -> None:
+    def _report_behind(self, found: Iterable[Behind]) -> None:
         """Report odd events behind last words: another program wrote them.
 
         Other events there are no finding: a broker may have been killed while it stopped."""
@@ -190,34 +194,35 @@ class AuditProduct:
     # -- one event --------------------------------------------------------------------------------------------------
 
     def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
+        """Book an event and its effects, and compare the books with the machine (`fold.Product`)."""
         self.offset = offset
         self.least_ms = self.now_ms  # effects of passing time happened at some moment after this
         self.now_ms = max(self.now_ms, timestamp_ms + self.ahead_ms)
         self.events += 1
         self.words.see(offset, actor, event)
         if self.words.found:
-            self._wrote_behind(self.words.found)
+            self._report_behind(self.words.found)
             self.words.found.clear()
         before = self.machine.time_passed_at(offset)
-        touched = self._carry(event, effects[:before])
+        touched = self._book_effects(event, effects[:before])
         self.least_ms = self.now_ms
-        for key in self._who(actor, event, effects[before:]):
+        for key in self._book_consumers(actor, event, effects[before:]):
             if key in self.accounts:
                 touched[id(self.accounts[key])] = self.accounts[key]
-        account = self._happens(event, effects[before:])
+        account = self._book_declaration(event, effects[before:])
         if account is not None:
             touched[id(account)] = account
         if isinstance(event, Published) and not self._is_lost(actor):
             touched |= self._enters(actor, event, effects[before:])
-        touched |= self._carry(event, effects[before:])
+        touched |= self._book_effects(event, effects[before:])
         if isinstance(event, Acked | Nacked):
             self._settled(event, effects[before:])
         elif isinstance(event, Purged):
             self._purged(event, effects[before:])
         elif isinstance(event, SessionClosed | BrokerStarted | NodeLost | CheckpointAsked | ClockSet):
             self._about_brokers(actor, event)
-        elif isinstance(event, DeadLettersForwarded) and self.post is not None:
-            self.post.forwarded(offset, self.log_ms, event)
+        elif isinstance(event, DeadLettersForwarded) and self.letter_rows is not None:
+            self.letter_rows.forwarded(offset, self.log_ms, event)
         if self.owed:
             for (_, message_id), account in self.owed.items():
                 account.fail(DEAD_LETTERS, message_id, "died, and was not dead-lettered")
@@ -241,7 +246,7 @@ class AuditProduct:
         elif isinstance(event, ClockSet):
             self.ahead_ms = event.ahead_ms if self.machine.machine_version >= CLOCK_SET_VERSION else 0
         elif isinstance(event, CheckpointAsked):
-            self.claims.was_asked(self.offset, self.machine)
+            self.claims.claim_requested(self.offset, self.machine)
         elif isinstance(event, BrokerStarted):
             self.prefetches = Prefetches()
             if event.after_crash:
@@ -256,13 +261,13 @@ class AuditProduct:
             account = self.accounts.get(key)
             if account is not None:
                 touched[id(account)] = account
-                if self.post is not None:
-                    self.post.arrived(self.offset, self.log_ms, event, "/".join(key))
+                if self.letter_rows is not None:
+                    self.letter_rows.arrived(self.offset, self.log_ms, event, "/".join(key))
                 if account.queue.queue_id not in kept_out:
                     account.enters(self.offset, event, self.now_ms)
         return touched
 
-    def _who(self, actor: Actor, event: Event, effects: list[Effect]) -> list[tuple[str, str]]:
+    def _book_consumers(self, actor: Actor, event: Event, effects: list[Effect]) -> list[tuple[str, str]]:
         """Book changes of consumers, and of what they may hold.
 
         Returns the queues that the event concerns, whether or not its effects name them."""
@@ -291,16 +296,16 @@ class AuditProduct:
             if isinstance(event, ConsumerCancelled):
                 self.attached.cancelled(event.consumer)
             else:
-                self._attached(actor, event)
+                self._book_attachment(actor, event)
         return [key]
 
-    def _attached(self, actor: Actor, event: ConsumerAttached) -> None:
+    def _book_attachment(self, actor: Actor, event: ConsumerAttached) -> None:
         self.attached.attached(actor.session, event)
         account = self.accounts.get((event.vhost, event.queue))
         if account is not None:
             self.prefetches.attached(actor.session, event, account.quorum)
 
-    def _happens(self, event: Event, effects: list[Effect]) -> Account | None:
+    def _book_declaration(self, event: Event, effects: list[Effect]) -> Account | None:
         """Book what the event itself changes before its effects. Returns the account of a queue that it concerns."""
         if not isinstance(event, QueueDeclared | PolicyApplied):
             return None
@@ -315,10 +320,10 @@ class AuditProduct:
             if account is not None:
                 account.policy(event)
         elif account is None:
-            account = self._opened(key, event)
+            account = self._open_account(key, event)
         return account
 
-    def _opened(self, key: tuple[str, str], event: QueueDeclared) -> Account | None:
+    def _open_account(self, key: tuple[str, str], event: QueueDeclared) -> Account | None:
         queue = self.machine.queue(*key)
         if queue is None:
             self.fail(CONSERVATION, "/".join(key), None, "declared, but there is no queue")
@@ -326,7 +331,7 @@ class AuditProduct:
         account = self.accounts[key] = Account(queue, event, self.fail, self.now_ms)
         return account
 
-    def _carry(self, event: Event, effects: list[Effect]) -> dict[int, Account]:
+    def _book_effects(self, event: Event, effects: list[Effect]) -> dict[int, Account]:
         """Book the effects. Returns the accounts that they concern, each once and in order."""
         touched: dict[int, Account] = {}
         for effect in effects:
@@ -334,8 +339,8 @@ class AuditProduct:
                 self.first_quarantined = self.first_quarantined if self.quarantined else self.offset
                 self.quarantined += 1
                 continue
-            if isinstance(effect, Release) and self.post is not None:
-                self.post.released(self.offset, self.log_ms, event, effect)
+            if isinstance(effect, Release) and self.letter_rows is not None:
+                self.letter_rows.released(self.offset, self.log_ms, event, effect)
             key = (effect.queue.vhost, effect.queue.name)
             account = self.accounts.get(key)
             if account is None or account.queue is not effect.queue:
@@ -344,13 +349,13 @@ class AuditProduct:
                     self.fail(CONSERVATION, "/".join(key), None, detail)
                 continue
             touched[id(account)] = account
-            self._book(account, event, effect)
+            self._book_effect(account, event, effect)
             if isinstance(effect, QueueGone):
                 self.attached.queue_gone(key)
                 del self.accounts[key], touched[id(account)]
         return touched
 
-    def _book(self, account: Account, event: Event, effect: Effect) -> None:
+    def _book_effect(self, account: Account, event: Event, effect: Effect) -> None:
         if isinstance(effect, Deliver | FetchReply):
             self._delivered(account, effect)
         elif isinstance(effect, Forget):
@@ -412,8 +417,8 @@ class AuditProduct:
 
     def _dead_letter(self, account: Account, letter: DeadLetter) -> None:
         queue = account.queue
-        if self.post is not None:
-            self.post.sent(self.offset, self.log_ms, letter)
+        if self.letter_rows is not None:
+            self.letter_rows.sent(self.offset, self.log_ms, letter)
         self.owed.pop((queue.queue_id, letter.message_id), None)
         wanted = account.limits.dead_letter_exchange
         if letter.reason == DELAYED:
@@ -428,7 +433,7 @@ class AuditProduct:
 
     def _settled(self, event: Acked | Nacked, effects: list[Effect]) -> None:
         """Check that an ack or nack settled as many messages as it names."""
-        asked = sum(last - first + 1 for first, last in event.messages)
+        requested = sum(last - first + 1 for first, last in event.messages)
         settled = 0
         for effect in effects:
             if isinstance(effect, Quarantine):
@@ -437,9 +442,9 @@ class AuditProduct:
                 settled += len(effect.message_ids)
             elif isinstance(effect, Delay) and effect.consumer == event.consumer:
                 settled += 1
-        if settled != asked:
+        if settled != requested:
             name = f"{event.vhost}/{event.queue}"
-            self.fail(SETTLEMENT, name, None, f"{type(event).__name__} of {asked} messages settled {settled}")
+            self.fail(SETTLEMENT, name, None, f"{type(event).__name__} of {requested} messages settled {settled}")
 
     def _purged(self, event: Purged, effects: list[Effect]) -> None:
         account = self.accounts.get((event.vhost, event.queue))
@@ -449,13 +454,14 @@ class AuditProduct:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def take(self, last: bool) -> "Iterator[pa.RecordBatch]":
+        """Yields rows of AUDIT and of LETTERS (`fold.Product`)."""
         if last:
             self._end()
         if self.rows:
             rows, self.rows = self.rows, []
             yield batch_of(rows, columns.AUDIT)
-        if self.post is not None:
-            yield from self.post.take()
+        if self.letter_rows is not None:
+            yield from self.letter_rows.take()
 
     def _end(self) -> None:
         """Compare everything at the end of the log as it is now.
@@ -469,7 +475,7 @@ class AuditProduct:
         for key in sorted(self.accounts):
             self.accounts[key].compare_in_full(self.now_ms)
         behind = self.words.behind(self.machine.next_offset)
-        self._wrote_behind([] if behind is None else [behind])
+        self._report_behind([] if behind is None else [behind])
         for check, count in self.failures.items():
             if not count:
                 self.rows.append((check, True, self.partition, None, None, None, self._looked_at(check)))

@@ -16,13 +16,13 @@ KEPT = "kept"
 _KEEPS_ALL = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
-def what_is_kept(topics: InKafka, partitions: Sequence[PartitionLog]) -> list[Finding]:
+def retention_findings(topics: InKafka, partitions: Sequence[PartitionLog]) -> list[Finding]:
     """A finding for each partition, and one for each setting of a topic that loses history."""
     findings = []
     for partition in partitions:
         start, end = partition.start_offset, partition.next_offset
         whole = start == 0
-        detail = f"offsets 0 to {end}" if whole else f"begins at offset {start}: what lies before it is gone"
+        detail = f"offsets 0 to {end}" if whole else f"begins at offset {start}: the events before it are gone"
         findings.append(Finding(KEPT, whole, partition.name, None if whole else start, None, None, detail))
     return findings + _settings(topics)
 

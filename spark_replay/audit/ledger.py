@@ -114,30 +114,37 @@ class Account:
 
     @classmethod
     def believing(cls, beliefs: dict[str, Any], queue: Queue, report: Report) -> "Account":
+        """The account with these stored beliefs. The inverse of `beliefs`."""
         account = cls.__new__(cls)
         account.__dict__.update(beliefs, queue=queue, report=report)
         return account
 
     @property
     def beliefs(self) -> dict[str, Any]:
+        """All fields but the machine's queue, as values that can be stored."""
         return {name: value for name, value in self.__dict__.items() if name not in ("queue", "report")}
 
     def fail(self, check: str, message_id: int | None, detail: str) -> None:
+        """Report a finding about this queue."""
         self.report(check, "/".join(self.key), message_id, detail)
 
     def policy(self, event: PolicyApplied) -> None:
+        """Read the limits anew: a policy was applied to the queue."""
         self.limits = self._limits(event)
 
     def count(self, what: str) -> None:
+        """Add one to a counter."""
         self.counters[what] = self.counters.get(what, 0) + 1
 
     @property
     def ready(self) -> int:
+        """How many messages are ready, by plain counting."""
         return len(self.sizes) - len(self.out) - len(self.waiting)
 
     # -- what happens -----------------------------------------------------------------------------------------------
 
     def enters(self, message_id: int, event: Published, now_ms: int) -> None:
+        """Book a message that the queue took in."""
         if message_id in self.sizes:
             self.fail(CONSERVATION, message_id, "published twice into the same queue")
         self.sizes[message_id] = event.body_size
@@ -146,7 +153,7 @@ class Account:
         origin = event.origin
         if origin is not None:
             if self._is_known(origin):
-                self.fail(DEAD_LETTERS, message_id, f"taken in once more: {_told(origin)}")
+                self.fail(DEAD_LETTERS, message_id, f"taken in once more: {_in_words(origin)}")
             if origin.restore:
                 self.restored.setdefault(_restoration(origin), set()).add(origin.message_id)
             else:
@@ -182,7 +189,7 @@ class Account:
         """Check a message that was dropped as one that had come before."""
         origin = event.origin
         if origin is None or not self._is_known(origin):
-            what = "a publish" if origin is None else _told(origin)
+            what = "a publish" if origin is None else _in_words(origin)
             self.fail(DEAD_LETTERS, message_id, f"dropped as seen before, but is new: {what}")
 
     def _is_known(self, origin: Origin) -> bool:
@@ -194,6 +201,7 @@ class Account:
         return origin.sequence <= self.letters.get((origin.vhost, origin.queue, origin.queue_id), 0)
 
     def refused(self, message_id: int, event: Published) -> None:
+        """Check a message that the queue refused."""
         limits = self.limits
         if limits.drops_head:
             self.fail(LIMITS, message_id, "refused, but the queue's overflow is drop-head")
@@ -213,6 +221,9 @@ class Account:
         cause: int,
         now_ms: int,
     ) -> None:
+        """Book a delivery, and check it.
+
+        `cause`: the offset of the event that caused it. `final`: the consumer needs no ack."""
         size = self.sizes.get(message_id)
         if size is None or message_id in self.out or message_id in self.waiting:
             where = "not in the queue" if size is None else f"with consumer {self.out.get(message_id)} or waiting"
@@ -246,6 +257,7 @@ class Account:
             self.bytes_out += size
 
     def came_back(self, message_id: int, reason: str, now_ms: int) -> None:
+        """Book a message that is ready again."""
         if reason == DELAYED:
             self._waited(message_id, now_ms)
         elif self._given_back(message_id, reason):
@@ -309,6 +321,7 @@ class Account:
         self.levels.ready_again(message_id)
 
     def left(self, message_id: int, reason: str, consumer: int, event: Event, now_ms: int) -> None:
+        """Book a message that left the queue, and check that it may leave for this reason."""
         if message_id not in self.sizes:
             self.fail(CONSERVATION, message_id, f"{reason}, but it is not in the queue")
             return
@@ -438,6 +451,6 @@ def _restoration(origin: Origin) -> tuple[str, str, str, int]:
     return origin.restore, origin.vhost, origin.queue, origin.queue_id
 
 
-def _told(origin: Origin) -> str:
+def _in_words(origin: Origin) -> str:
     number = f"restored as {origin.restore!r}" if origin.restore else f"number {origin.sequence}"
     return f"message {origin.message_id} of {origin.vhost}/{origin.queue}, {number}"

@@ -22,7 +22,7 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.audit.dead_letter_join import Post
+from rewindmq.spark_replay.audit.dead_letter_join import LetterRows
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.state_file import FORMAT, unpacked
 
@@ -39,8 +39,8 @@ class BadLedger(LogError):
 class Ledgers:
     """The ledgers of one partition."""
 
-    def __init__(self, own: Snapshots, partition: str) -> None:
-        self.folder = own.directory / partition
+    def __init__(self, external: Snapshots, partition: str) -> None:
+        self.folder = external.directory / partition
         self.partition = partition
 
     def offsets(self) -> list[int]:
@@ -48,6 +48,7 @@ class Ledgers:
         return sorted(int(path.stem) for path in self.folder.glob(f"{'[0-9]' * 20}{LEDGER}"))
 
     def has(self, offset: int) -> bool:
+        """Whether there is a ledger at this offset."""
         return self._path(offset, LEDGER).exists()
 
     def take(self, product: AuditProduct, letters: "Sequence[pa.RecordBatch]") -> None:
@@ -59,7 +60,7 @@ class Ledgers:
         packed = pickle.dumps({"format": FORMAT, **_claimed(product)}, protocol=5)
         self._write(self._path(offset, LEDGER), hashlib.sha256(packed).digest() + packed)
 
-    def begin(self, machine: Machine, post: Post) -> AuditProduct:
+    def begin(self, machine: Machine, letter_rows: LetterRows) -> AuditProduct:
         """The audit as it was at this machine's offset.
 
         Raises BadLedger."""
@@ -67,8 +68,8 @@ class Ledgers:
         if (found["digest"], found["head"]) != (machine.digest(), machine.head()):
             raise BadLedger(f"{self._path(machine.next_offset, LEDGER)}: it is not of the snapshot beside it")
         product = AuditProduct.believing(machine, found["beliefs"])
-        post.under_way = found["under_way"]
-        product.post = post
+        letter_rows.under_way = found["under_way"]
+        product.letter_rows = letter_rows
         return product
 
     def differs(self, product: AuditProduct) -> str | None:
@@ -109,27 +110,27 @@ class Ledgers:
         return self.folder / f"{offset:020d}{suffix}"
 
     def _write(self, path: Path, content: bytes) -> None:
-        beside = path.with_suffix(f"{path.suffix}.{os.getpid()}.part")
-        with beside.open("wb") as file:
+        part_file = path.with_suffix(f"{path.suffix}.{os.getpid()}.part")
+        with part_file.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        part_file.replace(path)
 
 
-def count_kept(own: Snapshots) -> int:
+def count_ledgers(external: Snapshots) -> int:
     """How many ledgers there are, of all partitions."""
-    return sum(1 for _ in own.directory.glob(f"queues-*/*{LEDGER}"))
+    return sum(1 for _ in external.directory.glob(f"queues-*/*{LEDGER}"))
 
 
 def _claimed(product: AuditProduct) -> dict[str, Any]:
-    assert product.post is not None, "an audit that keeps ledgers notes dead letters"
+    assert product.letter_rows is not None, "an audit that keeps ledgers notes dead letters"
     machine = product.machine
     return {
         "digest": machine.digest(),
         "head": machine.head(),
         "beliefs": product.beliefs,
-        "under_way": product.post.under_way,
+        "under_way": product.letter_rows.under_way,
     }
 
 

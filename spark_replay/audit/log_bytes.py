@@ -1,6 +1,6 @@
 """Proves that the bytes of an embedded log are those that were written: segment by segment, in many Spark tasks.
 
-    parts ->tasks-> a row a segment ->driver-> the segments joined in order, a finding a partition
+    segment files ->tasks-> a row a segment ->driver-> the segments joined in order, a finding a partition
 
 A segment states the hash chain at its beginning, so a task proves it by itself (engine/log/embedded/verify.py). The
 driver compares each beginning with the end of the segment before.
@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.directory import partition_directory
-from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
+from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.engine.log.embedded.verify import VerifiedSegment, follow_on, unchecked_before, verify_segment
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.fold import for_each
 from rewindmq.spark_replay.history.events import canonical_json
 from rewindmq.spark_replay.history.outcomes import batch_of
-from rewindmq.spark_replay.location.ranges import BadRequest, Range
+from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.snapshots.external import PROVEN, write_whole
 
 if TYPE_CHECKING:
@@ -42,18 +42,16 @@ _NUMBERS = ("base_offset", "next_offset", "records", "blocks", "unproven_blocks"
 
 
 @dataclass(frozen=True, slots=True)
-class Part(Range):
-    """A segment's file, which begins at offset `start`; `end` is not used. `last`: no segment follows."""
+class SegmentFile:
+    """A segment's file, as a task gets it. `last`: no segment follows it in its partition."""
 
-    file: str = ""
-    last: bool = False
+    partition: str
+    file: str
+    last: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Share(Range):
-    """The segments of a partition that one task proves: the first begins at `start`, the last at `end`."""
-
-    parts: tuple[Part, ...] = ()
+# The segments of one partition that one task proves, in the order of their offsets
+SegmentGroup = tuple[SegmentFile, ...]
 
 
 class Proven:
@@ -66,28 +64,29 @@ class Proven:
         self._segments: dict[str, dict[str, dict[str, Any]]] = {}  # by partition and name of the file
         try:
             for partition, segments in json.loads(self.path.read_text()).items():
-                self._segments[partition] = {told["file"]: told for told in segments}
-                for told in segments:
-                    _unpacked(told, Path(told["file"])), int(told["size"])
+                self._segments[partition] = {fields["file"]: fields for fields in segments}
+                for fields in segments:
+                    _unpacked(fields, Path(fields["file"])), int(fields["size"])
         except FileNotFoundError:
             pass
         except (ValueError, KeyError, TypeError, AttributeError):
             raise BadRequest(f"{self.path}: not as an audit writes it: remove it, and audit the whole log") from None
 
-    def unchanged(self, part: Part) -> VerifiedSegment | None:
+    def unchanged(self, file: SegmentFile) -> VerifiedSegment | None:
         """The segment, if it was proven and still has the same size; else None."""
-        told = self._segments.get(part.partition, {}).get(Path(part.file).name)
-        if told is None or part.last or told["size"] != Path(part.file).stat().st_size:
+        path = Path(file.file)
+        fields = self._segments.get(file.partition, {}).get(path.name)
+        if fields is None or file.last or fields["size"] != path.stat().st_size:
             return None
-        return _unpacked(told, Path(part.file))
+        return _unpacked(fields, path)
 
     def require_same(self, partition: str, segments: Sequence[VerifiedSegment]) -> None:
         """Check that every proven segment exists and is unchanged.
 
         Raises CorruptLog."""
         found = {segment.file.name: segment for segment in segments}
-        for name, told in self._segments.get(partition, {}).items():
-            before = _unpacked(told, segments[0].file.with_name(name))
+        for name, fields in self._segments.get(partition, {}).items():
+            before = _unpacked(fields, segments[0].file.with_name(name))
             now = found.get(name)
             if now is None:
                 raise CorruptLog(before.file, 0, before.base_offset, "an earlier audit has proven it, and it is gone")
@@ -114,93 +113,95 @@ def prove(
     """A finding for each partition.
 
     Raises LogError when one has no segment."""
-    parts = {name: parts_of(data, name) for name in partitions}
-    known: dict[Part, VerifiedSegment] = {}
+    files = {name: segment_files_of(data, name) for name in partitions}
+    known: dict[SegmentFile, VerifiedSegment] = {}
     if proven is not None and since_last:
-        held = ((part, proven.unchanged(part)) for each in parts.values() for part in each)
-        known = {part: segment for part, segment in held if segment is not None}
-    shares = [share for each in parts.values() for share in shares_of(part for part in each if part not in known)]
-    rows = for_each(spark, shares, share_rows, columns.AUDIT).collect()
-    return [joined(name, each, rows, known, proven) for name, each in parts.items()]
+        held = ((file, proven.unchanged(file)) for each in files.values() for file in each)
+        known = {file: segment for file, segment in held if segment is not None}
+    groups = [group for each in files.values() for group in in_groups(file for file in each if file not in known)]
+    rows = for_each(spark, groups, group_rows, columns.AUDIT).collect()
+    return [joined(name, each, rows, known, proven) for name, each in files.items()]
 
 
-def parts_of(data: str, partition: str) -> list[Part]:
+def segment_files_of(data: str, partition: str) -> list[SegmentFile]:
     """The segments as they are now, in the order of their offsets.
 
     Raises LogError when there is none."""
     directory = partition_directory(Path(data), partition)
-    files = segment_files(directory) if directory.is_dir() else []
-    if not files:
+    paths = segment_files(directory) if directory.is_dir() else []
+    if not paths:
         raise LogError(f"{directory}: no segment of a log is here")
-    bases = [base_offset_of(path) for path in files]
-    return [Part(partition, at, at, str(path), path == files[-1]) for at, path in zip(bases, files, strict=True)]
+    return [SegmentFile(partition, str(path), path == paths[-1]) for path in paths]
 
 
-def shares_of(parts: Iterable[Part]) -> Iterator[Share]:
-    some: list[Part] = []
+def in_groups(files: Iterable[SegmentFile]) -> Iterator[SegmentGroup]:
+    """Yields the files of a partition in groups of about TASK_BYTES."""
+    group: list[SegmentFile] = []
     size = 0
-    for part in parts:
-        some.append(part)
-        size += Path(part.file).stat().st_size
+    for file in files:
+        group.append(file)
+        size += Path(file.file).stat().st_size
         if size >= TASK_BYTES:
-            yield Share(part.partition, some[0].start, part.start, tuple(some))
-            some, size = [], 0
-    if some:
-        yield Share(some[0].partition, some[0].start, some[-1].start, tuple(some))
+            yield tuple(group)
+            group, size = [], 0
+    if group:
+        yield tuple(group)
 
 
-def share_rows(share: Share) -> "Iterator[pa.RecordBatch]":
+def group_rows(group: SegmentGroup) -> "Iterator[pa.RecordBatch]":
     """The rows of some segments, in a Spark task."""
-    for part in share.parts:
-        yield from segment_rows(part)
+    for file in group:
+        yield from segment_rows(file)
 
 
-def segment_rows(part: Part) -> "Iterator[pa.RecordBatch]":
+def segment_rows(file: SegmentFile) -> "Iterator[pa.RecordBatch]":
     """One segment, read and proven, as a row of AUDIT for the driver."""
     try:
-        segment = verify_segment(Path(part.file), part.last)
-        ok, offset, told = True, segment.base_offset, _packed(segment)
+        segment = verify_segment(Path(file.file), file.last)
+        ok, offset, fields = True, segment.base_offset, _packed(segment)
     except CorruptLog as broken:
         ok, offset = False, broken.offset
-        told = {"file": Path(part.file).name, "position": broken.position, "why": broken.why}
-    yield batch_of([(CHAIN, ok, part.partition, offset, None, None, canonical_json(told))], columns.AUDIT)
+        fields = {"file": Path(file.file).name, "position": broken.position, "why": broken.why}
+    yield batch_of([(CHAIN, ok, file.partition, offset, None, None, canonical_json(fields))], columns.AUDIT)
 
 
 def joined(
     partition: str,
-    parts: Sequence[Part],
+    files: Sequence[SegmentFile],
     rows: Iterable[Any],
-    known: Mapping[Part, VerifiedSegment],
+    known: Mapping[SegmentFile, VerifiedSegment],
     proven: Proven | None,
 ) -> Finding:
     """The finding for one partition: the tasks' rows about its segments, and whether these follow on each other."""
-    told = {}
+    by_file = {}
     for row in rows:
         if row.partition == partition:
-            content = json.loads(row.detail)
-            told[content["file"]] = (row, content)
+            of_segment = json.loads(row.detail)
+            by_file[of_segment["file"]] = (row, of_segment)
     try:
-        segments = list(follow_on(_in_order(parts, told, known)))
+        segments = list(follow_on(_in_order(files, by_file, known)))
         if proven is not None:
             proven.require_same(partition, segments)
             proven.take(partition, segments)
     except CorruptLog as broken:
         return Finding(CHAIN, False, partition, broken.offset, None, None, str(broken), corrupt=True)
-    return Finding(CHAIN, True, partition, None, None, None, _in_words(segments, len(known.keys() & set(parts))))
+    return Finding(CHAIN, True, partition, None, None, None, _in_words(segments, len(known.keys() & set(files))))
 
 
 def _in_order(
-    parts: Iterable[Part], told: Mapping[str, tuple[Any, dict[str, Any]]], known: Mapping[Part, VerifiedSegment]
+    files: Iterable[SegmentFile],
+    by_file: Mapping[str, tuple[Any, dict[str, Any]]],
+    known: Mapping[SegmentFile, VerifiedSegment],
 ) -> Iterator[VerifiedSegment]:
-    for part in parts:
-        if part in known:
-            yield known[part]
+    for file in files:
+        if file in known:
+            yield known[file]
             continue
-        path = Path(part.file)
-        row, content = told[path.name]
+        path = Path(file.file)
+        row, of_segment = by_file[path.name]
         if not row.ok:
-            raise CorruptLog(path, content["position"], row.offset, content["why"])
-        yield _unpacked(content, path)
+            raise CorruptLog(path, of_segment["position"], row.offset, of_segment["why"])
+        yield _unpacked(of_segment, path)
 
 
 def _in_words(segments: Sequence[VerifiedSegment], not_read: int) -> str:
@@ -222,8 +223,8 @@ def _packed(segment: VerifiedSegment) -> dict[str, Any]:
     return {"file": segment.file.name, **chains, **{name: getattr(segment, name) for name in _NUMBERS}}
 
 
-def _unpacked(told: Mapping[str, Any], path: Path) -> VerifiedSegment:
-    before = told["chain_before"]
-    numbers: dict[str, Any] = {name: told[name] for name in _NUMBERS}
-    chain, chain_before = bytes.fromhex(told["chain"]), None if before is None else bytes.fromhex(before)
+def _unpacked(fields: Mapping[str, Any], path: Path) -> VerifiedSegment:
+    before = fields["chain_before"]
+    numbers: dict[str, Any] = {name: fields[name] for name in _NUMBERS}
+    chain, chain_before = bytes.fromhex(fields["chain"]), None if before is None else bytes.fromhex(before)
     return VerifiedSegment(file=path, chain=chain, chain_before=chain_before, **numbers)

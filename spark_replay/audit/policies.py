@@ -30,8 +30,8 @@ from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.history.events import canonical_json
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import InKafka, Place, groups_in, open_log
-from rewindmq.spark_replay.location.ranges import Range
+from rewindmq.spark_replay.location.log import InKafka, Location, groups_in, open_log
+from rewindmq.spark_replay.location.ranges import OffsetRange
 
 POLICIES = "policies"
 APPLIED_WITHIN_MS = 60_000
@@ -43,8 +43,8 @@ def rows_for_driver(product: AuditProduct) -> list[tuple[Any, ...]]:
     """The uses of policies in one partition, as rows of AUDIT with JSON in `detail`."""
     rows: list[tuple[Any, ...]] = []
     for (vhost, policy), offset in product.policies.items():
-        told = {"vhost": vhost, "name": policy.name, "definition": policy.definition, "version": policy.version}
-        rows.append((WAS_IN_FORCE, True, product.partition, offset, None, None, canonical_json(told)))
+        use = {"vhost": vhost, "name": policy.name, "definition": policy.definition, "version": policy.version}
+        rows.append((WAS_IN_FORCE, True, product.partition, offset, None, None, canonical_json(use)))
     for queue in product.machine.queues():
         account = product.accounts.get((queue.vhost, queue.name))
         held = {
@@ -63,11 +63,11 @@ def rows_for_driver(product: AuditProduct) -> list[tuple[Any, ...]]:
 class PolicyBook:
     """The metadata log so far: the policies that were set, their offsets, and the topology that they make."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.log = open_log(place).metadata
+    def __init__(self, location: Location) -> None:
+        self.location = location
+        self.log = open_log(location).metadata
         self.partition = self.log.name
-        self.late_ms = APPLIED_WITHIN_MS if isinstance(place, InKafka) else 0
+        self.late_ms = APPLIED_WITHIN_MS if isinstance(location, InKafka) else 0
         self.topology = Topology()
         self.set_at: dict[int, tuple[str, str, str]] = {}
         self.bound_ms: dict[Bound, int] = {}  # the time of each binding
@@ -75,8 +75,9 @@ class PolicyBook:
         self.read_to = 0
 
     @property
-    def reach(self) -> Range:
-        return Range(self.partition, 0, self.read_to)
+    def reach(self) -> OffsetRange:
+        """The offsets of the metadata log that were read."""
+        return OffsetRange(self.partition, 0, self.read_to)
 
     def read_on(self) -> None:
         """Read up to the end of the log now: policies in force in a queue were set before."""
@@ -109,29 +110,29 @@ class PolicyBook:
         """The findings about the rows of partitions that do not hold."""
         findings = []
         for row in rows:
-            told = json.loads(row.detail)
+            use = json.loads(row.detail)
             if row.check == WAS_IN_FORCE:
-                findings += self._was_set(row, told)
-            elif told["clock_ms"] > self.last_change_ms + self.late_ms:
-                findings += self._is_applied(row, told)
+                findings += self._was_set(row, use)
+            elif use["clock_ms"] > self.last_change_ms + self.late_ms:
+                findings += self._is_applied(row, use)
         return findings
 
-    def _was_set(self, row: Any, told: dict[str, Any]) -> list[Finding]:
-        if self.set_at.get(told["version"]) == (told["vhost"], told["name"], told["definition"]):
+    def _was_set(self, row: Any, use: dict[str, Any]) -> list[Finding]:
+        if self.set_at.get(use["version"]) == (use["vhost"], use["name"], use["definition"]):
             return []
-        where = f"{self.partition} offset {told['version']}"
-        detail = f"policy {told['name']} {told['definition']} was not set at {where}"
+        where = f"{self.partition} offset {use['version']}"
+        detail = f"policy {use['name']} {use['definition']} was not set at {where}"
         return [Finding(POLICIES, False, row.partition, row.offset, None, None, detail)]
 
-    def _is_applied(self, row: Any, told: dict[str, Any]) -> list[Finding]:
-        asked = (told["vhost"], told["queue"], told["type"])
-        hidden = is_hidden(told["queue"])
+    def _is_applied(self, row: Any, use: dict[str, Any]) -> list[Finding]:
+        requested = (use["vhost"], use["queue"], use["type"])
+        hidden = is_hidden(use["queue"])
         wanted = {
-            "policy": None if hidden else _shown(self.topology.effective_policy(*asked)),
-            "operator_policy": None if hidden else _shown(self.topology.effective_operator_policy(*asked)),
+            "policy": None if hidden else _shown(self.topology.effective_policy(*requested)),
+            "operator_policy": None if hidden else _shown(self.topology.effective_operator_policy(*requested)),
         }
-        name = f"{told['vhost']}/{told['queue']}"
-        wrong = [f"{kind} is {told[kind]}, should be {right}" for kind, right in wanted.items() if told[kind] != right]
+        name = f"{use['vhost']}/{use['queue']}"
+        wrong = [f"{kind} is {use[kind]}, should be {right}" for kind, right in wanted.items() if use[kind] != right]
         return [Finding(POLICIES, False, row.partition, row.offset, name, None, detail) for detail in wrong]
 
 

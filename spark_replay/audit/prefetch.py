@@ -10,6 +10,8 @@ Channel = tuple[int, int]  # session, number
 
 
 class Prefetches:
+    """The prefetch limits of one partition's consumers and channels, and the messages that consumers hold."""
+
     def __init__(self) -> None:
         self.own: dict[int, int] = {}  # attached consumers with a prefetch of their own
         self.holding: dict[int, int] = {}  # consumer -> how many messages it has
@@ -18,6 +20,7 @@ class Prefetches:
         self.limited: dict[int, Channel] = {}  # consumer -> the channel whose limit it shares
 
     def attached(self, session: int, event: ConsumerAttached, quorum: bool) -> None:
+        """Add a consumer. `quorum`: its queue is a quorum queue."""
         if event.prefetch and not event.no_ack:
             self.own[event.consumer] = event.prefetch
         channel = session, event.channel
@@ -27,6 +30,7 @@ class Prefetches:
             self.limited[event.consumer] = channel
 
     def limit(self, channel: Channel, prefetch: int) -> None:
+        """Set the limit that a channel's consumers share; 0: no limit."""
         if channel not in self.channels:
             return
         for consumer, quorum in self.channels[channel].items():
@@ -67,6 +71,7 @@ class Prefetches:
         return None
 
     def lets_go(self, consumer: int | None) -> None:
+        """Note that the consumer no longer holds one of its messages."""
         if consumer is not None and consumer in self.holding:
             self.holding[consumer] -= 1
             if not self.holding[consumer]:

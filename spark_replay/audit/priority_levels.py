@@ -21,6 +21,7 @@ class Levels:
 
     @classmethod
     def of(cls, declared: QueueDeclared, version: int, later: bool) -> "Levels":
+        """The empty levels of a queue. `later`: it is of profile rabbitmq-4.3."""
         if later:
             return cls(31, 4, True)
         asked = next((each.value for each in declared.arguments if each.name == "x-max-priority"), None)
@@ -29,14 +30,17 @@ class Levels:
         return cls(min(max(asked, 1), 255), 0, False)
 
     def level(self, message_id: int) -> int:
+        """The level of a message in the queue."""
         return self.level_of.get(message_id, 0)
 
     def enters(self, message_id: int, priority: int | None) -> None:
+        """Add a message that the queue took in."""
         if self.highest is not None:
             self.level_of[message_id] = self.default if priority is None else min(max(priority, 0), self.highest)
             self._by_level(message_id)
 
     def ready_again(self, message_id: int) -> None:
+        """Note that a delivered message is ready again."""
         if self.highest is None:
             return
         if self.returned_first:
@@ -58,6 +62,7 @@ class Levels:
         return f"delivered before one of priority {above}, being of {level}" if by_level and level < above else None
 
     def leaves(self, message_id: int) -> None:
+        """Remove a message from the queue."""
         if self.highest is not None:
             self._not_ready(message_id)
             del self.level_of[message_id]

@@ -1,8 +1,8 @@
-"""Checks the seals of a history in Spark: each stretch of the log against its signed statement.
+"""Checks the seals of a history in Spark: each range of the log against its signed statement.
 
-    findings = check_seals(spark, place, keys, copies)
+    findings = check_seals(spark, location, keys, copies)
 
-Every seal states the hash chain at the end of its stretch, so stretches are examined at the same time, each by itself.
+Every seal states the hash chain at the end of its range, so ranges are examined at the same time, each by itself.
 The driver checks the seals among themselves. `rewindmq.engine.log.seals.sealer` does all of it; no broker is needed.
 """
 
@@ -19,8 +19,8 @@ from rewindmq.spark_replay.audit.findings import Finding, of_row
 from rewindmq.spark_replay.fold import for_each
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import InKafka, Place
-from rewindmq.spark_replay.location.ranges import Range
+from rewindmq.spark_replay.location.log import InKafka, Location
+from rewindmq.spark_replay.location.ranges import OffsetRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,12 +31,12 @@ _TASKS_A_CORE = 4
 
 
 def check_seals(
-    spark: "SparkSession", place: Place, keys: Keys | None = None, copies: Sequence[Stored] = ()
+    spark: "SparkSession", location: Location, keys: Keys | None = None, copies: Sequence[Stored] = ()
 ) -> list[Finding]:
     """The findings about seals that do not hold, with their places, and one for each partition whose seals hold.
 
     Without `keys` signatures are not checked, and a history without seals gives no finding. Raises LogError."""
-    partitions = sealed_partitions(place)
+    partitions = sealed_partitions(location)
     bad = [_finding(harm) for harm in astray(partitions, copies)]
     steps: list[tuple[Sealable, list[Step]]] = []
     for partition in partitions:
@@ -47,7 +47,7 @@ def check_seals(
         steps.append((partition, planned))
     work = _shared_out(steps, spark.sparkContext.defaultParallelism * _TASKS_A_CORE)
     lineage.read(work)
-    rows = for_each(spark, list(work), examine_rows, columns.AUDIT, place=place, work=work).collect()
+    rows = for_each(spark, list(work), examine_rows, columns.AUDIT, location=location, work=work).collect()
     bad += map(of_row, rows)
     bad.sort(key=lambda finding: (finding.partition, finding.offset or 0))
     harmed = {finding.partition for finding in bad}
@@ -56,39 +56,41 @@ def check_seals(
     return findings
 
 
-def sealed_partitions(place: Place) -> Sequence[Sealable]:
+def sealed_partitions(location: Location) -> Sequence[Sealable]:
     """The partitions of a log, with their seals.
 
     Raises LogError when there is no log."""
-    if isinstance(place, InKafka):
+    if isinstance(location, InKafka):
         from rewindmq.engine.log.kafka.reader import KafkaLogReader
         from rewindmq.engine.log.seals.in_topic import in_topics
 
-        return in_topics(KafkaLogReader(place.bootstrap, place.prefix, dict(place.settings)))
-    return segmented(Path(place))
+        return in_topics(KafkaLogReader(location.bootstrap, location.prefix, dict(location.settings)))
+    return segmented(Path(location))
 
 
-def examine_rows(stretch: Range, place: Place, work: Mapping[Range, Sequence[Step]]) -> "Iterator[pa.RecordBatch]":
-    """Yields rows of AUDIT about harms in some successive stretches, in a Spark task."""
-    [partition] = [each for each in sealed_partitions(place) if each.name == stretch.partition]
-    harms = (examine(partition, step) for step in work[stretch])
+def examine_rows(
+    offset_range: OffsetRange, location: Location, work: Mapping[OffsetRange, Sequence[Step]]
+) -> "Iterator[pa.RecordBatch]":
+    """Yields rows of AUDIT about harms in some successive ranges, in a Spark task."""
+    [partition] = [each for each in sealed_partitions(location) if each.name == offset_range.partition]
+    harms = (examine(partition, step) for step in work[offset_range])
     rows = [_finding(harm).row() for harm in harms if harm is not None]
     if rows:
         yield batch_of(rows, columns.AUDIT)
 
 
-def _shared_out(steps: Sequence[tuple[Sealable, list[Step]]], tasks: int) -> dict[Range, list[Step]]:
-    """Successive stretches for each task, with about equal numbers of records."""
+def _shared_out(steps: Sequence[tuple[Sealable, list[Step]]], tasks: int) -> dict[OffsetRange, list[Step]]:
+    """Successive ranges for each task, with about equal numbers of records."""
     records = sum(_records(step) for _, planned in steps for step in planned)
-    work: dict[Range, list[Step]] = {}
+    work: dict[OffsetRange, list[Step]] = {}
     for partition, planned in steps:
         some: list[Step] = []
         for number, step in enumerate(planned, 1):
             some.append(step)
             if number == len(planned) or sum(map(_records, some)) * tasks >= records:
                 seals = some[0].stored.seal, some[-1].stored.seal
-                stretch = Range(partition.name, seals[0].base_offset, seals[1].next_offset)
-                work.setdefault(stretch, []).extend(some)  # there may be two seals of one stretch
+                offset_range = OffsetRange(partition.name, seals[0].base_offset, seals[1].next_offset)
+                work.setdefault(offset_range, []).extend(some)  # there may be two seals of one range
                 some = []
     return work
 

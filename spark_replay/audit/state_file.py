@@ -56,6 +56,7 @@ class AuditStates:
         return _load(self._path(earlier[-1]))
 
     def save(self, batch: int, product: AuditProduct) -> None:
+        """Write the audit after a batch, and remove the files that are no longer needed."""
         machine = product.machine
         content = {
             "format": FORMAT,
@@ -68,13 +69,13 @@ class AuditStates:
         packed = pickle.dumps(content, protocol=5)
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self._path(batch)
-        beside = path.with_suffix(f".{os.getpid()}.part")
-        with beside.open("wb") as file:
+        part_file = path.with_suffix(f".{os.getpid()}.part")
+        with part_file.open("wb") as file:
             file.write(hashlib.sha256(packed).digest())
             file.write(packed)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        part_file.replace(path)
         for number in [number for number in self._batches() if number < batch][:-1]:
             self._path(number).unlink(missing_ok=True)
 
@@ -110,5 +111,5 @@ def _load(path: Path) -> AuditProduct:
     found = unpacked(path)
     machine = Machine.load(found["partition"], found["head"], found["pieces"])
     if machine.digest() != found["digest"]:
-        raise LogError(f"{path}: its state has the digest {machine.digest()}, and says it were {found['digest']}")
+        raise LogError(f"{path}: its state has the digest {machine.digest()}, but the file says {found['digest']}")
     return AuditProduct.believing(machine, found["beliefs"])

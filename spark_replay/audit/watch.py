@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.log.contract import LogError
-from rewindmq.projections.replay import PartitionLog
+from rewindmq.projections.replay import PartitionLog, RecordGroup
 from rewindmq.projections.rewind import format_time
 from rewindmq.schemas.single_object import FramedDecoder
 from rewindmq.spark_replay import columns
@@ -37,8 +37,8 @@ from rewindmq.spark_replay.history.events import canonical_json
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.kafka_frame import kafka_options, load, to_records
-from rewindmq.spark_replay.location.log import Group, InKafka, open_log
-from rewindmq.spark_replay.location.ranges import Range, joined
+from rewindmq.spark_replay.location.log import InKafka, open_log
+from rewindmq.spark_replay.location.ranges import OffsetRange, joined
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,6 +68,8 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
+    """The result of one micro-batch. `time`: when it was done, ISO 8601."""
+
     batch: int
     time: str
     events: int
@@ -87,21 +89,24 @@ class BatchReport:
 class Watch:
     """A running watch. `stop()` may be called from anywhere: the batch that is being folded is finished first."""
 
-    def __init__(self, place: InKafka, directory: Path, fail_fast: bool, report: Callable[[BatchReport], None]) -> None:
+    def __init__(
+        self, location: InKafka, directory: Path, fail_fast: bool, report: Callable[[BatchReport], None]
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = str(directory.resolve())
-        self.partitions: list[PartitionLog] = list(open_log(place).queues)
-        self.book = PolicyBook(place)
+        self.partitions: list[PartitionLog] = list(open_log(location).queues)
+        self.book = PolicyBook(location)
         self.reports = Reports(directory / "reports.jsonl")
         self.fail_fast = fail_fast
         self.report = report
         self.violations = 0
-        self.stretches: dict[str, Range] = {}  # the stretches that this watch audited
-        self.told: set[Finding] = set()  # findings about policies, which are looked at anew after each batch
+        self.ranges: dict[str, OffsetRange] = {}  # the ranges that this watch audited
+        self.reported: set[Finding] = set()  # findings about policies, which are looked at anew after each batch
         self.stopping = threading.Event()
         self.folding = threading.Lock()
 
     def stop(self) -> None:
+        """Ask the watch to stop. It finishes the batch that it folds."""
         self.stopping.set()
 
     def fold(self, frame: "DataFrame", batch: int) -> None:
@@ -124,23 +129,23 @@ class Watch:
         violations = [of_row(row) for row in rows if row.check not in (WAS_IN_FORCE, IS_IN_FORCE, PROGRESS)]
         for finding in self.book.check([row for row in rows if row.check in (WAS_IN_FORCE, IS_IN_FORCE)]):
             at_no_offset = Finding(finding.check, False, finding.partition, None, finding.queue, None, finding.detail)
-            if at_no_offset not in self.told:
-                self.told.add(at_no_offset)
+            if at_no_offset not in self.reported:
+                self.reported.add(at_no_offset)
                 violations.append(finding)
-        told = {row.partition: json.loads(row.detail) for row in rows if row.check == PROGRESS}
-        audited = [Range(name, at.pop("begun"), at["offset"]) for name, at in told.items()]
-        self.stretches = joined([*self.stretches.values(), *audited])
+        progress = {row.partition: json.loads(row.detail) for row in rows if row.check == PROGRESS}
+        audited = [OffsetRange(name, at.pop("begun"), at["offset"]) for name, at in progress.items()]
+        self.ranges = joined([*self.ranges.values(), *audited])
         partitions = {
-            partition.name: PartitionReport(**told[partition.name], **_lag(partition, told[partition.name]["offset"]))
-            for partition in self.partitions
-            if partition.name in told
+            each.name: PartitionReport(**progress[each.name], **_lag(each, progress[each.name]["offset"]))
+            for each in self.partitions
+            if each.name in progress
         }
         events = sum(at.events for at in partitions.values())
         return BatchReport(batch, format_time(int(time.time() * 1000)), events, partitions, violations)
 
-    def tell(self) -> None:
+    def report_lineage(self) -> None:
         """Report the run to its lineage."""
-        lineage.read([*self.stretches.values(), self.book.reach])
+        lineage.read([*self.ranges.values(), self.book.reach])
         what = f"{self.violations} violations, listed in {self.reports.path.name}"
         lineage.found([Finding("watch", not self.violations, "all", None, None, None, what)])
 
@@ -167,7 +172,7 @@ class Stopped(Exception):
 
 def watch(
     spark: "SparkSession",
-    place: InKafka,
+    location: InKafka,
     directory: Path,
     interval_s: float = 10.0,
     batch_events: int = 1_000_000,
@@ -181,9 +186,9 @@ def watch(
     It looks again every `interval_s` until it is stopped; `once`: it ends when all events that are there now are
     audited. Batches have about `batch_events`. `started` is called with the watch before it begins. Raises LogError
     when Kafka or a topic is not there."""
-    watching = Watch(place, directory, fail_fast, report)
+    watching = Watch(location, directory, fail_fast, report)
     started(watching)
-    reader = kafka_options(spark.readStream.format("kafka"), place, range(len(watching.partitions)))
+    reader = kafka_options(spark.readStream.format("kafka"), location, range(len(watching.partitions)))
     stream = load(reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", str(batch_events)))
     writer = stream.writeStream.foreachBatch(watching.fold).option("checkpointLocation", str(directory / "spark"))
     trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{interval_s} seconds")
@@ -194,7 +199,7 @@ def watch(
             raise
         watching.run(trigger.start())
     finally:
-        watching.tell()
+        watching.report_lineage()
     return watching
 
 
@@ -211,18 +216,18 @@ def fold_batch(directory: str, batch: int, batches: "Iterator[pa.RecordBatch]") 
         if bad.num_rows:
             yield bad
     states.save(batch, product)
-    told = {
+    progress = {
         "begun": begun,
         "offset": product.machine.next_offset,
         "events": product.events - events,
         "quarantined": product.quarantined,
     }
     rows = [row for row in rows_for_driver(product) if row[0] == IS_IN_FORCE or row[3] >= begun]
-    rows.append((PROGRESS, True, name, None, None, None, canonical_json(told)))
+    rows.append((PROGRESS, True, name, None, None, None, canonical_json(progress)))
     yield batch_of(rows, columns.AUDIT)
 
 
-def _on_top(product: AuditProduct, groups: Iterator[Group]) -> Iterator[Group]:
+def _on_top(product: AuditProduct, groups: Iterator[RecordGroup]) -> Iterator[RecordGroup]:
     """Yields the same groups, verified to follow the records that were folded before.
 
     Raises LogError."""

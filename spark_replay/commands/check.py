@@ -1,4 +1,4 @@
-"""Commands that say whether a history holds, with status 1 when it does not: audit, verify, cut, watch."""
+"""The commands that check a history: audit, verify, cut, watch. Status 1: a check failed."""
 
 import functools
 import signal
@@ -9,37 +9,40 @@ from typing import Any
 import click
 
 from rewindmq.spark_replay.commands.exit_status import EX_DATAERR
-from rewindmq.spark_replay.commands.location_options import with_place, with_topics
+from rewindmq.spark_replay.commands.location_options import with_location, with_topics
 from rewindmq.spark_replay.commands.options import require_makeable, require_writable, snapshots_option, start_spark
-from rewindmq.spark_replay.location.log import InKafka, Place
+from rewindmq.spark_replay.location.log import InKafka, Location
 
 
 @click.command()
-@with_place
+@with_location
 @click.option("--format", "form", default="table", type=click.Choice(["table", "json"]), show_default=True)
-@click.option("--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page to hand on, too.")
+@click.option(
+    "--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Also write the report as an HTML page."
+)
 @click.option(
     "--public-key",
     "public_keys",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Of who seals the log, PEM: its seals must be there, and signed with it. May be given again.",
+    help="The public key (PEM) of the program that seals the log. Seals must exist, signed with it. May"
+    " be given again.",
 )
 @click.option(
     "--copies",
     type=click.Path(path_type=Path),
-    help="Seals that are kept elsewhere, a file or a directory: all must still be there.",
+    help="A file or directory with copies of seals. Each copied seal must still be in the log.",
 )
 @snapshots_option
-@click.option("--since-last", is_flag=True, help="Only what came since the last ledger in --snapshots.")
+@click.option("--since-last", is_flag=True, help="Audit only the events since the last ledger in --snapshots.")
 @click.option(
     "--progress/--no-progress",
     "shown",
     default=None,
-    help="Say on stderr how far it is; at a terminal, if neither is given.",
+    help="Print the progress on stderr. Default: at a terminal only.",
 )
 def audit(
-    place: Place,
+    location: Location,
     form: str,
     page: Path | None,
     public_keys: tuple[Path, ...],
@@ -48,12 +51,12 @@ def audit(
     since_last: bool,
     shown: bool | None,
 ) -> int:
-    """Check the history against itself, its seals and hash chain, the broker's claims and its RocksDB."""
+    """Check the history against itself, its seals, its hash chain, the broker's claims and its RocksDB."""
     from rewindmq.engine.log.seals.seal import public_keys as read_keys
     from rewindmq.engine.log.seals.seal import read_copies
     from rewindmq.spark_replay.audit.audit import audit as audit_of
-    from rewindmq.spark_replay.audit.audit import ledgers_beside
-    from rewindmq.spark_replay.audit.ledger_files import count_kept
+    from rewindmq.spark_replay.audit.audit import ledger_snapshots
+    from rewindmq.spark_replay.audit.ledger_files import count_ledgers
     from rewindmq.spark_replay.audit.seals import check_seals
     from rewindmq.spark_replay.commands.progress import progress
     from rewindmq.spark_replay.commands.report import print_report
@@ -62,48 +65,55 @@ def audit(
     if page is not None:
         require_writable("--html", page)
     keys, kept = read_keys(public_keys), [] if copies is None else read_copies(copies)
-    own = ledgers_beside(place, snapshots, since_last)
-    spark = start_spark(place)
-    with progress(spark, "audit", shown, lambda: "" if own is None else f"{count_kept(own)} ledgers kept"):
-        findings = check_seals(spark, place, keys or None, kept) + audit_of(spark, place, snapshots, since_last)
+    external = ledger_snapshots(location, snapshots, since_last)
+    spark = start_spark(location)
+    with progress(spark, "audit", shown, lambda: "" if external is None else f"{count_ledgers(external)} ledgers kept"):
+        findings = check_seals(spark, location, keys or None, kept) + audit_of(spark, location, snapshots, since_last)
     print_report(findings, form)
     if page is not None:
-        page.write_text(report_html(findings, str(place)), encoding="utf-8")
+        page.write_text(report_html(findings, str(location)), encoding="utf-8")
     if any(finding.corrupt for finding in findings):
         return EX_DATAERR
     return 0 if all(finding.ok for finding in findings) else 1
 
 
 @click.command()
-@with_place
+@with_location
 @snapshots_option
 @click.option("--format", "form", default="table", type=click.Choice(["table", "json"]), show_default=True)
-def verify(place: Place, snapshots: Path | None, form: str) -> int:
-    """Fold the chunks between snapshots all at once: does each give the next snapshot, and the last one RocksDB?"""
+def verify(location: Location, snapshots: Path | None, form: str) -> int:
+    """Check that the events lead from each snapshot to the next one, and to the state in RocksDB."""
     from rewindmq.spark_replay.commands.report import print_report
-    from rewindmq.spark_replay.snapshots.external import own_snapshots
+    from rewindmq.spark_replay.snapshots.external import external_snapshots
     from rewindmq.spark_replay.snapshots.verify import verify as verify_chunks
 
-    own_snapshots(place, snapshots)
-    findings = verify_chunks(start_spark(place), place, snapshots)
+    external_snapshots(location, snapshots)
+    findings = verify_chunks(start_spark(location), location, snapshots)
     print_report(findings, form, "verify")
     return 0 if all(finding.ok for finding in findings) else 1
 
 
 @click.command()
-@with_place
-@click.option("--every", default=1_000_000, type=click.IntRange(1), show_default=True, help="Events.")
-@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="A directory of its own.")
-def cut(place: Place, every: int, out: Path) -> None:
-    """Make snapshots of a history that has few or none, or of what came since the last time."""
+@with_location
+@click.option(
+    "--every", default=1_000_000, type=click.IntRange(1), show_default=True, help="Events from snapshot to snapshot."
+)
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The directory of the snapshots: a new one, or that of an earlier run.",
+)
+def cut(location: Location, every: int, out: Path) -> None:
+    """Make snapshots at regular offsets of a history. A later run adds those of newer events."""
     from dataclasses import asdict
 
     from rewindmq.spark_replay.snapshots.build import cut as cut_log
     from rewindmq.spark_replay.snapshots.build import prepare
 
     require_makeable("--out", out)
-    prepare(place, every, out)
-    click.echo(dumps(asdict(cut_log(start_spark(place), place, every, out))))
+    prepare(location, every, out)
+    click.echo(dumps(asdict(cut_log(start_spark(location), location, every, out))))
 
 
 @click.command("watch")
@@ -112,17 +122,21 @@ def cut(place: Place, every: int, out: Path) -> None:
     "--checkpoint",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="A directory of this watch's own: it goes on from there.",
+    help="The directory of this watch. A later watch of the same directory goes on where this one stopped.",
 )
-@click.option("--interval", default=10.0, type=click.FloatRange(0.1), show_default=True, help="Seconds.")
-@click.option("--batch-events", default=1_000_000, type=click.IntRange(1), show_default=True, help="About so many.")
-@click.option("--fail-fast", is_flag=True, help="End with status 1 when something is found.")
-@click.option("--once", is_flag=True, help="End when all there is now is audited; status 1 if something was found.")
+@click.option(
+    "--interval", default=10.0, type=click.FloatRange(0.1), show_default=True, help="Seconds between batches."
+)
+@click.option(
+    "--batch-events", default=1_000_000, type=click.IntRange(1), show_default=True, help="About so many events a batch."
+)
+@click.option("--fail-fast", is_flag=True, help="End with status 1 at the first finding.")
+@click.option("--once", is_flag=True, help="End when all present events are audited; status 1 if there is a finding.")
 @click.option("--format", "form", default="table", type=click.Choice(["table", "json"]), show_default=True)
 def watch_command(
-    place: InKafka, checkpoint: Path, interval: float, batch_events: int, fail_fast: bool, once: bool, form: str
+    location: InKafka, checkpoint: Path, interval: float, batch_events: int, fail_fast: bool, once: bool, form: str
 ) -> int:
-    """Audit a history in Kafka as it goes on, until SIGTERM or SIGINT; a line for each batch with events."""
+    """Audit a history in Kafka as it grows, until SIGTERM or SIGINT. Prints a line for each batch with events."""
     from rewindmq.spark_replay.audit.watch import Watch, watch
     from rewindmq.spark_replay.commands.report import print_batch
 
@@ -135,8 +149,8 @@ def watch_command(
 
     try:
         done = watch(
-            start_spark(place),
-            place,
+            start_spark(location),
+            location,
             checkpoint,
             interval,
             batch_events,

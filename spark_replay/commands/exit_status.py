@@ -1,6 +1,12 @@
-"""Exit status of the commands, and the one line that goes with it: 0 done; 1 an audit found something; 64 a wrong
-argument; 65 the data cannot be used (a corrupt log, a newer version's, a time outside the history); 69 Spark does not
-start, or Kafka or a broker is not there, or no Kafka client is installed; 70 a defect of ours."""
+"""Makes the exit status of a command, and the one line on stderr that goes with it.
+
+0     done
+1     an audit found something
+64    an argument is wrong
+65    the data cannot be used: a corrupt log, a log of a newer version, a time outside the history
+69    Spark does not start, Kafka or a broker does not answer, or no Kafka client is installed
+70    a defect of RewindMQ
+"""
 
 import click
 
@@ -15,7 +21,7 @@ INTERRUPTED = 130
 
 
 def status_of(error: Exception) -> int:
-    """Says on stderr what went wrong."""
+    """The exit status for an error. Prints the error on stderr."""
     if isinstance(error, click.Abort):
         return INTERRUPTED
     if isinstance(error, click.ClickException):
@@ -30,9 +36,9 @@ def status_of(error: Exception) -> int:
 
 
 def _spark_failure(error: Exception) -> int:
-    """An error in a worker arrives as text: find ours in it."""
+    """The exit status for an error in a Spark worker, which arrives as text."""
     name, line = cause_of(error)
-    if name in ("NoSpark", "Refused", NoAnswer.__name__, KafkaNotInstalled.__name__):
+    if name in ("NoSpark", "RestoreRefused", NoAnswer.__name__, KafkaNotInstalled.__name__):
         return _complain(EX_UNAVAILABLE, line)
     data_errors = (CorruptLog.__name__, LogError.__name__, OutsideHistory.__name__, NewerHistory.__name__)
     if name in (BadRequest.__name__, UnreadableTime.__name__):

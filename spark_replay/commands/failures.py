@@ -1,8 +1,8 @@
-"""That Spark does not work here, and what really went wrong, out of an exception that Spark has wrapped.
+"""Finds the cause of an error in an exception that Spark has wrapped.
 
 An error in a Python worker reaches the driver as the text of a traceback inside Java's stack trace. The last line of
-that traceback names the class and what it had to say; the rest is of use to nobody but us. One of ours that came of
-another's (Kafka's client) comes behind it, and says what it means here.
+that traceback has the class and the message; users need nothing else of it. If an error of ours was raised because of
+another one (of Kafka's client), it stands behind that one, and its message says what the other means here.
 """
 
 import re
@@ -10,10 +10,10 @@ import re
 _OURS = "rewindmq."
 # "rewindmq.spark_replay.location.ranges.BadRequest: text" at the start of a line: the last line of a Python traceback
 _RAISED = re.compile(rf"^({re.escape(_OURS)}[\w.]+|[A-Za-z_][\w.]*(?:Error|Exception))(?:: (.*))?$", re.MULTILINE)
-# "[CAST_INVALID_INPUT] The value 'x' ... SQLSTATE: 22018": SQL that makes no sense, or not for the values it meets.
-# What is wrong with a regular expression Spark leaves to Java to say
+# "[CAST_INVALID_INPUT] The value 'x' ... SQLSTATE: 22018": the SQL is wrong, or wrong for the values that it meets.
+# Errors in regular expressions come from Java
 _OF_SQL = re.compile(r"\[[A-Z_]+(?:\.[A-Z_]+)*\] .*?SQLSTATE: (?:22|42|54|P0)\w{3}|\bPatternSyntaxException: .+")
-# Some of Spark's functions leave it to Java to say so: an exception of Java's out of an expression, and none of reading
+# Some of Spark's functions raise an exception of Java's: one out of an expression, and not out of reading
 _OF_AN_EXPRESSION = re.compile(
     r"\b(?:javax?\.(?!io\.|net\.|nio\.)[\w.$]*?|org\.apache\.spark\.(?=Spark(?!Exception)))(\w+Exception: [^\n]*)\n"
     r"(?:\s+at [^\n]*\n){0,15}?\s+at org\.apache\.spark\.sql\.catalyst\.expressions\."
@@ -22,11 +22,11 @@ _OF_SPARK = ("Py4JJavaError", "PythonException", "SparkException")
 
 
 class NoSpark(Exception):
-    """Spark cannot be started, or lacks a part; the text says what the JVM had to say, or how to get the part."""
+    """Spark cannot be started, or lacks a part. The text has the JVM's error, or says how to get the part."""
 
 
 def cause_of(error: BaseException) -> tuple[str, str]:
-    """(class name without its module, one line for people) of the innermost Python error."""
+    """The innermost Python error: its class name without the module, and one line for people."""
     if type(error).__module__.startswith("rewindmq.spark_replay."):
         return type(error).__name__, str(error)
     text = str(error)
@@ -41,8 +41,9 @@ def cause_of(error: BaseException) -> tuple[str, str]:
 
 
 def sql_slip(error: BaseException) -> str | None:
-    """What is wrong with the SQL that Spark was given, in a line; None when something else went wrong. It may show only
-    in a task, as a division by zero, and is then anywhere in what Spark has wrapped."""
+    """The error in the SQL that Spark was given, in one line; None when something else went wrong.
+
+    Some errors show only in a task, such as a division by zero. They may be anywhere in what Spark has wrapped."""
     from pyspark.errors import AnalysisException, IllegalArgumentException
 
     if isinstance(error, AnalysisException | IllegalArgumentException):

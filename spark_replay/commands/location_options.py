@@ -1,4 +1,4 @@
-"""The options that say where the history is, for every command."""
+"""The options for the location of the history, which every command has."""
 
 import functools
 import sys
@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from rewindmq.engine.log.location import FIRST_ANSWER_SECONDS
-from rewindmq.spark_replay.commands.output import nobody_reads
+from rewindmq.spark_replay.commands.output import discard_output
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.kafka_settings import read_settings
-from rewindmq.spark_replay.location.log import InKafka, Place, open_log
+from rewindmq.spark_replay.location.log import InKafka, Location, open_log
 from rewindmq.spark_replay.location.ranges import BadRequest
 
 _DATA = click.option("--data", type=click.Path(path_type=Path), help="The broker's data directory.")
@@ -23,30 +23,32 @@ _TOPICS = (
         "prefix",
         default="rewindmq",
         show_default=True,
-        help="Of the names of its topics.",
+        help="The beginning of its topics' names.",
     ),
     click.option(
         "--kafka-setting",
         "settings",
         metavar="KEY=VALUE",
         multiple=True,
-        help="One more setting of the Kafka clients (librdkafka's names), as for security.",
+        help="A setting of the Kafka clients, by librdkafka's names, for example for security. May be given again.",
     ),
     click.option(
         "--kafka-config",
         "settings_file",
         type=click.Path(dir_okay=False, path_type=Path),
-        help="A file of such settings, a line each: for those that are secret.",
+        help="A file with such settings, one a line. Use it for secrets.",
     ),
 )
-_KAFKA = click.option("--kafka", help="Instead of it: the log is in this Kafka, host:port (more are comma separated).")
+_KAFKA = click.option(
+    "--kafka", help="Instead of --data: the Kafka that has the log, host:port (several are separated by commas)."
+)
 _KAFKA_ONLY = click.option(
-    "--kafka", required=True, help="The Kafka that the log is in, host:port (more are comma separated)."
+    "--kafka", required=True, help="The Kafka that has the log, host:port (several are separated by commas)."
 )
 
 
-def with_place(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A data directory or topics of a Kafka; the command gets it as `place`."""
+def with_location(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options for a data directory or topics of a Kafka; the command gets it as `location`."""
 
     @functools.wraps(command)
     def found(
@@ -63,7 +65,7 @@ def with_place(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_topics(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Topics of a Kafka, as `place`."""
+    """Add the options for topics of a Kafka; the command gets it as `location`."""
 
     @functools.wraps(command)
     def found(kafka: str, prefix: str, settings: tuple[str, ...], settings_file: Path | None, **others: Any) -> Any:
@@ -72,17 +74,17 @@ def with_topics(command: Callable[..., Any]) -> Callable[..., Any]:
     return _wrapped(found, (_KAFKA_ONLY, *_TOPICS))
 
 
-def _as_run(command: Callable[..., Any], place: Place, others: dict[str, Any]) -> Any:
-    """The command, with its lineage: where there is any, it begins when Spark is there."""
+def _as_run(command: Callable[..., Any], location: Location, others: dict[str, Any]) -> Any:
+    """Run the command within its lineage run, which begins when Spark is started."""
     name = click.get_current_context().info_name or ""
     files = [others.get("out"), others.get("page"), others.get("checkpoint")]
-    with lineage.run(name, place, queue=others.get("queue"), files=files):
+    with lineage.run(name, location, queue=others.get("queue"), files=files):
         status = 0
         try:
-            status = command(place=place, **others)
+            status = command(location=location, **others)
             sys.stdout.flush()
-        except BrokenPipeError:  # which click would make status 1, as if an audit had found something
-            nobody_reads()
+        except BrokenPipeError:  # click would end with status 1, as if an audit had found something
+            discard_output()
         return status
 
 
@@ -92,22 +94,23 @@ def _wrapped(command: Callable[..., Any], options: tuple[Callable[[Any], Any], .
 
 def _existing(
     data: Path | None, kafka: str | None, prefix: str, settings: tuple[str, ...], settings_file: Path | None
-) -> Place:
-    """A directory as an absolute path, which workers may be given, or topics. BadRequest; LogError when there is no
-    log, NoAnswer when nobody says so, KafkaNotInstalled."""
+) -> Location:
+    """The location of an existing log: a directory as an absolute path, which workers can use, or topics.
+
+    Raises BadRequest; LogError when there is no log; NoAnswer when Kafka does not answer; KafkaNotInstalled."""
     if (data is None) == (kafka is None):
-        raise BadRequest("where is the history: --data, or --kafka?")
+        raise BadRequest("where is the history? Give --data or --kafka")
     if data is not None and not data.is_dir():
         raise BadRequest(f"{data}: no such directory")
     if data is not None and (settings or settings_file is not None):
-        raise BadRequest("--kafka-setting and --kafka-config are about a --kafka")
-    place: Place
+        raise BadRequest("--kafka-setting and --kafka-config need --kafka")
+    location: Location
     if data is not None:
-        place = str(data.resolve())
+        location = str(data.resolve())
     else:
         from rewindmq.engine.log.kafka.clients import KafkaClients
 
-        place = InKafka(kafka or "", prefix, read_settings(settings, settings_file))
-        KafkaClients(place.bootstrap, dict(place.settings)).require_answer(FIRST_ANSWER_SECONDS)
-    open_log(place)
-    return place
+        location = InKafka(kafka or "", prefix, read_settings(settings, settings_file))
+        KafkaClients(location.bootstrap, dict(location.settings)).require_answer(FIRST_ANSWER_SECONDS)
+    open_log(location)
+    return location

@@ -1,4 +1,4 @@
-"""What the commands have in common: options, where a table goes, the Spark session of a command."""
+"""Shares between commands: options, checks of the places that a command writes to, and the Spark session."""
 
 import os
 import sys
@@ -10,10 +10,10 @@ import click
 
 from rewindmq.projections.rewind import absolute
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import InKafka, Place
+from rewindmq.spark_replay.location.log import InKafka, Location
 from rewindmq.spark_replay.location.ranges import BadRequest
 
-queue_option = click.option("--queue", help="Only this queue: vhost/name, or a name in the vhost /.")
+queue_option = click.option("--queue", help="Only this queue: vhost/name, or the name of a queue in the vhost /.")
 format_option = click.option(
     "--format",
     "form",
@@ -22,25 +22,26 @@ format_option = click.option(
     type=click.Choice(["table", "json", "csv", "parquet", "delta"]),
 )
 out_option = click.option(
-    "--out", type=click.Path(path_type=Path), help="A directory to write to (parquet and delta need one)."
+    "--out", type=click.Path(path_type=Path), help="The directory to write to. parquet and delta need one."
 )
 without_option = click.option(
     "--without",
     "left_out",
     multiple=True,
-    help="As if it had not been: message=queues-0:123, user=eve, session=7, from=TIME, to=TIME (or mark:NAME, -10m);"
-    " with commas: all of them at once. May be given again.",
+    help="Leave out events as if they had not happened: message=queues-0:123, user=eve, session=7, from=TIME, to=TIME"
+    " (or mark:NAME, -10m). Joined by commas, all of them must apply. May be given again.",
 )
 snapshots_option = click.option(
     "--snapshots",
     type=click.Path(path_type=Path),
-    help="Snapshots to begin from (of `cut`, or a node's), and not those beside the log.",
+    help="Begin at the snapshots in this directory (of `cut`, or a node's), instead of those beside the log.",
 )
 
 
 def moment_option(*names: str, **settings: Any) -> Callable[[Any], Any]:
-    """An option that is a moment, or several. A time such as -10m is turned into the one that it means now, so that all
-    that read it read the same."""
+    """An option for one moment or several.
+
+    A time such as -10m becomes the time that it means now, so that all readers of the option see the same time."""
 
     def resolved(_context: click.Context, _option: click.Parameter, given: Any) -> Any:
         if isinstance(given, tuple):
@@ -51,8 +52,9 @@ def moment_option(*names: str, **settings: Any) -> Callable[[Any], Any]:
 
 
 def require_out(form: str, out: Path | None) -> None:
+    """Raise BadRequest unless the result can be written to `out` in this format."""
     if form in ("parquet", "delta") and out is None:
-        raise BadRequest(f"--format {form}: say where with --out")
+        raise BadRequest(f"--format {form}: name a directory with --out")
     if out is not None and out.exists():
         raise BadRequest(f"--out: {out} exists already")
     if out is not None:
@@ -60,31 +62,33 @@ def require_out(form: str, out: Path | None) -> None:
 
 
 def require_makeable(option: str, directory: Path) -> None:
-    """BadRequest unless there is such a directory, or it can be made."""
+    """Raise BadRequest unless the directory exists and can be written to, or can be made."""
     there = next(each for each in (directory, *directory.absolute().parents) if each.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise BadRequest(f"{option}: {directory} cannot be written: {there} is no directory that can be written to")
 
 
 def require_writable(option: str, file: Path) -> None:
-    """BadRequest unless such a file can be written, into a directory that is there."""
+    """Raise BadRequest unless the file can be written, into a directory that exists."""
     if not file.absolute().parent.is_dir():
         raise BadRequest(f"{option}: {file} cannot be written: there is no directory {file.parent}")
     if not os.access(file if file.exists() else file.absolute().parent, os.W_OK):
         raise BadRequest(f"{option}: {file} cannot be written")
 
 
-def start_spark(place: Place) -> Any:
-    """The session of a command. At a terminal a line on stderr says that Spark starts, which takes seconds; in a file
-    stderr stays empty as long as nothing is wrong."""
+def start_spark(location: Location) -> Any:
+    """The Spark session of a command.
+
+    At a terminal a line on stderr says that Spark starts, which takes seconds. Elsewhere stderr stays empty as long as
+    nothing is wrong."""
     from pyspark.logger import PySparkLogger
 
     from rewindmq.spark_replay.session import session
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        PySparkLogger.getLogger(name).disabled = True  # what they say of an error is said here, in one line
+        PySparkLogger.getLogger(name).disabled = True  # the command reports such an error itself, in one line
     if sys.stderr.isatty():
         click.echo("spark_replay: starting Spark, which takes some seconds ...", err=True)
-    spark = session(records_in_java=isinstance(place, InKafka))
+    spark = session(records_in_java=isinstance(location, InKafka))
     lineage.begin(spark)
     return spark

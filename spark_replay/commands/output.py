@@ -1,7 +1,7 @@
-"""Tables on stdout or in files: JSON as an array of objects, CSV and aligned text for people, Parquet by Spark.
+"""Writes tables to stdout or to files: JSON as an array of objects, CSV and aligned text for people, Parquet by Spark.
 
-Times are ISO 8601 in UTC with milliseconds. Bodies are text when they are UTF-8, else base64 and `body_encoding` says
-so. Properties are shown decoded, under AMQP's names; what cannot be decoded is shown as base64.
+Times are ISO 8601 in UTC with milliseconds. Bodies that are UTF-8 are text; other bodies are base64, and
+`body_encoding` says so. Properties are decoded, under AMQP's names; properties that cannot be decoded are base64.
 """
 
 import base64
@@ -34,14 +34,15 @@ _NO_DELTA = ("DATA_SOURCE_NOT_FOUND", "ClassNotFoundException", "CONFIGURE_SPARK
 _JSON_COLUMNS = ("arguments", "effective_policy_definition")
 
 
-def nobody_reads() -> None:
-    """Who read our stdout closed it (`| head`): what is still written goes nowhere."""
+def discard_output() -> None:
+    """Discard further output: the reader of stdout has closed it (`| head`)."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_states(states: "Sequence[tuple[str | None, State]]", messages: bool, form: str) -> None:
-    """States as `state-at` prints them, each with its moment (None: there is only one): one object a queue, ordered by
-    vhost and name within a moment."""
+    """Print states as `state-at` does: one object a queue, ordered by vhost and name within a moment.
+
+    `states`: each with its moment (None: there is only one)."""
     queues: list[dict[str, Any]] = []
     for moment, state in states:
         found: list[dict[str, Any]] = []
@@ -62,7 +63,7 @@ def print_states(states: "Sequence[tuple[str | None, State]]", messages: bool, f
 
 
 def queue_object(row: dict[str, Any], messages: bool) -> dict[str, Any]:
-    """A row of QUEUES as JSON: `name` as rabbitmqctl calls it, too."""
+    """A row of QUEUES as JSON. `name` repeats the queue, as rabbitmqctl calls it."""
     found = {name: plain(value) for name, value in row.items()}
     for name in _JSON_COLUMNS:
         found[name] = json.loads(found[name])
@@ -75,6 +76,7 @@ def queue_object(row: dict[str, Any], messages: bool) -> dict[str, Any]:
 
 
 def message_object(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of MESSAGES as JSON, with its properties decoded."""
     found = {name: plain(value) for name, value in row.items() if name not in ("properties", "body")}
     found["properties"] = properties_object(bytes(row["properties"] or b""))
     try:
@@ -87,7 +89,7 @@ def message_object(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_frame(frame: "DataFrame", form: str, out: Path | None) -> None:
-    """All rows, in the frame's order, to stdout or as files below `out`."""
+    """Write all rows, in the frame's order, to stdout or to files below `out`."""
     if form in TABLES:
         assert out is not None, "the command asked for it"
         save(frame.write, form, out)
@@ -102,7 +104,9 @@ def write_frame(frame: "DataFrame", form: str, out: Path | None) -> None:
 
 
 def save(writer: "DataFrameWriter", form: str, out: Path) -> None:
-    """As one of TABLES. NoSpark when Spark has no such format, or is not set up for it."""
+    """Write a frame in one of the formats TABLES.
+
+    Raises NoSpark when Spark has no such format, or is not set up for it."""
     try:
         writer.format(form).save(str(out))
     except Exception as error:  # Delta has several, and none that pyspark knows
@@ -125,7 +129,7 @@ def _write_rows(frame: "DataFrame", form: str, target: TextIO) -> None:
 
 
 def print_json(objects: Iterable[Any], target: TextIO) -> None:
-    """A JSON array, one object a line, written as they come: nothing before the first is there."""
+    """Write a JSON array, one object a line, as the objects come. Nothing is written before the first object."""
     separator = "[\n"
     for item in objects:
         target.write(separator + json.dumps(item, ensure_ascii=False))
@@ -134,8 +138,10 @@ def print_json(objects: Iterable[Any], target: TextIO) -> None:
 
 
 def print_table(names: list[str], rows: Iterable[list[str]], target: TextIO, page: int = 10_000) -> None:
-    """Aligned columns without the empty ones; widths are set per page, so that any length can be printed. Without any
-    rows all names, so that nothing found does not look like nothing done."""
+    """Write aligned columns, without the empty ones.
+
+    Each page has its own widths, so a table of any length can be printed. A table without rows has all names, so that
+    it does not look as if nothing was done."""
     pages = _pages(([printable(cell) for cell in row] for row in rows), page)
     first = next(pages, None)
     if first is None:
@@ -149,7 +155,7 @@ def print_table(names: list[str], rows: Iterable[list[str]], target: TextIO, pag
 
 
 def printable(text: str) -> str:
-    """For people: what clients wrote must not speak to a terminal, nor look like lines of ours."""
+    """The text without control characters: texts of clients must not control a terminal or look like our lines."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 

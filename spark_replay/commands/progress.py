@@ -1,4 +1,4 @@
-"""A line on stderr that says how far a job of Spark is, while it runs.
+"""Prints the progress of a Spark job on stderr while the job runs.
 
 with progress(spark, "audit", shown, lambda: "12 ledgers kept"):
     findings = audit(...)
@@ -22,7 +22,9 @@ _CLEAR = "\r\x1b[K"  # to the beginning of the line, which is wiped
 def progress(
     spark: "SparkSession", what: str, shown: bool | None, also: Callable[[], str] = lambda: ""
 ) -> Iterator[None]:
-    """`shown`: None for at a terminal only. `also` tells more, in a few words."""
+    """Print the progress of the code inside.
+
+    `shown`: whether to print; None: only at a terminal. `also`: a few words more for the line."""
     terminal = sys.stderr.isatty()
     if not (terminal if shown is None else shown):
         yield
@@ -30,7 +32,7 @@ def progress(
     stopping = threading.Event()
     begun = time.monotonic()
 
-    def tell() -> None:
+    def show() -> None:
         last = ""
         while not stopping.wait(LOOK_SECONDS):
             parts = [f"{what}: {round(time.monotonic() - begun)} s", _tasks(spark), also()]
@@ -45,7 +47,7 @@ def progress(
             sys.stderr.write(_CLEAR)
             sys.stderr.flush()
 
-    thread = threading.Thread(target=tell, name="progress", daemon=True)
+    thread = threading.Thread(target=show, name="progress", daemon=True)
     thread.start()
     try:
         yield
@@ -55,7 +57,7 @@ def progress(
 
 
 def _tasks(spark: "SparkSession") -> str:
-    """Of the stages that run."""
+    """The tasks of the running stages that are done, in words; empty when no stage runs."""
     tracker = spark.sparkContext.statusTracker()
     stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
     known = [stage for stage in stages if stage is not None]

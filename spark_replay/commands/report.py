@@ -1,4 +1,4 @@
-"""An audit's findings for a person: what was checked, what it means, and what did not hold."""
+"""Prints an audit's findings for people: the checks, what each check says, and the findings that do not hold."""
 
 import json
 import sys
@@ -18,7 +18,7 @@ from rewindmq.spark_replay.audit.log_bytes import CHAIN
 from rewindmq.spark_replay.audit.policies import POLICIES
 from rewindmq.spark_replay.audit.seals import SEALS
 from rewindmq.spark_replay.audit.watch import BatchReport
-from rewindmq.spark_replay.commands.output import nobody_reads, print_json, printable
+from rewindmq.spark_replay.commands.output import discard_output, print_json, printable
 from rewindmq.spark_replay.snapshots.verify import SNAPSHOTS, STATE
 
 MEANING = CHECKS | {
@@ -38,16 +38,17 @@ _COLOURS = {OK: "green", NOT_CHECKED: "yellow"}
 
 
 def print_report(findings: Sequence[Finding], form: str, what: str = "audit") -> None:
-    """On stdout: one line a check, then every finding with its place, and whether `what` passed. Nobody has to read it:
-    what was found is the exit status, too."""
+    """Print one line a check, then every finding with its offset, and whether `what` passed.
+
+    A closed stdout is no error: the exit status has the result, too."""
     try:
         if form == "json":
-            print_json((finding.told() for finding in findings), sys.stdout)
+            print_json((finding.as_json() for finding in findings), sys.stdout)
         else:
             sys.stdout.write(_report(findings, what))
         sys.stdout.flush()
     except BrokenPipeError:
-        nobody_reads()
+        discard_output()
 
 
 def _report(findings: Sequence[Finding], what: str) -> str:
@@ -63,7 +64,7 @@ def _report(findings: Sequence[Finding], what: str) -> str:
         result = f"[red]{broken} found[/]" if broken else f"[{_COLOURS[sound]}]{sound}[/]"
         table.add_row(check, result, MEANING[check], looked)
     bad = [finding for finding in findings if not finding.ok]
-    with console.capture() as report:  # a console ends the process when nobody reads it
+    with console.capture() as report:  # a console would end the process when stdout is closed
         console.print(table)
         for finding in bad:
             console.print(_line(finding), markup=False, soft_wrap=True)
@@ -76,13 +77,14 @@ def _report(findings: Sequence[Finding], what: str) -> str:
 
 
 def print_batch(report: BatchReport, form: str) -> None:
-    """A line a batch, as it is done, and below it what was found. A watch goes on when nobody reads it: its directory
-    has all of that."""
+    """Print a line for a finished batch, and its findings below.
+
+    A closed stdout does not end the watch: its directory has the reports, too."""
     lines = [report.line(), *(f"  {_line(finding)}" for finding in report.violations)]
     try:
         print(json.dumps(asdict(report), ensure_ascii=False) if form == "json" else "\n".join(lines), flush=True)
     except BrokenPipeError:
-        nobody_reads()
+        discard_output()
 
 
 def advice(bad: Sequence[Finding]) -> dict[tuple[str, str], str]:
@@ -91,7 +93,7 @@ def advice(bad: Sequence[Finding]) -> dict[tuple[str, str], str]:
 
 
 def result_of(sound: Sequence[Finding]) -> str:
-    """Of a check in which nothing was found: did it compare anything?"""
+    """The result of a check without findings: OK, or NOT_CHECKED when it compared nothing."""
     return OK if any(finding.checked for finding in sound) else NOT_CHECKED
 
 
@@ -102,6 +104,7 @@ def not_checked(findings: Sequence[Finding]) -> list[str]:
 
 
 def in_order(findings: Sequence[Finding]) -> list[str]:
+    """The checks of the findings, each once, in the order of their first finding."""
     return list(dict.fromkeys(finding.check for finding in findings))
 
 

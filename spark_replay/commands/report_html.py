@@ -1,4 +1,4 @@
-"""An audit's findings as one HTML file without anything outside of it, to be handed to somebody."""
+"""An audit's findings as one HTML file that needs no other file."""
 
 import html
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.commands.report import MEANING, advice, in_order, not_checked, result_of
 
-ROWS = 1_000  # of findings; a history that is all wrong must not make a page that no browser opens
+ROWS = 1_000  # findings; if everything is wrong, the page must not grow until no browser opens it
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
@@ -20,7 +20,7 @@ td {{ overflow-wrap: anywhere }} .ok {{ color: #2a7a4f }} .bad {{ color: #b00020
 @media print {{ body {{ margin: 0; max-width: none; font-size: 10px }} tr {{ break-inside: avoid }} }}
 </style></head><body>
 <h1>{title}</h1>
-<p>History: <code>{place}</code><br>Audited: {when}<br>Result: <span class="{kind}">{result}</span></p>
+<p>History: <code>{location}</code><br>Audited: {when}<br>Result: <span class="{kind}">{result}</span></p>
 <h2>What was checked</h2>
 <table>{columns}{checks}</table>
 {found}<p>Every figure follows from the events in the history alone. How each check works, and what no audit can prove,
@@ -29,8 +29,10 @@ is in RewindMQ's documentation for auditors.</p>
 """
 
 
-def report_html(findings: Sequence[Finding], place: str, when: datetime | None = None) -> str:
-    """`place`: where the history is, for people."""
+def report_html(findings: Sequence[Finding], location: str, when: datetime | None = None) -> str:
+    """A page of HTML with all findings.
+
+    `location`: of the history, for people."""
     bad = [finding for finding in findings if not finding.ok]
     checks = "".join(_row(check, [each for each in findings if each.check == check]) for check in in_order(findings))
     rows = "".join(
@@ -51,7 +53,7 @@ def report_html(findings: Sequence[Finding], place: str, when: datetime | None =
         found += f"<p>The first {ROWS:,} of {len(bad):,}; <code>--format json</code> has all of them.</p>\n"
     return _PAGE.format(
         title="Audit of a RewindMQ history",
-        place=html.escape(place),
+        location=html.escape(location),
         when=(when or datetime.now(UTC)).isoformat(timespec="seconds"),
         kind="bad" if bad else "ok",
         result=f"failed, {len(bad):,} finding{'s' * (len(bad) > 1)}" if bad else _passed(findings),

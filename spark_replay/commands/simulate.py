@@ -1,11 +1,11 @@
-"""Commands about what would have been, and what comes back: what-if, restore."""
+"""The commands that try changes on a history and bring messages back: what-if, restore."""
 
 import sys
 from pathlib import Path
 
 import click
 
-from rewindmq.spark_replay.commands.location_options import with_place
+from rewindmq.spark_replay.commands.location_options import with_location
 from rewindmq.spark_replay.commands.options import (
     format_option,
     moment_option,
@@ -15,21 +15,24 @@ from rewindmq.spark_replay.commands.options import (
     start_spark,
     without_option,
 )
-from rewindmq.spark_replay.location.log import Place
+from rewindmq.spark_replay.location.log import Location
 from rewindmq.spark_replay.location.ranges import BadRequest
 
 
 @click.command("what-if")
-@with_place
+@with_location
 @click.option(
     "--candidate",
     "texts",
     multiple=True,
-    help='{"name": .., "pattern": "^q$", "definition": {..}, "arguments": {..}, "semantics": ..}; may be given again.',
+    help='A change to try: {"name": .., "pattern": "^q$", "definition": {..}, "arguments": {..}, "semantics": ..}.'
+    " May be given again.",
 )
 @without_option
-@moment_option("--from", "start", help="The candidates' definitions hold from this time on; else from the beginning.")
-@moment_option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
+@moment_option(
+    "--from", "start", help="The candidates' definitions hold from this time on (default: from the beginning)."
+)
+@moment_option("--to", "end", help="End at this time, inclusive, or at mark:NAME.")
 @click.option(
     "--show", default="summary", type=click.Choice(["summary", "fates", "depth", "assumptions"]), show_default=True
 )
@@ -37,7 +40,7 @@ from rewindmq.spark_replay.location.ranges import BadRequest
 @format_option
 @out_option
 def what_if(
-    place: Place,
+    location: Location,
     texts: tuple[str, ...],
     left_out: tuple[str, ...],
     start: str | None,
@@ -47,9 +50,9 @@ def what_if(
     form: str,
     out: Path | None,
 ) -> None:
-    """Which messages would have ended otherwise under another policy, argument or profile, or without something."""
+    """Show which messages would have ended differently under another policy, argument or profile, or without events."""
     from rewindmq.spark_replay.commands.output import write_frame
-    from rewindmq.spark_replay.location.marks import plan_stretches
+    from rewindmq.spark_replay.location.marks import plan_ranges
     from rewindmq.spark_replay.what_if.candidates import candidate_without, check, parse_candidate
     from rewindmq.spark_replay.what_if.exclusion import resolved
     from rewindmq.spark_replay.what_if.what_if import what_if as what_if_of
@@ -58,26 +61,37 @@ def what_if(
     candidates = [parse_candidate(text) for text in texts] + ([candidate_without(left_out)] if left_out else [])
     every_ms = max(1, round(every * 1000))
     check(candidates, start, every_ms)
-    resolved(place, [rule for each in candidates if each.without for rule in each.without.rules])
-    plan_stretches(place, start, end)
-    tried = what_if_of(start_spark(place), place, candidates, start, end, every_ms)
+    resolved(location, [rule for each in candidates if each.without for rule in each.without.rules])
+    plan_ranges(location, start, end)
+    tried = what_if_of(start_spark(location), location, candidates, start, end, every_ms)
     write_frame(getattr(tried, show), form, out)
 
 
 @click.command()
-@with_place
+@with_location
 @queue_option
 @without_option
-@moment_option("--time", help="With --without: as it would have been then (or mark:NAME); now, if it is not given.")
-@click.option("--where", "condition", help="Which rows of the history, in SQL: \"outcome = 'expired'\".")
-@click.option("--url", default="http://127.0.0.1:15672", show_default=True, help="Of a broker's management API.")
+@moment_option("--time", help="With --without: the moment (or mark:NAME) of the queue to put back (default: now).")
+@click.option(
+    "--where", "condition", help="A condition in SQL that chooses rows of the history: \"outcome = 'expired'\"."
+)
+@click.option(
+    "--url", default="http://127.0.0.1:15672", show_default=True, help="The URL of the broker's management API."
+)
 @click.option("--user", default="guest", show_default=True)
-@click.option("--password", default="guest", envvar="REWINDMQ_PASSWORD", help="Or in REWINDMQ_PASSWORD.")
-@click.option("--to", help="Into this queue of the same vhost, instead of back into their own.")
-@click.option("--name", help="Each message comes back once under a name.")
-@click.option("--dry-run", is_flag=True, help="Only say what would come back.")
+@click.option(
+    "--password",
+    default="guest",
+    envvar="REWINDMQ_PASSWORD",
+    help="The password. It is also read from REWINDMQ_PASSWORD.",
+)
+@click.option(
+    "--to", help="Put the messages into this queue of the same vhost (default: into the queue that they were in)."
+)
+@click.option("--name", help="The name of the restoration. Under one name each message comes back once.")
+@click.option("--dry-run", is_flag=True, help="Only count the messages that would come back.")
 def restore(
-    place: Place,
+    location: Location,
     queue: str | None,
     left_out: tuple[str, ...],
     time: str | None,
@@ -89,31 +103,32 @@ def restore(
     name: str | None,
     dry_run: bool,
 ) -> None:
-    """Let a running broker bring back the messages that rows of the history are about; or put a queue as it would be
-    --without something into another one."""
-    from rewindmq.spark_replay.commands.output import nobody_reads, print_json
-    from rewindmq.spark_replay.location.marks import plan_stretches
+    """Let a running broker bring back the messages that --where finds in the history.
+
+    With --without the broker puts into another queue what would be in this one if some events had not happened."""
+    from rewindmq.spark_replay.commands.output import discard_output, print_json
+    from rewindmq.spark_replay.location.marks import plan_ranges
     from rewindmq.spark_replay.restore import Broker, bring_back, check_broker, find, without
     from rewindmq.spark_replay.what_if.exclusion import parse_rule, resolved
 
     if (condition is None) == (not left_out) or (time is not None and not left_out):
-        raise BadRequest("give --where, or --without (and --time, if you like)")
+        raise BadRequest("give --where, or --without; --time needs --without")
     rules = [parse_rule(text) for text in left_out]
     if rules and (queue is None or to is None or to == queue):
-        raise BadRequest("--without: say of which --queue, and into which other queue with --to")
-    resolved(place, rules)
-    plan_stretches(place, None, time)
+        raise BadRequest("--without: name the queue with --queue, and another queue to put the messages into with --to")
+    resolved(location, rules)
+    plan_ranges(location, None, time)
     broker = Broker(url, user, password)
     check_broker(broker)
     if condition is not None:
-        found = find(start_spark(place), place, condition, queue)
+        found = find(start_spark(location), location, condition, queue)
     else:
         assert queue is not None
-        found = without(start_spark(place), place, left_out, queue, time)
+        found = without(start_spark(location), location, left_out, queue, time)
         name = name or f"{queue} without {', '.join(left_out)}"
     done = bring_back(found, broker, to, name, dry_run)
     try:
         print_json(done, sys.stdout)
-    except BrokenPipeError:  # what was asked for is done all the same
-        nobody_reads()
+    except BrokenPipeError:  # the broker brings the messages back all the same
+        discard_output()
         list(done)

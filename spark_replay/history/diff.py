@@ -14,12 +14,13 @@ is null).
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rewindmq.projections.replay import drive
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.fold import Feed, fold_events, fold_log, fold_quietly
+from rewindmq.spark_replay.fold import FoldInput, fold_events, fold_log
 from rewindmq.spark_replay.history.outcomes import PUBLISHED, HistoryProduct
 from rewindmq.spark_replay.history.state import StatePlan, plan_state
-from rewindmq.spark_replay.location.log import Place
-from rewindmq.spark_replay.location.ranges import BACKWARDS, BadRequest, Range, ending_time_ms, require_order
+from rewindmq.spark_replay.location.log import Location
+from rewindmq.spark_replay.location.ranges import BACKWARDS, BadRequest, OffsetRange, ending_time_ms, require_order
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,44 +28,45 @@ if TYPE_CHECKING:
 
 
 def diff(
-    spark: "SparkSession", place: Place, start: str, end: str | None = None, queue: str | None = None
+    spark: "SparkSession", location: Location, start: str, end: str | None = None, queue: str | None = None
 ) -> "DataFrame":
     """The table DIFF (columns.py) from the moment `start` to the moment `end` (None: now).
 
     A moment is an ISO 8601 time, epoch milliseconds, or offsets as JSON ({"queues-0": 12}). `queue` ("vhost/name", or a
     name in "/"): only that queue. Raises BadRequest, OutsideHistory, CorruptLog."""
-    return diff_frame(spark, *plan_moments(place, start, end), queue)
+    return diff_frame(spark, *plan_moments(location, start, end), queue)
 
 
-def plan_moments(place: Place, start: str, end: str | None) -> tuple[StatePlan, StatePlan]:
+def plan_moments(location: Location, start: str, end: str | None) -> tuple[StatePlan, StatePlan]:
     """The plans of the two moments. Needs no Spark.
 
     Raises BadRequest, OutsideHistory."""
     require_order(start, end)
-    moments = plan_moment(place, start, future=False), plan_moment(place, end)
-    stretches_between(*moments)
-    return moments
+    plans = plan_moment(location, start, future=False), plan_moment(location, end)
+    ranges_between(*plans)
+    return plans
 
 
-def plan_moment(place: Place, moment: str | None, future: bool = True) -> StatePlan:
+def plan_moment(location: Location, moment: str | None, future: bool = True) -> StatePlan:
     """The plan of a moment. Needs no Spark.
 
     `future`: the moment may lie after now; everything due by then has expired."""
     if moment is not None and moment.lstrip().startswith("{"):
-        return plan_state(place, offsets=moment)
-    plan = plan_state(place, time=moment)
+        return plan_state(location, offsets=moment)
+    plan = plan_state(location, time=moment)
     if not future and plan.clock_ms is not None:
         ending_time_ms(str(plan.clock_ms), plan.clock_ms)
     return plan
 
 
 def diff_frame(spark: "SparkSession", start: StatePlan, end: StatePlan, queue: str | None) -> "DataFrame":
+    """The table DIFF between two planned moments."""
     from pyspark.sql import functions as f
 
     frame = fold_log(
         spark,
-        start.place,
-        stretches_between(start, end),
+        start.location,
+        ranges_between(start, end),
         fold_diff,
         columns.HISTORY,
         start_ms=start.clock_ms,
@@ -76,8 +78,8 @@ def diff_frame(spark: "SparkSession", start: StatePlan, end: StatePlan, queue: s
     return changes.select(f.when(came, 1).otherwise(-1).cast("int").alias("change"), *columns.HISTORY.names)
 
 
-def stretches_between(start: StatePlan, end: StatePlan) -> list[Range]:
-    """The stretch of each partition between two moments. Needs no Spark.
+def ranges_between(start: StatePlan, end: StatePlan) -> list[OffsetRange]:
+    """The range of each partition between two moments. Needs no Spark.
 
     Raises BadRequest."""
     begins = {at.partition: at.end for at in start.ends}
@@ -87,17 +89,19 @@ def stretches_between(start: StatePlan, end: StatePlan) -> list[Range]:
     backwards = [name for name, at in begins.items() if at > ends[name]]
     if (start.clock_ms is not None and end.clock_ms is not None and start.clock_ms > end.clock_ms) or backwards:
         raise BadRequest(BACKWARDS)
-    return [Range(name, at, ends[name]) for name, at in begins.items()]
+    return [OffsetRange(name, at, ends[name]) for name, at in begins.items()]
 
 
-def fold_diff(feed: Feed, start_ms: int | None, end_ms: int | None, queue: str | None) -> "Iterator[pa.RecordBatch]":
-    """The rows of one stretch, in a Spark task."""
-    machine, stretch = feed.machine, feed.stretch
-    groups = fold_quietly(machine, feed.groups, feed.decoder, stretch.start)
+def fold_diff(
+    fold_input: FoldInput, start_ms: int | None, end_ms: int | None, queue: str | None
+) -> "Iterator[pa.RecordBatch]":
+    """The rows of one range, in a Spark task."""
+    machine, offset_range = fold_input.machine, fold_input.offset_range
+    groups = drive(machine, fold_input.groups, fold_input.decoder, offset_range.start)
     if start_ms is not None:
         machine.advance(start_ms, [])
-    product = HistoryProduct(stretch.partition, queue)
-    yield from fold_events(product, machine, groups, feed.decoder)
+    product = HistoryProduct(offset_range.partition, queue)
+    yield from fold_events(product, machine, groups, fold_input.decoder)
     if end_ms is not None:
-        product.time_passes(stretch.end, end_ms)
+        product.time_passes(offset_range.end, end_ms)
         yield from product.take(True)

@@ -53,6 +53,7 @@ class EventTable:
         self.columns: dict[str, list[Any]] = {name: [] for name in schema.names}
 
     def add(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, record: bytes) -> None:
+        """Add the row of an event."""
         row: dict[str, Any] = {
             "partition": self.partition,
             "offset": offset,
@@ -105,6 +106,7 @@ def detail(event: Event) -> str | None:
 
 
 def canonical_json(value: Any) -> str:
+    """The value as JSON with sorted keys and no spaces: equal values give equal texts."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 

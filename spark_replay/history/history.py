@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.fold import Feed, beside, cut_at_snapshots, fold_feed, fold_frame, fold_log
+from rewindmq.spark_replay.fold import FoldInput, broker_snapshots, cut_at_snapshots, fold_frame, fold_log, fold_range
 from rewindmq.spark_replay.history.outcomes import HistoryProduct, is_queue
-from rewindmq.spark_replay.location.log import Place, first_event_ms, open_log, selected
+from rewindmq.spark_replay.location.log import Location, first_event_ms, open_log, selected
 from rewindmq.spark_replay.location.marks import by_offsets
-from rewindmq.spark_replay.location.ranges import BadRequest, FromCheckpoint, Range, resolve
+from rewindmq.spark_replay.location.ranges import BadRequest, CheckpointRange, OffsetRange, resolve
 from rewindmq.spark_replay.snapshots.checkpoints import parse_checkpoints
-from rewindmq.spark_replay.snapshots.external import own_snapshots
+from rewindmq.spark_replay.snapshots.external import external_snapshots
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,51 +25,52 @@ if TYPE_CHECKING:
 
 def history(
     spark: "SparkSession",
-    place: Place,
+    location: Location,
     options: Mapping[str, str] | None = None,
     queue: str | None = None,
     snapshots: Path | None = None,
 ) -> "DataFrame":
-    """The table HISTORY (columns.py) of the queue log at a place.
+    """The table HISTORY (columns.py) of the queue log at a location.
 
-    `options` choose the stretch (location/ranges.py). `queue` ("vhost/name", or a name in "/"): only that queue.
+    `options` choose the offsets (location/ranges.py). `queue` ("vhost/name", or a name in "/"): only that queue.
     `snapshots`: an auditor's own directory of snapshots (snapshots/build.py). Raises BadRequest, OutsideHistory,
     CorruptLog."""
-    return history_frame(spark, place, plan_history(place, options or {}, snapshots), queue, snapshots)
+    return history_frame(spark, location, plan_history(location, options or {}, snapshots), queue, snapshots)
 
 
-def plan_history(place: Place, options: Mapping[str, str], snapshots: Path | None = None) -> list[Range]:
-    """The stretches to fold, in order. Needs no Spark.
+def plan_history(location: Location, options: Mapping[str, str], snapshots: Path | None = None) -> list[OffsetRange]:
+    """The ranges to fold, in order. Needs no Spark.
 
-    A stretch that gets a checkpoint by `options` (snapshots/checkpoints.py) begins there, and is not cut. Raises
+    A range that gets a checkpoint by `options` (snapshots/checkpoints.py) begins there, and is not cut. Raises
     BadRequest."""
-    log = open_log(place)
-    own = own_snapshots(place, snapshots)
+    log = open_log(location)
+    external = external_snapshots(location, snapshots)
     partitions = selected(log, "queues", options.get("partitions"))
     wanted = resolve(partitions, by_offsets(log, options), first_event_ms(log))
-    forced = parse_checkpoints(options.get("fromCheckpoint"), wanted, own or beside(place))
-    stretches: list[Range] = []
-    for partition, stretch in zip(partitions, wanted, strict=True):
-        at = forced.get(stretch.partition)
+    forced = parse_checkpoints(options.get("fromCheckpoint"), wanted, external or broker_snapshots(location))
+    ranges: list[OffsetRange] = []
+    for partition, offset_range in zip(partitions, wanted, strict=True):
+        at = forced.get(offset_range.partition)
         if at is None:
-            stretches += cut_at_snapshots(place, [stretch], own)
+            ranges += cut_at_snapshots(location, [offset_range], external)
             continue
-        if partition.start_offset < stretch.start < at:
-            begins = f"the stretch asked for, which begins at {stretch.start}"
-            raise BadRequest(f"fromCheckpoint: {stretch.partition} at {at} lies beyond the beginning of {begins}")
-        stretches.append(FromCheckpoint(stretch.partition, max(at, stretch.start), stretch.end, at))
-    return stretches
+        if partition.start_offset < offset_range.start < at:
+            begins = f"the range asked for, which begins at {offset_range.start}"
+            raise BadRequest(f"fromCheckpoint: {offset_range.partition} at {at} lies beyond the beginning of {begins}")
+        ranges.append(CheckpointRange(offset_range.partition, max(at, offset_range.start), offset_range.end, at))
+    return ranges
 
 
 def history_frame(
     spark: "SparkSession",
-    place: Place,
-    stretches: list[Range],
+    location: Location,
+    ranges: list[OffsetRange],
     queue: str | None = None,
     snapshots: Path | None = None,
 ) -> "DataFrame":
-    own = own_snapshots(place, snapshots)
-    return fold_log(spark, place, stretches, fold_history, columns.HISTORY, snapshots=own, queue=queue)
+    """The table HISTORY of planned ranges."""
+    external = external_snapshots(location, snapshots)
+    return fold_log(spark, location, ranges, fold_history, columns.HISTORY, snapshots=external, queue=queue)
 
 
 def history_of(records: "DataFrame") -> "DataFrame":
@@ -77,19 +78,19 @@ def history_of(records: "DataFrame") -> "DataFrame":
     return fold_frame(records, HistoryProduct, columns.HISTORY)
 
 
-def fold_history(feed: Feed, queue: str | None) -> "Iterator[pa.RecordBatch]":
-    """The rows of one stretch, in a Spark task."""
-    return fold_feed(HistoryProduct(feed.stretch.partition, queue), feed)
+def fold_history(fold_input: FoldInput, queue: str | None) -> "Iterator[pa.RecordBatch]":
+    """The rows of one range, in a Spark task."""
+    return fold_range(HistoryProduct(fold_input.offset_range.partition, queue), fold_input)
 
 
-def biography(spark: "SparkSession", place: Place, message: str, queue: str | None = None) -> "DataFrame":
+def biography(spark: "SparkSession", location: Location, message: str, queue: str | None = None) -> "DataFrame":
     """Every row about one message, in order: from its publish to its end, and through the queues of its dead letters.
 
     `message` is "queues-0:123" (partition and offset of its publish), or the number alone when `queue` or a single
     partition identifies the message. Raises BadRequest when there is no such message."""
-    require_message(place, message)
+    require_message(location, message)
     partition, message_id = parse_message(message)
-    rows = history(spark, place).where(f"message_id = {message_id} or origin is not null").collect()
+    rows = history(spark, location).where(f"message_id = {message_id} or origin is not null").collect()
     found = {
         _key(row)
         for row in rows
@@ -104,7 +105,7 @@ def biography(spark: "SparkSession", place: Place, message: str, queue: str | No
         raise BadRequest(f"message {message}: which partition? {which}")
     reached = _with_dead_letters(found, [row for row in rows if row.origin is not None])
     ids = ", ".join(sorted({str(key[3]) for key in reached}))
-    rows = [row for row in history(spark, place).where(f"message_id in ({ids})").collect() if _key(row) in reached]
+    rows = [row for row in history(spark, location).where(f"message_id in ({ids})").collect() if _key(row) in reached]
     rows.sort(key=lambda row: (row.timestamp, row.partition, row.offset, row.ordinal))
     return spark.createDataFrame(rows, columns.spark_schema(columns.HISTORY))
 
@@ -127,10 +128,10 @@ def _key(row: Any) -> _Key:
     return row.partition, row.vhost, row.queue, row.message_id
 
 
-def require_message(place: Place, message: str) -> None:
+def require_message(location: Location, message: str) -> None:
     """Raise BadRequest when no partition reaches so far, without a fold of the whole history. Needs no Spark."""
     partition, message_id = parse_message(message)
-    log = open_log(place)
+    log = open_log(location)
     named = [each for each in log.queues if partition in (None, each.name)]
     if not named:
         raise BadRequest(f"no message {message} in the history: there is no partition {partition}")
@@ -140,6 +141,9 @@ def require_message(place: Place, message: str) -> None:
 
 
 def parse_message(text: str) -> tuple[str | None, int]:
+    """The partition (None: not named) and the message id in a text such as `queues-0:123`.
+
+    Raises BadRequest."""
     partition, _, offset = text.rpartition(":")
     try:
         return partition or None, int(offset)

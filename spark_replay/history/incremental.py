@@ -2,7 +2,7 @@
 
 Each run adds the rows since the last one.
 
-    OUT/run=000000/part-*.parquet    the rows of a stretch of each partition
+    OUT/run=000000/part-*.parquet    the rows of a range of each partition
     OUT/run=000001/...               spark.read.format(FORMAT).load("OUT") reads all of them, with a column `run`
     OUT/_delta_log/                  (delta) the files that count
     OUT/_progress.json               {"runs": 2, "offsets": {"queues-0": 1200, "queues-1": 318}, ...}
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from rewindmq.spark_replay.commands.output import save
 from rewindmq.spark_replay.history.history import history_frame, plan_history
-from rewindmq.spark_replay.location.log import Place
-from rewindmq.spark_replay.location.ranges import BadRequest, Range
+from rewindmq.spark_replay.location.log import Location
+from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,35 +30,35 @@ _PROGRESS = "_progress.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """The result of a run: it added `stretches` of the log, and so many `rows`."""
+class HistoryRun:
+    """The result of a run: it added `ranges` of the log, and so many `rows`."""
 
     run: int
-    stretches: tuple[Range, ...]
+    ranges: tuple[OffsetRange, ...]
     rows: int
 
 
 def keep_history(
-    spark: "SparkSession", place: Place, out: Path, queue: str | None = None, form: str = "parquet"
-) -> Kept:
+    spark: "SparkSession", location: Location, out: Path, queue: str | None = None, form: str = "parquet"
+) -> HistoryRun:
     """Add the rows since the last run.
 
     Raises BadRequest when `out` is no directory of ours, or was kept of another queue, in another format or of a longer
     log; NoSpark when Spark has no such format."""
     runs, offsets = read_progress(out, queue, form)
-    ends = {each.partition: each.end for each in plan_history(place, {})}
+    ends = {each.partition: each.end for each in plan_history(location, {})}
     for partition, offset in offsets.items():
         if offset > ends.get(partition, 0):
             raise BadRequest(f"{out} has {partition} up to offset {offset}, the log ends at {ends.get(partition, 0)}")
     options = {"startingOffsets": json.dumps(offsets), "endingOffsets": json.dumps(ends)}
-    stretches = [each for each in plan_history(place, options) if each.start < each.end]
-    if not stretches:
-        return Kept(runs, (), 0)
+    ranges = [each for each in plan_history(location, options) if each.start < each.end]
+    if not ranges:
+        return HistoryRun(runs, (), 0)
     progress = {"runs": runs, "offsets": offsets, "queue": queue, "format": form}
     _write_progress(out, progress)  # the directory is ours from now on
-    rows = save_run(history_frame(spark, place, stretches, queue), out, form, runs)
+    rows = save_run(history_frame(spark, location, ranges, queue), out, form, runs)
     _write_progress(out, progress | {"runs": runs + 1, "offsets": ends})
-    return Kept(runs, tuple(stretches), rows)
+    return HistoryRun(runs, tuple(ranges), rows)
 
 
 def save_run(frame: "DataFrame", out: Path, form: str, run: int) -> int:

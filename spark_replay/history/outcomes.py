@@ -93,7 +93,7 @@ _KEPT_OUT = (Refuse, Duplicate, Quarantine)
 
 
 class HistoryProduct:
-    """A `fold.Product`: the rows of a stretch of one partition; with `queue`, only those of that queue."""
+    """A `fold.Product`: the rows of a range of one partition; with `queue`, only those of that queue."""
 
     def __init__(self, partition: str, queue: str | None = None) -> None:
         self.partition = partition
@@ -105,12 +105,14 @@ class HistoryProduct:
         self.cause: _Cause = (0, 0, "", "", 0)
 
     def begin(self, machine: Machine) -> None:
+        """Remember the machine (`fold.Product`)."""
         self.machine = machine
 
-    def before(self, offset: int, event: Checkpointed) -> None:
-        pass  # a claim is no outcome
+    def before(self, offset: int, timestamp_ms: int, event: Checkpointed) -> None:
+        """Do nothing: a claim is no outcome (`fold.Product`)."""
 
     def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
+        """Add the rows of an event's outcomes (`fold.Product`)."""
         kind = type(event)
         if kind is not Published and not effects:
             return
@@ -125,6 +127,7 @@ class HistoryProduct:
         self._follows(effects)
 
     def undecodable(self, offset: int, why: str) -> None:
+        """Add the row of a quarantined record (`fold.Product`)."""
         self.ordinal = 0
         self.cause = (offset, None, UNDECODABLE, None, None)
         self.add(None, QUARANTINED, (None,), reason=why)
@@ -138,6 +141,7 @@ class HistoryProduct:
         self._follows(effects)
 
     def take(self, last: bool) -> "Iterator[pa.RecordBatch]":
+        """Yields rows of HISTORY (`fold.Product`)."""
         if last and self.rows[0]:
             self._flush()
         batches, self.batches = self.batches, []
@@ -395,14 +399,14 @@ def _packed(partition: str, rows: _Rows, said: Iterable[_Said]) -> "pa.RecordBat
 
     things = []
     for event, user, session, queue, *more in said:
-        place = (None, None, None) if queue is None else (queue.vhost, queue.name, queue.queue_id)
-        things.append((event, user, session, *place, *more))
-    numbers, *own = rows
+        of_queue = (None, None, None) if queue is None else (queue.vhost, queue.name, queue.queue_id)
+        things.append((event, user, session, *of_queue, *more))
+    numbers, *values = rows
     repeated = batch_of(things, _SAID).take(pa.array(numbers, pa.int32()))
     found = {
         "partition": pa.repeat(partition, len(numbers)),
         **dict(zip(_SAID.names, repeated.columns, strict=True)),
-        **dict(zip(_OWN.names, _arrays(own, _OWN), strict=True)),
+        **dict(zip(_OWN.names, _arrays(values, _OWN), strict=True)),
     }
     return pa.RecordBatch.from_arrays([found[name] for name in columns.HISTORY.names], schema=columns.HISTORY)
 

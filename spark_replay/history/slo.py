@@ -1,9 +1,9 @@
-"""`slo`: how long messages waited and stayed, and how often they came back, exactly, for any stretch of time (B-14).
+"""`slo`: how long messages waited and stayed, and how often they came back, exactly, for any span of time (B-14).
 
     slo(spark, "DATA", "2026-11-21T09:00:00Z", "2026-11-21T10:00:00Z", every="5 minutes").show()
 
 Each figure counts at the moment at which it is known: a wait at the first delivery, a stay at the end (acked, expired,
-dropped ...). So a stretch shows what its consumers experienced, also with messages published long before. Times are of
+dropped ...). So a range shows what its consumers experienced, also with messages published long before. Times are of
 the log, in whole milliseconds; percentiles are exact (interpolated between neighbours, as numpy does).
 """
 
@@ -14,9 +14,9 @@ from rewindmq.projections.rewind import parse_time
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.history.history import history_frame, plan_history
 from rewindmq.spark_replay.history.outcomes import DELIVERED, PUBLISHED
-from rewindmq.spark_replay.location.log import Place, open_log
-from rewindmq.spark_replay.location.marks import plan_stretches, time_of
-from rewindmq.spark_replay.location.ranges import BadRequest, Range
+from rewindmq.spark_replay.location.log import Location, open_log
+from rewindmq.spark_replay.location.marks import plan_ranges, time_of
+from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -30,7 +30,7 @@ _MOST_DAYS = 36_500
 
 def slo(
     spark: "SparkSession",
-    place: Place,
+    location: Location,
     start: str | None = None,
     end: str | None = None,
     queue: str | None = None,
@@ -39,21 +39,21 @@ def slo(
 ) -> "DataFrame":
     """The table SLO (columns.py), with a row for each queue, or (`by` consumer) for each queue and consumer.
 
-    `every` ("5 minutes", aligned to UTC): a row for each such stretch of time; None: one row for all. Times as in
+    `every` ("5 minutes", aligned to UTC): a row for each such span of time; None: one row for all. Times as in
     `history`, the end inclusive. Raises BadRequest, OutsideHistory, CorruptLog."""
     check(by, every)
-    stretches, start_ms = plan_slo(place, start, end)
-    return slo_of(history_frame(spark, place, stretches, queue), start_ms, by, every)
+    ranges, start_ms = plan_slo(location, start, end)
+    return slo_of(history_frame(spark, location, ranges, queue), start_ms, by, every)
 
 
-def plan_slo(place: Place, start: str | None, end: str | None) -> tuple[list[Range], int | None]:
-    """The stretches to fold, and the start. Needs no Spark.
+def plan_slo(location: Location, start: str | None, end: str | None) -> tuple[list[OffsetRange], int | None]:
+    """The ranges to fold, and the start. Needs no Spark.
 
     All events up to the end are folded, since messages may be older than the start. Raises BadRequest,
     OutsideHistory."""
-    plan_stretches(place, start, end)
-    stretches = plan_history(place, {} if end is None else {"endingTimestamp": end})
-    return stretches, None if start is None else parse_time(time_of(open_log(place), start))
+    plan_ranges(location, start, end)
+    ranges = plan_history(location, {} if end is None else {"endingTimestamp": end})
+    return ranges, None if start is None else parse_time(time_of(open_log(location), start))
 
 
 def check(by: str, every: str | None) -> None:
@@ -76,10 +76,10 @@ def slo_of(history: "DataFrame", start_ms: int | None, by: str, every: str | Non
     from pyspark.sql import functions as f
 
     of_message = Window.partitionBy("partition", "queue_id", "message_id")
-    told = history.where(f.col("message_id").isNotNull() & f.col("queue_id").isNotNull())
+    rows_of_messages = history.where(f.col("message_id").isNotNull() & f.col("queue_id").isNotNull())
     delivered = f.col("outcome") == DELIVERED
-    place = f.struct("offset", "ordinal")
-    told = told.select(
+    position = f.struct("offset", "ordinal")
+    rows_of_messages = rows_of_messages.select(
         "vhost",
         "queue",
         "consumer",
@@ -87,10 +87,10 @@ def slo_of(history: "DataFrame", start_ms: int | None, by: str, every: str | Non
         "outcome",
         "final",
         f.min(f.when(f.col("outcome") == PUBLISHED, f.col("timestamp"))).over(of_message).alias("began"),
-        (delivered & (place == f.min(f.when(delivered, place)).over(of_message))).alias("first"),
+        (delivered & (position == f.min(f.when(delivered, position)).over(of_message))).alias("first"),
     )
     if start_ms is not None:
-        told = told.where(f.col("timestamp") >= f.timestamp_millis(f.lit(start_ms)))
+        rows_of_messages = rows_of_messages.where(f.col("timestamp") >= f.timestamp_millis(f.lit(start_ms)))
     since_ms = f.unix_millis("timestamp") - f.unix_millis("began")
     keys: list[Column] = [f.col("vhost"), f.col("queue")]
     keys.append(f.col("consumer") if by == "consumer" else f.lit(None).cast("long").alias("consumer"))
@@ -100,8 +100,8 @@ def slo_of(history: "DataFrame", start_ms: int | None, by: str, every: str | Non
         else f.window("timestamp", every).start.alias("since")
     )
     if by == "consumer":
-        told = told.where(f.col("consumer").isNotNull())
-    rows = told.groupBy(*keys).agg(
+        rows_of_messages = rows_of_messages.where(f.col("consumer").isNotNull())
+    rows = rows_of_messages.groupBy(*keys).agg(
         f.count_if(f.col("outcome") == PUBLISHED).alias("published"),
         f.count_if(delivered).alias("delivered"),
         f.count_if(delivered & ~f.col("first")).alias("redelivered"),

@@ -18,25 +18,26 @@ from typing import TYPE_CHECKING, Any
 
 from rewindmq.projections.machine.data.queue import MessageView, Queue
 from rewindmq.projections.machine.serialization import queue_digest
+from rewindmq.projections.replay import drive
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.schemas.events import Argument
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.fold import Feed, beside, fold_log, fold_quietly
+from rewindmq.spark_replay.fold import FoldInput, broker_snapshots, fold_log
 from rewindmq.spark_replay.history.events import canonical_json
 from rewindmq.spark_replay.history.outcomes import is_queue
-from rewindmq.spark_replay.location.log import Place, first_event_ms, open_log, read_messages, selected
+from rewindmq.spark_replay.location.log import Location, first_event_ms, open_log, read_messages, selected
 from rewindmq.spark_replay.location.marks import offsets_of
 from rewindmq.spark_replay.location.ranges import (
     BadRequest,
-    FromCheckpoint,
-    Range,
+    CheckpointRange,
+    OffsetRange,
     ending_time_ms,
     parse_offsets,
     resolve,
 )
 from rewindmq.spark_replay.snapshots.checkpoints import parse_checkpoints
-from rewindmq.spark_replay.snapshots.external import own_snapshots
+from rewindmq.spark_replay.snapshots.external import external_snapshots
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,16 +57,18 @@ class State:
 
     @property
     def queues(self) -> "DataFrame":
+        """The table QUEUES."""
         return self.rows.where("queue is not null").select("queue.*")
 
     @property
     def messages(self) -> "DataFrame":
+        """The table MESSAGES."""
         return self.rows.where("message is not null").select("message.*")
 
 
 def state_at(
     spark: "SparkSession",
-    place: Place,
+    location: Location,
     time: str | None = None,
     offsets: str | None = None,
     queue: str | None = None,
@@ -76,7 +79,7 @@ def state_at(
 
     `queue`: only that queue ("vhost/name", or a name in "/"). `snapshots`: an auditor's own directory of snapshots
     (snapshots/build.py). Raises BadRequest, CorruptLog."""
-    return state_frame(spark, plan_state(place, time, offsets, snapshots), queue, messages)
+    return state_frame(spark, plan_state(location, time, offsets, snapshots), queue, messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,23 +89,23 @@ class StatePlan:
     `clock_ms`: let time pass up to here afterwards, or None. `snapshots`: others than those beside the log.
     `checkpoints`: the offsets at which the folds of some partitions have to begin."""
 
-    place: Place
-    ends: tuple[Range, ...]
+    location: Location
+    ends: tuple[OffsetRange, ...]
     clock_ms: int | None
     snapshots: Snapshots | None = None
     checkpoints: tuple[tuple[str, int], ...] = ()
 
-    def stretches(self) -> list[Range]:
-        """Stretches of no events: all events before are folded, none is shown."""
+    def ranges(self) -> list[OffsetRange]:
+        """Ranges of no events: all events before are folded, none is shown."""
         forced = dict(self.checkpoints)
         return [
-            FromCheckpoint(name, end, end, forced[name]) if name in forced else Range(name, end, end)
+            CheckpointRange(name, end, end, forced[name]) if name in forced else OffsetRange(name, end, end)
             for name, end in ((each.partition, each.end) for each in self.ends)
         ]
 
 
 def plan_state(
-    place: Place,
+    location: Location,
     time: str | None = None,
     offsets: str | None = None,
     snapshots: Path | None = None,
@@ -111,10 +114,10 @@ def plan_state(
     """How far to fold each partition, and from where (`checkpoint`: snapshots/checkpoints.py). Needs no Spark.
 
     Raises BadRequest."""
-    own = own_snapshots(place, snapshots)
+    external = external_snapshots(location, snapshots)
     if time is not None and offsets is not None:
         raise BadRequest("state at a time or at offsets, not both")
-    log = open_log(place)
+    log = open_log(location)
     marked = offsets_of(log, time)
     if marked is not None:
         time, offsets = None, marked
@@ -122,22 +125,23 @@ def plan_state(
     first_ms = first_event_ms(log)
     clock_ms = None if time is None else ending_time_ms(time, first_ms, future=True)
     if clock_ms is not None:
-        ends = [Range(p.name, p.start_offset, p.offset_at(clock_ms)) for p in partitions]
+        ends = [OffsetRange(p.name, p.start_offset, p.offset_at(clock_ms)) for p in partitions]
     elif offsets is not None:
         named = parse_offsets(offsets, [p.name for p in partitions], "--offsets")
         ends = resolve([p for p in partitions if p.name in named], {"endingOffsets": canonical_json(named)}, first_ms)
     else:
         ends = resolve(partitions, {}, first_ms)
-    forced = parse_checkpoints(checkpoint, ends, own or beside(place))
-    return StatePlan(place, tuple(ends), clock_ms, own, tuple(forced.items()))
+    forced = parse_checkpoints(checkpoint, ends, external or broker_snapshots(location))
+    return StatePlan(location, tuple(ends), clock_ms, external, tuple(forced.items()))
 
 
 def state_frame(spark: "SparkSession", plan: StatePlan, queue: str | None = None, messages: bool = True) -> State:
+    """The state of a plan, of all queues or of one."""
     return State(
         fold_log(
             spark,
-            plan.place,
-            plan.stretches(),
+            plan.location,
+            plan.ranges(),
             fold_state,
             columns.STATE,
             snapshots=plan.snapshots,
@@ -148,10 +152,10 @@ def state_frame(spark: "SparkSession", plan: StatePlan, queue: str | None = None
     )
 
 
-def fold_state(feed: Feed, plan: StatePlan, queue: str | None, messages: bool) -> "Iterator[pa.RecordBatch]":
+def fold_state(fold_input: FoldInput, plan: StatePlan, queue: str | None, messages: bool) -> "Iterator[pa.RecordBatch]":
     """The rows of one partition, in a Spark task."""
-    machine, end = feed.machine, feed.stretch
-    fold_quietly(machine, feed.groups, feed.decoder)
+    machine, end = fold_input.machine, fold_input.offset_range
+    drive(machine, fold_input.groups, fold_input.decoder)
     if plan.clock_ms is not None:
         machine.advance(plan.clock_ms, [])
     for found in list(machine.queues()):
@@ -159,10 +163,10 @@ def fold_state(feed: Feed, plan: StatePlan, queue: str | None, messages: bool) -
             row = queue_row(found, end, machine.log_ms)
             yield _batch([{"queue": row, "message": None}])
             if messages:
-                yield from _message_batches(plan.place, end.partition, found, machine.ahead_ms)
+                yield from _message_batches(plan.location, end.partition, found, machine.ahead_ms)
 
 
-def queue_row(queue: Queue, end: Range, clock_ms: int) -> dict[str, Any]:
+def queue_row(queue: Queue, end: OffsetRange, clock_ms: int) -> dict[str, Any]:
     """The row of QUEUES for a queue."""
     policy, operator_policy = queue.policy, queue.operator_policy
     return {
@@ -202,7 +206,7 @@ def arguments_json(arguments: tuple[Argument, ...]) -> str:
     return canonical_json({a.name: a.value.hex() if isinstance(a.value, bytes) else a.value for a in arguments})
 
 
-def _message_batches(place: Place, partition: str, queue: Queue, ahead_ms: int) -> "Iterator[pa.RecordBatch]":
+def _message_batches(location: Location, partition: str, queue: Queue, ahead_ms: int) -> "Iterator[pa.RecordBatch]":
     """Yields the messages of a queue in order, with properties and bodies read back from the log, a page at a time.
 
     `ahead_ms`: how far the clock of expiries is ahead of the timestamps."""
@@ -212,16 +216,16 @@ def _message_batches(place: Place, partition: str, queue: Queue, ahead_ms: int) 
         page.append(view)
         weight += view.size
         if len(page) >= _PAGE or weight >= _PAGE_BYTES:
-            yield _batch(_message_rows(place, partition, queue, page, ahead_ms))
+            yield _batch(_message_rows(location, partition, queue, page, ahead_ms))
             page, weight = [], 0
     if page:
-        yield _batch(_message_rows(place, partition, queue, page, ahead_ms))
+        yield _batch(_message_rows(location, partition, queue, page, ahead_ms))
 
 
 def _message_rows(
-    place: Place, partition: str, queue: Queue, page: list[MessageView], ahead_ms: int
+    location: Location, partition: str, queue: Queue, page: list[MessageView], ahead_ms: int
 ) -> list[dict[str, Any]]:
-    published = read_messages(place, partition, [view.message_id for view in page])
+    published = read_messages(location, partition, [view.message_id for view in page])
     rows = []
     for view in page:
         timestamp_ms, actor, event = published[view.message_id]

@@ -31,7 +31,7 @@ from openlineage.client.facet_v2 import (
 
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.lineage.settings import Settings
-from rewindmq.spark_replay.location.log import InKafka, Place
+from rewindmq.spark_replay.location.log import InKafka, Location
 
 PRODUCER = "urn:rewindmq:spark_replay"
 SCHEMA = "urn:rewindmq:lineage:1"
@@ -44,7 +44,7 @@ Name = tuple[str, str]  # namespace, name
 
 @attr.define
 class OffsetsFacet(InputDatasetFacet):
-    """The stretch that was read of each partition: `start` (inclusive), `end` (exclusive).
+    """The range that was read of each partition: `start` (inclusive), `end` (exclusive).
 
     Where the log has a hash chain, `chain` is the one behind offset `chain_offset`: the last end of a block not beyond
     `end`. `queue`: only this queue was asked for."""
@@ -58,12 +58,12 @@ class OffsetsFacet(InputDatasetFacet):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RunFacts:
     """The facts about a run. `partitions`: by name, as in the facet; `error`: one line, if it failed."""
 
     run_id: str
     command: str
-    place: Place
+    location: Location
     queue: str | None
     spark: str
     partitions: Mapping[str, Mapping[str, Any]]
@@ -72,29 +72,30 @@ class Told:
     error: str | None = None
 
 
-def run_event(settings: Settings, state: RunState, told: Told) -> RunEvent:
+def run_event(settings: Settings, state: RunState, facts: RunFacts) -> RunEvent:
+    """The OpenLineage event of a run that is now in this state."""
     return RunEvent(
         eventType=state,
         eventTime=datetime.now(UTC).isoformat(),
         producer=PRODUCER,
-        run=Run(told.run_id, _run_facets(settings, told)),
-        job=Job(settings.namespace, f"{settings.app_name}.{told.command}", _job_facets(settings, told)),
-        inputs=_inputs(told),
-        outputs=[OutputDataset(*name) for name in told.outputs],
+        run=Run(facts.run_id, _run_facets(settings, facts)),
+        job=Job(settings.namespace, f"{settings.app_name}.{facts.command}", _job_facets(settings, facts)),
+        inputs=_inputs(facts),
+        outputs=[OutputDataset(*name) for name in facts.outputs],
     )
 
 
-def dataset_of(place: Place, partition: str) -> Name:
+def dataset_of(location: Location, partition: str) -> Name:
     """The dataset of a partition.
 
     `partition`: its name or its topic, as some findings have it. Of several Kafka brokers the first stands for all, as
     in OpenLineage's own integrations."""
-    if not isinstance(place, InKafka):
-        return "file", place
-    host = place.bootstrap.split(",")[0].strip()
+    if not isinstance(location, InKafka):
+        return "file", location
+    host = location.bootstrap.split(",")[0].strip()
     if not host.rpartition(":")[2].isdecimal():
         host = f"{host}:{_KAFKA_PORT}"
-    return f"kafka://{host}", place.metadata if partition in ("metadata-0", place.metadata) else place.queues
+    return f"kafka://{host}", location.metadata if partition in ("metadata-0", location.metadata) else location.queues
 
 
 def queue_at(url: str, vhost: str, queue: str) -> Name:
@@ -102,25 +103,25 @@ def queue_at(url: str, vhost: str, queue: str) -> Name:
     return f"rewindmq://{urlsplit(url).netloc.rpartition('@')[2]}", f"{vhost}/{queue}"
 
 
-def _run_facets(settings: Settings, told: Told) -> dict[str, RunFacet]:
+def _run_facets(settings: Settings, facts: RunFacts) -> dict[str, RunFacet]:
     facets: dict[str, RunFacet] = {
-        "processing_engine": processing_engine_run.ProcessingEngineRunFacet(told.spark, "spark", producer=PRODUCER),
+        "processing_engine": processing_engine_run.ProcessingEngineRunFacet(facts.spark, "spark", producer=PRODUCER),
     }
     if settings.parent is not None:
         of = settings.parent
         facets["parent"] = parent_run.ParentRunFacet(
             parent_run.Run(of.run_id), parent_run.Job(of.namespace, of.job), producer=PRODUCER
         )
-    if told.error is not None:
-        facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(told.error, "PYTHON", producer=PRODUCER)
+    if facts.error is not None:
+        facets["errorMessage"] = error_message_run.ErrorMessageRunFacet(facts.error, "PYTHON", producer=PRODUCER)
     if settings.run_tags:
         tags = [tags_run.TagsRunFacetFields(*tag) for tag in settings.run_tags]
         facets["tags"] = tags_run.TagsRunFacet(tags, producer=PRODUCER)
     return facets
 
 
-def _job_facets(settings: Settings, told: Told) -> dict[str, JobFacet]:
-    kind = "STREAMING" if told.command == "watch" else "BATCH"
+def _job_facets(settings: Settings, facts: RunFacts) -> dict[str, JobFacet]:
+    kind = "STREAMING" if facts.command == "watch" else "BATCH"
     facets: dict[str, JobFacet] = {
         "jobType": job_type_job.JobTypeJobFacet(kind, "REWINDMQ", "COMMAND", producer=PRODUCER)
     }
@@ -130,17 +131,17 @@ def _job_facets(settings: Settings, told: Told) -> dict[str, JobFacet]:
     return facets
 
 
-def _inputs(told: Told) -> list[InputDataset]:
-    """The input datasets. The log is named from the start; its stretches are known at the end."""
-    parts: dict[Name, list[dict[str, Any]]] = {dataset_of(told.place, "queues"): []}
-    for partition, stretch in sorted(told.partitions.items()):
-        parts.setdefault(dataset_of(told.place, partition), []).append({"partition": partition, **stretch})
+def _inputs(facts: RunFacts) -> list[InputDataset]:
+    """The input datasets. The log is named from the start; its ranges are known at the end."""
+    parts: dict[Name, list[dict[str, Any]]] = {dataset_of(facts.location, "queues"): []}
+    for partition, offset_range in sorted(facts.partitions.items()):
+        parts.setdefault(dataset_of(facts.location, partition), []).append({"partition": partition, **offset_range})
     inputs = []
     for name, partitions in parts.items():
         facets: dict[str, InputDatasetFacet] = {}
         if partitions:
-            facets["rewindmq_offsets"] = OffsetsFacet(partitions, told.queue, producer=PRODUCER)
-        if about := [each for each in told.findings if dataset_of(told.place, each.partition) == name]:
+            facets["rewindmq_offsets"] = OffsetsFacet(partitions, facts.queue, producer=PRODUCER)
+        if about := [each for each in facts.findings if dataset_of(facts.location, each.partition) == name]:
             facets["dataQualityAssertions"] = _assertions(about)
         inputs.append(InputDataset(*name, facets))
     return inputs

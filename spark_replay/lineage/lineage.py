@@ -7,7 +7,7 @@ Plan-based lineage cannot look into Python.
 
 Each command is such a run, which begins when Spark is there; a command that was refused before has not run. Code that
 folds a history reports to the caller's run, if there is one: `read`, `found`, `wrote_queue`. At its end the run knows
-the stretches that were read, and adds the hash chain there. Lineage is off unless OpenLineage is configured
+the ranges that were read, and adds the hash chain there. Lineage is off unless OpenLineage is configured
 (settings.py). Events that cannot be sent fail no job: the first such error is a line on stderr.
 """
 
@@ -25,8 +25,8 @@ from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionRead
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.commands.failures import cause_of
 from rewindmq.spark_replay.lineage.settings import PREFIX, Settings, heard, read_settings
-from rewindmq.spark_replay.location.log import Place
-from rewindmq.spark_replay.location.ranges import Range, joined
+from rewindmq.spark_replay.location.log import Location
+from rewindmq.spark_replay.location.ranges import OffsetRange, joined
 
 if TYPE_CHECKING:
     from openlineage.client.event_v2 import RunState
@@ -40,7 +40,7 @@ _current: ContextVar["LineageRun | None"] = ContextVar("lineage", default=None)
 @contextmanager
 def run(
     command: str,
-    place: Place,
+    location: Location,
     spark: "SparkSession | None" = None,
     queue: str | None = None,
     files: Iterable[Path | None] = (),
@@ -49,7 +49,7 @@ def run(
 
     `files`: directories and files that it writes. Raises BadRequest when its configuration is senseless."""
     outputs = [("file", str(path.resolve())) for path in files if path is not None]
-    this = LineageRun(command, place, queue, outputs, read_settings({}))
+    this = LineageRun(command, location, queue, outputs, read_settings({}))
     before = _current.set(this)
     try:
         if spark is not None:
@@ -72,13 +72,14 @@ def begin(spark: "SparkSession") -> None:
         this.begin(spark)
 
 
-def read(stretches: Iterable[Range]) -> None:
-    """Report stretches that are read; they are looked at only if there is a run."""
+def read(ranges: Iterable[OffsetRange]) -> None:
+    """Report ranges that are read; they are looked at only if there is a run."""
     if (this := _begun()) is not None:
-        this.read(stretches)
+        this.read(ranges)
 
 
 def found(findings: Sequence[Finding]) -> None:
+    """Report findings to the caller's run, if there is one."""
     if (this := _begun()) is not None:
         this.findings += findings
 
@@ -103,13 +104,18 @@ class LineageRun:
     the environment, until Spark's are known."""
 
     def __init__(
-        self, command: str, place: Place, queue: str | None, outputs: list[tuple[str, str]], settings: Settings | None
+        self,
+        command: str,
+        location: Location,
+        queue: str | None,
+        outputs: list[tuple[str, str]],
+        settings: Settings | None,
     ) -> None:
         self.command = command
-        self.place = place
+        self.location = location
         self.queue = queue
         self.outputs = outputs
-        self.stretches: dict[str, Range] = {}
+        self.ranges: dict[str, OffsetRange] = {}
         self.findings: list[Finding] = []
         self.settings = settings
         self.id: str | None = None
@@ -134,11 +140,12 @@ class LineageRun:
                 self._say = partial(_on_stderr_of_jvm, spark)
             self._emit(RunState.START, None)
 
-    def read(self, stretches: Iterable[Range]) -> None:
-        """Note stretches that are read; those of one partition are joined into one."""
-        self.stretches = joined([*self.stretches.values(), *stretches])
+    def read(self, ranges: Iterable[OffsetRange]) -> None:
+        """Note ranges that are read; those of one partition are joined into one."""
+        self.ranges = joined([*self.ranges.values(), *ranges])
 
     def end(self, error: BaseException | None) -> None:
+        """Send COMPLETE, FAIL or ABORT. `error`: the error that ended the run, or None."""
         if self.id is None:
             self._close()
             return
@@ -164,16 +171,16 @@ class LineageRun:
                 self._warn(str(unsent))
 
     def _emit(self, state: "RunState", error: str | None) -> None:
-        from rewindmq.spark_replay.lineage.events import Told, run_event
+        from rewindmq.spark_replay.lineage.events import RunFacts, run_event
 
         assert self.settings is not None
         assert self.id is not None
         with heard(self._warn, self._say):
             try:
-                told = Told(
+                facts = RunFacts(
                     self.id,
                     self.command,
-                    self.place,
+                    self.location,
                     self.queue,
                     self._spark,
                     self._partitions(),
@@ -181,7 +188,7 @@ class LineageRun:
                     list(dict.fromkeys(self.outputs)),
                     error,
                 )
-                self.settings.client.emit(run_event(self.settings, state, told))
+                self.settings.client.emit(run_event(self.settings, state, facts))
             except Exception as unsent:
                 self._warn(str(unsent))
 
@@ -193,10 +200,14 @@ class LineageRun:
             self._say(f"spark_replay: lineage is not sent: {line}")
 
     def _partitions(self) -> dict[str, dict[str, Any]]:
-        """The stretches in the form of the facet `rewindmq_offsets`."""
+        """The ranges in the form of the facet `rewindmq_offsets`."""
         return {
-            name: {"start": stretch.start, "end": stretch.end, **chain_at(self.place, name, stretch.end)}
-            for name, stretch in self.stretches.items()
+            name: {
+                "start": offset_range.start,
+                "end": offset_range.end,
+                **chain_at(self.location, name, offset_range.end),
+            }
+            for name, offset_range in self.ranges.items()
         }
 
 
@@ -213,14 +224,14 @@ def _on_stderr_of_jvm(spark: "SparkSession", line: str) -> None:
         _on_stderr(line)
 
 
-def chain_at(place: Place, partition: str, end: int) -> dict[str, Any]:
+def chain_at(location: Location, partition: str, end: int) -> dict[str, Any]:
     """The partition's hash chain behind the last block that ends at or before offset `end`.
 
     Empty where there is none: in Kafka, before the end of the first block, and where damage hides it."""
-    if not isinstance(place, str):
+    if not isinstance(location, str):
         return {}
     try:
-        logs = {log.name: log for log in EmbeddedLogReader(Path(place)).partitions}
+        logs = {log.name: log for log in EmbeddedLogReader(Path(location)).partitions}
         return _chain_behind(logs[partition], end)
     except LogError:
         return {}

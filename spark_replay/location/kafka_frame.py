@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rewindmq.spark_replay.commands.failures import NoSpark
 from rewindmq.spark_replay.location.kafka_settings import for_java
 from rewindmq.spark_replay.location.log import InKafka
-from rewindmq.spark_replay.location.ranges import Range
+from rewindmq.spark_replay.location.ranges import OffsetRange
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 _POLL_RECORDS = "5000"  # ten times the default: so it reads half as much again in a second
 
 
-def records_frame(spark: "SparkSession", topics: InKafka, stretches: Sequence[Range]) -> "DataFrame":
-    """The records of these stretches, none of which is empty.
+def records_frame(spark: "SparkSession", topics: InKafka, ranges: Sequence[OffsetRange]) -> "DataFrame":
+    """The records of these ranges, none of which is empty.
 
     Raises NoSpark when Spark has no Kafka source."""
-    numbers = {_number(stretch.partition): stretch for stretch in stretches}
+    numbers = {_number(offset_range.partition): offset_range for offset_range in ranges}
     reader = kafka_options(spark.read.format("kafka"), topics, sorted(numbers))
-    reader.option("startingOffsets", _offsets(topics, {n: stretch.start for n, stretch in numbers.items()}))
-    reader.option("endingOffsets", _offsets(topics, {n: stretch.end for n, stretch in numbers.items()}))
+    reader.option("startingOffsets", _offsets(topics, {n: offset_range.start for n, offset_range in numbers.items()}))
+    reader.option("endingOffsets", _offsets(topics, {n: offset_range.end for n, offset_range in numbers.items()}))
     return to_records(load(reader))
 
 

@@ -65,9 +65,9 @@ def for_librdkafka(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     from rewindmq.engine.log.kafka.clients import CONSUMERS_OWN
 
     settings = {option.removeprefix("kafka."): value for option, value in options.items()}
-    own = sorted(settings.keys() & CONSUMERS_OWN)
-    if own:
-        raise BadRequest(f"kafka.{own[0]}: no setting, as a history is read in one way only")
+    fixed = sorted(settings.keys() & CONSUMERS_OWN)
+    if fixed:
+        raise BadRequest(f"kafka.{fixed[0]} cannot be set: a history is read in one way only")
     return tuple(sorted(settings.items()))
 
 
@@ -88,7 +88,7 @@ def for_java(settings: Mapping[str, str]) -> dict[str, str]:
             pem, of_type = _PEM[name]
             found[pem], found[of_type] = (_content(key, value) if kind == "location" else value), "PEM"
         elif key not in _SASL:
-            raise BadRequest(f"Kafka's setting {key}: Spark's Kafka client has nothing like it that is known here")
+            raise BadRequest(f"Kafka's setting {key}: RewindMQ knows no setting like it of Spark's Kafka client")
     return found | _login(settings)
 
 

@@ -1,6 +1,6 @@
 """Opens a history's log for Spark jobs: its partitions, its beginning, records in groups.
 
-A history is named by its place: the path of a broker's data directory, or topics of a Kafka.
+A `Location` names a history: the path of a broker's data directory, or topics of a Kafka.
 
     history(spark, "DATA")                    history(spark, InKafka("localhost:9092"))
 
@@ -16,15 +16,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.location import HistoryPartition
-from rewindmq.projections.replay import PartitionLog, decoder_for
+from rewindmq.projections.replay import PartitionLog, RecordGroup, decoder_for
 from rewindmq.schemas.events import Actor, Published
 from rewindmq.spark_replay.location.ranges import BadRequest
 
 if TYPE_CHECKING:
     from rewindmq.schemas.codec import Decoder
-
-# Offsets and records, in order; and their times, where the log gives them
-Group = tuple[Sequence[int], Sequence[bytes], Sequence[int] | None]
 
 # A gap of more records than this is skipped, a smaller one is read through
 _JUMP = 1_000
@@ -46,15 +43,17 @@ class InKafka:
 
     @property
     def metadata(self) -> str:
+        """The topic of the metadata log."""
         return f"{self.prefix}.metadata"
 
     @property
     def queues(self) -> str:
+        """The topic of the queue partitions."""
         return f"{self.prefix}.queues"
 
 
 # A data directory by its path, or topics of a Kafka
-Place = str | InKafka
+Location = str | InKafka
 
 
 class HistoryLog(Protocol):
@@ -63,23 +62,25 @@ class HistoryLog(Protocol):
     Raises LogError where it cannot be read."""
 
     @property
-    def metadata(self) -> HistoryPartition: ...
+    def metadata(self) -> HistoryPartition:
+        """The partition of the metadata log."""
 
     @property
-    def queues(self) -> Sequence[HistoryPartition]: ...
+    def queues(self) -> Sequence[HistoryPartition]:
+        """The queue partitions, in the order of their numbers."""
 
 
-def open_log(place: Place) -> HistoryLog:
-    """The log at a place, opened for reading.
+def open_log(location: Location) -> HistoryLog:
+    """The log at a location, opened for reading.
 
     Raises LogError when there is no log, KafkaNotInstalled when no Kafka client is installed."""
-    if isinstance(place, InKafka):
+    if isinstance(location, InKafka):
         from rewindmq.engine.log.kafka.reader import KafkaLogReader
 
-        log = KafkaLogReader(place.bootstrap, place.prefix, dict(place.settings))
+        log = KafkaLogReader(location.bootstrap, location.prefix, dict(location.settings))
         log.queues  # noqa: B018  asks Kafka for the topics
         return log
-    return EmbeddedLogReader(Path(place))
+    return EmbeddedLogReader(Path(location))
 
 
 def selected(log: HistoryLog, which: str, names: str | None) -> list[HistoryPartition]:
@@ -116,7 +117,7 @@ def begin_ms(partition: PartitionLog) -> int | None:
 
 
 def newest_ms(partition: HistoryPartition, start: int, end: int) -> int | None:
-    """The time of the newest record of a stretch; None when the stretch has no record.
+    """The time of the newest record of a range; None when the range has no record.
 
     In Kafka the last offsets may be gaps, so it looks further and further back."""
     reach = 1
@@ -130,12 +131,15 @@ def newest_ms(partition: HistoryPartition, start: int, end: int) -> int | None:
     return None
 
 
-def partition_of(place: Place, name: str) -> HistoryPartition:
-    return selected(open_log(place), "all", name)[0]
+def partition_of(location: Location, name: str) -> HistoryPartition:
+    """The named partition of the log at a location.
+
+    Raises BadRequest, LogError."""
+    return selected(open_log(location), "all", name)[0]
 
 
-def groups_in(partition: PartitionLog, start: int, end: int, rows: int, size: int) -> Iterator[Group]:
-    """Yields the records of a stretch in order, about `rows` records or `size` bytes at a time.
+def groups_in(partition: PartitionLog, start: int, end: int, rows: int, size: int) -> Iterator[RecordGroup]:
+    """Yields the records of a range in order, about `rows` records or `size` bytes at a time.
 
     Raises CorruptLog, LogError."""
     offsets: list[int] = []
@@ -159,11 +163,11 @@ def groups_in(partition: PartitionLog, start: int, end: int, rows: int, size: in
         yield offsets, records, times
 
 
-def read_messages(place: Place, partition: str, ids: Sequence[int]) -> dict[int, tuple[int, Actor, Published]]:
+def read_messages(location: Location, partition: str, ids: Sequence[int]) -> dict[int, tuple[int, Actor, Published]]:
     """The publishes at these offsets, with bodies: (timestamp_ms, actor, event) by id.
 
     Each block is read once when the ids ascend, as a queue's mostly do."""
-    log = partition_of(place, partition)
+    log = partition_of(location, partition)
     decoder = decoder_for(log)
     found: dict[int, tuple[int, Actor, Published]] = {}
     wanted = sorted(ids)

@@ -1,14 +1,14 @@
 """Resolves marks: a named moment (`mark:NAME`, projections/marks.py) in place of a time stands for the mark's offsets.
 
-It also plans the stretch between two moments.
+It also plans the range between two moments.
 """
 
 from collections.abc import Mapping
 
 from rewindmq.projections.marks import name_in, positions, topology_of
 from rewindmq.spark_replay.history.events import canonical_json
-from rewindmq.spark_replay.location.log import HistoryLog, Place, first_event_ms, open_log, selected
-from rewindmq.spark_replay.location.ranges import Range, resolve
+from rewindmq.spark_replay.location.log import HistoryLog, Location, first_event_ms, open_log, selected
+from rewindmq.spark_replay.location.ranges import OffsetRange, resolve
 
 
 def offsets_of(log: HistoryLog, moment: str | None) -> str | None:
@@ -42,11 +42,11 @@ def by_offsets(log: HistoryLog, options: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def plan_stretches(place: Place, start: str | None, end: str | None) -> list[Range]:
-    """The stretches from one time or mark to another, in whole partitions. Needs no Spark.
+def plan_ranges(location: Location, start: str | None, end: str | None) -> list[OffsetRange]:
+    """The ranges from one time or mark to another, in whole partitions. Needs no Spark.
 
     Raises BadRequest, OutsideHistory."""
-    log = open_log(place)
+    log = open_log(location)
     wanted = {"startingTimestamp": start, "endingTimestamp": end}
     options = {name: value for name, value in wanted.items() if value is not None}
     return resolve(selected(log, "queues", None), by_offsets(log, options), first_event_ms(log))

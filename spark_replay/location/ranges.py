@@ -1,4 +1,4 @@
-"""Resolves the stretch of the log that a job reads: Spark's Kafka options become offsets, once, in the driver.
+"""Resolves the range of the log that a job reads: Spark's Kafka options become offsets, once, in the driver.
 
     startingOffsets, endingOffsets       JSON per partition, {"queues-0": 12}; -2 is the earliest, -1 the end. For all
                                          partitions: earliest, latest
@@ -7,12 +7,12 @@
                                          JSON of epoch milliseconds per partition, {"queues-0": 1763694000000}
     startingOffsetsByTimestampStrategy   error (default) or latest: what to do when nothing is at or after the start
     failOnDataLoss                       true (default): an offset that is not in the log is an error; false: the part
-                                         of the stretch that is there is read
+                                         of the range that is there is read
 
 Ending offsets are exclusive, as Kafka's. A time that matches nothing is an error here (Spark's Kafka source quietly
 takes the end of the log): before the history there is no state, and after now there is no history yet. An end before
-the start is an error, too; a stretch without events is just empty.
-A range is resolved once and passed on as offsets, so that all parts of a job see the same stretch beside a running
+the start is an error, too; a range without events is just empty.
+A range is resolved once and passed on as offsets, so that all parts of a job see the same range beside a running
 broker.
 """
 
@@ -27,7 +27,7 @@ from typing import Protocol
 from rewindmq.projections.marks import name_in
 from rewindmq.projections.rewind import OutsideHistory, RewindError, absolute, format_time, parse_time
 
-STRETCH = (
+RANGE_OPTIONS = (
     "startingOffsets",
     "endingOffsets",
     "startingTimestamp",
@@ -52,19 +52,23 @@ class ReadablePartition(Protocol):
     """The part of a log partition that this file needs."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Such as `queues-0`."""
 
     @property
-    def start_offset(self) -> int: ...
+    def start_offset(self) -> int:
+        """The offset of the oldest record."""
 
     @property
-    def next_offset(self) -> int: ...
+    def next_offset(self) -> int:
+        """The end of the log (exclusive)."""
 
-    def offset_at(self, timestamp_ms: int) -> int: ...
+    def offset_at(self, timestamp_ms: int) -> int:
+        """The offset of the first record after this time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class OffsetRange:
     """Offsets `start` (inclusive) to `end` (exclusive) of one partition."""
 
     partition: str
@@ -73,18 +77,18 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class FromCheckpoint(Range):
-    """A stretch that is folded from exactly the snapshot at `checkpoint`, and from no other."""
+class CheckpointRange(OffsetRange):
+    """A range that is folded from exactly the snapshot at `checkpoint`, and from no other."""
 
     checkpoint: int
 
 
-def joined(stretches: Iterable[Range]) -> dict[str, Range]:
+def joined(ranges: Iterable[OffsetRange]) -> dict[str, OffsetRange]:
     """One range for each partition, from its first start to its last end."""
-    whole: dict[str, Range] = {}
-    for each in stretches:
+    whole: dict[str, OffsetRange] = {}
+    for each in ranges:
         known = whole.get(each.partition, each)
-        whole[each.partition] = Range(each.partition, min(known.start, each.start), max(known.end, each.end))
+        whole[each.partition] = OffsetRange(each.partition, min(known.start, each.start), max(known.end, each.end))
     return whole
 
 
@@ -100,7 +104,7 @@ def parse_offsets(text: str, partitions: Iterable[str], option: str) -> dict[str
     if type(value) is int and len(names) == 1:
         return {names[0]: value}
     if type(value) is int:
-        raise BadRequest(f"{option}: {value} does not say of which partition; there are {', '.join(names)}")
+        raise BadRequest(f"{option}: {value} names no partition; there are {', '.join(names)}")
     if not isinstance(value, dict):
         raise BadRequest(f'{option}: {text!r} is not an object such as {{"queues-0": 12}}')
     for name, offset in value.items():
@@ -111,7 +115,9 @@ def parse_offsets(text: str, partitions: Iterable[str], option: str) -> dict[str
     return value
 
 
-def resolve(partitions: Iterable[ReadablePartition], options: Mapping[str, str], first_ms: int | None) -> list[Range]:
+def resolve(
+    partitions: Iterable[ReadablePartition], options: Mapping[str, str], first_ms: int | None
+) -> list[OffsetRange]:
     """The range of each partition.
 
     `first_ms`: the time of the first event of the whole history (None: no event). Raises BadRequest, OutsideHistory."""
@@ -134,7 +140,7 @@ def resolve(partitions: Iterable[ReadablePartition], options: Mapping[str, str],
             start = partition.offset_at(parse_time(starts_at[name]) - 1)
         if start > end and (name in starts or name in starts_at):
             raise BadRequest(BACKWARDS)
-        ranges.append(Range(name, min(start, end), end))
+        ranges.append(OffsetRange(name, min(start, end), end))
     _require_start(known, ranges, options)
     return ranges
 
@@ -199,34 +205,34 @@ def ending_time_ms(text: str, first_ms: int | None, future: bool = False) -> int
     return timestamp_ms
 
 
-def _offset(partition: ReadablePartition, asked: int, option: str, strict: bool) -> int:
+def _offset(partition: ReadablePartition, requested: int, option: str, strict: bool) -> int:
     first, end = partition.start_offset, partition.next_offset
-    if asked == EARLIEST:
+    if requested == EARLIEST:
         return first
-    if asked == LATEST:
+    if requested == LATEST:
         return end
-    if strict and not first <= asked <= end:
-        raise OutsideHistory(f"{option}: {partition.name} has offsets {first} to {end}, not {asked}")
-    return min(max(first, asked), end)
+    if strict and not first <= requested <= end:
+        raise OutsideHistory(f"{option}: {partition.name} has offsets {first} to {end}, not {requested}")
+    return min(max(first, requested), end)
 
 
-def _require_start(known: list[ReadablePartition], ranges: list[Range], options: Mapping[str, str]) -> None:
+def _require_start(known: list[ReadablePartition], ranges: list[OffsetRange], options: Mapping[str, str]) -> None:
     """Raise OutsideHistory for a starting time after the last event, unless the strategy says otherwise."""
     strategy = options.get("startingOffsetsByTimestampStrategy", "error")
     if strategy not in ("error", "latest"):
         raise BadRequest(f"startingOffsetsByTimestampStrategy: {strategy!r} is neither error nor latest")
-    asked = [options[name] for name in ("startingTimestamp", "startingOffsetsByTimestamp") if name in options]
-    if not asked or strategy == "latest":
+    requested = [options[name] for name in ("startingTimestamp", "startingOffsetsByTimestamp") if name in options]
+    if not requested or strategy == "latest":
         return
-    if all(stretch.start >= each.next_offset for each, stretch in zip(known, ranges, strict=True)):
-        raise OutsideHistory(f"startingTimestamp: nothing was logged at or after {asked[0]}")
+    if all(offset_range.start >= each.next_offset for each, offset_range in zip(known, ranges, strict=True)):
+        raise OutsideHistory(f"startingTimestamp: nothing was logged at or after {requested[0]}")
 
 
-def divide(stretches: Iterable[Range], least: int) -> list[Range]:
-    """The same stretches, in order, in `least` pieces or more (fewer when there are not so many events).
+def divide(ranges: Iterable[OffsetRange], least: int) -> list[OffsetRange]:
+    """The same ranges, in order, in `least` pieces or more (fewer when there are not so many events).
 
-    Each time the stretch with the largest pieces gets one more, so that pieces are of about one size."""
-    whole = list(stretches)
+    Each time the range with the largest pieces gets one more, so that pieces are of about one size."""
+    whole = list(ranges)
     pieces = [1] * len(whole)
     largest: list[tuple[float, int]] = [(each.start - each.end, number) for number, each in enumerate(whole)]
     heapify(largest)
@@ -237,10 +243,10 @@ def divide(stretches: Iterable[Range], least: int) -> list[Range]:
         pieces[number] += 1
         size = whole[number].end - whole[number].start
         heapreplace(largest, (-size / pieces[number], number))
-    return [piece for stretch, count in zip(whole, pieces, strict=True) for piece in _cut(stretch, count)]
+    return [piece for offset_range, count in zip(whole, pieces, strict=True) for piece in _cut(offset_range, count)]
 
 
-def _cut(stretch: Range, count: int) -> list[Range]:
-    size = stretch.end - stretch.start
-    bounds = [stretch.start + size * number // count for number in range(count + 1)]
-    return [Range(stretch.partition, a, b) for a, b in pairwise(bounds)]
+def _cut(offset_range: OffsetRange, count: int) -> list[OffsetRange]:
+    size = offset_range.end - offset_range.start
+    bounds = [offset_range.start + size * number // count for number in range(count + 1)]
+    return [OffsetRange(offset_range.partition, a, b) for a, b in pairwise(bounds)]

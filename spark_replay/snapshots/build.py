@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rewindmq.engine.log.contract import LogError
-from rewindmq.projections.replay import decoder_for
+from rewindmq.projections.replay import decoder_for, drive
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.fold import begun_at, fold_quietly, for_each, from_snapshot, groups_up_to
+from rewindmq.spark_replay.fold import for_each, from_snapshot, groups_up_to, ranges_read
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import Place, open_log, partition_of
-from rewindmq.spark_replay.location.ranges import BadRequest, Range
+from rewindmq.spark_replay.location.log import Location, open_log, partition_of
+from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
 from rewindmq.spark_replay.snapshots.external import (
     begins_of,
     beyond_the_end,
@@ -49,50 +49,52 @@ class Cut:
     sha256: str
 
 
-def prepare(place: Place, every: int, out: Path) -> list[Range]:
-    """The stretches to fold: each partition as it is now. Needs no Spark.
+def prepare(location: Location, every: int, out: Path) -> list[OffsetRange]:
+    """The ranges to fold: each partition as it is now. Needs no Spark.
 
     Raises BadRequest when `out` is no such directory, or of another log; LogError when the log lost events that were
     cut before."""
     about = read_about(out)
     if about is None:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise BadRequest(f"{out} is there already, and no directory of cuts")
+            raise BadRequest(f"{out} exists already, and is no directory of `cut`")
         about = {"every": every, "begins": {}}
     if about["every"] != every:
         raise BadRequest(f"{out} was cut every {about['every']} events")
-    require_same_log(place, out, about)
+    require_same_log(location, out, about)
     taken = offsets_of(Snapshots(out))
-    stretches = [Range(partition.name, 0, partition.next_offset) for partition in open_log(place).queues]
-    for name, _, why in beyond_the_end(taken, {stretch.partition: stretch.end for stretch in stretches}):
+    ranges = [OffsetRange(partition.name, 0, partition.next_offset) for partition in open_log(location).queues]
+    for name, _, why in beyond_the_end(taken, {offset_range.partition: offset_range.end for offset_range in ranges}):
         raise LogError(f"{out}: {name}: {why}")
     out.mkdir(parents=True, exist_ok=True)
-    write_about(out, {"every": every, "begins": begins_of(place)})
-    return stretches
+    write_about(out, {"every": every, "begins": begins_of(location)})
+    return ranges
 
 
-def cut(spark: "SparkSession", place: Place, every: int, out: Path) -> Cut:
+def cut(spark: "SparkSession", location: Location, every: int, out: Path) -> Cut:
     """Make a snapshot at every `every`-th offset of each partition, or at the record before a gap there.
 
     Raises BadRequest, CorruptLog, LogError, OSError."""
-    stretches = prepare(place, every, out)
-    own = Snapshots(out.resolve())
-    lineage.read(begun_at(own, (Range(each.partition, each.end, each.end) for each in stretches)))
-    frame = for_each(spark, stretches, cut_partition, columns.RECORDS, place=place, own=own, every=every)
-    made = {own.path(row.partition, row.offset) for row in frame.collect()}
-    digest = write_sums(own.directory, made)
-    in_all = sum(len(own.offsets(stretch.partition)) for stretch in stretches)
-    return Cut(len(made), in_all, {stretch.partition: stretch.end for stretch in stretches}, digest)
+    ranges = prepare(location, every, out)
+    external = Snapshots(out.resolve())
+    lineage.read(ranges_read(external, (OffsetRange(each.partition, each.end, each.end) for each in ranges)))
+    frame = for_each(spark, ranges, cut_partition, columns.RECORDS, location=location, external=external, every=every)
+    made = {external.path(row.partition, row.offset) for row in frame.collect()}
+    digest = write_sums(external.directory, made)
+    in_all = sum(len(external.offsets(offset_range.partition)) for offset_range in ranges)
+    return Cut(len(made), in_all, {offset_range.partition: offset_range.end for offset_range in ranges}, digest)
 
 
-def cut_partition(stretch: Range, place: Place, own: Snapshots, every: int) -> "Iterator[pa.RecordBatch]":
+def cut_partition(
+    offset_range: OffsetRange, location: Location, external: Snapshots, every: int
+) -> "Iterator[pa.RecordBatch]":
     """Cut one partition, in a Spark task. Yields a row of RECORDS (without a record) for each snapshot."""
-    log = partition_of(place, stretch.partition)
-    machine = from_snapshot(own, log, stretch.end)
+    log = partition_of(location, offset_range.partition)
+    machine = from_snapshot(external, log, offset_range.end)
     decoder = decoder_for(log)
-    for due in range((machine.next_offset // every + 1) * every, stretch.end + 1, every):
+    for due in range((machine.next_offset // every + 1) * every, offset_range.end + 1, every):
         before = machine.next_offset
-        fold_quietly(machine, groups_up_to(log, before, due), decoder)
+        drive(machine, groups_up_to(log, before, due), decoder)
         if machine.next_offset > before:
-            own.take(machine)
-            yield batch_of([(stretch.partition, machine.next_offset, None)], columns.RECORDS)
+            external.take(machine)
+            yield batch_of([(offset_range.partition, machine.next_offset, None)], columns.RECORDS)

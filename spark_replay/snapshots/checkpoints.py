@@ -9,16 +9,16 @@ others say. Elsewhere a snapshot only saves time, and a damaged one is skipped; 
 from collections.abc import Iterable, Sequence
 
 from rewindmq.projections.store.snapshots import Snapshots
-from rewindmq.spark_replay.location.ranges import BadRequest, Range, parse_offsets
+from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange, parse_offsets
 
 _LISTED = 20
 
 
-def parse_checkpoints(text: str | None, stretches: Iterable[Range], snapshots: Snapshots | None) -> dict[str, int]:
+def parse_checkpoints(text: str | None, ranges: Iterable[OffsetRange], snapshots: Snapshots | None) -> dict[str, int]:
     """The checkpoint of each partition that `text` names.
 
-    Raises BadRequest when there is no such snapshot, or when it lies beyond the end of the partition's stretch."""
-    ends = {stretch.partition: stretch.end for stretch in stretches}
+    Raises BadRequest when there is no such snapshot, or when it lies beyond the end of the partition's range."""
+    ends = {offset_range.partition: offset_range.end for offset_range in ranges}
     named = {} if text is None else parse_offsets(text, ends, "fromCheckpoint")
     for name, at in named.items():
         there = [] if snapshots is None else snapshots.offsets(name)

@@ -19,14 +19,14 @@ from typing import Any
 
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.store.snapshots import Snapshots
-from rewindmq.spark_replay.location.log import Place, open_log
+from rewindmq.spark_replay.location.log import Location, open_log
 from rewindmq.spark_replay.location.ranges import BadRequest
 
 CUT, PROVEN, SUMS = "cut.json", "chain.json", "SHA256SUMS"
 KEPT = (".snapshot", ".ledger", ".letters")
 
 
-def own_snapshots(place: Place, directory: Path | None) -> Snapshots | None:
+def external_snapshots(location: Location, directory: Path | None) -> Snapshots | None:
     """The snapshots in `directory`; None for no directory.
 
     Raises BadRequest when it does not exist, has no snapshots, or has those of another log."""
@@ -35,12 +35,12 @@ def own_snapshots(place: Place, directory: Path | None) -> Snapshots | None:
     if not directory.is_dir():
         raise BadRequest(f"{directory}: no such directory")
     about = read_about(directory)
-    own = Snapshots(directory.resolve())
+    external = Snapshots(directory.resolve())
     if about is not None:
-        require_same_log(place, directory, about)
-    elif not own.partitions():
+        require_same_log(location, directory, about)
+    elif not external.partitions():
         raise BadRequest(f"{directory}: there are no snapshots in it")
-    return own
+    return external
 
 
 def offsets_of(snapshots: Snapshots | None) -> dict[str, list[int]]:
@@ -73,16 +73,17 @@ def read_about(directory: Path) -> dict[str, Any] | None:
         raise BadRequest(f"{directory / CUT}: not as `cut` writes it") from None
 
 
-def require_same_log(place: Place, directory: Path, about: dict[str, Any]) -> None:
-    for name, begins in begins_of(place).items():
+def require_same_log(location: Location, directory: Path, about: dict[str, Any]) -> None:
+    """Raise BadRequest when the directory's snapshots are of another log than the one at `location`."""
+    for name, begins in begins_of(location).items():
         if about["begins"].get(name, begins) != begins:
             raise BadRequest(f"{directory} has snapshots of another log: its {name} does not begin as the one there")
 
 
-def begins_of(place: Place) -> dict[str, str]:
+def begins_of(location: Location) -> dict[str, str]:
     """SHA-256 of the first record of each partition that has one: two logs hardly have the same."""
     found = {}
-    for partition in open_log(place).queues:
+    for partition in open_log(location).queues:
         record = _first_record(partition)
         if record is not None:
             found[partition.name] = hashlib.sha256(record).hexdigest()
@@ -96,6 +97,7 @@ def _first_record(partition: PartitionLog) -> bytes | None:
 
 
 def write_about(directory: Path, about: dict[str, Any]) -> None:
+    """Write `cut.json`."""
     write_whole(directory / CUT, json.dumps(about, sort_keys=True) + "\n")
 
 

@@ -23,25 +23,26 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.serialization import queue_digest
-from rewindmq.projections.replay import PartitionLog, decoder_for
+from rewindmq.projections.replay import PartitionLog, decoder_for, drive
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.projections.verify import NOT_CHECKED, stored_offset, verify_state
-from rewindmq.schemas.events import CheckpointAsked, Checkpointed, Event
+from rewindmq.schemas.events import Actor, CheckpointAsked, Checkpointed, Event
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.checkpoint_claims import Claims
 from rewindmq.spark_replay.audit.checkpoint_claims import in_words as claims_in_words
 from rewindmq.spark_replay.audit.findings import Finding, of_row
 from rewindmq.spark_replay.audit.fold import CLAIMS
-from rewindmq.spark_replay.fold import beside, fold_quietly, for_each, from_snapshot, groups_up_to
+from rewindmq.spark_replay.fold import broker_snapshots, for_each, from_snapshot, groups_up_to
 from rewindmq.spark_replay.history.events import canonical_json
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import Place, open_log, partition_of
-from rewindmq.spark_replay.location.ranges import Range
-from rewindmq.spark_replay.snapshots.external import beyond_the_end, offsets_of, own_snapshots
+from rewindmq.spark_replay.location.log import Location, open_log, partition_of
+from rewindmq.spark_replay.location.ranges import OffsetRange
+from rewindmq.spark_replay.snapshots.external import beyond_the_end, external_snapshots, offsets_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +55,7 @@ _Row = tuple[str, bool, str, int | None, str | None, int | None, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk(Range):
+class Chunk(OffsetRange):
     """Events `start` to `end`, folded from the snapshot at `start` (0: from nothing).
 
     `meets`: ascending offsets at which the fold has to arrive at the snapshot there. `store`: instead, the partition's
@@ -64,40 +65,40 @@ class Chunk(Range):
     store: bool = False
 
 
-def verify(spark: "SparkSession", place: Place, directory: Path | None = None) -> list[Finding]:
+def verify(spark: "SparkSession", location: Location, directory: Path | None = None) -> list[Finding]:
     """The findings of all comparisons, in the order of partitions.
 
     `directory`: compare the snapshots there, and not those beside the log. Raises LogError when there is no log or its
     beginning is gone; BadRequest, CorruptLog."""
-    _require_metadata(place)
-    snapshots = own_snapshots(place, directory) or beside(place)
-    chunks, beyond = plan_chunks(place, snapshots)
-    if isinstance(place, str) and (Path(place) / "state").exists():
+    _require_metadata(location)
+    snapshots = external_snapshots(location, directory) or broker_snapshots(location)
+    chunks, beyond = plan_chunks(location, snapshots)
+    if isinstance(location, str) and (Path(location) / "state").exists():
         ends = {chunk.partition: chunk.end for chunk in chunks}
         chunks += [Chunk(name, end, end, store=True) for name, end in ends.items()]
-    findings = _verified(spark, place, snapshots, chunks, beyond)
+    findings = _verified(spark, location, snapshots, chunks, beyond)
     lineage.found(findings)
     return findings
 
 
 def verify_snapshots(
-    spark: "SparkSession", place: Place, broken: Set[str], directory: Path | None = None
+    spark: "SparkSession", location: Location, broken: Set[str], directory: Path | None = None
 ) -> list[Finding]:
     """Verify only the snapshots, of all partitions but the `broken` ones; no findings when there are none."""
-    snapshots = own_snapshots(place, directory) or beside(place)
-    chunks, beyond = plan_chunks(place, snapshots, broken)
+    snapshots = external_snapshots(location, directory) or broker_snapshots(location)
+    chunks, beyond = plan_chunks(location, snapshots, broken)
     cut = [chunk for chunk in chunks if chunk.meets]
-    return [finding for finding in _verified(spark, place, snapshots, cut, beyond) if finding.check == SNAPSHOTS]
+    return [finding for finding in _verified(spark, location, snapshots, cut, beyond) if finding.check == SNAPSHOTS]
 
 
 def plan_chunks(
-    place: Place, snapshots: Snapshots | None, broken: Set[str] = frozenset()
+    location: Location, snapshots: Snapshots | None, broken: Set[str] = frozenset()
 ) -> tuple[list[Chunk], list[Finding]]:
     """The chunks of all partitions but the `broken` ones, up to the end of the log now.
 
     The findings are about snapshots behind that end."""
     taken = {name: offsets for name, offsets in offsets_of(snapshots).items() if name not in broken}
-    ends = {each.name: each.next_offset for each in open_log(place).queues if each.name not in broken}
+    ends = {each.name: each.next_offset for each in open_log(location).queues if each.name not in broken}
     chunks = []
     for name, end in ends.items():
         inside = [at for at in taken.get(name, ()) if 0 < at <= end]
@@ -109,19 +110,23 @@ def plan_chunks(
     return chunks, [Finding(SNAPSHOTS, False, name, offset, None, None, why) for name, offset, why in beyond]
 
 
-def _require_metadata(place: Place) -> None:
+def _require_metadata(location: Location) -> None:
     """Raise LogError when the metadata log cannot be read. It has no snapshots, so no other code here reads it."""
-    for _ in open_log(place).metadata.read():
+    for _ in open_log(location).metadata.read():
         pass  # to its end
 
 
 def _verified(
-    spark: "SparkSession", place: Place, snapshots: Snapshots | None, chunks: Sequence[Chunk], beyond: list[Finding]
+    spark: "SparkSession",
+    location: Location,
+    snapshots: Snapshots | None,
+    chunks: Sequence[Chunk],
+    beyond: list[Finding],
 ) -> list[Finding]:
-    rows = _fold(spark, place, snapshots, chunks)
+    rows = _fold(spark, location, snapshots, chunks)
     again = doubtful(chunks, rows)
     if again:
-        replaced = _fold(spark, place, snapshots, again)
+        replaced = _fold(spark, location, snapshots, again)
         rows = [row for row in rows if not any(_is_of(row, chunk) for chunk in again)] + replaced
     found = sorted(
         beyond + [of_row(row) for row in rows if row.check != CHUNK],
@@ -130,9 +135,9 @@ def _verified(
     return [*_sums(chunks, rows, found), *found]
 
 
-def _fold(spark: "SparkSession", place: Place, snapshots: Snapshots | None, chunks: Sequence[Chunk]) -> list[Any]:
+def _fold(spark: "SparkSession", location: Location, snapshots: Snapshots | None, chunks: Sequence[Chunk]) -> list[Any]:
     lineage.read(chunks)
-    return for_each(spark, chunks, fold_chunk, columns.AUDIT, place=place, snapshots=snapshots).collect()
+    return for_each(spark, chunks, fold_chunk, columns.AUDIT, location=location, snapshots=snapshots).collect()
 
 
 # -- in the driver -----------------------------------------------------------------------------------------------------
@@ -180,13 +185,13 @@ def _sums(chunks: Sequence[Chunk], rows: Sequence[Any], found: Sequence[Finding]
     """A finding for each partition and check without findings, with how much was looked at."""
     sums = []
     for name in dict.fromkeys(chunk.partition for chunk in chunks):
-        told = [json.loads(row.detail) for row in rows if row.check == CHUNK and row.partition == name]
+        chunk_counts = [json.loads(row.detail) for row in rows if row.check == CHUNK and row.partition == name]
         met = sum(len(chunk.meets) for chunk in chunks if chunk.partition == name)
-        events, claims = (sum(each[what] for each in told) for what in ("events", "claims"))
-        passed_by = sum(each["passed_by"] for each in told)
+        events, claims = (sum(each[what] for each in chunk_counts) for what in ("events", "claims"))
+        passed_by = sum(each["passed_by"] for each in chunk_counts)
         details = {
             SNAPSHOTS: ("" if met else f"{NOT_CHECKED}there is no snapshot; ")
-            + f"{met} snapshots, {events} events in {len(told)} chunks",
+            + f"{met} snapshots, {events} events in {len(chunk_counts)} chunks",
             CLAIMS: claims_in_words(claims, passed_by),
         }
         for check, detail in details.items():
@@ -198,12 +203,12 @@ def _sums(chunks: Sequence[Chunk], rows: Sequence[Any], found: Sequence[Finding]
 # -- in a Spark task -------------------------------------------------------------------------------------------------
 
 
-def fold_chunk(chunk: Chunk, place: Place, snapshots: Snapshots | None) -> "Iterator[pa.RecordBatch]":
+def fold_chunk(chunk: Chunk, location: Location, snapshots: Snapshots | None) -> "Iterator[pa.RecordBatch]":
     """The rows of AUDIT of one chunk."""
-    log = partition_of(place, chunk.partition)
+    log = partition_of(location, chunk.partition)
     if chunk.store:
-        assert isinstance(place, str), "a store lies beside the log of a data directory"
-        rows = list(_compare_store(log, chunk, Path(place) / "state", snapshots))
+        assert isinstance(location, str), "a store lies beside the log of a data directory"
+        rows = list(_compare_store(log, chunk, Path(location) / "state", snapshots))
     else:
         rows = list(_compare_snapshots(log, chunk, snapshots))
     if rows:
@@ -217,20 +222,23 @@ def _compare_snapshots(log: PartitionLog, chunk: Chunk, snapshots: Snapshots | N
     claims.begin(machine)
     wrong: list[tuple[int, str]] = []
 
-    def watched(offset: int, event: Event) -> None:
-        if isinstance(event, CheckpointAsked):
-            claims.was_asked(offset, machine)
-        elif isinstance(event, Checkpointed) and (said := claims.compare(machine, event)) is not None:
+    def before_claim(offset: int, _timestamp_ms: int, event: Checkpointed) -> None:
+        if (said := claims.compare(machine, event)) is not None:
             wrong.append((offset, said))
 
+    def after(offset: int, _timestamp_ms: int, _actor: Actor, event: Event, _effects: list[Effect]) -> None:
+        if type(event) is CheckpointAsked:
+            claims.claim_requested(offset, machine)
+
     for end in chunk.meets or (chunk.end,):
-        fold_quietly(machine, groups_up_to(log, machine.next_offset, end), decoder, watched=watched)
-        told = Told.of(machine)
+        groups = groups_up_to(log, machine.next_offset, end)
+        drive(machine, groups, decoder, before={Checkpointed: before_claim}, after=after)
+        summary = StateSummary.of(machine)
         if end == chunk.end:
             machine = Machine(log.name)  # only one state at a time is in memory
         if chunk.meets:
             assert snapshots is not None, "an offset to meet is that of a snapshot"
-            yield from compare(told, snapshots.path(log.name, end), begun)
+            yield from compare(summary, snapshots.path(log.name, end), begun)
     for offset, said in wrong:
         yield (CLAIMS, False, log.name, offset, None, None, said)
     seen = {"events": chunk.end - chunk.start, "claims": claims.count, "passed_by": claims.passed_by}
@@ -238,7 +246,7 @@ def _compare_snapshots(log: PartitionLog, chunk: Chunk, snapshots: Snapshots | N
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StateSummary:
     """The compared part of a state: the head, and of each queue (by its id) name, digest and epoch.
 
     `head`: the state that belongs to no queue."""
@@ -247,7 +255,8 @@ class Told:
     queues: dict[int, tuple[str, str, int]]
 
     @classmethod
-    def of(cls, machine: Machine) -> "Told":
+    def of(cls, machine: Machine) -> "StateSummary":
+        """The summary of a machine's state."""
         queues = {
             queue_id: (f"{queue.vhost}/{queue.name}", queue_digest(queue), queue.epoch)
             for queue_id, queue in machine.by_id.items()
@@ -255,18 +264,18 @@ class Told:
         return cls(machine.head(), queues)
 
 
-def compare(told: Told, path: Path, begun: int) -> Iterator[_Row]:
+def compare(summary: StateSummary, path: Path, begun: int) -> Iterator[_Row]:
     """Yields how the snapshot at `path` differs from the state that the fold from offset `begun` has there."""
     partition, offset = path.parent.name, int(path.stem)
     try:
-        said = Told.of(load(path))
+        said = StateSummary.of(load(path))
     except SnapshotError as error:
         yield (SNAPSHOTS, False, partition, offset, None, None, f"cannot be used: {error}")
         return
-    if said == told:
+    if said == summary:
         return
     differ = sorted(
-        {*told.queues.items()} ^ {*said.queues.items()}, key=lambda item: item[1][0]
+        {*summary.queues.items()} ^ {*said.queues.items()}, key=lambda item: item[1][0]
     )  # by name; a queue that differs in both is there twice
     names = list(dict.fromkeys(name for _, (name, _, _) in differ))
     what = ", ".join(names[:5]) + (f" and {len(names) - 5} more queues" if len(names) > 5 else "")

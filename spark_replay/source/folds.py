@@ -8,7 +8,7 @@
     fromCheckpoint           begin at exactly this snapshot (snapshots/checkpoints.py)
 
 They are the functions `history` and `state_at`, for SQL and for users of Spark's own options. The driver plans, and a
-task folds a stretch, from the nearest snapshot on. A fold needs its state, so a stretch is cut only at snapshots, and
+task folds a range, from the nearest snapshot on. A fold needs its state, so a range is cut only at snapshots, and
 there always; `minPartitions` cuts no further.
 """
 
@@ -17,50 +17,56 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from rewindmq.spark_replay.location.ranges import Range
-from rewindmq.spark_replay.source.options import Asked
+from rewindmq.spark_replay.location.ranges import OffsetRange
+from rewindmq.spark_replay.source.options import TableOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class FoldStretch(InputPartition):
+class FoldInputPartition(InputPartition):
     """One Spark partition: a range of one log partition, and the time up to which the clock then goes on."""
 
-    def __init__(self, stretch: Range, clock_ms: int | None) -> None:
-        super().__init__((stretch, clock_ms))
+    def __init__(self, offset_range: OffsetRange, clock_ms: int | None) -> None:
+        super().__init__((offset_range, clock_ms))
 
 
 class FoldReader(DataSourceReader):
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
+    """Reads the views history, queues and messages."""
+
+    def __init__(self, table: TableOptions) -> None:
+        self.table = table
 
     def partitions(self) -> list[InputPartition]:
+        """The ranges to fold, planned in the driver."""
         from rewindmq.spark_replay.history.history import plan_history
         from rewindmq.spark_replay.history.state import plan_state
 
-        place, options, own = self.asked.place, self.asked.options, self.asked.snapshots
-        if self.asked.view == "history":
-            return [FoldStretch(stretch, None) for stretch in plan_history(place, options, own)]
+        location, options, external = self.table.location, self.table.options, self.table.snapshots
+        if self.table.view == "history":
+            return [
+                FoldInputPartition(offset_range, None) for offset_range in plan_history(location, options, external)
+            ]
         moment = options.get("asOfTimestamp"), options.get("asOfOffset")
-        plan = plan_state(place, *moment, own, options.get("fromCheckpoint"))
-        return [FoldStretch(stretch, plan.clock_ms) for stretch in plan.stretches()]
+        plan = plan_state(location, *moment, external, options.get("fromCheckpoint"))
+        return [FoldInputPartition(offset_range, plan.clock_ms) for offset_range in plan.ranges()]
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
+        """Yields the rows of one range, in a Spark task."""
         from rewindmq.spark_replay.fold import log_task
         from rewindmq.spark_replay.history.history import fold_history
         from rewindmq.spark_replay.history.state import StatePlan, fold_state
 
         if partition is None:  # Spark says so when there are no partitions
             return iter(())
-        stretch, clock_ms = partition.value
-        place, view, queue = self.asked.place, self.asked.view, self.asked.options.get("queue")
-        used = self.asked.snapshots_used()
+        offset_range, clock_ms = partition.value
+        location, view, queue = self.table.location, self.table.view, self.table.options.get("queue")
+        used = self.table.snapshots_used()
         if view == "history":
-            return log_task(stretch, place, used, fold_history, {"queue": queue})
-        plan = StatePlan(place, (stretch,), clock_ms)
+            return log_task(offset_range, location, used, fold_history, {"queue": queue})
+        plan = StatePlan(location, (offset_range,), clock_ms)
         settings = {"plan": plan, "queue": queue, "messages": view == "messages"}
-        return _of(view.removesuffix("s"), log_task(stretch, place, used, fold_state, settings))
+        return _of(view.removesuffix("s"), log_task(offset_range, location, used, fold_state, settings))
 
 
 def _of(kind: str, rows: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":

@@ -7,8 +7,8 @@
 
 The column `record` has the record as its log has it: bare in a data directory, an Avro single object in Kafka.
 
-A row stands for itself here, so a stretch can be cut anywhere: with `minPartitions` a partition of the log becomes
-several of Spark's, each with a stretch of about the same length, in order.
+A row stands for itself here, so a range can be cut anywhere: with `minPartitions` a partition of the log becomes
+several of Spark's, each with a range of about the same length, in order.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,82 +18,84 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from rewindmq.projections.rewind import OutsideHistory
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.location.ranges import Range, divide, resolve
-from rewindmq.spark_replay.source.options import Asked
+from rewindmq.spark_replay.location.ranges import OffsetRange, divide, resolve
+from rewindmq.spark_replay.source.options import TableOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from rewindmq.engine.log.location import HistoryPartition
-    from rewindmq.projections.replay import PartitionLog
-    from rewindmq.spark_replay.location.log import Group, HistoryLog
+    from rewindmq.projections.replay import PartitionLog, RecordGroup
+    from rewindmq.spark_replay.location.log import HistoryLog
 
 # Rows and bytes after which a batch is passed on: at the limit that is reached first
 BATCH_ROWS = 10_000
 BATCH_BYTES = 8 * 1024 * 1024
 
 
-class LogStretch(InputPartition):
+class LogInputPartition(InputPartition):
     """One Spark partition: a range of one log partition."""
 
-    def __init__(self, stretch: Range) -> None:
-        super().__init__(stretch)
+    def __init__(self, offset_range: OffsetRange) -> None:
+        super().__init__(offset_range)
 
 
 class LogReader(DataSourceReader):
     """Reads the views events and records."""
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
+    def __init__(self, table: TableOptions) -> None:
+        self.table = table
 
     def partitions(self) -> list[InputPartition]:
+        """The ranges to read, planned in the driver."""
         from rewindmq.spark_replay.location.log import first_event_ms, open_log
         from rewindmq.spark_replay.location.marks import by_offsets
 
-        log = open_log(self.asked.place)
-        stretches = resolve(wanted(log, self.asked), by_offsets(log, self.asked.options), first_event_ms(log))
-        return [LogStretch(stretch) for stretch in divide(stretches, self.asked.least)]
+        log = open_log(self.table.location)
+        ranges = resolve(wanted(log, self.table), by_offsets(log, self.table.options), first_event_ms(log))
+        return [LogInputPartition(offset_range) for offset_range in divide(ranges, self.table.least)]
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
+        """Yields the rows of one range, in a Spark task."""
         if partition is None:  # Spark says so when there are no partitions
             return iter(())
-        return read_stretch(partition.value, self.asked)
+        return read_range(partition.value, self.table)
 
 
-def wanted(log: "HistoryLog", asked: Asked) -> "list[HistoryPartition]":
+def wanted(log: "HistoryLog", table: TableOptions) -> "list[HistoryPartition]":
     """The partitions that the options `log` and `partitions` name.
 
     Raises BadRequest, LogError."""
     from rewindmq.spark_replay.location.log import selected
 
-    return selected(log, asked.options.get("log", "queues"), asked.options.get("partitions"))
+    return selected(log, table.options.get("log", "queues"), table.options.get("partitions"))
 
 
-def read_stretch(stretch: Range, asked: Asked) -> "Iterator[pa.RecordBatch]":
-    """Yields the rows of a stretch, as events or as records, in a Spark task.
+def read_range(offset_range: OffsetRange, table: TableOptions) -> "Iterator[pa.RecordBatch]":
+    """Yields the rows of a range, as events or as records, in a Spark task.
 
-    Raises OutsideHistory when some records were lost since the stretch was planned, and failOnDataLoss holds;
+    Raises OutsideHistory when some records were lost since the range was planned, and failOnDataLoss holds;
     CorruptLog, LogError."""
     from rewindmq.spark_replay.location.log import groups_in, partition_of
 
-    if stretch.start == stretch.end:
+    if offset_range.start == offset_range.end:
         return
-    log = partition_of(asked.place, stretch.partition)
-    if asked.strict:
-        _require_there(log, stretch)
-    groups = groups_in(log, stretch.start, stretch.end, BATCH_ROWS, BATCH_BYTES)
-    rows = _records if asked.view == "records" else _events
-    yield from rows(log, groups, asked.columns)
+    log = partition_of(table.location, offset_range.partition)
+    if table.strict:
+        _require_there(log, offset_range)
+    groups = groups_in(log, offset_range.start, offset_range.end, BATCH_ROWS, BATCH_BYTES)
+    rows = _records if table.view == "records" else _events
+    yield from rows(log, groups, table.columns)
 
 
-def _require_there(log: "PartitionLog", stretch: Range) -> None:
+def _require_there(log: "PartitionLog", offset_range: OffsetRange) -> None:
     first, last = log.start_offset, log.next_offset
-    if stretch.start < first or last < stretch.end:
-        asked = f"offsets {stretch.start} to {stretch.end} are to be read"
-        raise OutsideHistory(f"failOnDataLoss: {log.name} has offsets {first} to {last} by now, and {asked}")
+    if offset_range.start < first or last < offset_range.end:
+        requested = f"offsets {offset_range.start} to {offset_range.end} are to be read"
+        raise OutsideHistory(f"failOnDataLoss: {log.name} has offsets {first} to {last} by now, and {requested}")
 
 
-def _records(log: "PartitionLog", groups: "Iterator[Group]", schema: "pa.Schema") -> "Iterator[pa.RecordBatch]":
+def _records(log: "PartitionLog", groups: "Iterator[RecordGroup]", schema: "pa.Schema") -> "Iterator[pa.RecordBatch]":
     import pyarrow as pa
 
     strip = _strip_of(log)
@@ -104,7 +106,7 @@ def _records(log: "PartitionLog", groups: "Iterator[Group]", schema: "pa.Schema"
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _events(log: "PartitionLog", groups: "Iterator[Group]", schema: "pa.Schema") -> "Iterator[pa.RecordBatch]":
+def _events(log: "PartitionLog", groups: "Iterator[RecordGroup]", schema: "pa.Schema") -> "Iterator[pa.RecordBatch]":
     from itertools import repeat
 
     from rewindmq.projections.replay import decoder_for
@@ -135,28 +137,30 @@ def _strip_of(log: "PartitionLog") -> Callable[[bytes], bytes]:
 class PartitionsReader(DataSourceReader):
     """Reads the view partitions: one row for each partition, as it is when the query begins."""
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
+    def __init__(self, table: TableOptions) -> None:
+        self.table = table
 
     def partitions(self) -> list[InputPartition]:
+        """One Spark partition for each partition of the log."""
         from rewindmq.spark_replay.location.log import open_log
-        from rewindmq.spark_replay.snapshots.external import own_snapshots
+        from rewindmq.spark_replay.snapshots.external import external_snapshots
 
-        place = self.asked.place
-        own_snapshots(place, self.asked.snapshots)
-        found = wanted(open_log(place), self.asked)
-        return [LogStretch(Range(each.name, each.start_offset, each.next_offset)) for each in found]
+        location = self.table.location
+        external_snapshots(location, self.table.snapshots)
+        found = wanted(open_log(location), self.table)
+        return [LogInputPartition(OffsetRange(each.name, each.start_offset, each.next_offset)) for each in found]
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
+        """Yields the row of one partition, in a Spark task."""
         from rewindmq.spark_replay.history.outcomes import batch_of
         from rewindmq.spark_replay.location.log import begin_ms, newest_ms, partition_of
 
         if partition is None:  # Spark says so when there are no partitions
             return
-        stretch: Range = partition.value
-        log, used = partition_of(self.asked.place, stretch.partition), self.asked.snapshots_used()
-        newest = newest_ms(log, stretch.start, stretch.end)
+        offset_range: OffsetRange = partition.value
+        log, used = partition_of(self.table.location, offset_range.partition), self.table.snapshots_used()
+        newest = newest_ms(log, offset_range.start, offset_range.end)
         times = [None if ms is None else ms * 1000 for ms in (None if newest is None else begin_ms(log), newest)]
-        there = [] if used is None else [at for at in used.offsets(stretch.partition) if at <= stretch.end]
-        row = (stretch.partition, stretch.start, stretch.end, *times, there)
+        there = [] if used is None else [at for at in used.offsets(offset_range.partition) if at <= offset_range.end]
+        row = (offset_range.partition, offset_range.start, offset_range.end, *times, there)
         yield batch_of([row], columns.PARTITIONS)

@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING
 
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.location.ranges import STRETCH, BadRequest, parse_count, true_or_false
+from rewindmq.spark_replay.location.ranges import RANGE_OPTIONS, BadRequest, parse_count, true_or_false
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rewindmq.spark_replay.location.log import Place
+    from rewindmq.spark_replay.location.log import Location
 
 _BOOTSTRAP = "kafka.bootstrap.servers"
-_PLACES = ("path", "data", _BOOTSTRAP)
-_PLACE = ("path", "data", "kafkaPrefix", "view")
+_LOCATIONS = ("path", "data", _BOOTSTRAP)
+_LOCATION = ("path", "data", "kafkaPrefix", "view")
 _CHANGES = {"changeStartOffset": "startingOffsets", "changeEndOffset": "endingOffsets"}
 _FOLD = ("queue", "fromCheckpoint", "snapshots", "minPartitions")
 _MOMENT = ("asOfOffset", "asOfTimestamp", *_FOLD)
 
-# view -> its options, besides those that give the place of the log
+# view -> its options, besides those that give the location of the log
 VIEWS: dict[str, tuple[str, ...]] = {
-    "events": ("log", "partitions", *STRETCH, "minPartitions", "includeBodies", "includeHeaders"),
-    "records": ("log", "partitions", *STRETCH, "minPartitions"),
-    "history": ("partitions", *STRETCH, *_CHANGES, *_FOLD),
+    "events": ("log", "partitions", *RANGE_OPTIONS, "minPartitions", "includeBodies", "includeHeaders"),
+    "records": ("log", "partitions", *RANGE_OPTIONS, "minPartitions"),
+    "history": ("partitions", *RANGE_OPTIONS, *_CHANGES, *_FOLD),
     "queues": _MOMENT,
     "messages": _MOMENT,
     "partitions": ("log", "partitions", "snapshots"),
@@ -41,10 +41,10 @@ _TABLES = {
     "messages": columns.MESSAGES,
     "partitions": columns.PARTITIONS,
 }
-_SPELLED = {name.lower(): name for names in (_PLACE, ("readChangeFeed",), *VIEWS.values()) for name in names}
+_SPELLED = {name.lower(): name for names in (_LOCATION, ("readChangeFeed",), *VIEWS.values()) for name in names}
 
 
-class Asked:
+class TableOptions:
     """The options of one table, checked.
 
     Raises BadRequest."""
@@ -58,7 +58,7 @@ class Asked:
         options = {_SPELLED[name]: value for name, value in texts.items() if name not in of_kafka}
         self.view = _view(options)
         _check(self.view, options)
-        self.place = _place(options, of_kafka)
+        self.location = _location(options, of_kafka)
         self.bodies = true_or_false(options, "includeBodies", True)
         self.headers = true_or_false(options, "includeHeaders", False)
         self.strict = true_or_false(options, "failOnDataLoss", True)
@@ -67,43 +67,47 @@ class Asked:
 
     @property
     def snapshots(self) -> Path | None:
+        """The directory that the option `snapshots` names, or None."""
         directory = self.options.get("snapshots")
         return None if directory is None else Path(directory).resolve()
 
     def snapshots_used(self) -> Snapshots | None:
         """The snapshots that the option names, or those beside the log; a Kafka has none beside it."""
-        from rewindmq.spark_replay.fold import beside
+        from rewindmq.spark_replay.fold import broker_snapshots
 
-        return beside(self.place) if self.snapshots is None else Snapshots(self.snapshots)
+        return broker_snapshots(self.location) if self.snapshots is None else Snapshots(self.snapshots)
 
     @property
     def columns(self) -> "pa.Schema":
-        if self.view == "records" and not isinstance(self.place, str):
+        """The Arrow schema of the view."""
+        if self.view == "records" and not isinstance(self.location, str):
             return columns.KAFKA_RECORDS
         return columns.events(self.bodies, self.headers) if self.view == "events" else _TABLES[self.view]
 
 
-def _place(options: Mapping[str, str], of_kafka: Mapping[str, str]) -> "Place":
-    """The place of the history.
+def _location(options: Mapping[str, str], of_kafka: Mapping[str, str]) -> "Location":
+    """The location of the history.
 
     `of_kafka`: the options that begin with `kafka.`. Raises BadRequest when the options do not name exactly one
-    place."""
+    location."""
     from rewindmq.spark_replay.location.kafka_settings import for_librdkafka
     from rewindmq.spark_replay.location.log import InKafka
 
-    found = [(name, value) for name, value in {**options, **of_kafka}.items() if name in _PLACES and value.strip()]
+    found = [(name, value) for name, value in {**options, **of_kafka}.items() if name in _LOCATIONS and value.strip()]
     about_kafka = sorted({*of_kafka, *(options.keys() & {"kafkaPrefix"})} - {_BOOTSTRAP})
     if about_kafka and _BOOTSTRAP not in dict(found):
-        raise BadRequest(f"{about_kafka[0]} is about a history in Kafka: where is it, {_BOOTSTRAP}?")
+        raise BadRequest(f"{about_kafka[0]} is for a history in Kafka: give {_BOOTSTRAP}, too")
     if not found:
         raise BadRequest(f'where is the history: option "path", a data directory, or "{_BOOTSTRAP}"?')
     if len(found) > 1:
-        raise BadRequest(f"where is the history: {' or '.join(name for name, _ in found)}? Say one")
+        raise BadRequest(f"where is the history: {' or '.join(name for name, _ in found)}? Give one of them")
     [(kind, where)] = found
     if kind != _BOOTSTRAP:
         return where
     if "fromCheckpoint" in options and "snapshots" not in options:
-        raise BadRequest("fromCheckpoint: there are no snapshots beside a Kafka; say where yours are, with snapshots")
+        raise BadRequest(
+            "fromCheckpoint: a Kafka has no snapshots beside it; name a directory with the option snapshots"
+        )
     settings = for_librdkafka({name: value for name, value in of_kafka.items() if name != _BOOTSTRAP})
     return InKafka(where, options.get("kafkaPrefix", "rewindmq"), settings)
 
@@ -115,19 +119,21 @@ def _view(options: Mapping[str, str]) -> str:
     if view not in VIEWS:
         raise BadRequest(f"view: {view!r} is none of {', '.join(VIEWS)}")
     if feed and view != "history":
-        raise BadRequest(f"readChangeFeed is the view history, not {view}")
+        raise BadRequest(f"readChangeFeed means the view history, not {view}")
     return view
 
 
 def _check(view: str, options: Mapping[str, str]) -> None:
     for name in options:
-        if name in VIEWS[view] or name in _PLACE or name == "readChangeFeed":
+        if name in VIEWS[view] or name in _LOCATION or name == "readChangeFeed":
             continue
         if view == "history" and name in VIEWS["queues"]:
-            raise BadRequest(f"{name} is about a moment: view queues or messages")
+            raise BadRequest(f"{name} is for a moment: use the view queues or messages")
         if view in ("queues", "messages") and name in VIEWS["history"]:
-            raise BadRequest(f"{name} is about a stretch, the view {view} about a moment: asOfTimestamp")
+            raise BadRequest(
+                f"{name} is for a range of offsets, but the view {view} is for a moment: use asOfTimestamp"
+            )
         raise BadRequest(f"{name} is no option of the view {view}")
     for name, other in _CHANGES.items():
         if name in options and other in options:
-            raise BadRequest(f"{name} is {other}: say one")
+            raise BadRequest(f"{name} is another name of {other}: give one of them")

@@ -15,7 +15,7 @@ Where RewindMQ is installed, Spark finds it by itself (pyspark_rewindmq.py); els
     minPartitions        so many Spark partitions are wished for
     startingOffsets, endingOffsets, startingTimestamp, endingTimestamp, startingOffsetsByTimestamp,
     endingOffsetsByTimestamp, startingOffsetsByTimestampStrategy, failOnDataLoss
-                         the stretch (location/ranges.py)
+                         the range (location/ranges.py)
 
 A log partition is one Spark partition or more, in offset order. Rows are never packed or split by size, as Spark's file
 sources do: a fold needs them in order. Spark does not tell a Python data source which columns are selected, hence
@@ -30,7 +30,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from rewindmq.spark_replay.columns import spark_schema
 from rewindmq.spark_replay.source.folds import FoldReader
 from rewindmq.spark_replay.source.log import LogReader, PartitionsReader
-from rewindmq.spark_replay.source.options import Asked
+from rewindmq.spark_replay.source.options import TableOptions
 from rewindmq.spark_replay.source.stream import LogStream
 
 if TYPE_CHECKING:
@@ -43,19 +43,23 @@ class RewindSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """The name for `format(...)`."""
         return "rewindmq"
 
     def schema(self) -> "StructType":
-        return spark_schema(Asked(self.options).columns)
+        """The columns of the view."""
+        return spark_schema(TableOptions(self.options).columns)
 
     def reader(self, schema: "StructType") -> DataSourceReader:
-        asked = Asked(self.options)
-        if asked.view == "partitions":
-            return PartitionsReader(asked)
-        return LogReader(asked) if asked.view in ("events", "records") else FoldReader(asked)
+        """The reader of the view."""
+        table = TableOptions(self.options)
+        if table.view == "partitions":
+            return PartitionsReader(table)
+        return LogReader(table) if table.view in ("events", "records") else FoldReader(table)
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:
-        return LogStream(Asked(self.options))
+        """The stream of the view."""
+        return LogStream(TableOptions(self.options))
 
 
 def register(spark: "SparkSession") -> None:

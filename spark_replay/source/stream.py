@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from rewindmq.projections.rewind import OutsideHistory
-from rewindmq.spark_replay.location.ranges import BadRequest, Range, divide, resolve
-from rewindmq.spark_replay.source.log import LogStretch, read_stretch, wanted
-from rewindmq.spark_replay.source.options import Asked
+from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange, divide, resolve
+from rewindmq.spark_replay.source.log import LogInputPartition, read_range, wanted
+from rewindmq.spark_replay.source.options import TableOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Durable:
+class DurablePartition:
     """The durable part of a partition, in the form that location/ranges.py needs."""
 
     log: "HistoryPartition"
@@ -45,10 +45,12 @@ class Durable:
     next_offset: int
 
     @classmethod
-    def of(cls, log: "HistoryPartition") -> "Durable":
+    def of(cls, log: "HistoryPartition") -> "DurablePartition":
+        """The durable part of the partition as it is now."""
         return cls(log, log.name, log.start_offset, log.durable_offset)
 
     def offset_at(self, timestamp_ms: int) -> int:
+        """The offset of the first durable record after this time."""
         return min(self.log.offset_at(timestamp_ms), self.next_offset)
 
 
@@ -58,8 +60,8 @@ class LogStream(DataSourceStreamReader):
     Options that a stream cannot have are refused at its first call: if `streamReader` raises an error, PySpark reports
     only UnboundLocalError (python_streaming_source_runner.py stops a reader that it does not have)."""
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
+    def __init__(self, table: TableOptions) -> None:
+        self.table = table
 
     def initialOffset(self) -> dict[str, int]:
         """The start of a query without a checkpoint."""
@@ -67,45 +69,50 @@ class LogStream(DataSourceStreamReader):
         from rewindmq.spark_replay.location.marks import by_offsets
 
         log = self._opened()
-        stretches = resolve(self._durable(log).values(), by_offsets(log, self.asked.options), first_event_ms(log))
-        return {stretch.partition: stretch.start for stretch in stretches}
+        ranges = resolve(self._durable(log).values(), by_offsets(log, self.table.options), first_event_ms(log))
+        return {offset_range.partition: offset_range.start for offset_range in ranges}
 
     def latestOffset(self) -> dict[str, int]:
+        """The end of the durable log now, by partition."""
         durable = self._durable(self._opened())
         return {name: partition.next_offset for name, partition in durable.items()}
 
     def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> list[InputPartition]:
+        """The ranges of a batch, planned in the driver.
+
+        Raises BadRequest when the checkpoint is of other partitions; OutsideHistory."""
         there = self._durable(self._opened())
         for each in (start, end):
             if each.keys() != there.keys():
                 was, now = ", ".join(sorted(each)), ", ".join(sorted(there))
-                raise BadRequest(f"the checkpoint of this query is about {was}, and the query about {now}")
-        stretches = [self._stretch(there[name], start[name], end[name]) for name in end]
-        return [LogStretch(each) for each in divide(stretches, self.asked.least) if each.start < each.end]
+                raise BadRequest(f"the checkpoint of this query is of {was}, but the query is of {now}")
+        ranges = [self._range(there[name], start[name], end[name]) for name in end]
+        return [LogInputPartition(each) for each in divide(ranges, self.table.least) if each.start < each.end]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        return read_stretch(partition.value, self.asked)
+        """Yields the rows of one range, in a Spark task."""
+        return read_range(partition.value, self.table)
 
     def _opened(self) -> "HistoryLog":
         from rewindmq.spark_replay.location.log import open_log
 
-        if self.asked.view not in ("events", "records"):
-            raise BadRequest(f"a stream is of the view events or records: {self.asked.view} is for spark.read")
-        endings = sorted(name for name in self.asked.options if name.startswith("ending"))
+        if self.table.view not in ("events", "records"):
+            raise BadRequest(f"a stream has the view events or records; {self.table.view} is for spark.read")
+        endings = sorted(name for name in self.table.options if name.startswith("ending"))
         if endings:
             raise BadRequest(f"{endings[0]}: a stream has no end")
-        return open_log(self.asked.place)
+        return open_log(self.table.location)
 
-    def _durable(self, log: "HistoryLog") -> dict[str, Durable]:
-        return {each.name: Durable.of(each) for each in wanted(log, self.asked)}
+    def _durable(self, log: "HistoryLog") -> dict[str, DurablePartition]:
+        return {each.name: DurablePartition.of(each) for each in wanted(log, self.table)}
 
-    def _stretch(self, there: Durable, start: int, end: int) -> Range:
-        """The stretch from start to end, as far as it exists.
+    def _range(self, there: DurablePartition, start: int, end: int) -> OffsetRange:
+        """The range from start to end, as far as it exists.
 
         Raises OutsideHistory when some of it is missing, and failOnDataLoss holds."""
         name, first, last = there.name, there.start_offset, there.next_offset
-        if self.asked.strict and not first <= start <= end <= last:
-            asked = f"the query stands at {start}" + (f" and asks up to {end}" if end > last else "")
-            raise OutsideHistory(f"failOnDataLoss: {name} has offsets {first} to {min(end, last)}, {asked}")
+        if self.table.strict and not first <= start <= end <= last:
+            requested = f"the query stands at {start}" + (f" and asks up to {end}" if end > last else "")
+            raise OutsideHistory(f"failOnDataLoss: {name} has offsets {first} to {min(end, last)}, {requested}")
         begin = min(max(start, first), last)
-        return Range(name, begin, max(begin, min(end, last)))
+        return OffsetRange(name, begin, max(begin, min(end, last)))

@@ -1,19 +1,21 @@
-"""Worlds in which another policy holds: the queue machine gets the recorded events, some of them changed.
+"""Folds a history under another policy: the queue machine gets the recorded events, some of them changed.
+
+An `Alternative` is such a machine, beside the machine of the recorded fold.
 
     declarations and policies     of queues whose names the candidate's pattern finds: the candidate replaces them
     acks, nacks, rejects          settle the message that they settled, with the consumer that holds it here. If it is
                                   not delivered here yet, they settle it as soon as it is (a late reaction). One that
                                   settled nothing (late, from a lost node) settles nothing here
-    a message that is delivered   here, and that no consumer ever met in the recorded world (dropped, refused, expired
-                                  before its delivery), is acked as soon as the recorded world has ended it: a guess,
+    a message that is delivered   here, and that no consumer ever met in the recorded fold (dropped, refused, expired
+                                  before its delivery), is acked as soon as the recorded fold has ended it: a guess,
                                   counted as such
     left-out events               (exclusion.py) do not happen, nor do acks of messages that are left out. If a
                                   left-out event settled a message, the message is acked as soon as another consumer
                                   gets it: a guess, too
     all other events              happen as recorded: publishes, dead letters that came, consumers that came and went
 
-So a world shows what the limits would have done to the same traffic. What consumers would have done with other
-deliveries is unknown.
+So an alternative shows what the limits would have done to the same traffic. It does not show what consumers would have
+done with other deliveries: nobody knows that.
 """
 
 from collections import deque
@@ -53,13 +55,13 @@ from rewindmq.schemas.events import (
 )
 from rewindmq.spark_replay.history.events import canonical_json
 from rewindmq.spark_replay.history.outcomes import REFUSED, is_queue
-from rewindmq.spark_replay.what_if.exclusion import Without
+from rewindmq.spark_replay.what_if.exclusion import Exclusion
 
 SETTLED = (ACKED, REJECTED, DELIVERED, DELIVERY_LIMIT)  # by a consumer
 UNACKED, READY = "unacked", "ready"  # fates of messages that are there at the end
 LEFT_OUT = "left_out"  # the message never existed
 
-_Key = tuple[str, str, int]  # vhost, queue, message id: the same in every world
+_Key = tuple[str, str, int]  # vhost, queue, message id: the same in every alternative
 _Fate = tuple[str, int, str]  # the message's fate, its time, and the rule that decided
 
 
@@ -75,9 +77,10 @@ class Candidate:
     definition: dict[str, object] | None = None
     arguments: dict[str, ArgumentValue] = field(default_factory=dict)
     semantics: str | None = None
-    without: Without | None = None
+    without: Exclusion | None = None
 
     def concerns(self, queue: str) -> bool:
+        """Whether the candidate changes this queue."""
         return in_history(self.pattern).found_in(queue)
 
     @property
@@ -86,6 +89,7 @@ class Candidate:
         return None if self.definition is None else Policy(self.name, canonical_json(self.definition), -1)
 
     def changed(self, event: QueueDeclared | PolicyApplied) -> QueueDeclared | PolicyApplied:
+        """The event as it would be under the candidate."""
         if not self.concerns(event.queue):
             return event
         if self.policy is not None:
@@ -98,11 +102,12 @@ class Candidate:
 
 
 def argument(name: str, value: ArgumentValue) -> Argument:
+    """A queue argument with AMQP's type for this value."""
     kind = {bool: "bool", int: "long", float: "double"}.get(type(value), "longstr")
     return Argument(name, kind, value if kind != "longstr" else str(value))
 
 
-class World:
+class Alternative:
     """A copy of `machine` at its offset, with the candidate in force from here on."""
 
     def __init__(self, candidate: Candidate, machine: Machine) -> None:
@@ -123,7 +128,7 @@ class World:
                 self.machine.apply(at, self.machine.log_ms, BROKER, candidate.changed(event), self._effects)
 
     def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, settled: Sequence[int] = ()) -> None:
-        """Apply an event. `settled`: the messages that it settled in the recorded world."""
+        """Apply an event. `settled`: the messages that it settled in the recorded fold."""
         without = self.candidate.without
         if without is not None and without.leaves_out(self.machine.partition, offset, timestamp_ms, actor):
             self._leave_out(offset, timestamp_ms, event, settled)
@@ -150,7 +155,7 @@ class World:
             self.never_met(offset, timestamp_ms, [(event.vhost, event.queue, each) for each in settled])
 
     def never_met(self, offset: int, timestamp_ms: int, keys: list[_Key]) -> None:
-        """Note messages that the recorded world has ended, and that no consumer settled."""
+        """Note messages that the recorded fold has ended, and that no consumer settled."""
         for key in keys:
             vhost, name, message_id = key
             queue = self.machine.queue(vhost, name)
@@ -248,18 +253,18 @@ def _holder(queue: Queue, message_id: int, first: int = 0) -> int | None:
 
 
 class Fates:
-    """Compares the fates of each message in a world and in the recorded one.
+    """Compares the fates of each message in an alternative and in the recorded fold.
 
     It remembers only messages that ended in one of the two, or that ended differently."""
 
-    def __init__(self, world: World, machine: Machine) -> None:
-        self.world = world
+    def __init__(self, alternative: Alternative, machine: Machine) -> None:
+        self.alternative = alternative
         self.machine = machine
         self._before: dict[_Key, _Fate] = {}
         self._after: dict[_Key, _Fate] = {}
 
     def recorded(self, timestamp_ms: int, effects: list[Effect]) -> list[_Key]:
-        """Take in recorded effects. Returns messages that ended unsettled, and that have not ended in the world."""
+        """Take in recorded effects. Returns messages that ended unsettled, and not yet in the alternative."""
         unmet = []
         for key, fate in _endings(timestamp_ms, effects):
             self._before[key] = fate
@@ -267,8 +272,8 @@ class Fates:
                 unmet.append(key)
         return unmet
 
-    def told(self, timestamp_ms: int, effects: list[Effect]) -> Iterator[dict[str, Any]]:
-        """Take in the world's effects. Yields rows of messages that have ended in both, and differently."""
+    def tried(self, timestamp_ms: int, effects: list[Effect]) -> Iterator[dict[str, Any]]:
+        """Take in the alternative's effects. Yields rows of messages that have ended in both, and differently."""
         for key, fate in _endings(timestamp_ms, effects):
             self._after[key] = fate
         both = [key for key in self._after if key in self._before]
@@ -278,12 +283,12 @@ class Fates:
                 yield self._row(key, before, after)
 
     def at_end(self) -> Iterator[dict[str, Any]]:
-        """Yields rows of messages that ended in one world only."""
-        self.world.left_over()
-        left_out = self.world.left_out
+        """Yields rows of messages that ended in only one of the two folds."""
+        self.alternative.left_over()
+        left_out = self.alternative.left_out
         never: _Fate = (LEFT_OUT, self.machine.log_ms, "")
         for key, before in self._before.items():
-            yield self._row(key, before, never if key[2] in left_out else _standing(self.world.machine, key))
+            yield self._row(key, before, never if key[2] in left_out else _standing(self.alternative.machine, key))
         for queue in list(self.machine.queues()) if left_out else ():
             for view in queue.messages():
                 if view.message_id in left_out:
@@ -295,7 +300,7 @@ class Fates:
     def _row(self, key: _Key, before: _Fate, after: _Fate) -> dict[str, Any]:
         return {
             "fate": {
-                "candidate": self.world.candidate.name,
+                "candidate": self.alternative.candidate.name,
                 "vhost": key[0],
                 "queue": key[1],
                 "message_id": key[2],
@@ -328,14 +333,14 @@ def _standing(machine: Machine, key: _Key) -> _Fate:
     return UNACKED if unacked else READY, machine.log_ms, ""
 
 
-def standing(world: World, wanted: str) -> Iterator[dict[str, Any]]:
+def standing(alternative: Alternative, wanted: str) -> Iterator[dict[str, Any]]:
     """Yields the messages that are in the queue at the end, in order."""
-    for queue in list(world.machine.queues()):
+    for queue in list(alternative.machine.queues()):
         if is_queue(wanted, queue.vhost, queue.name):
             for view in queue.messages():
                 yield {
                     "standing": {
-                        "candidate": world.candidate.name,
+                        "candidate": alternative.candidate.name,
                         "vhost": queue.vhost,
                         "queue": queue.name,
                         "message_id": view.message_id,
@@ -345,10 +350,10 @@ def standing(world: World, wanted: str) -> Iterator[dict[str, Any]]:
 
 
 class Depths:
-    """The lengths of the queues that a candidate concerns, in the recorded world and in its own."""
+    """The lengths of the queues that a candidate concerns, in the recorded fold and in its alternative."""
 
-    def __init__(self, worlds: list[World], machine: Machine, every_ms: int) -> None:
-        self._worlds = worlds
+    def __init__(self, alternatives: list[Alternative], machine: Machine, every_ms: int) -> None:
+        self._alternatives = alternatives
         self._machine = machine
         self._every_ms = every_ms
         self._next_ms: int | None = None
@@ -361,18 +366,19 @@ class Depths:
             self._next_ms = timestamp_ms - timestamp_ms % self._every_ms + self._every_ms
 
     def at_end(self) -> Iterator[dict[str, Any]]:
+        """Yields the lengths at the last mark."""
         if self._next_ms is not None:
             yield from self._rows(self._next_ms)
 
     def _rows(self, at_ms: int) -> Iterator[dict[str, Any]]:
-        for world in self._worlds:
-            names = {(q.vhost, q.name): None for m in (self._machine, world.machine) for q in m.queues()}
+        for alternative in self._alternatives:
+            names = {(q.vhost, q.name): None for m in (self._machine, alternative.machine) for q in m.queues()}
             for vhost, name in names:
-                if world.candidate.concerns(name):
-                    before, after = (_length(machine, vhost, name) for machine in (self._machine, world.machine))
+                if alternative.candidate.concerns(name):
+                    before, after = (_length(machine, vhost, name) for machine in (self._machine, alternative.machine))
                     yield {
                         "depth": {
-                            "candidate": world.candidate.name,
+                            "candidate": alternative.candidate.name,
                             "vhost": vhost,
                             "queue": name,
                             "at": at_ms * 1000,

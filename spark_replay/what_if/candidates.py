@@ -17,7 +17,7 @@ from rewindmq.projections.rules.policy_rules import definition_problem
 from rewindmq.projections.rules.queue_arguments import ALL_ARGUMENTS, INTEGER_TYPES, OF_RABBITMQ_4_3, value_problem
 from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.what_if.alternative import Candidate, argument
-from rewindmq.spark_replay.what_if.exclusion import Without, parse_rule
+from rewindmq.spark_replay.what_if.exclusion import Exclusion, parse_rule
 
 _ARGUMENT_ONLY = ("x-queue-type", "x-single-active-consumer")
 
@@ -26,7 +26,7 @@ def candidate_without(texts: Sequence[str]) -> Candidate:
     """The candidate that leaves out everything that the `--without` texts name.
 
     Raises BadRequest."""
-    return Candidate(f"without {', '.join(texts)}", ".", without=Without(tuple(parse_rule(text) for text in texts)))
+    return Candidate(f"without {', '.join(texts)}", ".", without=Exclusion(tuple(parse_rule(text) for text in texts)))
 
 
 def parse_candidate(text: str) -> Candidate:
@@ -44,7 +44,7 @@ def parse_candidate(text: str) -> Candidate:
     if unknown:
         raise BadRequest(f"candidate {text!r} has the unknown key {min(unknown)!r}")
     if "pattern" not in given:
-        raise BadRequest(f'candidate {text!r} does not say of which queues: a pattern, and "." of all')
+        raise BadRequest(f'candidate {text!r} names no queues: give a pattern, "." for all')
     return Candidate(
         str(given.get("name", text)),
         given["pattern"],
@@ -57,7 +57,7 @@ def parse_candidate(text: str) -> Candidate:
 def check(candidates: Sequence[Candidate], start: str | None, every_ms: int) -> None:
     """Raise BadRequest when the candidates are senseless."""
     if not candidates or every_ms < 1:
-        raise BadRequest("what if what? At least one candidate, and a time between depths")
+        raise BadRequest("give at least one candidate, and a time between depths of 1 ms or more")
     if len({candidate.name for candidate in candidates}) < len(candidates):
         raise BadRequest("two candidates of the same name")
     for candidate in candidates:
@@ -67,7 +67,7 @@ def check(candidates: Sequence[Candidate], start: str | None, every_ms: int) -> 
             raise BadRequest(f"{where}: pattern {candidate.pattern!r} is no regular expression: {wrong}")
         says = candidate.definition is not None or candidate.arguments or candidate.semantics is not None
         if not says and candidate.without is None:
-            raise BadRequest(f"{where} says neither definition nor arguments nor semantics")
+            raise BadRequest(f"{where} has neither definition nor arguments nor semantics")
         if candidate.definition is not None and not isinstance(candidate.definition, dict):
             raise BadRequest(f"{where}: the definition is no object")
         if not isinstance(candidate.arguments, dict) or any(name in _ARGUMENT_ONLY for name in candidate.arguments):

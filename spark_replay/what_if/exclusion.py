@@ -1,4 +1,4 @@
-"""Folds a history as if something had not happened: a message, a user, a session, a stretch of time (B-11).
+"""Folds a history as if something had not happened: a message, a user, a session, a span of time (B-11).
 
     --without message=queues-0:123
     --without user=eve
@@ -25,11 +25,11 @@ from rewindmq.projections.rewind import parse_time
 from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.events import Actor, Published, QueueDeclared
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.fold import Feed, fold_log
+from rewindmq.spark_replay.fold import FoldInput, fold_log
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import HistoryLog, Place, groups_in, open_log
-from rewindmq.spark_replay.location.ranges import BACKWARDS, BadRequest, Range
+from rewindmq.spark_replay.location.log import HistoryLog, Location, groups_in, open_log
+from rewindmq.spark_replay.location.ranges import BACKWARDS, BadRequest, OffsetRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,6 +55,7 @@ class Rule:
     end: Bound | None = None
 
     def fits(self, partition: str, offset: int, timestamp_ms: int, actor: Actor) -> bool:
+        """Whether everything that the rule gives applies to this event."""
         if self.message is not None:
             return self.message == (partition, offset)
         return (
@@ -74,13 +75,14 @@ def _is_below(bound: Bound, partition: str, offset: int, timestamp_ms: int) -> b
 
 
 @dataclass(frozen=True, slots=True)
-class Without:
-    """The events to leave out: those that one of `rules` fits, and `also`, by partition: what came of such messages."""
+class Exclusion:
+    """The events to leave out: those that one of `rules` fits, and `also`, by partition: messages that came of these."""
 
     rules: tuple[Rule, ...]
     also: dict[str, frozenset[int]] = field(default_factory=dict)
 
     def leaves_out(self, partition: str, offset: int, timestamp_ms: int, actor: Actor) -> bool:
+        """Whether this event is left out."""
         if offset in self.also.get(partition, ()):
             return True
         return any(rule.fits(partition, offset, timestamp_ms, actor) for rule in self.rules)
@@ -97,7 +99,7 @@ def parse_rule(text: str) -> Rule:
             raise BadRequest(f"--without {text!r}: it is one or more of {', '.join(f'{each}=...' for each in _KEYS)}")
         given[key] = value
     if "message" in given and len(given) > 1:
-        raise BadRequest(f"--without {text!r}: a message is one, whoever published it and when")
+        raise BadRequest(f"--without {text!r}: give either a message, or a user, a session and times")
     partition, _, number = given.get("message", "").rpartition(":")
     if "message" in given and not (partition and number.isascii() and number.isdigit()):
         raise BadRequest(f"--without {text!r}: a message is partition:offset of its publish, such as queues-0:123")
@@ -118,11 +120,11 @@ def _bound(text: str) -> int | str:
     return parse_time(text) if (name := name_in(text)) is None else name
 
 
-def resolved(place: Place, rules: Sequence[Rule]) -> tuple[Rule, ...]:
+def resolved(location: Location, rules: Sequence[Rule]) -> tuple[Rule, ...]:
     """The rules with offsets in the place of marks. Needs no Spark.
 
     Raises BadRequest when a message is not in the history, or a rule's end lies before its start; NoSuchMark."""
-    log = open_log(place)
+    log = open_log(location)
     marks: Marks = {}
     if any(isinstance(bound, str) for rule in rules for bound in (rule.start, rule.end)):
         marks = marks_of(log.metadata)
@@ -158,16 +160,18 @@ def _is_published(log: HistoryLog, partition: str, offset: int) -> bool:
     return False
 
 
-def closed(spark: "SparkSession", place: Place, without: Without, stretches: Sequence[Range]) -> Without:
+def with_descendants(
+    spark: "SparkSession", location: Location, without: Exclusion, ranges: Sequence[OffsetRange]
+) -> Exclusion:
     """The exclusion, with the messages that came of left-out messages.
 
     The driver holds the letters of the whole history, some 100 bytes each. Raises BadRequest when the history does not
     know the message or the user."""
-    without = replace(without, rules=resolved(place, without.rules))
-    whole = [Range(stretch.partition, 0, stretch.end) for stretch in stretches]
-    frame = fold_log(spark, place, whole, find_letters, columns.LEFT_OUT, without=without).persist()
+    without = replace(without, rules=resolved(location, without.rules))
+    whole = [OffsetRange(offset_range.partition, 0, offset_range.end) for offset_range in ranges]
+    frame = fold_log(spark, location, whole, find_left_out, columns.LEFT_OUT, without=without).persist()
     users = frame.where(frame.kind == USER).select("user").distinct()
-    _require_users(place, without, {row.user for row in users.collect()})
+    _require_users(location, without, {row.user for row in users.collect()})
     homes = homes_of(frame.where(frame.kind == DECLARED).collect())
     of_letters = frame.where(frame.kind == CAME)
     left = frame.where(frame.kind == LEFT).select("partition", "offset")
@@ -182,7 +186,7 @@ def closed(spark: "SparkSession", place: Place, without: Without, stretches: Seq
         for home in homes(row.source, row.source_id)
     ]
     frame.unpersist()
-    return replace(without, also=closure(letters))
+    return replace(without, also=descendants_of(letters))
 
 
 def homes_of(declared: Iterable[Any]) -> Callable[[str, int], Sequence[str]]:
@@ -202,21 +206,21 @@ def homes_of(declared: Iterable[Any]) -> Callable[[str, int], Sequence[str]]:
     return homes
 
 
-def _require_users(place: Place, without: Without, seen: set[str]) -> None:
+def _require_users(location: Location, without: Exclusion, seen: set[str]) -> None:
     """Raise BadRequest when the history does not know a rule's user.
 
     `seen`: the users that acted on queues. Users with other actions, or with none, are looked up in the metadata
     log."""
     missing = {rule.user for rule in without.rules if rule.user is not None} - seen
     if missing:
-        log = open_log(place).metadata
-        lineage.read([Range(log.name, 0, log.next_offset)])
+        log = open_log(location).metadata
+        lineage.read([OffsetRange(log.name, 0, log.next_offset)])
         missing -= {actor.user for _, _, actor, _ in events_of(log)} | topology_of(log).users.keys()
     if missing:
-        raise BadRequest(f"nobody named {min(missing)!r} in the history")
+        raise BadRequest(f"the history has no user {min(missing)!r}")
 
 
-def closure(letters: Sequence[tuple[str, int, str, int, bool]]) -> dict[str, frozenset[int]]:
+def descendants_of(letters: Sequence[tuple[str, int, str, int, bool]]) -> dict[str, frozenset[int]]:
     """The ids of the letters that must go, by partition.
 
     `letters`: (partition, id, source's partition, id of the source's message, whether that message is left out)."""
@@ -232,15 +236,15 @@ def closure(letters: Sequence[tuple[str, int, str, int, bool]]) -> dict[str, fro
     return {partition: frozenset(ids) for partition, ids in found.items()}
 
 
-def find_letters(feed: Feed, without: Without) -> "Iterator[pa.RecordBatch]":
+def find_left_out(fold_input: FoldInput, without: Exclusion) -> "Iterator[pa.RecordBatch]":
     """Yields rows of LEFT_OUT, in a Spark task.
 
     There is a row for each message that a rule leaves out, each message that came of another, each declaration, and
     each user of a rule that acted."""
-    partition, decode = feed.stretch.partition, feed.decoder.decode
+    partition, decode = fold_input.offset_range.partition, fold_input.decoder.decode
     unseen = {rule.user for rule in without.rules if rule.user is not None}
     rows: list[tuple[Any, ...]] = []
-    for offsets, records, times in feed.groups:
+    for offsets, records, times in fold_input.groups:
         for index, offset in enumerate(offsets):
             try:
                 timestamp_ms, actor, event = decode(records[index], False)

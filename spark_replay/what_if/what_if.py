@@ -3,8 +3,8 @@
     tried = what_if(spark, "DATA", [Candidate("longer", "^orders$", {"max-length": 10000})])
     tried.fates.groupBy("candidate", "queue", "before", "after").count().show();  tried.depth.show()
 
-Each partition is read once. Beside the recorded queues each candidate has a world of its own, which folds the same
-events with the candidate in the place of the queues' own settings (`alternative.py`). A row of `fates` is a message
+Each partition is read once. Each candidate has its own copy of the machine, which folds the same events with the
+candidate in place of the queues' settings (`alternative.py`). A row of `fates` is a message
 that ended differently there. The actions of consumers stay as recorded, and `assumptions` counts where that was not
 possible.
 """
@@ -14,14 +14,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.projections.machine.data.effects import Effect
-from rewindmq.schemas.codec import UndecodableRecord
+from rewindmq.projections.replay import drive
+from rewindmq.schemas.events import EVENT_TYPES, Actor, Event
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.fold import Feed, fold_log, fold_quietly
-from rewindmq.spark_replay.location.log import Place
-from rewindmq.spark_replay.location.marks import plan_stretches
-from rewindmq.spark_replay.what_if.alternative import Candidate, Depths, Fates, World, settled_by, standing
+from rewindmq.spark_replay.fold import FoldInput, fold_log
+from rewindmq.spark_replay.location.log import Location
+from rewindmq.spark_replay.location.marks import plan_ranges
+from rewindmq.spark_replay.what_if.alternative import Alternative, Candidate, Depths, Fates, settled_by, standing
 from rewindmq.spark_replay.what_if.candidates import check
-from rewindmq.spark_replay.what_if.exclusion import closed
+from rewindmq.spark_replay.what_if.exclusion import with_descendants
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +39,7 @@ class WhatIf:
 
     @property
     def fates(self) -> "DataFrame":
+        """The table FATES: messages that would have ended differently."""
         return self.rows.where("fate is not null").select("fate.*")
 
     @property
@@ -48,6 +50,7 @@ class WhatIf:
 
     @property
     def depth(self) -> "DataFrame":
+        """The table DEPTHS: lengths of queues over time, as recorded and under each candidate."""
         return self.rows.where("depth is not null").select("depth.*")
 
     @property
@@ -60,14 +63,14 @@ class WhatIf:
         """The assumptions, summed over partitions."""
         from pyspark.sql import functions as f
 
-        told = self.rows.where("assumed is not null").select("assumed.*")
+        assumed = self.rows.where("assumed is not null").select("assumed.*")
         counts = [f.sum(name).alias(name) for name in columns.ASSUMPTIONS.names if name != "candidate"]
-        return told.groupBy("candidate").agg(*counts).orderBy("candidate")
+        return assumed.groupBy("candidate").agg(*counts).orderBy("candidate")
 
 
 def what_if(
     spark: "SparkSession",
-    place: Place,
+    location: Location,
     candidates: Sequence[Candidate],
     start: str | None = None,
     end: str | None = None,
@@ -80,56 +83,62 @@ def what_if(
     taken every `every_ms` of the log's time in which an event happened. `queue`: the queue whose messages at the end
     are `standing`. Raises BadRequest, OutsideHistory, CorruptLog."""
     check(candidates, start, every_ms)
-    stretches = plan_stretches(place, start, end)
+    ranges = plan_ranges(location, start, end)
     tried = [
-        each if each.without is None else replace(each, without=closed(spark, place, each.without, stretches))
+        each if each.without is None else replace(each, without=with_descendants(spark, location, each.without, ranges))
         for each in candidates
     ]
     return WhatIf(
         fold_log(
-            spark, place, stretches, fold_worlds, columns.WHAT_IF, candidates=tried, every_ms=every_ms, queue=queue
+            spark,
+            location,
+            ranges,
+            fold_alternatives,
+            columns.WHAT_IF,
+            candidates=tried,
+            every_ms=every_ms,
+            queue=queue,
         )
     )
 
 
-def fold_worlds(
-    feed: Feed, candidates: list[Candidate], every_ms: int, queue: str | None = None
+def fold_alternatives(
+    fold_input: FoldInput, candidates: list[Candidate], every_ms: int, queue: str | None = None
 ) -> "Iterator[pa.RecordBatch]":
-    """The rows of one stretch, in a Spark task."""
-    machine, decode = feed.machine, feed.decoder.decode
-    groups = fold_quietly(machine, feed.groups, feed.decoder, feed.stretch.start)
-    worlds = [World(candidate, machine) for candidate in candidates]
-    fates = [Fates(world, machine) for world in worlds]
-    depths = Depths(worlds, machine, every_ms)
+    """The rows of one range, in a Spark task."""
+    machine = fold_input.machine
+    groups = drive(machine, fold_input.groups, fold_input.decoder, fold_input.offset_range.start)
+    alternatives = [Alternative(candidate, machine) for candidate in candidates]
+    fates = [Fates(alternative, machine) for alternative in alternatives]
+    depths = Depths(alternatives, machine, every_ms)
     rows: list[dict[str, Any]] = []
-    effects: list[Effect] = []
-    for offsets, records, times in groups:
-        for index, offset in enumerate(offsets):
-            try:
-                timestamp_ms, actor, event = decode(records[index], False)
-            except UndecodableRecord:
-                for each in (machine, *(world.machine for world in worlds)):
-                    each.skip(offset)
-                continue
-            if times is not None:
-                timestamp_ms = times[index]
-            rows += depths.before(timestamp_ms)
-            machine.apply(offset, timestamp_ms, actor, event, effects)
-            settled = settled_by(event, effects[machine.time_passed_at(offset) :])
-            for world, fate in zip(worlds, fates, strict=True):
-                world.apply(offset, timestamp_ms, actor, event, settled)
-                world.never_met(offset, timestamp_ms, fate.recorded(timestamp_ms, effects))
-                rows += fate.told(timestamp_ms, world.take())
-            effects.clear()
+
+    def before(_offset: int, timestamp_ms: int, _event: Event) -> None:
+        rows.extend(depths.before(timestamp_ms))
+
+    def after(offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
+        settled = settled_by(event, effects[machine.time_passed_at(offset) :])
+        for alternative, fate in zip(alternatives, fates, strict=True):
+            alternative.apply(offset, timestamp_ms, actor, event, settled)
+            alternative.never_met(offset, timestamp_ms, fate.recorded(timestamp_ms, effects))
+            rows.extend(fate.tried(timestamp_ms, alternative.take()))
+
+    def undecodable(offset: int, _reason: str) -> None:
+        for alternative in alternatives:
+            alternative.machine.skip(offset)
+
+    of_all = dict.fromkeys(EVENT_TYPES, before)
+    for group in groups:
+        drive(machine, (group,), fold_input.decoder, before=of_all, after=after, undecodable=undecodable)
         if len(rows) >= _BATCH_ROWS:
-            yield _batch(feed.stretch.partition, rows)
-            rows = []
+            yield _batch(fold_input.offset_range.partition, rows)
+            rows.clear()
     rows += depths.at_end()
-    for world, fate in zip(worlds, fates, strict=True):
+    for alternative, fate in zip(alternatives, fates, strict=True):
         rows += fate.at_end()
-        rows.append({"assumed": {"candidate": world.candidate.name, **world.assumed}})
-        rows += [] if queue is None else standing(world, queue)
-    yield _batch(feed.stretch.partition, rows)
+        rows.append({"assumed": {"candidate": alternative.candidate.name, **alternative.assumed}})
+        rows += [] if queue is None else standing(alternative, queue)
+    yield _batch(fold_input.offset_range.partition, rows)
 
 
 def _batch(partition: str, rows: list[dict[str, Any]]) -> "pa.RecordBatch":

@@ -15,7 +15,7 @@ from pathlib import Path
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.placement import partition_of
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.schemas.codec import Encoder
+from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import Acked, Actor, ConsumerAttached, Event, Published, QueueDeclared, Route
 
 START_MS = 1_763_694_000_000
@@ -57,13 +57,14 @@ def _write_partition(log: EmbeddedLog, index: int, queue: str, events: int) -> N
 
 def fold_alone(data: Path, partition: str) -> tuple[int, float]:
     """Decode and apply in this process: events, CPU seconds."""
-    from rewindmq.spark_replay.fold import fold_quietly, log_groups
+    from rewindmq.projections.replay import drive
+    from rewindmq.spark_replay.fold import log_groups
     from rewindmq.spark_replay.location.log import partition_of as open_partition
 
     groups = list(log_groups(str(data), partition, 0, open_partition(str(data), partition).next_offset))
     machine = Machine(partition)
     begun = time.process_time()
-    fold_quietly(machine, groups)
+    drive(machine, groups, Decoder())
     return machine.next_offset, time.process_time() - begun
 
 

@@ -7,8 +7,8 @@ out of a history and the rest still means something.
 import random
 from collections.abc import Callable, Mapping
 
-from rewindmq.engine.amqp.publishing import ALWAYS, prompt
-from rewindmq.engine.amqp.publishing import TRANSIENT as TRANSIENT_ONES
+from rewindmq.engine.amqp.basic_publish import ALWAYS, prompt
+from rewindmq.engine.amqp.basic_publish import TRANSIENT as TRANSIENT_ONES
 from rewindmq.engine.amqp.settlement import ranges
 from rewindmq.engine.broker.broker import Partition, Session
 from rewindmq.engine.errors import AmqpError

@@ -38,7 +38,7 @@ from rewindmq.projections.machine.data.effects import (
 )
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.replay import blocks_of, replay
+from rewindmq.projections.replay import drive, groups_of
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import (
@@ -292,9 +292,9 @@ def refold(account: Account, log: MemoryLog, claims: list[Claim], validate: bool
     checkpoints = checkpoints_of(partition)
     wanted = {claim.offset for claim in claims} | set(checkpoints)
     quarantined = QuarantineReport()
-    for offset, _, actor, event, effects in replay(
-        machine, blocks_of(partition, 0, None), Decoder(), quarantined, bodies=True
-    ):
+
+    def after(offset: int, _timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
+        quarantined.note(effects)
         account.spoke(offset, actor, event)
         if isinstance(event, Checkpointed):
             assert event.offset == offset - 1
@@ -304,6 +304,9 @@ def refold(account: Account, log: MemoryLog, claims: list[Claim], validate: bool
             digests[offset + 1] = machine.digest()
         if validate:
             machine.validate()
+
+    note = quarantined.note_undecodable
+    drive(machine, groups_of(partition, 0), Decoder(), after=after, undecodable=note, bodies=True)
     assert machine.next_offset == partition.next_offset
     absurd = [each for each in quarantined.newest() if each.offset not in account.late]
     assert not absurd, f"quarantined: {absurd[:3]}"

@@ -29,7 +29,7 @@ from rewindmq.schemas.codec import Decoder, UndecodableRecord
 from rewindmq.schemas.events import BROKER, Actor, Checkpointed, Event, Published
 from rewindmq.schemas.single_object import FramedDecoder
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.audit.dead_letter_join import SORTED_BY, Post, check_arrivals
+from rewindmq.spark_replay.audit.dead_letter_join import SORTED_BY, LetterRows, check_arrivals
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.history.outcomes import targets
 from tests.simulation import history, nodes_history
@@ -83,7 +83,7 @@ def audited(partitions: list[tuple[str, Records]]) -> Counter[str]:
     met: Counter[str] = Counter()
     letters: list[Any] = []
     for name, records in partitions:
-        machine, post = Machine(name), Post(name, 1 << 62)
+        machine, post = Machine(name), LetterRows(name, 1 << 62)
         product, law = AuditProduct(name, post), Law(machine)
         product.begin(machine)
         for offset, timestamp_ms, actor, event in records:
@@ -91,7 +91,7 @@ def audited(partitions: list[tuple[str, Records]]) -> Counter[str]:
                 machine.skip(offset)
                 continue
             if isinstance(event, Checkpointed):
-                product.before(offset, event)
+                product.before(offset, timestamp_ms, event)
             effects: list[Effect] = []
             machine.apply(offset, timestamp_ms, actor, event, effects)
             product.event(offset, timestamp_ms, actor, event, effects)

@@ -48,6 +48,9 @@ class StreamTaker:
         self.last = -1
         self.ended = False
 
+    def reads_by(self, reader: Reader) -> None:
+        self.reader = reader
+
     def when_relieved(self, callback: Callable[[], None]) -> None:
         self.relief.append(callback)
 

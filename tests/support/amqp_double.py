@@ -1,4 +1,4 @@
-"""A broker double for the sans-IO tests of engine/amqp: the contract of engine/broker/broker.py over plain lists.
+"""A broker double for tests of engine/amqp without sockets: the contract of engine/broker/broker.py over plain lists.
 
 Queues are FIFO, consumers take turns, nothing is limited or expires; everything is durable when `land` is called
 (or at once with `prompt`). What the AMQP side asked for is in `broker.events` and `broker.calls`.
@@ -79,8 +79,8 @@ class DoublePartition:
     def undelivered(self, consumer_id: int) -> None:
         self.broker.calls.append(("undelivered", consumer_id))
 
-    def opened(self, message: Published) -> Published:
-        return self.broker.subjects.opened(message)
+    def decrypted(self, message: Published) -> Published:
+        return self.broker.subjects.decrypt(message)
 
     def await_durable(self, offset: int, confirms: Any, sequence: int) -> None:
         refused = self.broker.refuse_next > 0

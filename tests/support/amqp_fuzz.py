@@ -22,6 +22,7 @@ from rewindmq.schemas.events import Actor
 from tests.support.amqp_wire import (
     HANDSHAKE,
     HEADER,
+    IdleSocket,
     Said,
     connection_open,
     decoded,
@@ -276,12 +277,12 @@ class Target:
         """Whatever came: what is said is AMQP; a connection is closed at most once, by a code of the protocol; nothing
         that has no bound is kept; and nothing of the connection is left when it is gone."""
         broker = self.broker
-        connection = Connection(broker, "fuzz:1", True)
+        connection = Connection(broker, "fuzz:1", True, IdleSocket())
         raw = b""
         for data in reads:
             connection.receive(data)
             broker.end_of_turn()
-            while connection.waiting:
+            while connection.gate.waiting:
                 await asyncio.sleep(0)
             raw += self.said(connection)
             self.check_bounds(connection)
@@ -309,9 +310,9 @@ class Target:
         await done
 
     def check_bounds(self, connection: Connection) -> None:
-        assert connection.discarding or len(connection.rest) <= connection.max_payload + 8
+        assert connection.parser.deaf or len(connection.parser.rest) <= connection.parser.max_payload + 8
         for channel in connection.channels.values():
-            assert len(channel.publishings) <= MEMO_SIZE
+            assert len(channel.publish_memo) <= MEMO_SIZE
             assert len(channel.parsed) <= MEMO_SIZE
             assert len(channel.gathered) <= max(channel.size, 0)
 

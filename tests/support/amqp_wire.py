@@ -1,4 +1,4 @@
-"""A client for the sans-IO tests: frames in, what the connection answers out, read by pamqp (not by our own code)."""
+"""A client for tests without sockets: frames in, the connection's answers out, read by pamqp (not by our own code)."""
 
 from typing import Any
 
@@ -99,12 +99,33 @@ def decoded(data: bytes) -> list[Said]:
     return said
 
 
+class IdleSocket:
+    """The socket of a connection whose output a test takes itself. It counts the calls."""
+
+    def __init__(self) -> None:
+        self.woken = 0
+        self.reading_changes = 0
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def reading_changed(self) -> None:
+        self.reading_changes += 1
+
+    def admit(self) -> None:
+        """Everybody may come in."""
+
+    def opened(self) -> None:
+        """There are no heartbeats to check."""
+
+
 class Wire:
     """A connection with a broker double behind it. `opened`: the handshake is done and channel 1 is open."""
 
     def __init__(self, broker: DoubleBroker | None = None, opened: bool = True, loopback: bool = True) -> None:
         self.broker = broker or DoubleBroker()
-        self.connection = Connection(self.broker, "127.0.0.1:1", loopback)  # type: ignore[arg-type]  # a double of the broker
+        self.socket = IdleSocket()
+        self.connection = Connection(self.broker, "127.0.0.1:1", loopback, self.socket)  # type: ignore[arg-type]  # a double
         if opened:
             self.send(HANDSHAKE, method(1, "Channel.Open"))
 

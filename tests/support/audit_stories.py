@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.log.location import History
-from rewindmq.engine.rewind.restore import FATES, LOST, THERE, UNDONE_FATES, NoPlan, Wish, name_of, restore
-from rewindmq.engine.rewind.worker import PastProcess, Question
+from rewindmq.engine.rewind.restore import FATES, LOST, THERE, UNDONE_FATES, NoPlan, RestoreRequest, name_of, restore
+from rewindmq.engine.rewind.worker import Question, WorkerPool
 from rewindmq.projections.rewind import At
 from rewindmq.schemas.events import Argument, MarkSet, Published
 from rewindmq.spark_replay.audit.findings import Finding
@@ -51,7 +51,7 @@ T = TypeVar("T")
 HIDDEN = "amq.delayed.wait"
 
 
-class Past(PastProcess):
+class Past(WorkerPool):
     """The past's process, in this one."""
 
     async def ask(self, question: Question[T], user: str) -> T:
@@ -241,7 +241,7 @@ class Story:
             fates = tuple(fate for fate in fates if fate not in THERE)
         there = h.broker.partition_for("/", source).machine.next_offset
         at = None if undo else At(offset=dice.randint(0, there))
-        plan = Wish(history, "/", source, at, undo, fates, frozenset()).answer()
+        plan = RestoreRequest(history, "/", source, at, undo, fates, frozenset()).answer()
         if isinstance(plan, NoPlan):
             return
         broker, session = h.broker._broker, self.sessions[0]

@@ -7,14 +7,14 @@ from typing import Any
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import decoder_for
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.audit.audit import concluded, ends_of
-from rewindmq.spark_replay.audit.dead_letter_join import NOTED, SORTED_BY, Post
+from rewindmq.spark_replay.audit.audit import conclude, ends_of
+from rewindmq.spark_replay.audit.dead_letter_join import NOTED, SORTED_BY, LetterRows
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.policies import rows_for_driver
-from rewindmq.spark_replay.fold import Feed, fold_feed, groups_up_to
+from rewindmq.spark_replay.fold import FoldInput, fold_range, groups_up_to
 from rewindmq.spark_replay.location.log import open_log
-from rewindmq.spark_replay.location.ranges import Range
+from rewindmq.spark_replay.location.ranges import OffsetRange
 
 
 def findings_of(data: Path) -> list[Finding]:
@@ -24,16 +24,16 @@ def findings_of(data: Path) -> list[Finding]:
     rows: list[dict[str, Any]] = []
     letters: list[dict[str, Any]] = []
     for partition in log.queues:
-        post = Post(partition.name, reach[partition.name])
+        post = LetterRows(partition.name, reach[partition.name])
         product = AuditProduct(partition.name, post)
-        stretch = Range(partition.name, 0, reach[partition.name])
+        stretch = OffsetRange(partition.name, 0, reach[partition.name])
         groups = groups_up_to(partition, 0, stretch.end)
-        feed = Feed(stretch, Machine(partition.name), groups, decoder_for(partition))
-        for batch in fold_feed(product, feed):
+        feed = FoldInput(stretch, Machine(partition.name), groups, decoder_for(partition))
+        for batch in fold_range(product, feed):
             kept = letters if batch.schema.equals(columns.LETTERS) else rows
             kept += batch.to_pylist()
         rows += [dict(zip(columns.AUDIT.names, row, strict=True)) for row in rows_for_driver(product)]
         rows.append(dict.fromkeys(columns.AUDIT.names) | {"check": NOTED, "ok": True, "detail": str(post.count)})
     letters.sort(key=lambda row: [row[name] for name in SORTED_BY])
     told = [SimpleNamespace(**row) for row in rows]
-    return concluded(str(data), told, lambda: [SimpleNamespace(**row) for row in letters], True, True)
+    return conclude(str(data), told, lambda: [SimpleNamespace(**row) for row in letters], True, True)

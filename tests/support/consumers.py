@@ -11,5 +11,8 @@ class NeverCongested:
     reader: Reader | None = None
     congested: bool = False
 
+    def reads_by(self, reader: Reader) -> None:
+        self.reader = reader
+
     def when_relieved(self, callback: Callable[[], None]) -> None:
         raise AssertionError("it is never congested")

@@ -15,6 +15,7 @@ Rules
 import heapq
 import json
 import sys
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -182,32 +183,64 @@ def look_back(log: "PartitionLog", first: int, behind: int, count: int, wanted: 
 
 def read(log: "PartitionLog", first: int, behind: int) -> Iterator[Line]:
     """CorruptLog, LogError."""
-    from rewindmq.projections.replay import blocks_of, decoder_for
+    from rewindmq.projections.replay import decoder_for, groups_of
     from rewindmq.schemas.codec import UndecodableRecord
 
     if first >= behind:
         return
     decode = decoder_for(log).decode
     time_ms = 0  # of the event before, for a record that does not say it
-    for offset_0, records, timestamps_ms in blocks_of(log, first, behind):
-        for index in range(max(0, first - offset_0), min(len(records), behind - offset_0)):
+    for offsets, records, timestamps_ms in groups_of(log, first, behind):
+        for index in range(bisect_left(offsets, first), bisect_left(offsets, behind)):
             try:
                 own_ms, actor, event = decode(records[index], False)
                 problem = ""
             except UndecodableRecord as error:
                 own_ms, actor, event, problem = time_ms, NOBODY, None, str(error)
             time_ms = own_ms if timestamps_ms is None else timestamps_ms[index]
-            yield Line(log.name, offset_0 + index, time_ms, actor, event, problem)
+            yield Line(log.name, offsets[index], time_ms, actor, event, problem)
+
+
+def fold(machine: "Machine", log: "PartitionLog", behind: int) -> Iterator[Line]:
+    """The lines from where the machine stands, each with its effects. Yields a block's lines when it is folded.
+
+    NewerHistory, CorruptLog, LogError."""
+    from rewindmq.projections.machine.machine import NewerHistory
+    from rewindmq.projections.replay import decoder_for, drive, groups_of
+
+    decoder = decoder_for(log)
+    lines: list[Line] = []
+    time_ms = 0  # of the event before, for a record that does not say it
+
+    def after(offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
+        nonlocal time_ms
+        time_ms = timestamp_ms
+        lines.append(Line(log.name, offset, timestamp_ms, actor, event, effects=effects.copy()))
+
+    def undecodable(offset: int, problem: str) -> None:
+        at_ms = time_ms if timestamps_ms is None else timestamps_ms[bisect_left(offsets, offset)]
+        lines.append(Line(log.name, offset, at_ms, NOBODY, None, problem, [Quarantine(offset, "", problem)]))
+
+    for group in groups_of(log, machine.next_offset, behind):
+        offsets, _, timestamps_ms = group
+        try:
+            drive(machine, (group,), decoder, behind, after=after, undecodable=undecodable)
+        except NewerHistory:
+            yield from lines
+            raise
+        yield from lines
+        lines.clear()
 
 
 def lines_of(
     history: "History", log: "PartitionLog", first: int, behind: int, wanted: QueueName | None, with_effects: bool
 ) -> Iterator[Line]:
     """NewerHistory, CorruptLog, LogError."""
-    machine = begun(history, log, first) if with_effects and log.name != METADATA and first < behind else None
-    for line in read(log, first, behind):
-        if machine is not None:
-            fold(machine, line)
+    if with_effects and log.name != METADATA and first < behind:
+        lines = fold(begun(history, log, first), log, behind)
+    else:
+        lines = read(log, first, behind)
+    for line in lines:
         if wanted is None:
             yield line
             continue
@@ -226,14 +259,6 @@ def begun(history: "History", log: "PartitionLog", first: int) -> "Machine":
         return state_at(log, snapshots, At(offset=first))
     except OutsideHistory as error:
         raise OutsideHistory(f"{error}: without --effects the events can be shown") from None
-
-
-def fold(machine: "Machine", line: Line) -> None:
-    if line.event is None:
-        machine.skip(line.offset)
-        line.effects.append(Quarantine(line.offset, "", line.problem))
-    else:
-        machine.apply(line.offset, line.time_ms, line.actor, line.event, line.effects)
 
 
 def names_queue(line: Line, wanted: QueueName) -> bool:

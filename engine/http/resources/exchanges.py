@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from rewindmq.engine.amqp.publishing import Placing, Publishing, message, route_by_content
+from rewindmq.engine.amqp.basic_publish import BasicPublish, RouteCheck, message, route_by_content
 from rewindmq.engine.errors import AmqpError, PreconditionFailed, refusal
 from rewindmq.engine.http.call import Call, arguments_in, bad_request, boolean, done, not_found, reply, short, text
 from rewindmq.engine.http.listing import Item, listed
@@ -98,15 +98,15 @@ class Outcome:
         self.counters = counters
         self.refused = False
         self.routed = True
-        self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def confirm(self, sequence: int, refused: bool) -> None:
         self.missing -= 1
         self.refused = self.refused or refused
         if self.missing == 0:
             self.counters["global_messages_confirmed_total"] += not self.refused
-            if not self.settled.done():  # the request may have been given up
-                self.settled.set_result(None)
+            if not self.done.done():  # the request may have been given up
+                self.done.set_result(None)
 
     def nowhere(self) -> None:
         """Its queues were gone when it got there."""
@@ -130,7 +130,7 @@ async def publish(call: Call) -> Response:
         raise bad_request(f"{error.reply_code} {error.reply_text}") from None
     await call.durable()
     if outcome is not None:
-        await outcome.settled
+        await outcome.done
         if outcome.refused:
             raise bad_request("rejected Unable to publish message. Check queue limits.")
     return reply({"routed": outcome is not None and outcome.routed})
@@ -146,18 +146,18 @@ async def send(
         )
     try:
         parsed = parse(raw)
-        broker.subjects.look_at(parsed)
+        subject = broker.subjects.subject_of(parsed)
     except PropertyError as error:
         raise refusal(error) from None
     if parsed.user_id not in (None, session.user) and "impersonator" not in broker.topology.users[session.user].tags:
         raise PreconditionFailed(
             f"user_id property set to '{parsed.user_id}' but authenticated user was '{session.user}'"
         )
-    publishing = Publishing(exchange, routing_key, mandatory=True)
-    publishing.needs_content = broker.needs_content(session.vhost, exchange)
+    target = BasicPublish(exchange, routing_key, mandatory=True)
+    target.needs_content = broker.needs_content(session.vhost, exchange)
 
     async def routed() -> "tuple[Destination, ...]":
-        return route_by_content(publishing, parsed, broker, session)
+        return route_by_content(target, parsed, broker, session)
 
     read_to_end = partial(broker.read_to_end, session)
     destinations = await broker.certainty.assured(routed, read_to_end)
@@ -166,8 +166,8 @@ async def send(
         destinations = await routed()
     logged, encryption = body, None
     traced = session.vhost in broker.firehose.vhosts
-    if parsed.subject is not None and (destinations or traced):
-        logged, encryption = await broker.subjects.seal(parsed.subject, body)
+    if subject is not None and (destinations or traced):
+        logged, encryption = await broker.subjects.make_key_and_encrypt(subject, body)
         broker.check_open(session)
         destinations = await routed()  # as it is after the wait
     if traced:
@@ -179,11 +179,11 @@ async def send(
     tally.routed = sum(len(destination.route.queues) for destination in destinations)
     tally.unroutable_returned = tally.confirmed = int(not destinations)
     outcome = Outcome(len(destinations), broker.counters)
-    placing = Placing(len(destinations), outcome.nowhere)
+    check = RouteCheck(len(destinations), outcome.nowhere)
     for destination in destinations:
-        mark = placing.publish(destination, session.actor, message(destination, parsed, logged, encryption))
+        mark = check.publish(destination, session.actor, message(destination, parsed, logged, encryption))
         destination.partition.await_durable(mark, outcome, 1)
-    tally.settle(broker.counters)
+    tally.merge_into(broker.counters)
     return outcome if destinations else None
 
 

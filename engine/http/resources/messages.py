@@ -62,7 +62,7 @@ class Taken:
         acquired_count: int = 0,
     ) -> None:
         if message is not None:
-            opened = partition.opened(message)
+            opened = partition.decrypted(message)
             if self.truncate is not None:
                 opened = replace(opened, body=opened.body[: self.truncate])
             self.messages.append(Got(message_id, opened, redelivered, messages_ready))

@@ -24,7 +24,7 @@ from rewindmq.engine.http.resources.queues import shown
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, PastMessage, PastQueue, history_of, queue_at
-from rewindmq.engine.rewind.worker import PastProcess, ProcessEnded, TooManyQuestions
+from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions, WorkerPool
 from rewindmq.projections.marks import moment, name_in
 from rewindmq.projections.rewind import At, RewindError, format_time
 from rewindmq.projections.rules.internal_queues import is_hidden
@@ -55,7 +55,7 @@ class Question:
         return found if isinstance(found, ApiError) else encode(found).encode()
 
 
-async def read(process: PastProcess, question: Question, user: str) -> bytes:
+async def read(process: WorkerPool, question: Question, user: str) -> bytes:
     """The answer, as JSON."""
     try:
         found = await process.ask(question, user)
@@ -171,7 +171,7 @@ class Cut:
         self.truncate = truncate
 
     def __call__(self, published: Published) -> Published:
-        opened = self.subjects.opened(published)
+        opened = self.subjects.decrypt(published)
         return replace(opened, body=opened.body[: self.truncate])
 
 

@@ -107,7 +107,7 @@ async def peek(call: Call) -> Response:
     if view is None or view.state != "ready":
         raise not_found("Target queue does not have a message at that position", "not_found")
     home = home_of(call.broker, queue)
-    message = home.opened(home.message(queue.queue_id, view.message_id))
+    message = home.decrypted(home.message(queue.queue_id, view.message_id))
     payload, encoding = shown(message.body, "auto", PEEKED_BYTES)
     return reply(
         {

@@ -24,7 +24,7 @@ from rewindmq.engine.http.bodies import MAX_VALUES
 from rewindmq.engine.http.call import ApiError, Call, bad_request, boolean, integer, not_found, reply, text
 from rewindmq.engine.http.resources.bindings import binding_item
 from rewindmq.engine.http.resources.past import partition_name, readable_incarnation
-from rewindmq.engine.rewind.bindings_at import Lost, split
+from rewindmq.engine.rewind.bindings_at import LostBinding, split
 from rewindmq.engine.rewind.queue_at import history_of
 from rewindmq.engine.rewind.restore import (
     FATES,
@@ -34,7 +34,7 @@ from rewindmq.engine.rewind.restore import (
     UNDONE_FATES,
     NoPlan,
     Plan,
-    Wish,
+    RestoreRequest,
     name_of,
     restore,
     to_bind,
@@ -54,7 +54,7 @@ async def post(call: Call) -> Response:
     content = await call.body(most_values=MAX_MESSAGES + MAX_VALUES)
     target = text(content, "to", queue)
     dry_run = boolean(content, "dry_run", False)
-    wish = wish_of(call, vhost, queue, target, content)
+    wish = request_of(call, vhost, queue, target, content)
     if call.broker.blocked is not None and not dry_run:
         raise bad_request(f"publishing is blocked: {call.broker.blocked}")
     await call.durable()  # the reader sees what is written
@@ -84,7 +84,7 @@ async def post(call: Call) -> Response:
     )
 
 
-def wish_of(call: Call, vhost: str, queue: str, target: str, content: dict[str, Json]) -> Wish:
+def request_of(call: Call, vhost: str, queue: str, target: str, content: dict[str, Json]) -> RestoreRequest:
     given = [key for key in ("time", "offset", "undo") if key in content]
     if len(given) > 1 or not (given or content.get("messages")):
         raise bad_request("give one of time, offset and undo, or messages")
@@ -100,7 +100,7 @@ def wish_of(call: Call, vhost: str, queue: str, target: str, content: dict[str, 
     at = moment_of(call, vhost, queue, content)
     asked = integer(content, "incarnation", 0) if "incarnation" in content else None
     incarnation = readable_incarnation(call, vhost, queue, asked)
-    return Wish(history_of(call.broker.config), vhost, queue, at, undo, fates, ids_of(content), incarnation)
+    return RestoreRequest(history_of(call.broker.config), vhost, queue, at, undo, fates, ids_of(content), incarnation)
 
 
 def moment_of(call: Call, vhost: str, queue: str, content: dict[str, Json]) -> At | None:
@@ -135,7 +135,7 @@ def ids_of(content: dict[str, Json]) -> frozenset[int]:
     return frozenset(each for each in ids if isinstance(each, int))
 
 
-def shown(bound: list[Bound], lost: list[Lost]) -> dict[str, object]:
+def shown(bound: list[Bound], lost: list[LostBinding]) -> dict[str, object]:
     return {
         "bindings": [binding_item(each) for each in bound],
         "bindings_lost": [binding_item(each.bound) | {"reason": each.reason} for each in lost],
@@ -149,7 +149,7 @@ def told(plan: Plan, target: str, name: str) -> dict[str, object]:
         "queue": plan.queue,
         "to": target,
         "at": {"partition": plan.partition, "offset": plan.offset, "time": format_time(plan.time_ms)},
-        "messages": len(plan.wanted),
-        "message_bytes": sum(each.size for each in plan.wanted),
+        "messages": len(plan.messages),
+        "message_bytes": sum(each.size for each in plan.messages),
         "fates": plan.fates,
     }

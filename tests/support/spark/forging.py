@@ -28,12 +28,12 @@ from rewindmq.schemas.events import (
     Published,
     Route,
 )
-from rewindmq.spark_replay.audit.audit import concluded, ends_of, fold_audit
+from rewindmq.spark_replay.audit.audit import conclude, ends_of, fold_audit
 from rewindmq.spark_replay.audit.dead_letter_join import SORTED_BY
 from rewindmq.spark_replay.audit.findings import Finding
-from rewindmq.spark_replay.audit.log_bytes import joined, parts_of, segment_rows
-from rewindmq.spark_replay.fold import Feed, log_groups
-from rewindmq.spark_replay.location.ranges import Range
+from rewindmq.spark_replay.audit.log_bytes import joined, segment_files_of, segment_rows
+from rewindmq.spark_replay.fold import FoldInput, log_groups
+from rewindmq.spark_replay.location.ranges import OffsetRange
 from tests.support.spark.histories import Recorder
 
 PARTITIONS = 2
@@ -165,7 +165,7 @@ def audited(data: Path) -> list[Finding]:
     """What `audit` finds, without Spark: its tasks, and what its driver makes of them."""
     reader = EmbeddedLogReader(data)
     named = [reader.metadata.name, *(partition.name for partition in reader.queues)]
-    parts = {name: parts_of(str(data), name) for name in named}
+    parts = {name: segment_files_of(str(data), name) for name in named}
     proofs = [row for each in parts.values() for part in each for row in rows_of(segment_rows(part))]
     chains = [joined(name, each, proofs, {}, None) for name, each in parts.items()]
     sound = {finding.partition for finding in chains if finding.ok}
@@ -174,11 +174,11 @@ def audited(data: Path) -> list[Finding]:
     letters: list[Any] = []
     for name, end in reach.items():
         if name in sound:
-            feed = Feed(Range(name, 0, end), Machine(name), log_groups(str(data), name, 0, end), Decoder())
+            feed = FoldInput(OffsetRange(name, 0, end), Machine(name), log_groups(str(data), name, 0, end), Decoder())
             for row in rows_of(fold_audit(feed, str(data), reach)):
                 (rows if row.finding else letters).append(SimpleNamespace(**(row.finding or row.letter)))
     letters.sort(key=lambda row: tuple(getattr(row, name) for name in SORTED_BY))
-    return chains + concluded(str(data), rows, lambda: letters, reader.metadata.name in sound, len(sound) == len(named))
+    return chains + conclude(str(data), rows, lambda: letters, reader.metadata.name in sound, len(sound) == len(named))
 
 
 def rows_of(batches: Iterator[Any]) -> Iterator[SimpleNamespace]:

@@ -114,13 +114,13 @@ def test_a_new_subjects_message_waits_for_its_key_and_nothing_overtakes_it(
         frames += publish(1, "", "q", b"h" * (size + 1), raw=HIS) + publish(1, "", "q", b"again!", raw=HERS)
         for read in reads(frames):
             wire.send(read)
-        assert wire.connection.waiting
+        assert wire.connection.gate.waiting
         other.send(publish(1, "", "q", b"nobody waits"))
         assert logged(broker) == [("", 12)]
         await asyncio.sleep(0)
         assert wire.read() == []
         disk.goes.set()
-        await until(lambda: len(logged(broker)) == 6 and not wire.connection.waiting)
+        await until(lambda: len(logged(broker)) == 6 and not wire.connection.gate.waiting)
         assert logged(broker)[1:] == [("ada", size), ("", 5), ("", 15), ("bob", size + 1), ("ada", 6)]
         acks = [said for said in wire.read() if said.name == "Basic.Ack"]
         assert (acks[-1].channel, acks[-1].delivery_tag) == (1, 4)
@@ -156,11 +156,11 @@ def test_a_publish_like_the_one_before_it_waits_too_when_the_key_was_destroyed_b
         hers = publish(1, "", "q", b"hers", raw=HERS)
         wire.send(hers * 4)
         await until(lambda: len(logged(broker)) == 4)
-        assert wire.connection.repeat is not None
+        assert wire.connection.parser.repeat is not None
         (key_id,) = await broker.subjects.erase("ada")
         disk.goes.clear()
         wire.send(hers, publish(1, "", "q", b"plain"))
-        assert (wire.connection.waiting, len(logged(broker))) == (True, 4)
+        assert (wire.connection.gate.waiting, len(logged(broker))) == (True, 4)
         disk.goes.set()
         await until(lambda: len(logged(broker)) == 6)
         assert logged(broker)[4:] == [("ada", 4), ("", 5)]
@@ -192,7 +192,7 @@ def test_a_publish_that_can_have_no_key_closes_the_connection(broker: DoubleBrok
     async def test() -> None:
         wire = connected(broker)
         wire.send(publish(1, "", "q", b"secret", raw=HERS), publish(1, "", "q", b"after it"))
-        await until(lambda: not wire.connection.waiting)
+        await until(lambda: not wire.connection.gate.waiting)
         (said,) = wire.read()
         assert (said.name, said.reply_code, said.class_id, said.method_id) == ("Connection.Close", 506, 60, 40)
         assert logged(broker) == []
@@ -207,13 +207,13 @@ def test_a_commit_waits_for_all_its_keys_before_anything_of_it_is_logged(broker:
         disk.goes.clear()
         for body, raw in ((b"1", b"\0\0"), (b"22", HERS), (b"333", HIS), (b"4444", HERS)):
             wire.send(publish(1, "", "q", body, raw=raw))
-        assert not wire.connection.waiting
+        assert not wire.connection.gate.waiting
         wire.send(method(1, "Tx.Commit"), publish(1, "", "q", b"in the next one"))
-        assert (wire.connection.waiting, logged(broker)) == (True, [])
+        assert (wire.connection.gate.waiting, logged(broker)) == (True, [])
         other.send(publish(1, "", "q", b"other"))
         assert logged(broker) == [("", 5)]
         disk.goes.set()
-        await until(lambda: not wire.connection.waiting)
+        await until(lambda: not wire.connection.gate.waiting)
         assert logged(broker)[1:] == [("", 1), ("ada", 2), ("bob", 3), ("ada", 4)]
         assert [said.name for said in wire.read()] == ["Tx.CommitOk"]
 

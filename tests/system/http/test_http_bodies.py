@@ -16,10 +16,10 @@ from rewindmq.engine.http.bodies import (
     MAX_VALUES,
     PARSED_HERE,
     BadBody,
-    body_process,
     definitions_from,
     json_object,
 )
+from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.memory import Kind
 from tests.support.broker_harness import Harness
 from tests.support.running import RunningBroker
@@ -106,10 +106,11 @@ def test_what_values_are_counted() -> None:
 def test_what_a_request_holds_is_counted_until_it_is_answered(tmp_path: Path) -> None:
     with Harness(tmp_path) as h:
         broker: Any = h.broker._broker
+        workers = WorkerPool()
 
         async def scenario() -> tuple[list[int], list[int]]:
             statuses, held = [], []
-            transport = httpx.ASGITransport(app=make_app(broker))
+            transport = httpx.ASGITransport(app=make_app(broker, workers))
             async with httpx.AsyncClient(transport=transport, base_url="http://test/api", auth=AUTH) as client:
                 for limit in (broker.memory.limit_bytes, 50_000):
                     broker.memory.limit_bytes = limit
@@ -122,6 +123,6 @@ def test_what_a_request_holds_is_counted_until_it_is_answered(tmp_path: Path) ->
         try:
             statuses, held = h.loop.run_until_complete(asyncio.wait_for(scenario(), 60))
         finally:
-            body_process.close()
+            workers.close()
         assert statuses == [201, 204, 503, 204]
         assert held == [0] * 4

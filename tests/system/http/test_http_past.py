@@ -16,7 +16,7 @@ from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
 from rewindmq.engine.http.call import ApiError
 from rewindmq.engine.http.resources.past import Question, read
 from rewindmq.engine.log.location import History
-from rewindmq.engine.rewind.worker import PastProcess
+from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.projections.rewind import At
 from tests.support.moments import now
 from tests.support.running import RunningBroker, free_port
@@ -144,7 +144,7 @@ def test_a_question_that_nobody_waits_for_any_longer_is_given_up(tmp_path: Path)
     away, gone = History(None, f"127.0.0.1:{free_port()}"), History(tmp_path)
 
     async def run() -> list[BaseException | object]:
-        process, keys = PastProcess(), KeyStore(NO_KEYS)
+        process, keys = WorkerPool(), KeyStore(NO_KEYS)
         first, *others = [
             asyncio.create_task(read(process, Question(history, "/", "q", At(offset=0), 0, 1, 1, keys), "u"))
             for history in (away, gone, gone)

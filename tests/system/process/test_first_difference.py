@@ -8,14 +8,13 @@ import pytest
 
 from rewindmq.engine.cli import main as cli
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.projections.machine.data.effects import MAXLEN
+from rewindmq.projections.machine.data.effects import MAXLEN, Effect
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.replay import blocks_of, events_of, replay
-from rewindmq.projections.store.quarantine import QuarantineReport
+from rewindmq.projections.replay import drive, events_of, groups_of
 from rewindmq.projections.versions import compare as stepping
 from rewindmq.projections.versions.compare import VersionError, first_difference
 from rewindmq.schemas.codec import Decoder
-from rewindmq.schemas.events import Acked, Purged
+from rewindmq.schemas.events import Acked, Actor, Event, Purged
 from tests.support.running import ROOT
 from tests.support.traffic import Traffic
 
@@ -75,11 +74,14 @@ def test_b08_the_first_event_that_leads_to_something_else(traffic: Traffic, chan
 
 def first_over_length(traffic: Traffic) -> tuple[int, str, str]:
     """Offset, event and user of the first event for which a length limit decided."""
-    runs = blocks_of(traffic.log, 0, None)
-    for offset, _, actor, event, effects in replay(Machine("queues-0"), runs, Decoder(), QuarantineReport()):
+    found: list[tuple[int, str, str]] = []
+
+    def after(offset: int, _timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
         if any(getattr(effect, "reason", "") == MAXLEN for effect in effects):
-            return offset, type(event).__name__, actor.user
-    raise AssertionError("no limit decided anything")
+            found.append((offset, type(event).__name__, actor.user))
+
+    drive(Machine("queues-0"), groups_of(traffic.log, 0), Decoder(), after=after)
+    return found[0]
 
 
 def test_b08_the_first_event_that_leaves_another_state(traffic: Traffic, changed: Changed) -> None:

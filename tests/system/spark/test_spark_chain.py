@@ -77,10 +77,10 @@ def test_small_segments_share_a_task(
     long: Path, monkeypatch: pytest.MonkeyPatch, task_bytes: int, at_once: int
 ) -> None:
     monkeypatch.setattr(audit_bytes, "TASK_BYTES", task_bytes)
-    parts = audit_bytes.parts_of(str(long), "queues-0")
-    shares = list(audit_bytes.shares_of(parts))
-    assert [part for share in shares for part in share.parts] == parts
-    assert max(len(share.parts) for share in shares) == min(at_once, len(parts))
+    files = audit_bytes.segment_files_of(str(long), "queues-0")
+    groups = list(audit_bytes.in_groups(files))
+    assert [file for group in groups for file in group] == files
+    assert max(map(len, groups)) == min(at_once, len(files))
 
 
 def flip_two(data: Path) -> None:

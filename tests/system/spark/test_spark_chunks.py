@@ -23,7 +23,7 @@ from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.commands.report import not_checked
-from rewindmq.spark_replay.fold import Feed
+from rewindmq.spark_replay.fold import FoldInput
 from rewindmq.spark_replay.history.history import history
 from rewindmq.spark_replay.history.state import state_at
 from rewindmq.spark_replay.location.ranges import BadRequest
@@ -95,7 +95,7 @@ def test_a_cut_makes_snapshots_at_regular_offsets_that_all_jobs_can_begin_from(
 def test_a_state_costs_the_events_since_the_snapshot_before(busy: Path, own: Path, tmp_path: Path) -> None:
     """What lies before the snapshot is not even read: it is no log any more."""
     from rewindmq.spark_replay.fold import log_task
-    from rewindmq.spark_replay.location.ranges import Range
+    from rewindmq.spark_replay.location.ranges import OffsetRange
 
     data = tmp_path / "data"
     shutil.copytree(busy, data)
@@ -106,13 +106,13 @@ def test_a_state_costs_the_events_since_the_snapshot_before(busy: Path, own: Pat
     content[begin : begin + 5_000] = bytes(5_000)
     segment.write_bytes(bytes(content))
 
-    def folded(feed: Feed) -> list[int]:
+    def folded(feed: FoldInput) -> list[int]:
         return [offset for offsets, _, _ in feed.groups for offset in offsets]
 
-    [*read] = log_task(Range("queues-0", 433, 433), str(data), Snapshots(own), folded, {})
+    [*read] = log_task(OffsetRange("queues-0", 433, 433), str(data), Snapshots(own), folded, {})
     assert read == list(range(400, 433))
     with pytest.raises(CorruptLog):
-        [*log_task(Range("queues-0", 433, 433), str(data), None, folded, {})]
+        [*log_task(OffsetRange("queues-0", 433, 433), str(data), None, folded, {})]
 
 
 def test_a_cut_goes_on_where_it_stopped_and_its_sums_fit(spark: SparkSession, tmp_path: Path) -> None:

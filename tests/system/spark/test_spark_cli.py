@@ -198,7 +198,7 @@ def test_a_corrupt_log_exits_65_with_file_and_offset(
         (["state-at", "--time", "2030-01-01T00:00:00Z", "--offsets", "1"], 64, "not both"),
         (["state-at", "--offsets", "99"], 65, "not 99"),
         (["state-at", "--format", "xml"], 64, "'xml' is not one of"),
-        (["history", "--format", "parquet"], 64, "say where with --out"),
+        (["history", "--format", "parquet"], 64, "name a directory with --out"),
         (["history", "--from", "2031-01-01T00:00:00Z"], 65, "nothing was logged at or after"),
         (["biography", "--message", "x:y"], 64, "is not a message"),
         (["slo", "--every", "sometimes"], 64, "a number and a unit"),
@@ -234,7 +234,7 @@ def test_a_corrupt_log_exits_65_with_file_and_offset(
         (["audit", "--html", "nodir/x.html"], 64, "--html: nodir/x.html cannot be written: there is no"),
         (["history", "--out", f"{__file__}/x"], 64, f"cannot be written: {__file__} is no directory"),
         (["cut", "--out", f"{__file__}/x"], 64, f"cannot be written: {__file__} is no directory"),
-        (["what-if", "--candidate", '{"definition": {"max-length": 1}}'], 64, "does not say of which queues"),
+        (["what-if", "--candidate", '{"definition": {"max-length": 1}}'], 64, "names no queues"),
         (["frobnicate"], 64, "No such command"),
     ],
 )

@@ -21,7 +21,7 @@ def test_b15_sizes_are_plain_and_an_erasure_changes_nothing(spark: SparkSession,
     subjects = Subjects("who", KeyStore(tmp_path / "keys"), {})
     subjects.keys.current("ada")
     for body in (b"dropped", b"kept", b"12345"):
-        sealed, encryption = subjects.sealed("ada", body)
+        sealed, encryption = subjects.encrypt("ada", body)
         route = Route("/", "", "jobs", ("jobs",))
         told.append(0, ANN, Published(route, b"\x10\x00\x02", None, None, True, None, encryption, sealed, len(body)))
     encoder = Encoder()

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.history.history import history
-from rewindmq.spark_replay.history.incremental import Kept, keep_history
+from rewindmq.spark_replay.history.incremental import HistoryRun, keep_history
 from rewindmq.spark_replay.location.ranges import BadRequest
 from tests.support.spark.histories import Recorder
 
@@ -45,7 +45,7 @@ def test_every_run_adds_what_is_new_and_one_that_was_cut_short_is_done_again(
 ) -> None:
     data, out = str(told.data), told.data.parent / "kept"
 
-    def keep() -> Kept:
+    def keep() -> HistoryRun:
         return keep_history(spark, data, out, form=form)
 
     more(told, 10)
@@ -94,7 +94,7 @@ def test_a_history_is_written_as_a_delta_table(
     out = told.data.parent / "table"
     words = ["history", "--data", str(told.data), "--format", "delta"]
     assert cli.run(words) == 64
-    assert "say where with --out" in capsys.readouterr().err
+    assert "name a directory with --out" in capsys.readouterr().err
     assert cli.run([*words, "--out", str(out)]) == 0
     assert spark.read.format("delta").load(str(out)).count() == history(spark, str(told.data)).count() == 6
 

@@ -22,10 +22,17 @@ from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay import session
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.lineage.events import MOST_ASSERTIONS, OffsetsFacet, Told, dataset_of, queue_at, run_event
+from rewindmq.spark_replay.lineage.events import (
+    MOST_ASSERTIONS,
+    OffsetsFacet,
+    RunFacts,
+    dataset_of,
+    queue_at,
+    run_event,
+)
 from rewindmq.spark_replay.lineage.settings import Parent, read_settings
 from rewindmq.spark_replay.location.log import InKafka
-from rewindmq.spark_replay.location.ranges import BadRequest, Range
+from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
 from tests.support.spark.histories import Recorder
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -487,7 +494,7 @@ def test_of_many_findings_those_that_failed_come_first(events: Path) -> None:
     settings = read_settings({})
     assert settings is not None
     findings = [Finding("order", n >= 3, "queues-0", n, "orders", n, "late") for n in range(MOST_ASSERTIONS + 5)][::-1]
-    about = Told("0198c1f2-0000-7000-8000-000000000002", "audit", InKafka("k:1"), None, "4", {}, findings, [])
+    about = RunFacts("0198c1f2-0000-7000-8000-000000000002", "audit", InKafka("k:1"), None, "4", {}, findings, [])
     from openlineage.client.event_v2 import RunState
 
     [dataset] = run_event(settings, RunState.COMPLETE, about).inputs or []
@@ -523,5 +530,5 @@ def test_the_schema_is_one_and_refuses_what_is_none() -> None:
 def test_what_was_read_is_kept_by_no_run(told: Path) -> None:
     lineage.read(pytest.fail("looked at") for _ in [0])
     with lineage.run("audit", str(told)) as run:
-        lineage.read([Range("queues-0", 0, 1)])
-    assert (run.id, run.stretches) == (None, {})
+        lineage.read([OffsetRange("queues-0", 0, 1)])
+    assert (run.id, run.ranges) == (None, {})

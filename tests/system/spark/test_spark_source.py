@@ -22,7 +22,7 @@ from rewindmq.spark_replay.commands.failures import cause_of
 from rewindmq.spark_replay.history.history import history, history_of
 from rewindmq.spark_replay.history.state import state_at
 from rewindmq.spark_replay.location.log import first_event_ms, open_log
-from rewindmq.spark_replay.location.ranges import BACKWARDS, BadRequest, Range, divide, resolve
+from rewindmq.spark_replay.location.ranges import BACKWARDS, BadRequest, OffsetRange, divide, resolve
 from tests.support.spark.histories import ANN, START_MS, Recorder, When, plain_fold
 from tests.support.spark.source import read, source_with
 
@@ -95,7 +95,7 @@ def test_starting_and_ending_offsets(spark: SparkSession, busy: Path) -> None:
         ({"startingOffsets": '{"queues-0": 9}', "endingOffsets": '{"queues-0": 8}'}, BACKWARDS),
         ({"startingOffsets": '{"queues-0": 9}', "endingTimestamp": str(START_MS)}, BACKWARDS),
         ({"startingOffsets": '{"queues-9": 1}'}, "there is no partition queues-9"),
-        ({"startingOffsets": "12"}, "does not say of which partition"),
+        ({"startingOffsets": "12"}, "names no partition"),
         ({"endingOffsets": '{"queues-0": 1000000}'}, "queues-0 has offsets 0 to"),
         ({"endingOffsets": "{"}, "is not JSON"),
         ({"startingOffsetsByTimestampStrategy": "maybe"}, "neither error nor latest"),
@@ -135,15 +135,15 @@ def test_what_is_lost_of_a_stretch_is_an_error_or_left_out() -> None:
         (12, 18, (12, 18)),
     ):
         options = {"startingOffsets": str(start), "endingOffsets": str(end), "failOnDataLoss": "false"}
-        assert resolve([Shortened()], options, 0) == [Range("queues-0", *there)]
+        assert resolve([Shortened()], options, 0) == [OffsetRange("queues-0", *there)]
 
 
 def test_earliest_and_latest_are_of_all_partitions(busy: Path) -> None:
     log = open_log(str(busy))
-    ends = [Range(each.name, each.next_offset, each.next_offset) for each in log.queues]
+    ends = [OffsetRange(each.name, each.next_offset, each.next_offset) for each in log.queues]
     assert resolve(log.queues, {"startingOffsets": "latest"}, 0) == ends
     assert resolve(log.queues, {"startingOffsets": "earliest", "endingOffsets": "latest"}, 0) == (
-        [Range(each.name, 0, each.next_offset) for each in log.queues]
+        [OffsetRange(each.name, 0, each.next_offset) for each in log.queues]
     )
 
 
@@ -162,7 +162,7 @@ def test_times_are_resolved_to_the_events_up_to_them(busy: Path) -> None:
     for stretch, partition in zip(ranges, log.queues, strict=True):
         times = [decode.timestamp_ms(r) for block in partition.read() for r in block.records]
         assert stretch.end == sum(time <= START_MS + 500 for time in times)
-        assert stretch == Range(partition.name, 0, stretch.end)
+        assert stretch == OffsetRange(partition.name, 0, stretch.end)
     late = {"startingTimestamp": "2030-01-01T00:00:00Z", "startingOffsetsByTimestampStrategy": "latest"}
     assert all(r.start == r.end for r in resolve(log.queues, late, first_event_ms(log)))
 
@@ -183,14 +183,22 @@ def test_a_bare_offset_means_the_only_partition(tmp_path: Path) -> None:
     history = Recorder(tmp_path, partitions=1)
     history.declare("orders")
     history.close()
-    assert resolve(open_log(str(tmp_path)).queues, {"endingOffsets": "1"}, 0) == [Range("queues-0", 0, 1)]
+    assert resolve(open_log(str(tmp_path)).queues, {"endingOffsets": "1"}, 0) == [OffsetRange("queues-0", 0, 1)]
 
 
 def test_a_stretch_is_cut_where_it_is_longest() -> None:
-    a, b, empty = Range("a", 0, 90), Range("b", 100, 130), Range("c", 7, 7)
+    a, b, empty = OffsetRange("a", 0, 90), OffsetRange("b", 100, 130), OffsetRange("c", 7, 7)
     assert divide([a, b, empty], 1) == [a, b, empty]
-    assert divide([a, b, empty], 5) == [Range("a", 0, 30), Range("a", 30, 60), Range("a", 60, 90), b, empty]
-    assert divide([Range("a", 0, 10)], 4) == [Range("a", m, n) for m, n in ((0, 2), (2, 5), (5, 7), (7, 10))]
+    assert divide([a, b, empty], 5) == [
+        OffsetRange("a", 0, 30),
+        OffsetRange("a", 30, 60),
+        OffsetRange("a", 60, 90),
+        b,
+        empty,
+    ]
+    assert divide([OffsetRange("a", 0, 10)], 4) == [
+        OffsetRange("a", m, n) for m, n in ((0, 2), (2, 5), (5, 7), (7, 10))
+    ]
     for least in range(1, 200):
         pieces = divide([a, b, empty], least)
         assert len(pieces) == min(max(least, 3), 121)  # an event each, and the empty one
@@ -291,14 +299,14 @@ def test_views_are_the_functions(spark: SparkSession, busy: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"view": "messages", "startingOffsets": "{}"}, "startingOffsets is about a stretch"),
-        ({"view": "queues", "partitions": "queues-0"}, "partitions is about a stretch"),
+        ({"view": "messages", "startingOffsets": "{}"}, "startingOffsets is for a range of offsets"),
+        ({"view": "queues", "partitions": "queues-0"}, "partitions is for a range of offsets"),
         ({"view": "events", "asOfOffset": "{}"}, "asOfOffset is no option of the view events"),
-        ({"view": "messages", "failOnDataLoss": "false"}, "failOnDataLoss is about a stretch"),
-        ({"view": "history", "asOfTimestamp": "0"}, "asOfTimestamp is about a moment"),
-        ({"view": "queues", "readChangeFeed": "true"}, "readChangeFeed is the view history"),
+        ({"view": "messages", "failOnDataLoss": "false"}, "failOnDataLoss is for a range of offsets"),
+        ({"view": "history", "asOfTimestamp": "0"}, "asOfTimestamp is for a moment"),
+        ({"view": "queues", "readChangeFeed": "true"}, "readChangeFeed means the view history"),
         ({"readChangeFeed": "yes"}, "neither true nor false"),
-        ({"readChangeFeed": "true", "changeEndOffset": "{}", "endingOffsets": "{}"}, "say one"),
+        ({"readChangeFeed": "true", "changeEndOffset": "{}", "endingOffsets": "{}"}, "give one of them"),
         ({"changeStartOffset": "{}"}, "changeStartOffset is no option of the view events"),
         ({"startingTimestmp": "2025-11-21T03:00:00Z"}, "startingtimestmp is no option of rewindmq"),
         ({"view": "history", "includeBodies": "false"}, "includeBodies is no option of the view history"),

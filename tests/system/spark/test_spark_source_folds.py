@@ -13,7 +13,7 @@ from rewindmq.schemas.events import BROKER, QueueDeclared
 from rewindmq.spark_replay.commands.failures import cause_of
 from rewindmq.spark_replay.history.history import history
 from rewindmq.spark_replay.history.state import state_at
-from rewindmq.spark_replay.location.ranges import BadRequest, FromCheckpoint, Range
+from rewindmq.spark_replay.location.ranges import BadRequest, CheckpointRange, OffsetRange
 from tests.support.spark.histories import START_MS, plain_fold
 from tests.support.spark.source import read, source_with
 
@@ -34,7 +34,7 @@ def cut(busy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return data
 
 
-def planned(data: Path, **options: str) -> list[Range]:
+def planned(data: Path, **options: str) -> list[OffsetRange]:
     source = source_with({"path": str(data), **options})
     return [partition.value[0] for partition in source.reader(source.schema()).partitions()]
 
@@ -69,9 +69,9 @@ def test_a_history_is_shown_from_the_checkpoint_that_was_named(spark: SparkSessi
     assert part == [row for row in whole if row.offset >= 320]
     zero, one = (partition.next_offset for partition in EmbeddedLogReader(cut).queues)
     assert planned(cut, **changes) == [
-        FromCheckpoint("queues-0", 320, zero, 100),
-        Range("queues-1", 0, 100),
-        Range("queues-1", 100, one),
+        CheckpointRange("queues-0", 320, zero, 100),
+        OffsetRange("queues-1", 0, 100),
+        OffsetRange("queues-1", 100, one),
     ]
 
 
@@ -91,7 +91,7 @@ def test_a_fold_is_cut_at_snapshots_and_nowhere_else(cut: Path) -> None:
         ({"fromCheckpoint": '{"queues-0": 150}'}, "queues-0 has no snapshot at 150; there are 100, 200, 300$"),
         ({"fromCheckpoint": '{"queues-1": 0}'}, "queues-1 has no snapshot at 0; there are 100$"),
         ({"fromCheckpoint": '{"queues-0": -1}'}, "queues-0 has no snapshot at -1"),
-        ({"fromCheckpoint": "100"}, "fromCheckpoint: 100 does not say of which partition"),
+        ({"fromCheckpoint": "100"}, "fromCheckpoint: 100 names no partition"),
         ({"fromCheckpoint": '{"queues-7": 1}'}, "fromCheckpoint: there is no partition queues-7"),
         (
             {"fromCheckpoint": '{"queues-0": 300}', "asOfOffset": '{"queues-0": 299}'},
@@ -104,7 +104,7 @@ def test_a_fold_is_cut_at_snapshots_and_nowhere_else(cut: Path) -> None:
         ),
         (
             {"view": "history", "fromCheckpoint": '{"queues-0": 300}', "startingOffsets": '{"queues-0": 200}'},
-            "queues-0 at 300 lies beyond the beginning of the stretch asked for, which begins at 200",
+            "queues-0 at 300 lies beyond the beginning of the range asked for, which begins at 200",
         ),
         ({"snapshots": "no-such-directory"}, "no-such-directory: no such directory"),
     ],

@@ -22,9 +22,9 @@ from rewindmq.spark_replay.commands.failures import cause_of
 from rewindmq.spark_replay.fold import fold_frame
 from rewindmq.spark_replay.history.history import history_of
 from rewindmq.spark_replay.location.log import InKafka, newest_ms, open_log, partition_of
-from rewindmq.spark_replay.location.ranges import BadRequest, Range
+from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
 from rewindmq.spark_replay.snapshots.build import cut
-from rewindmq.spark_replay.source.options import Asked
+from rewindmq.spark_replay.source.options import TableOptions
 from rewindmq.spark_replay.source.source import RewindSource
 from rewindmq.spark_replay.source.stream import LogStream
 from tests.support.kafka.cluster import KafkaCluster
@@ -62,7 +62,7 @@ def source(place: InKafka | Path, **options: str) -> RewindSource:
     return source_with({**options_of(place), **options})
 
 
-def planned(place: InKafka | Path, **options: str) -> list[Range]:
+def planned(place: InKafka | Path, **options: str) -> list[OffsetRange]:
     found = source(place, **options)
     return [partition.value for partition in found.reader(found.schema()).partitions()]
 
@@ -305,7 +305,10 @@ def test_what_kafka_deleted_is_an_error_or_left_out(told: Writer) -> None:
     with pytest.raises(OutsideHistory, match="queues-0 has offsets 3 to 6 by now, and offsets 0 to 6 are to be read"):
         list(strict.read(part))  # planned before
     assert [batch.num_rows for batch in lax.read(part)] == [2]
-    assert [each.value for each in lax.partitions(start, end)] == [Range("queues-0", 3, 6), Range("queues-1", 0, 6)]
+    assert [each.value for each in lax.partitions(start, end)] == [
+        OffsetRange("queues-0", 3, 6),
+        OffsetRange("queues-1", 0, 6),
+    ]
     with pytest.raises(OutsideHistory, match="queues-1 has offsets 0 to 6, the query stands at 0 and asks up to 7"):
         strict.partitions(end | {"queues-1": 0}, end | {"queues-1": 7})
     assert stream(place, startingTimestamp=str(START_MS)).initialOffset() == {"queues-0": 3, "queues-1": 0}
@@ -313,7 +316,7 @@ def test_what_kafka_deleted_is_an_error_or_left_out(told: Writer) -> None:
 
 def test_a_checkpoint_of_another_place_is_refused(copied: InKafka, gaps: InKafka) -> None:
     end = stream(copied).latestOffset()
-    with pytest.raises(BadRequest, match=r"is about queues-0, queues-1, and the query about queues-0$"):
+    with pytest.raises(BadRequest, match=r"is of queues-0, queues-1, but the query is of queues-0$"):
         stream(gaps).partitions(end, end)
 
 
@@ -324,15 +327,15 @@ def test_a_checkpoint_of_another_place_is_refused(copied: InKafka, gaps: InKafka
     ("options", "error"),
     [
         ({}, 'where is the history: option "path", a data directory, or "kafka.bootstrap.servers"?'),
-        ({"path": "x", KAFKA: "h:1"}, "where is the history: path or kafka.bootstrap.servers? Say one"),
-        ({"path": "x", "data": "y"}, "where is the history: path or data? Say one"),
-        ({"path": "x", "kafka.sasl.password": SECRET}, "kafka.sasl.password is about a history in Kafka: where is it"),
-        ({"data": "x", "kafkaPrefix": SECRET}, "kafkaPrefix is about a history in Kafka"),
+        ({"path": "x", KAFKA: "h:1"}, "where is the history: path or kafka.bootstrap.servers? Give one of them"),
+        ({"path": "x", "data": "y"}, "where is the history: path or data? Give one of them"),
+        ({"path": "x", "kafka.sasl.password": SECRET}, "kafka.sasl.password is for a history in Kafka: give"),
+        ({"data": "x", "kafkaPrefix": SECRET}, "kafkaPrefix is for a history in Kafka"),
         ({KAFKA: " "}, "where is the history"),
         ({KAFKA: "h:1", "kafkaPrefx": SECRET}, "kafkaprefx is no option of rewindmq"),
         ({KAFKA: "h:1", "kafka.Isolation.Level": SECRET}, "kafka.isolation.level: no setting, as a history is read in"),
-        ({KAFKA: "h:1", "fromCheckpoint": "1", "view": "queues"}, "no snapshots beside a Kafka"),
-        ({KAFKA: "h:1", "view": "queues", "startingOffsets": "{}"}, "startingOffsets is about a stretch"),
+        ({KAFKA: "h:1", "fromCheckpoint": "1", "view": "queues"}, "a Kafka has no snapshots beside it"),
+        ({KAFKA: "h:1", "view": "queues", "startingOffsets": "{}"}, "startingOffsets is for a range of offsets"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_in_a_line(options: dict[str, str], error: str) -> None:
@@ -379,13 +382,13 @@ def test_nothing_that_is_printed_has_a_setting_in_it(spark: SparkSession, copied
     execution = frame._jdf.queryExecution()
     assert frame.count() == sum(partition.next_offset for partition in open_log(copied).queues)
     assert SECRET not in execution.toString() + execution.executedPlan().treeString()
-    asked = Asked({**options_of(copied), **given})
-    assert SECRET not in f"{asked.place} {asked.place!r} {asked.options}"
-    assert asked.place == InKafka(copied.bootstrap, copied.prefix, (("sasl.password", SECRET),))
+    asked = TableOptions({**options_of(copied), **given})
+    assert SECRET not in f"{asked.location} {asked.location!r} {asked.options}"
+    assert asked.location == InKafka(copied.bootstrap, copied.prefix, (("sasl.password", SECRET),))
 
 
 def test_the_prefix_is_rewindmq_unless_it_is_said(spark: SparkSession) -> None:
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW of_kafka USING rewindmq OPTIONS ({KAFKA} 'h:1', kafkaPrefix 'p')")
     assert spark.table("of_kafka").columns == [*columns.EVENTS.names, "body"]
-    assert Asked({KAFKA: "h:1", "kafkaPREFIX": "p"}).place == InKafka("h:1", "p")
-    assert Asked({KAFKA: "h:1"}).place == InKafka("h:1", "rewindmq")
+    assert TableOptions({KAFKA: "h:1", "kafkaPREFIX": "p"}).location == InKafka("h:1", "p")
+    assert TableOptions({KAFKA: "h:1"}).location == InKafka("h:1", "rewindmq")

@@ -171,7 +171,7 @@ def test_what_was_lost_is_an_error_or_left_out(told: Path, tmp_path: Path) -> No
     [part] = lax.partitions({**there, "queues-0": 3}, {**there, "queues-0": zero + 1})
     assert (part.value.start, part.value.end) == (3, zero)
     assert lax.partitions({**there, "queues-0": zero + 5}, there) == []
-    with pytest.raises(BadRequest, match="checkpoint of this query is about queues-0, and the query about queues-0, q"):
+    with pytest.raises(BadRequest, match="checkpoint of this query is of queues-0, but the query is of queues-0, q"):
         stream(told).partitions({"queues-0": 0}, {"queues-0": 1})
 
 
@@ -196,9 +196,9 @@ def test_an_older_log_in_its_place_ends_a_query(spark: SparkSession, told: Path,
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"view": "history"}, "a stream is of the view events or records: history is for spark.read"),
-        ({"asOfOffset": "{}"}, "a stream is of the view events or records: queues"),
-        ({"view": "partitions"}, "a stream is of the view events or records: partitions"),
+        ({"view": "history"}, "a stream has the view events or records; history is for spark.read"),
+        ({"asOfOffset": "{}"}, "a stream has the view events or records; queues"),
+        ({"view": "partitions"}, "a stream has the view events or records; partitions"),
         ({"endingOffsets": "latest"}, "endingOffsets: a stream has no end"),
         ({"endingTimestamp": "0"}, "endingTimestamp: a stream has no end"),
         ({"failOnDataLoss": "maybe"}, "neither true nor false"),
@@ -220,7 +220,7 @@ def test_a_beginning_that_makes_no_sense_ends_the_query_with_one_line(
         with pytest.raises(name):
             stream(told, **options).initialOffset()
     for options, line in (
-        ({"view": "history"}, "a stream is of the view events or records: history is for spark.read"),
+        ({"view": "history"}, "a stream has the view events or records; history is for spark.read"),
         ({"endingOffsets": "latest"}, "endingOffsets: a stream has no end"),
     ):
         with pytest.raises(Exception) as caught:  # noqa: PT011  Spark's own wrapping

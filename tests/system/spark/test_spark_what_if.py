@@ -170,7 +170,7 @@ def test_the_command_line(spark: SparkSession, tmp_path: Path, capsys: pytest.Ca
         assert cli.run([*arguments, "--show", show]) == 0
         assert len(json.loads(capsys.readouterr().out)) == rows
     assert cli.run(["what-if", "--data", str(tmp_path), "--candidate", '{"pattern": "q"}']) == 64
-    assert "says neither definition nor arguments nor semantics" in capsys.readouterr().err
+    assert "has neither definition nor arguments nor semantics" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_the_command_line(spark: SparkSession, tmp_path: Path, capsys: pytest.Ca
     [
         ("nonsense", "is not an object"),
         ('{"pattern": "(", "definition": {}}', "is no regular expression"),
-        ('{"definition": {"max-length": 1}}', "does not say of which queues: a pattern"),
+        ('{"definition": {"max-length": 1}}', "names no queues: give a pattern"),
         ('{"pattern": "q", "policy": {}}', "has the unknown key 'policy'"),
         ('{"pattern": "q", "definition": 3}', "the definition is no object"),
         ('{"pattern": "q", "arguments": {"x-queue-type": "quorum"}}', "arguments are an object, without x-queue-type"),

@@ -15,7 +15,7 @@ from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.restore import pages
 from rewindmq.spark_replay.what_if.candidates import candidate_without
-from rewindmq.spark_replay.what_if.exclusion import Rule, closure, parse_rule
+from rewindmq.spark_replay.what_if.exclusion import Rule, descendants_of, parse_rule
 from rewindmq.spark_replay.what_if.what_if import what_if
 from tests.support.running import RunningBroker
 from tests.support.spark.forging import DEAD, WORK, tell
@@ -61,7 +61,7 @@ def test_b11_without_a_user_and_without_a_message_that_took_anothers_place(spark
     assert differences(spark, tmp_path, f"user=eve,from={late},to={late}") == only_the_purge
     both = (f"message=queues-0:{poison}", f"from={late},to={late}")
     assert differences(spark, tmp_path, *both) == found | only_the_purge
-    with pytest.raises(BadRequest, match="nobody named 'nobody' in the history"):
+    with pytest.raises(BadRequest, match="the history has no user 'nobody'"):
         differences(spark, tmp_path, "user=eve", "user=nobody")
 
 
@@ -147,8 +147,8 @@ def test_the_closure_goes_on_from_letter_to_letter() -> None:
         ("a", 31, "b", 4, False),  # of another
         ("a", 32, "a", 31, False),
     ]
-    assert closure(letters) == {"a": frozenset({10, 30}), "b": frozenset({20, 21})}
-    assert closure([]) == {}
+    assert descendants_of(letters) == {"a": frozenset({10, 30}), "b": frozenset({20, 21})}
+    assert descendants_of([]) == {}
 
 
 def test_rules_say_what_is_left_out() -> None:

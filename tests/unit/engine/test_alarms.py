@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import rewindmq.engine.broker.alarms
+from rewindmq.engine.amqp.publish_hold import alarm_changed, close_for_memory, kept_bytes
 from rewindmq.engine.runtime.memory import Kind, do_nothing
 from rewindmq.engine.runtime.watermarks import Limit
 from tests.support.amqp_double import DoubleBroker
@@ -205,7 +206,7 @@ def test_bodies_that_have_not_come_whole(end: str) -> None:
     wire = Wire()
     wire.send(method(1, "Queue.Declare", queue="q"))
     wire.send(begun(10_000, b"x" * 4_000, b"y" * 2_000))
-    assert held(wire.broker, Kind.BODY) == wire.connection.kept_bytes == 6_000
+    assert held(wire.broker, Kind.BODY) == kept_bytes(wire.connection) == 6_000
     if end == "rest":
         wire.send(raw_frame(3, 1, b"z" * 4_000))
         assert len(wire.broker.queues["q"].ready[0][1].body) == 10_000
@@ -219,7 +220,7 @@ def test_bodies_that_have_not_come_whole(end: str) -> None:
         wire.send(raw_frame(3, 1, b"z", end=b"!"))
     else:
         wire.send(raw_frame(3, 1, b"z" * 4_001))
-    assert held(wire.broker, Kind.BODY) == wire.connection.kept_bytes == 0
+    assert held(wire.broker, Kind.BODY) == kept_bytes(wire.connection) == 0
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback", "channel.close", "lost"])
@@ -229,7 +230,7 @@ def test_transactions(end: str) -> None:
         wire.send(method(1, "Queue.Declare", queue="q"), method(1, "Tx.Select"))
         for _ in range(3):
             wire.send(publish(1, "", "q", b"x" * 1_000))
-        assert held(wire.broker, Kind.TRANSACTION) == wire.connection.kept_bytes == 3 * 1_500
+        assert held(wire.broker, Kind.TRANSACTION) == kept_bytes(wire.connection) == 3 * 1_500
         if end == "lost":
             wire.connection.lost()
         else:
@@ -237,7 +238,7 @@ def test_transactions(end: str) -> None:
             more = {"reply_code": 200, "reply_text": "", "class_id": 0, "method_id": 0}
             wire.send(method(1, names[end], **(more if end == "channel.close" else {})))
             await asyncio.sleep(0)
-        assert held(wire.broker, Kind.TRANSACTION) == wire.connection.kept_bytes == 0
+        assert held(wire.broker, Kind.TRANSACTION) == kept_bytes(wire.connection) == 0
 
     asyncio.run(scenario())
 
@@ -303,11 +304,11 @@ def test_a_connection_with_a_message_in_part_is_held_back_at_once_and_goes_on_la
     wire.send(method(1, "Queue.Declare", queue="q"), begun(10_000, b"x" * 4_000))
     wire.broker.blocked = "low on memory"
     for connection in (wire.connection, consumer.connection):
-        connection.blocked_changed()
+        alarm_changed(connection)
     assert [(each.name, each.reason) for each in wire.read()] == [("Connection.Blocked", "low on memory")]
-    assert (wire.connection.throttled, consumer.connection.throttled) == (True, False)
+    assert (wire.connection.gate.blocked, consumer.connection.gate.blocked) == (True, False)
     wire.broker.blocked = None
-    wire.connection.blocked_changed()
+    alarm_changed(wire.connection)
     assert [each.name for each in wire.send(raw_frame(3, 1, b"x" * 6_000))] == ["Connection.Unblocked"]
     assert len(wire.broker.queues["q"].ready) == 1
 
@@ -319,13 +320,13 @@ def test_what_came_with_the_publish_that_blocks_a_connection_waits_for_the_end_o
         wire.send(method(1, "Queue.Declare", queue="q"), publish(1, "", "q", b"0"))
         queue = wire.broker.queues["q"]
         wire.broker.blocked = "low on memory"
-        wire.connection.blocked_changed()
+        alarm_changed(wire.connection)
         assert [each.name for each in wire.send(one + two + two[:9])] == ["Connection.Blocked"]
-        wire.connection.give_way()  # others have had their turn, too
+        wire.connection.yield_turn()  # others have had their turn, too
         await asyncio.sleep(0)
         assert [message.body for _, message, _, _ in queue.ready] == [b"0"]
         wire.broker.blocked = None
-        wire.connection.blocked_changed()
+        alarm_changed(wire.connection)
         await asyncio.sleep(0)
         assert [each.name for each in wire.send(two[9:])] == ["Connection.Unblocked"]
         assert [message.body for _, message, _, _ in queue.ready] == [b"0", b"1", b"2", b"2"]
@@ -341,21 +342,21 @@ def test_what_channels_remember_is_forgotten() -> None:
     (channel,) = wire.connection.channels.values()
     assert len(channel.parsed) == 100
     wire.broker.blocked = "low on memory"
-    wire.connection.blocked_changed()
-    assert (channel.parsed, channel.publishings) == ({}, {})
+    alarm_changed(wire.connection)
+    assert (channel.parsed, channel.publish_memo) == ({}, {})
 
 
 def test_who_holds_most_is_told_and_its_close_ok_is_read() -> None:
     wire = Wire()
     wire.send(method(1, "Queue.Declare", queue="q"), begun(10_000, b"x" * 4_000))
     wire.broker.blocked = "low on memory"
-    wire.connection.blocked_changed()
+    alarm_changed(wire.connection)
     wire.read()
-    wire.connection.close_for_memory()
+    close_for_memory(wire.connection)
     (said,) = wire.read()
     assert (said.name, said.reply_code) == ("Connection.Close", 506)
     assert said.reply_text.startswith("RESOURCE_ERROR - low on memory: 4000 bytes of messages")
-    assert not wire.connection.throttled
+    assert not wire.connection.gate.blocked
     wire.send(raw_frame(3, 1, b"x" * 6_000), method(0, "Connection.CloseOk"))
     assert wire.connection.finished
 

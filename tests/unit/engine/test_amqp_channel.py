@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from rewindmq.engine.amqp.connection_state import State
 from rewindmq.schemas.events import Acked, Argument, Nacked
 from tests.support.amqp_double import DoubleBroker
 from tests.support.amqp_wire import Said, Wire, header_frame, method, properties, publish, raw_frame
@@ -24,7 +25,7 @@ def channel_error(wire: Wire, *frames: bytes) -> tuple[int, str, int, int]:
     """channel.close after these frames: code, text, class and method; the connection lives on."""
     last = wire.send(*frames)[-1]
     assert (last.name, last.channel) == ("Channel.Close", 1)
-    assert wire.connection.state == "running"
+    assert wire.connection.state is State.RUNNING
     assert ("close_channel", 1) in wire.broker.calls
     assert wire.send(publish(1, "", "q", b"ignored"), method(1, "Queue.Declare", queue="ignored")) == []
     assert "ignored" not in wire.broker.queues
@@ -407,7 +408,7 @@ def test_lost_place_in_the_stream(wire: Wire) -> None:
     text = 'FRAME_ERROR - type 3, first 16 octets = <<"0123456789abcdef">>: {invalid_frame_end_marker,0}'
     assert connection_error(wire, bad, method(1, "Queue.Declare", queue="later"))[:2] == (501, text)
     assert "later" not in wire.broker.queues
-    assert wire.connection.discarding
+    assert wire.connection.parser.deaf
 
 
 def test_frame_max_with_rabbitmqs_allowance() -> None:

@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.amqp.connection import Connection
-from rewindmq.engine.amqp.frames import LOOK_BYTES
+from rewindmq.engine.amqp.frames import PAUSE_CHECK_BYTES
+from rewindmq.engine.amqp.publish_hold import alarm_changed
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster.flow_control import EVENTS_A_SECOND, LEAST_EVENTS, RoundTripFlow
-from tests.support.amqp_wire import HANDSHAKE, Said, decoded, method, publish
+from tests.support.amqp_wire import HANDSHAKE, IdleSocket, Said, decoded, method, publish
 from tests.support.memory_nodes import Nodes, run, settled
 from tests.support.queues import queue_of
 
 ONE = publish(1, "", "q", b"0000")
 MANY = 2_000
 # of a read, what may be taken beyond the limit before the next look
-ONE_LOOK = LOOK_BYTES // len(ONE) + 1
+ONE_CHECK = PAUSE_CHECK_BYTES // len(ONE) + 1
 
 
 def numbered(first: int, count: int) -> bytes:
@@ -39,7 +40,7 @@ async def start(nodes: Nodes) -> Broker:
 
 async def open_channel(broker: Broker, *methods: bytes) -> Connection:
     """With a channel 1 and the queue q; answers to `methods` are passed over."""
-    connection = Connection(broker, "client:1", True)
+    connection = Connection(broker, "client:1", True, IdleSocket())
     declare = method(1, "Queue.Declare", queue="q")
     said = await say(broker, connection, HANDSHAKE + method(1, "Channel.Open") + b"".join(methods) + declare)
     while "Queue.DeclareOk" not in [each.name for each in said]:  # the password is verified in a thread
@@ -70,8 +71,8 @@ def test_a_publisher_waits_and_a_consumer_does_not(tmp_path: Path, monkeypatch: 
         assert len(decoded(b"".join(consumer.take_output()))) == 10
         nodes.log("a").cut(True)
         await say(broker, publisher, numbered(10, MANY))
-        assert LEAST_EVENTS <= under_way(broker) <= LEAST_EVENTS + ONE_LOOK
-        assert publisher.waiting
+        assert LEAST_EVENTS <= under_way(broker) <= LEAST_EVENTS + ONE_CHECK
+        assert publisher.gate.waiting
         assert publisher.session is not None
         assert publisher.session.link is not None
         assert publisher.session.link.state == "flow"
@@ -83,7 +84,7 @@ def test_a_publisher_waits_and_a_consumer_does_not(tmp_path: Path, monkeypatch: 
         nodes.log("a").cut(False)
         while queue_of(broker, "q").messages_ready < MANY:
             await settled()
-        assert (publisher.waiting, publisher.session.link.state) == (False, "running")
+        assert (publisher.gate.waiting, publisher.session.link.state) == (False, "running")
         got = await say(
             broker,
             consumer,
@@ -128,7 +129,7 @@ def test_publishers_wait_in_turn_and_one_that_goes_is_passed_over(
         nodes.log("a").cut(False)
         await settled()
         assert queue_of(broker, "q").messages_ready == sent + 2, "a client that is gone published"
-        assert not second.waiting
+        assert not second.gate.waiting
 
     run(test, tmp_path, monkeypatch)
 
@@ -137,7 +138,7 @@ def test_who_waits_is_told_that_publishing_is_held_back(tmp_path: Path, monkeypa
     async def test(nodes: Nodes) -> None:
         broker = await start(nodes)
         publisher = await open_channel(broker)
-        broker.on_blocked.append(publisher.blocked_changed)
+        broker.on_blocked.append(partial(alarm_changed, publisher))
         nodes.log("a").cut(True)
         assert await say(broker, publisher, numbered(0, MANY)) == []
         broker.turns.problem("log", "Kafka is away")

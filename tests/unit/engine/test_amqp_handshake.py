@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from rewindmq.engine.amqp.connection_state import State
+from rewindmq.engine.amqp.publish_hold import alarm_changed
 from rewindmq.schemas.amqp import tables
 from tests.support.amqp_double import DoubleBroker
 from tests.support.amqp_wire import (
@@ -71,7 +73,7 @@ def closed(wire: Wire, *frames: bytes) -> tuple[int, str]:
     """What connection.close said after these frames."""
     last = wire.send(*frames)[-1]
     assert last.name == "Connection.Close"
-    assert wire.connection.state == "closing"
+    assert wire.connection.state is State.CLOSING
     return last.reply_code, last.reply_text
 
 
@@ -220,37 +222,34 @@ def test_heartbeats() -> None:
     """A heartbeat goes out when nothing else did; a peer that is silent for two intervals is dead."""
     wire = Wire()
     connection = wire.connection
-    connection.look(wrote=True)  # what came during the handshake
+    connection.check_heartbeat(wrote=True)  # what came during the handshake
     assert wire.read_raw() == b""
-    assert connection.look(wrote=False)
+    assert connection.check_heartbeat(wrote=False)
     assert wire.read_raw() == b"\x08\x00\x00\x00\x00\x00\x00\xce"
     wire.send(raw_frame(8, 0, b""))
-    assert [connection.look(True) for _ in range(6)] == [True] * 5 + [False]
+    assert [connection.check_heartbeat(True) for _ in range(6)] == [True] * 5 + [False]
 
 
 def test_blocked_publishers_are_told_once_and_not_read() -> None:
     async def run() -> None:
         broker = DoubleBroker()
         wire, idle = Wire(broker), Wire(broker)
-        changes: list[bool] = []
-        wire.connection.on_throttle = lambda: changes.append(wire.connection.throttled)
         wire.send(method(1, "Queue.Declare", queue="q"), method(1, "Basic.Publish", routing_key="q"))
         wire.send(b"\x02\x00\x01\x00\x00\x00\x0e\x00\x3c\x00\x00" + b"\x00" * 10 + b"\xce")
         broker.blocked = "low on disk"
         for connection in (wire.connection, idle.connection):
-            connection.blocked_changed()
+            alarm_changed(connection)
         said = wire.send(publish(1, "", "q", b"x"), publish(1, "", "q", b"y"))
         assert [(each.name, each.fields) for each in said] == [("Connection.Blocked", {"reason": "low on disk"})]
-        assert changes == [True]
+        assert (wire.connection.reads_socket(), idle.connection.reads_socket()) == (False, True)
         assert len(broker.queues["q"].ready) == 1  # what came before
         broker.blocked = None
         for connection in (wire.connection, idle.connection):
-            connection.blocked_changed()
+            alarm_changed(connection)
         assert [each.name for each in wire.read()] == ["Connection.Unblocked"]
-        assert changes[:2] == [True, False]
         await asyncio.sleep(0)
         assert len(broker.queues["q"].ready) == 3
-        assert True not in changes[1:]
+        assert wire.connection.reads_socket()
         assert idle.read() == []
 
     asyncio.run(run())
@@ -296,11 +295,11 @@ def test_a_client_that_goes_while_its_password_is_verified() -> None:
     for password in ("guest", "wrong"):
         wire = waiting_login(lambda wire: wire.connection.lost(), password)
         assert wire.read() == []
-        assert (wire.connection.state, wire.connection.session) == ("closed", None)
+        assert (wire.connection.state, wire.connection.session) == (State.CLOSED, None)
 
 
 def test_a_broker_that_stops_while_a_password_is_verified() -> None:
     wire = waiting_login(lambda wire: wire.connection.force_close("shutdown"))
     (close,) = wire.read()
     assert close.reply_code == 320
-    assert (wire.connection.state, wire.connection.session) == ("closing", None)
+    assert (wire.connection.state, wire.connection.session) == (State.CLOSING, None)

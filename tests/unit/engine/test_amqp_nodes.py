@@ -10,8 +10,9 @@ import pytest
 from rewindmq.engine.amqp.connection import Connection
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.http.app import make_app
+from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.sessions import counts
-from tests.support.amqp_wire import HANDSHAKE, HEADER, Said, decoded, method, properties, publish
+from tests.support.amqp_wire import HANDSHAKE, HEADER, IdleSocket, Said, decoded, method, properties, publish
 from tests.support.memory_nodes import Nodes, run, settled
 
 
@@ -29,7 +30,10 @@ def test_direct_replies_go_over_any_node_and_transactions_end_when_they_were_rea
 
     async def test(nodes: Nodes) -> None:
         here, there = await nodes.start("a"), await nodes.start("b")
-        client, server = Connection(here, "client:1", True), Connection(there, "server:1", True)
+        client, server = (
+            Connection(here, "client:1", True, IdleSocket()),
+            Connection(there, "server:1", True, IdleSocket()),
+        )
         await said(here, client, HANDSHAKE + method(1, "Channel.Open"), "Channel.OpenOk")
         await said(there, server, HANDSHAKE + method(1, "Channel.Open"), "Channel.OpenOk")
         asks = method(1, "Basic.Consume", queue="amq.rabbitmq.reply-to", no_ack=True)
@@ -67,7 +71,7 @@ class Client:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.connection = Connection(broker, "client:1", True)
+        self.connection = Connection(broker, "client:1", True, IdleSocket())
 
     async def said(self, frames: bytes) -> list[Said]:
         """What the broker has to say to these, as long as nothing else comes."""
@@ -166,7 +170,7 @@ def test_who_selects_transactions_on_a_shared_log_is_told_that_a_commit_is_not_a
 ) -> None:
     async def test(nodes: Nodes) -> None:
         broker = await nodes.start("a")
-        greeted = Connection(broker, "client:2", True)
+        greeted = Connection(broker, "client:2", True, IdleSocket())
         greeted.receive(HEADER)
         (start,) = decoded(b"".join(greeted.take_output()))
         assert start.server_properties["rewindmq_atomic_commits"] is False
@@ -176,7 +180,7 @@ def test_who_selects_transactions_on_a_shared_log_is_told_that_a_commit_is_not_a
             await client.said(2 * method(2, "Tx.Select"))
         (told,) = caplog.messages
         assert told.startswith("client:1: channel 2 is transactional: when this node dies during a commit")
-        transport = httpx.ASGITransport(app=make_app(broker))
+        transport = httpx.ASGITransport(app=make_app(broker, WorkerPool()))
         async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
             shown = (await api.get("/channels")).json()
         assert [(each["transactional"], each["atomic_commits"]) for each in shown] == [

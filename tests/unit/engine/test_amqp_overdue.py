@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from rewindmq.engine.amqp.consumer_timeout import Looks
-from rewindmq.engine.amqp.settlement import Holder, Settlement
+from rewindmq.engine.amqp.consumer_timeout import DeliveryAges
+from rewindmq.engine.amqp.settlement import DeliveryHolder, Settlement
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import Actor, Argument, Policy, Published, QueueDeclared
@@ -13,7 +13,7 @@ from tests.support.amqp_double import DoubleBroker
 from tests.support.amqp_wire import Said, Wire, method, publish
 
 HOUR_MS = 3_600_000
-NOTHING: tuple[None, dict[Holder, list[int]]] = (None, {})
+NOTHING: tuple[None, dict[DeliveryHolder, list[int]]] = (None, {})
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def names(said: list[Said]) -> list[str]:
 
 def test_deliveries_must_be_acked_within_half_an_hour(wire: Wire) -> None:
     wire.send(*(publish(1, "", "q", b"m") for _ in range(3)), method(1, "Basic.Consume", queue="q"))
-    look = wire.connection.look_for_overdue
+    look = wire.connection.check_timeouts
     for minute in range(31):
         look(minute * 60.0)
         if minute == 20:  # the first is acked in time, a fourth is delivered
@@ -48,18 +48,18 @@ def test_deliveries_must_be_acked_within_half_an_hour(wire: Wire) -> None:
 def test_deliveries_that_are_acked_are_not_overdue(wire: Wire) -> None:
     wire.send(publish(1, "", "q", b"m"), method(1, "Basic.Consume", queue="q"))
     for minute in range(100):
-        wire.connection.look_for_overdue(minute * 60.0)
+        wire.connection.check_timeouts(minute * 60.0)
         if minute % 25 == 0:
             wire.send(publish(1, "", "q", b"m"), method(1, "Basic.Ack", delivery_tag=0, multiple=True))
     assert wire.read() == []
     for minute in range(100, 120):
-        wire.connection.look_for_overdue(minute * 60.0)
+        wire.connection.check_timeouts(minute * 60.0)
     assert names(wire.read()) == ["Channel.Close"]
 
 
 async def rest(wire: Wire) -> None:
     """Until its connection does not wait any more."""
-    while wire.connection.waiting:
+    while wire.connection.gate.waiting:
         await asyncio.sleep(0)
 
 
@@ -72,13 +72,13 @@ def test_who_gives_way_is_looked_at_when_he_has_his_turn() -> None:
             wire.ask(1, "Queue.Declare", queue=f"q{number}")
             wire.ask(1, "Queue.Bind", queue=f"q{number}", exchange="amq.topic", routing_key="k")
         wire.send(publish(1, "", "q0", b"m"), method(1, "Basic.Consume", queue="q0"))
-        wire.connection.look_for_overdue(loop.time() - 3_600)
+        wire.connection.check_timeouts(loop.time() - 3_600)
         wire.push(*(publish(2, "amq.topic", "k", b"m") for _ in range(200)))
-        assert wire.connection.waiting
-        wire.connection.look_for_overdue(loop.time())
+        assert wire.connection.gate.waiting
+        wire.connection.check_timeouts(loop.time())
         assert wire.read() == []
         await asyncio.sleep(0)
-        assert wire.connection.waiting, "he has given way again already"
+        assert wire.connection.gate.waiting, "he has given way again already"
         (said,) = (each for each in wire.read() if each.name != "Basic.Deliver")
         assert (said.name, said.channel, said.reply_code) == ("Channel.Close", 1, 406)
         await rest(wire)
@@ -99,13 +99,13 @@ def test_who_waits_for_an_answer_is_looked_at_when_it_is_there() -> None:
         wire.send(publish(1, "", "q", b"m"), method(1, "Basic.Consume", queue="q"), method(1, "Tx.Select"))
         broker.land()
         wire.read()
-        wire.connection.look_for_overdue(loop.time() - 3_600)
+        wire.connection.check_timeouts(loop.time() - 3_600)
         assert wire.send(publish(1, "", "other", b"m"), method(1, "Tx.Commit")) == []
-        wire.connection.look_for_overdue(loop.time())
+        wire.connection.check_timeouts(loop.time())
         await asyncio.sleep(0)
         assert wire.read() == []
         broker.land()
-        while wire.connection.waiting:
+        while wire.connection.gate.waiting:
             await asyncio.sleep(0)
         assert names(wire.read()) == ["Tx.CommitOk", "Channel.Close"]
 
@@ -117,20 +117,20 @@ def test_who_waits_for_an_answer_is_looked_at_when_it_is_there() -> None:
 
 def holder(
     type: str, argument: int | None = None, policy: int | None = None, semantics: str = "rabbitmq-3.13"
-) -> Holder:
+) -> DeliveryHolder:
     arguments = () if argument is None else (Argument("x-consumer-timeout", "signedint", argument),)
     given = None if policy is None else Policy("p", f'{{"consumer-timeout":{policy}}}', 1)
     machine = Machine("queues-0")
     machine.machine_version = 2
     event = QueueDeclared("/", "q", type, True, False, False, 0, arguments, semantics, given, None)
     machine.apply(0, 1, Actor("guest", 1), event, [])
-    holding = Holder()
+    holding = DeliveryHolder()
     holding.queue = machine.queue("/", "q")
     assert holding.queue is not None
     return holding
 
 
-def deliver(settlement: Settlement, holding: Holder) -> int:
+def deliver(settlement: Settlement, holding: DeliveryHolder) -> int:
     settlement.last_tag += 1
     settlement.unacked[settlement.last_tag] = (holding, 1)
     return settlement.last_tag
@@ -152,47 +152,47 @@ def test_the_smaller_of_argument_and_policy_else_the_nodes(
     type: str, argument: int | None, policy: int | None, expected: int
 ) -> None:
     settlement = Settlement(Actor("guest", 1))
-    looks = Looks(settlement)
+    ages = DeliveryAges(settlement)
     deliver(settlement, holder(type, argument, policy))
-    assert looks.look(100, HOUR_MS) == NOTHING
-    assert looks.look(99.9 + expected / 1000, HOUR_MS) == NOTHING
-    assert looks.look(100 + expected / 1000, HOUR_MS) == (expected, {})
+    assert ages.overdue(100, HOUR_MS) == NOTHING
+    assert ages.overdue(99.9 + expected / 1000, HOUR_MS) == NOTHING
+    assert ages.overdue(100 + expected / 1000, HOUR_MS) == (expected, {})
 
 
 def test_only_the_oldest_delivery_is_looked_at() -> None:
     settlement = Settlement(Actor("guest", 1))
-    looks = Looks(settlement)
+    ages = DeliveryAges(settlement)
     patient = deliver(settlement, holder("classic", HOUR_MS))
     deliver(settlement, holder("classic", 1_000))
-    assert looks.look(0, HOUR_MS) == NOTHING
-    assert looks.look(60, HOUR_MS) == NOTHING
+    assert ages.overdue(0, HOUR_MS) == NOTHING
+    assert ages.overdue(60, HOUR_MS) == NOTHING
     del settlement.unacked[patient]
-    assert looks.look(61, HOUR_MS) == (1_000, {})
+    assert ages.overdue(61, HOUR_MS) == (1_000, {})
 
 
-def test_a_delivery_is_as_old_as_the_first_look_after_it() -> None:
+def test_a_delivery_is_as_old_as_the_first_check_after_it() -> None:
     settlement, holding = Settlement(Actor("guest", 1)), holder("classic", 60_000)
-    looks = Looks(settlement)
+    ages = DeliveryAges(settlement)
     first = deliver(settlement, holding)
-    looks.look(0, HOUR_MS)
+    ages.overdue(0, HOUR_MS)
     deliver(settlement, holding)
-    looks.look(30, HOUR_MS)
+    ages.overdue(30, HOUR_MS)
     del settlement.unacked[first]
-    assert looks.look(60, HOUR_MS) == NOTHING
-    assert looks.look(90, HOUR_MS) == (60_000, {})
+    assert ages.overdue(60, HOUR_MS) == NOTHING
+    assert ages.overdue(90, HOUR_MS) == (60_000, {})
 
 
-def test_looks_are_forgotten_with_what_was_delivered_by_then() -> None:
+def test_samples_are_forgotten_with_the_deliveries_that_they_cover() -> None:
     settlement, holding = Settlement(Actor("guest", 1)), holder("classic")
-    looks = Looks(settlement)
+    ages = DeliveryAges(settlement)
     for now in range(1_000):
         tag = deliver(settlement, holding)
-        looks.look(now, HOUR_MS)
+        ages.overdue(now, HOUR_MS)
         del settlement.unacked[tag]
-    assert len(looks.marks) <= 2
+    assert len(ages.samples) <= 2
     for now in range(1_000, 2_000):  # and where nothing happens, none are made
-        looks.look(now, HOUR_MS)
-    assert len(looks.marks) <= 2
+        ages.overdue(now, HOUR_MS)
+    assert len(ages.samples) <= 2
 
 
 # -- profile rabbitmq-4.3 ---------------------------------------------------------------------------------------------
@@ -200,38 +200,38 @@ def test_looks_are_forgotten_with_what_was_delivered_by_then() -> None:
 
 def test_4_3_each_overdue_delivery_of_a_quorum_queue_is_given_back() -> None:
     settlement = Settlement(Actor("guest", 1))
-    looks = Looks(settlement)
+    ages = DeliveryAges(settlement)
     patient, hasty = holder("quorum", HOUR_MS, semantics="rabbitmq-4.3"), holder("quorum", 1_000, None, "rabbitmq-4.3")
     tags = [deliver(settlement, each) for each in (patient, hasty, patient, hasty)]
-    assert looks.look(0, HOUR_MS) == NOTHING
+    assert ages.overdue(0, HOUR_MS) == NOTHING
     deliver(settlement, hasty)
-    assert looks.look(1, HOUR_MS) == (None, {hasty: [tags[1], tags[3]]})
+    assert ages.overdue(1, HOUR_MS) == (None, {hasty: [tags[1], tags[3]]})
 
 
 def test_4_3_other_queues_have_no_timeout() -> None:
     settlement = Settlement(Actor("guest", 1))
-    looks = Looks(settlement)
+    ages = DeliveryAges(settlement)
     for type in ("classic", "stream"):
         deliver(settlement, holder(type, 1_000, semantics="rabbitmq-4.3"))
-    looks.look(0, 1_000)
-    assert looks.look(3_600, 1_000) == NOTHING
+    ages.overdue(0, 1_000)
+    assert ages.overdue(3_600, 1_000) == NOTHING
 
 
 def test_both_profiles_on_one_channel() -> None:
     settlement = Settlement(Actor("guest", 1))
-    looks = Looks(settlement)
+    ages = DeliveryAges(settlement)
     later, first = holder("quorum", 1_000, semantics="rabbitmq-4.3"), holder("quorum", 1_000)
     tag = deliver(settlement, later)
     deliver(settlement, first)
-    looks.look(0, HOUR_MS)
-    assert looks.look(2, HOUR_MS) == (None, {later: [tag]})
+    ages.overdue(0, HOUR_MS)
+    assert ages.overdue(2, HOUR_MS) == (None, {later: [tag]})
     del settlement.unacked[tag]
-    assert looks.look(3, HOUR_MS) == (1_000, {})
+    assert ages.overdue(3, HOUR_MS) == (1_000, {})
 
 
 def test_4_3_what_was_given_back_may_be_settled_too_late() -> None:
     settlement = Settlement(Actor("guest", 1))
-    settlement.given_back.update((1, 2))
+    settlement.returned.update((1, 2))
     settlement.settle(1, False, None)
     settlement.settle(2, True, ("nack", True))
     with pytest.raises(PreconditionFailed, match="unknown delivery tag 1"):

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import pytest
 
 from rewindmq.engine.amqp.connection import Connection
+from rewindmq.engine.amqp.connection_state import State
 from rewindmq.engine.broker.broker import Config
 from rewindmq.engine.process import open_broker
-from tests.support.amqp_wire import HANDSHAKE, Said, decoded, method, properties, publish
+from tests.support.amqp_wire import HANDSHAKE, IdleSocket, Said, decoded, method, properties, publish
 
 PERSISTENT, TRANSIENT = properties(delivery_mode=2), properties(delivery_mode=1)
 QUEUES: dict[str, dict[str, Any]] = {
@@ -34,7 +35,7 @@ class Disk:
         self.loop = asyncio.new_event_loop()
         self.broker = self.inside(lambda: open_broker(Config(data=data, partitions=2)))
         self.commit = self.broker.turns.kick
-        self.connection = Connection(self.broker, "client:1", True)
+        self.connection = Connection(self.broker, "client:1", True, IdleSocket())
         self.say(HANDSHAKE)
         self.until("Connection.OpenOk")
         self.say(method(1, "Channel.Open") + method(2, "Channel.Open") + method(1, "Confirm.Select"))
@@ -143,11 +144,11 @@ def test_confirms_that_need_not_wait_overtake_those_that_do_and_each_is_told_onc
 
 def test_a_confirm_comes_before_the_reply_that_the_message_caused(disk: Disk) -> None:
     """A client that waits for its confirm before it looks at its replies loses them otherwise."""
-    server = Connection(disk.broker, "server:1", True)
+    server = Connection(disk.broker, "server:1", True, IdleSocket())
 
     async def log_in() -> None:
         server.receive(HANDSHAKE + method(1, "Channel.Open"))
-        while server.state != "running":
+        while server.state is not State.RUNNING:
             await asyncio.sleep(0.001)
         server.receive(method(1, "Basic.Consume", queue="durable", no_ack=True))
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands
 
+from rewindmq.engine.amqp.channel import FANNED_OUT
 from rewindmq.engine.amqp.consumer import with_counts
-from rewindmq.engine.amqp.frames import FANNED_OUT
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.properties import parse
 from rewindmq.schemas.events import Published
@@ -386,6 +386,6 @@ def test_a_read_of_messages_for_many_queues_is_taken_a_turn_at_a_time(exchange: 
         assert max(after - before for before, after in pairwise(taken)) <= FANNED_OUT // 100
         assert [event.body for event in published(wire)] == [*bodies, b"later"]
         assert [said.name for said in wire.read()] == ["Queue.DeclareOk"]
-        assert not wire.connection.waiting
+        assert not wire.connection.gate.waiting
 
     asyncio.run(run())

@@ -1,4 +1,4 @@
-"""Sockets and clock: what the server does around the sans-IO connection, over real sockets and a broker double."""
+"""Sockets and clock: the server around a connection, over real sockets and a broker double."""
 
 import asyncio
 import contextlib
@@ -9,6 +9,7 @@ import pytest
 import uvloop
 
 import rewindmq.engine.amqp.server
+from rewindmq.engine.amqp.connection_state import State
 from rewindmq.engine.amqp.frames import HEARTBEAT_FRAME
 from rewindmq.engine.amqp.server import AmqpServer
 from rewindmq.engine.runtime.admission import Door
@@ -98,7 +99,7 @@ def test_publish_and_consume_over_a_socket() -> None:
                 said = await socket.next()
                 tags[said.name].append(said.delivery_tag)
             assert tags["Basic.Deliver"] == list(range(1, 1001))
-            assert [c.state for c in server.connections()] == ["running"]
+            assert [c.state for c in server.connections()] == [State.RUNNING]
         await eventually(lambda: server.connections() == [])
         assert broker.calls[-1][0] == "close_session"
 
@@ -217,11 +218,11 @@ def test_a_heartbeat_is_sent_at_every_look_while_nothing_else_is() -> None:
             (protocol,) = server.protocols
             protocol.wrote = False
             for _ in range(2):
-                protocol.look()
+                protocol.check_heartbeat()
                 assert await idle.reader.readexactly(8) == HEARTBEAT_FRAME
             protocol.wrote = True
-            protocol.look()
-            protocol.look()
+            protocol.check_heartbeat()
+            protocol.check_heartbeat()
             assert await idle.reader.readexactly(8) == HEARTBEAT_FRAME
 
     run(scenario)
@@ -267,9 +268,9 @@ def test_a_client_that_does_not_read_bounds_what_is_in_flight() -> None:
 
 
 def test_publishers_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above UNSETTLED_HIGH bytes that are not durable, who sends is not read from until a group commit lands."""
-    monkeypatch.setattr(rewindmq.engine.amqp.server, "UNSETTLED_MARK", 50_000)
-    monkeypatch.setattr(rewindmq.engine.amqp.server, "UNSETTLED_HIGH", 200_000)
+    """Above UNDURABLE_HIGH bytes that are not durable, who sends is not read from until a group commit lands."""
+    monkeypatch.setattr(rewindmq.engine.amqp.server, "UNDURABLE_STEP", 50_000)
+    monkeypatch.setattr(rewindmq.engine.amqp.server, "UNDURABLE_HIGH", 200_000)
     broker = DoubleBroker(prompt=False)
 
     async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:

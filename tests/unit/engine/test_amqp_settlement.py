@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewindmq.engine.amqp.settlement import Holder, Settlement, ranges
+from rewindmq.engine.amqp.settlement import DeliveryHolder, Settlement, ranges
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.schemas.events import Acked, Actor, Nacked
 
@@ -37,7 +37,7 @@ steps = st.one_of(
 def test_settlement_against_a_naive_list(steps: list[Any]) -> None:
     queues = [SimpleNamespace(vhost="/", name=name) for name in "ab"]
     log = Log(queues)
-    holders = [Holder() for _ in range(3)]
+    holders = [DeliveryHolder() for _ in range(3)]
     for number, holder in enumerate(holders):
         holder.attached(log, queues[number % 2], number + 1)  # type: ignore[arg-type]  # doubles of a partition and a queue
     settlement = Settlement(Actor("guest", 1))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from rewindmq.engine.amqp.publishing import Publishing, message, route_by_content
+from rewindmq.engine.amqp.basic_publish import BasicPublish, message, route_by_content
 from rewindmq.engine.errors import AccessRefused, PreconditionFailed
 from rewindmq.engine.routing.delayed_exchanges import deletion, due
 from rewindmq.engine.routing.matches import Content, readable
@@ -51,7 +51,7 @@ def send(
         table["x-delay"] = delay
     raw = commands.Basic.Properties(delivery_mode=2, headers=table, **properties).marshal()
     parsed = parse(raw)
-    publishing = Publishing(exchange, key, mandatory=True)
+    publishing = BasicPublish(exchange, key, mandatory=True)
     publishing.needs_content = h.broker.needs_content("/", exchange)
     destinations = route_by_content(publishing, parsed, h.broker, session)
     for destination in destinations:

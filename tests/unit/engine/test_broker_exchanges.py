@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from rewindmq.engine.amqp.publishing import Publishing, message, route_by_content
+from rewindmq.engine.amqp.basic_publish import BasicPublish, message, route_by_content
 from rewindmq.engine.errors import AccessRefused, PreconditionFailed
 from rewindmq.engine.routing.matches import jump
 from rewindmq.schemas.amqp.properties import parse
@@ -19,7 +19,7 @@ def send(h: Harness, exchange: str, key: str, body: bytes = b"m", **properties: 
     session = h.session()
     raw = commands.Basic.Properties(delivery_mode=2, **properties).marshal()
     parsed = parse(raw)
-    publishing = Publishing(exchange, key, mandatory=False)
+    publishing = BasicPublish(exchange, key, mandatory=False)
     publishing.needs_content = h.broker.needs_content("/", exchange)
     destinations = route_by_content(publishing, parsed, h.broker, session)
     for destination in destinations:
@@ -333,7 +333,7 @@ def test_an_empty_topic_permission_allows_the_empty_key_only(h: Harness, ann: An
 
 
 def test_a_change_of_topic_permissions_is_seen_by_channels(h: Harness, ann: Any) -> None:
-    publishing = Publishing("amq.topic", "k", mandatory=False)
+    publishing = BasicPublish("amq.topic", "k", mandatory=False)
     publishing.resolve(h.broker, ann)
     assert publishing.version == h.broker.routing_version
     allow(h, "^other", ".*")

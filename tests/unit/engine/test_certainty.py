@@ -12,13 +12,25 @@ import httpx
 import pytest
 
 from rewindmq.engine.amqp.connection import Connection
+from rewindmq.engine.amqp.connection_state import State
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import NotFound
 from rewindmq.engine.http.app import make_app
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.simulated.shared import MemorySharedLog
+from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.certainty import Certainty
-from tests.support.amqp_wire import HEADER, Said, connection_open, method, properties, publish, start_ok, tune_ok
+from tests.support.amqp_wire import (
+    HEADER,
+    IdleSocket,
+    Said,
+    connection_open,
+    method,
+    properties,
+    publish,
+    start_ok,
+    tune_ok,
+)
 from tests.support.memory_nodes import Nodes, run, settled
 from tests.support.queues import queue_of
 from tests.unit.engine.test_amqp_nodes import Client, opened
@@ -137,14 +149,14 @@ def test_a_user_whom_another_node_has_just_made_may_log_in(
         await here.create_vhost("guest", "new", "")
         await here.set_user("guest", "ann", "right", ())
         await here.set_permissions("guest", "new", "ann", ".*", ".*", ".*")
-        connection = Connection(there, "client:1", True)
+        connection = Connection(there, "client:1", True, IdleSocket())
         connection.receive(HEADER + start_ok("ann", password) + tune_ok() + connection_open(vhost))
         for _ in range(3):
             await settled()
-        assert connection.state == "starting"
+        assert connection.state is State.STARTING
         late(nodes, False)
         async with asyncio.timeout(10):
-            while connection.state != state:
+            while connection.state.value != state:
                 await asyncio.sleep(0.01)
         connection.lost()
 
@@ -185,7 +197,7 @@ def test_over_http_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: s
         await here.set_user("guest", "ann", "right", ("administrator",))
         await here.set_permissions("guest", "new", "ann", ".*", ".*", ".*")
         auth = ("ann", "right") if "new" in asked else ("guest", "guest")
-        transport = httpx.ASGITransport(app=make_app(there))
+        transport = httpx.ASGITransport(app=make_app(there, WorkerPool()))
         async with httpx.AsyncClient(transport=transport, base_url="http://b/api", auth=auth) as api:
             asking = asyncio.ensure_future(api.request(verb, path, json=content))
             await settled()

@@ -18,7 +18,7 @@ def test_sizes_are_those_of_all_messages_whenever_one_looks(sizes: list[int], da
         if data.draw(st.booleans()):
             list(tally.named())
     counters = all_counters()
-    tally.settle(counters)
+    tally.merge_into(counters)
     assert (counters["global_messages_received_total"], counters[SIZES_SUM]) == (len(sizes), sum(sizes))
     bounds = (-1, *SIZE_BOUNDS, 1 << 62)
     for below, upto, name in zip(bounds[:-1], bounds[1:], SIZES, strict=True):

@@ -19,7 +19,7 @@ from rewindmq.engine.log.embedded.log import WAITING_BYTES, EmbeddedLog
 from rewindmq.engine.log.embedded.reserve import MARGIN_BYTES, RESERVE_BYTES
 from rewindmq.engine.log.embedded.writer import PartitionWriter
 from rewindmq.engine.process import open_broker
-from tests.support.amqp_wire import HANDSHAKE, Said, decoded, method, publish
+from tests.support.amqp_wire import HANDSHAKE, IdleSocket, Said, decoded, method, publish
 from tests.support.queues import queue_of
 
 BODY = bytes(20_000)
@@ -28,7 +28,7 @@ BEYOND = 2 * len(BODY)  # what one read may add after the last look
 
 
 async def opened(broker: Broker, *methods: bytes) -> Connection:
-    connection = Connection(broker, "client:1", True)
+    connection = Connection(broker, "client:1", True, IdleSocket())
     frames = HANDSHAKE + method(1, "Channel.Open") + b"".join(methods) + method(1, "Queue.Declare", queue="q")
     said = await say(broker, connection, frames)
     while "Queue.DeclareOk" not in [each.name for each in said]:

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from rewindmq.engine.amqp.channel import Channel, ConnectionState
+from rewindmq.engine.amqp.channel import Channel, SharedState
 from rewindmq.engine.amqp.channel_methods import basic_consume
-from rewindmq.engine.amqp.consumer_timeout import look_after
+from rewindmq.engine.amqp.consumer_timeout import time_out_deliveries
 from rewindmq.engine.amqp.methods import Method
 from rewindmq.engine.amqp.output import ChannelOutput, Output
 from rewindmq.engine.broker.broker import Config
@@ -22,11 +22,13 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.shared_contract import RecordTooLarge
 from rewindmq.engine.log.simulated.shared import MemorySharedPartition
 from rewindmq.engine.process import open_broker
+from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.events import BROKER, MachineUpgraded, Nacked, NodeLost, QueueDeleted, VhostDeleted
 from rewindmq.schemas.single_object import FramedEncoder
+from tests.support.amqp_wire import IdleSocket
 from tests.support.broker_harness import Client, args
 from tests.support.memory_nodes import Nodes, declare, publish, run, session, settled
 from tests.support.queues import queue_of
@@ -355,7 +357,8 @@ def test_an_overdue_delivery_goes_to_a_consumer_at_another_node(
         who, other, client = session(first), session(second), Client()
         later = args(**{"x-queue-type": "quorum", "x-semantics": "rabbitmq-4.3"})
         await first.declare_queue(who, "q", False, True, False, False, later)
-        channel = Channel(ConnectionState(first, who, True), ChannelOutput(Output(), 1, 4_096))
+        socket = IdleSocket()
+        channel = Channel(SharedState(first, who, True, socket.wake), ChannelOutput(Output(socket.wake), 1, 4_096))
         fields: dict[str, int | bool | str | bytes] = {
             "consumer_tag": "slow",
             "queue": "q",
@@ -369,9 +372,9 @@ def test_an_overdue_delivery_goes_to_a_consumer_at_another_node(
         await settled()
         assert list(channel.settlement.unacked) == [1]
         await second.consume(other, 1, client, "q", "tag", False, False, 1, 0, (), lambda *_: None)
-        await look_after(channel, 0.0)
-        assert not channel.settlement.given_back
-        await look_after(channel, 1_800.0)
+        await time_out_deliveries(channel, 0.0)
+        assert not channel.settlement.returned
+        await time_out_deliveries(channel, 1_800.0)
         await settled()
         assert (client.bodies, channel.settlement.unacked, channel.consumers) == ([b"1"], {}, {})
         assert queue_of(first, "q").consumer_count() == 1
@@ -509,7 +512,7 @@ def test_http_does_not_wait_for_ever_and_what_it_asked_for_is_done_later(
 ) -> None:
     async def test(nodes: Nodes) -> None:
         broker = await nodes.start("a")
-        transport = httpx.ASGITransport(app=make_app(broker))
+        transport = httpx.ASGITransport(app=make_app(broker, WorkerPool()))
         async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
             assert (await api.put("/queues/%2F/q", json={})).status_code == 201
             monkeypatch.setattr("rewindmq.engine.http.call.DURABLE_SECONDS", 0.05)

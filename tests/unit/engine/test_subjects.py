@@ -33,7 +33,7 @@ def headers_of(message: Published) -> dict[str, object]:
 
 
 def published(subjects: Subjects, subject: str, body: bytes) -> Published:
-    sealed, encryption = asyncio.run(subjects.seal(subject, body))
+    sealed, encryption = asyncio.run(subjects.make_key_and_encrypt(subject, body))
     return Published(ROUTE, properties(encode({"who": subject})), None, None, True, None, encryption, sealed, len(body))
 
 
@@ -113,15 +113,15 @@ def test_an_id_never_comes_twice_and_a_lost_directory_may_be_put_back(keys: KeyS
     assert before.encryption is not None
     assert after.encryption is not None
     assert before.encryption.key_id != after.encryption.key_id
-    assert headers_of(restarted.opened(before))["x-unreadable"] == "the key is not here"
+    assert headers_of(restarted.decrypt(before))["x-unreadable"] == "the key is not here"
     shutil.copytree(tmp_path / "backup", keys.directory, dirs_exist_ok=True)
     restarted = Subjects("who", keys, {})
-    assert [restarted.opened(each).body for each in (before, after)] == [b"before", b"after"]
+    assert [restarted.decrypt(each).body for each in (before, after)] == [b"before", b"after"]
     assert encryption_of(published(restarted, "ada", b"")).key_id == before.encryption.key_id
     found = sorted((before.encryption.key_id, after.encryption.key_id))
     assert keys.known("ada") == found
     assert asyncio.run(restarted.erase("ada")) == tuple(found)
-    assert [headers_of(restarted.opened(each)).get("x-erased") for each in (before, after)] == [True, True]
+    assert [headers_of(restarted.decrypt(each)).get("x-erased") for each in (before, after)] == [True, True]
 
 
 def test_a_key_that_was_lost_when_its_subject_was_erased_is_of_no_use_when_it_comes_back(
@@ -140,11 +140,11 @@ def test_a_key_that_was_lost_when_its_subject_was_erased_is_of_no_use_when_it_co
     shutil.rmtree(keys.directory)
     (tmp_path / "backup").rename(keys.directory)
     restarted = Subjects("who", KeyStore(keys.directory, erased), erased)
-    assert headers_of(restarted.opened(before))["x-erased"] is True
+    assert headers_of(restarted.decrypt(before))["x-erased"] is True
     assert encryption_of(published(restarted, "ada", b"she is back")).key_id[:43] == lost[:41] + "2-"
     assert keys.is_there(lost)
     restarted.destroy_what_came_back()
-    assert (keys.is_there(lost), keys.is_marked(lost)) == (False, True)
+    assert (keys.is_there(lost), keys.has_tombstone(lost)) == (False, True)
 
 
 def test_keys_of_older_versions_go_on_working(keys: KeyStore) -> None:
@@ -219,19 +219,19 @@ def test_a_body_comes_back_as_it_was(subjects: Subjects) -> None:
         message = published(subjects, "ada", body)
         assert (encryption_of(message).plain_size, len(message.body)) == (len(body), len(body) + 16)
         assert len(body) < 8 or body not in message.body  # few bytes may well be in there
-        plain = subjects.opened(message)
+        plain = subjects.decrypt(message)
         assert plain == replace(message, encryption=None, body=body, body_size=len(body))
         assert plain.properties is message.properties
-    assert subjects.opened(plain) is plain
+    assert subjects.decrypt(plain) is plain
 
 
 def test_no_nonce_comes_twice_also_not_when_the_count_is_used_up(subjects: Subjects) -> None:
     for subject in ("ada", "bob"):
         subjects.keys.current(subject)
-    nonces = [subjects.sealed("ada", b"")[1].nonce for _ in range(1_000)]
+    nonces = [subjects.encrypt("ada", b"")[1].nonce for _ in range(1_000)]
     assert len({nonce[:8] for nonce in nonces}) == 1
     subjects._counts = iter((2**32 - 1,))
-    nonces += [subjects.sealed("bob", b"")[1].nonce for _ in range(3)]
+    nonces += [subjects.encrypt("bob", b"")[1].nonce for _ in range(3)]
     assert len(set(nonces)) == 1_003
     assert {len(nonce) for nonce in nonces} == {12}
     assert len({nonce[:8] for nonce in nonces}) == 2
@@ -239,16 +239,16 @@ def test_no_nonce_comes_twice_also_not_when_the_count_is_used_up(subjects: Subje
 
 def test_an_erased_message_is_empty_and_says_so(subjects: Subjects, caplog: pytest.LogCaptureFixture) -> None:
     message, other = published(subjects, "ada", b"secret"), published(subjects, "bob", b"plain")
-    assert subjects.opened(message).body == b"secret"  # the key is at hand now
+    assert subjects.decrypt(message).body == b"secret"  # the key is at hand now
     (key_id,) = asyncio.run(subjects.erase("ada"))
-    erased = subjects.opened(message)
+    erased = subjects.decrypt(message)
     assert (erased.body, erased.body_size, erased.encryption) == (b"", 0, None)
     assert headers_of(erased) == {"who": "ada", "x-erased": True}
-    assert subjects.opened(other).body == b"plain"
+    assert subjects.decrypt(other).body == b"plain"
     again = published(subjects, "ada", b"she is back")
     assert again.encryption is not None
     assert again.encryption.key_id != key_id
-    assert subjects.opened(again).body == b"she is back"
+    assert subjects.decrypt(again).body == b"she is back"
     assert asyncio.run(subjects.erase("nobody")) == ()
     assert not caplog.records
 
@@ -267,7 +267,7 @@ def test_bytes_that_were_changed_are_not_delivered(subjects: Subjects, caplog: p
         replace(message, encryption=replace(message.encryption, subject="bob")),
         replace(message, encryption=replace(message.encryption, key_id=other.encryption.key_id)),
     ):
-        got = subjects.opened(wrong)
+        got = subjects.decrypt(wrong)
         assert (got.body, headers_of(got)["x-unreadable"]) == (b"", "these are not the bytes that were encrypted")
         assert "x-erased" not in headers_of(got)
     assert len(caplog.records) == 2  # once for each key
@@ -277,9 +277,9 @@ def test_a_key_that_is_not_here_is_no_erasure(subjects: Subjects, tmp_path: Path
     message = published(subjects, "ada", b"secret")
     assert message.encryption is not None
     elsewhere = Subjects("", KeyStore(tmp_path / "elsewhere"), {})
-    assert headers_of(elsewhere.opened(message)) == {"who": "ada", "x-unreadable": "the key is not here"}
+    assert headers_of(elsewhere.decrypt(message)) == {"who": "ada", "x-unreadable": "the key is not here"}
     (subjects.keys.directory / message.encryption.key_id).write_bytes(b"short")
-    assert headers_of(subjects.opened(message))["x-unreadable"] == "the key can't be read: " + (
+    assert headers_of(subjects.decrypt(message))["x-unreadable"] == "the key can't be read: " + (
         f"{subjects.keys.directory / message.encryption.key_id}: is no key, it has 5 bytes instead of 32"
     )
 
@@ -295,12 +295,12 @@ def test_the_event_takes_the_key_from_memory_and_destroys_what_is_still_there(tm
     (south.directory / key_id).write_bytes(key)  # each node has a directory of its own, by mistake
     erased: dict[str, int] = {}
     here = Subjects("who", KeyStore(south.directory, erased), erased)
-    assert here.opened(message).body == b"secret"
+    assert here.decrypt(message).body == b"secret"
     erased[key_id] = 3
     here.erased([key_id])
-    assert headers_of(here.opened(message))["x-erased"] is True
+    assert headers_of(here.decrypt(message))["x-erased"] is True
     assert not south.is_there(key_id)
-    assert south.is_marked(key_id)
+    assert south.has_tombstone(key_id)
     assert encryption_of(published(here, "ada", b"")).key_id != key_id
 
 
@@ -325,14 +325,14 @@ def test_b15_a_key_that_another_node_destroyed_is_let_go_of_though_the_history_n
     must not be lost with it."""
     north, south = (Subjects("who", KeyStore(tmp_path / "keys"), {}) for _ in range(2))
     before = published(south, "ada", b"secret")
-    assert south.opened(before).body == b"secret"
+    assert south.decrypt(before).body == b"secret"
     asyncio.run(north.erase("ada"))
     after = published(south, "ada", b"she is back")
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + LOOK_AGAIN_SECONDS)
     restarted = Subjects("who", KeyStore(tmp_path / "keys"), {})
-    assert restarted.opened(after).body == b"she is back"
-    assert headers_of(south.opened(before))["x-erased"] is True
+    assert restarted.decrypt(after).body == b"she is back"
+    assert headers_of(south.decrypt(before))["x-erased"] is True
 
 
 @pytest.mark.parametrize(
@@ -348,17 +348,13 @@ def test_b15_a_key_that_another_node_destroyed_is_let_go_of_though_the_history_n
 )
 def test_a_header_that_names_nobody_is_refused(subjects: Subjects, headers: dict[str, object], wrong: str) -> None:
     with pytest.raises(PreconditionFailed, match=f"header 'who' names the subject, .*, not ({wrong})"):
-        subjects.look_at(parse(properties(encode(headers))))
+        subjects.subject_of(parse(properties(encode(headers))))
 
 
 def test_only_the_header_makes_a_subject(subjects: Subjects) -> None:
     for raw in (b"\x00\x00", properties(b""), properties(encode({"whom": "ada"}))):
-        parsed = parse(raw)
-        subjects.look_at(parsed)
-        assert (parsed.subject, parsed.by_hand) == (None, False)
-    parsed = parse(properties(encode({"x": 1, "who": "Ada Lovelace ✓"})))
-    subjects.look_at(parsed)
-    assert (parsed.subject, parsed.by_hand) == ("Ada Lovelace ✓", True)
+        assert subjects.subject_of(parse(raw)) is None
+    assert subjects.subject_of(parse(properties(encode({"x": 1, "who": "Ada Lovelace ✓"})))) == "Ada Lovelace ✓"
 
 
 def test_without_a_key_nothing_is_published(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.errors import ConnectionForced
 from rewindmq.engine.http.app import make_app
-from rewindmq.engine.rewind.restore import Plan, Wanted, restore
+from rewindmq.engine.rewind.restore import Plan, RestoredMessage, restore
+from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.schemas.events import (
     BROKER,
     Actor,
@@ -45,7 +46,7 @@ def test_http_takes_many_messages_in_as_many_round_trips_as_one(
             return await waiting(self, actor, event, *folded)
 
         monkeypatch.setattr(ReadBackPartition, "ask", counted)
-        transport = httpx.ASGITransport(app=make_app(broker))
+        transport = httpx.ASGITransport(app=make_app(broker, WorkerPool()))
         async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
 
             async def get(count: int, ackmode: str) -> tuple[int, list[dict[str, Any]]]:
@@ -89,7 +90,7 @@ def test_http_takes_many_messages_in_as_many_round_trips_as_one(
 def test_http_takes_what_is_left_when_somebody_is_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(nodes: Nodes) -> None:
         here, there = await nodes.start("a"), await nodes.start("b")
-        transport = httpx.ASGITransport(app=make_app(here))
+        transport = httpx.ASGITransport(app=make_app(here, WorkerPool()))
         async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
             await api.put("/queues/%2F/q", json={})
             who, other = session(here), session(there)
@@ -121,7 +122,7 @@ def test_a_restoration_over_a_node_that_is_lost_does_not_say_that_it_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it appended is ignored by the fold."""
-    was = Wanted(7, 1, 0, False, None)
+    was = RestoredMessage(7, 1, 0, False, None)
     plan = Plan("/", "q", 1, "queues-0", 8, START_MS, ("classic", True, False, ()), (was,), {})
     bodies = {7: Published(Route("/", "", "q", ("q",)), b"\0\0", None, None, True, None, None, b"x", 1)}
 
@@ -156,7 +157,7 @@ def test_a_publish_whose_queue_is_gone_as_it_gets_there_was_not_routed(
         here, there = await nodes.start("a"), await nodes.start("b")
         await declare(there, session(there))
         await settled()
-        transport = httpx.ASGITransport(app=make_app(here))
+        transport = httpx.ASGITransport(app=make_app(here, WorkerPool()))
         async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
             nodes.log("a").cut(True)
             publishing = asyncio.ensure_future(
@@ -191,7 +192,7 @@ def test_nonsense_in_the_metadata_log_is_listed_by_every_node_and_breaks_nothing
     ]
 
     async def asked(broker: Broker, path: str) -> Any:
-        transport = httpx.ASGITransport(app=make_app(broker))
+        transport = httpx.ASGITransport(app=make_app(broker, WorkerPool()))
         async with httpx.AsyncClient(transport=transport, base_url="http://a", auth=("guest", "guest")) as api:
             answer = await api.get(path)
             assert answer.status_code == 200, answer.text

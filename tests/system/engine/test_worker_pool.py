@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.rewind import worker as module
-from rewindmq.engine.rewind.worker import PastProcess, ProcessEnded, TooManyQuestions
+from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions, WorkerPool
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Begun:
 
 def run(scenario: Any) -> None:
     async def main() -> None:
-        process = PastProcess()
+        process = WorkerPool()
         try:
             async with asyncio.timeout(60):
                 await scenario(process)
@@ -57,7 +57,7 @@ def test_a_user_waits_for_no_other_users_questions(tmp_path: Path) -> None:
     never, there = tmp_path / "never", tmp_path / "there"
     there.touch()
 
-    async def scenario(process: PastProcess) -> None:
+    async def scenario(process: WorkerPool) -> None:
         greedy = [asyncio.create_task(process.ask(Wait(never), "greedy")) for _ in range(1 + module.MOST_WAITING)]
         await asyncio.sleep(0)
         for number in range(3):
@@ -73,11 +73,11 @@ def test_users_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(module, "PROCESSES", 1)
     there, order = tmp_path / "there", []
 
-    async def asked(process: PastProcess, user: str) -> None:
+    async def asked(process: WorkerPool, user: str) -> None:
         await process.ask(Wait(there), user)
         order.append(user)
 
-    async def scenario(process: PastProcess) -> None:
+    async def scenario(process: WorkerPool) -> None:
         users = "aaaabbc"
         tasks = [asyncio.create_task(asked(process, user)) for user in users]
         await asyncio.sleep(0.05)
@@ -91,7 +91,7 @@ def test_users_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_user_has_so_many_questions_waiting_and_no_more(tmp_path: Path) -> None:
     there = tmp_path / "there"
 
-    async def scenario(process: PastProcess) -> None:
+    async def scenario(process: WorkerPool) -> None:
         tasks = [asyncio.create_task(process.ask(Wait(there), "u")) for _ in range(1 + module.MOST_WAITING)]
         await asyncio.sleep(0)
         with pytest.raises(TooManyQuestions, match="user 'u' has 8 questions about the past waiting"):
@@ -112,7 +112,7 @@ def test_a_question_that_is_given_up_frees_its_place(tmp_path: Path, monkeypatch
     there, begun = tmp_path / "there", tmp_path / "begun"
     there.touch()
 
-    async def scenario(process: PastProcess) -> None:
+    async def scenario(process: WorkerPool) -> None:
         endless = asyncio.create_task(process.ask(Begun(begun), "u"))
         while not begun.exists():
             await asyncio.sleep(0.01)
@@ -131,7 +131,7 @@ def test_all_that_a_user_asked_is_given_up_at_once(tmp_path: Path, monkeypatch: 
     there, begun = tmp_path / "there", tmp_path / "begun"
     there.touch()
 
-    async def scenario(process: PastProcess) -> None:
+    async def scenario(process: WorkerPool) -> None:
         given_up = [asyncio.create_task(process.ask(Begun(begun), "u"))]
         given_up += (asyncio.create_task(process.ask(Wait(there), "u")) for _ in range(module.MOST_WAITING))
         while not begun.exists():
@@ -149,11 +149,11 @@ def test_a_process_that_is_killed_costs_its_question_only(tmp_path: Path) -> Non
     begun, there = tmp_path / "begun", tmp_path / "there"
     there.touch()
 
-    async def scenario(process: PastProcess) -> None:
+    async def scenario(process: WorkerPool) -> None:
         lost = asyncio.create_task(process.ask(Begun(begun), "u"))
         while not begun.exists():
             await asyncio.sleep(0.01)
-        (running,) = process._asked
+        (running,) = process._busy
         running.kill()
         with pytest.raises(ProcessEnded):
             await lost

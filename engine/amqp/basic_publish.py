@@ -1,10 +1,10 @@
-"""basic.publish, resolved once per distinct method frame of a channel: exchange, routing key, flags, and where it goes.
+"""A basic.publish, resolved once per distinct method frame of a channel: exchange, routing key, flags, and its route.
 
-A `Publishing` stays in the channel's memo under the bytes of its method frame. Where it goes holds as long as
-`broker.routing_version` stands; routing that looks at the content, or at CC and BCC, is resolved per message.
+A `BasicPublish` stays in the channel's memo under the bytes of its method frame. Its route holds as long as
+`broker.routing_version` stands. Routing by the content, or by CC and BCC, is resolved per message.
 
-On a log that is read back, another node may have deleted the queue before the publish gets there: a mandatory one is
-returned then (`Placing`).
+On a log that is read back, another node may have deleted the queue before the publish gets there. A mandatory message
+is returned then (`RouteCheck`).
 """
 
 from collections.abc import Awaitable, Callable
@@ -19,16 +19,16 @@ from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.properties import Parsed, carbon_copies
 from rewindmq.schemas.events import Actor, Encryption, Published, Route
 
-FAN_OUT = 16  # queues that one message goes to, from which on they are counted (frames.py FANNED_OUT)
+FAN_OUT = 16  # a message to so many queues counts as work of a turn (channel.py FANNED_OUT)
 
-
+# Which messages are confirmed before they are durable (`prompt`).
 NEVER, TRANSIENT, ALWAYS = range(3)
 
 
 def prompt(to: Destination) -> int:
-    """Which messages are confirmed when these queues have them, and need not wait for the disk. As RabbitMQ has it
-    (rabbit_amqqueue_process.erl `send_or_record_confirm/2`): transient ones in classic queues, all in classic queues
-    that are not durable. Quorum queues and streams promise to keep whatever they confirm."""
+    """NEVER, TRANSIENT or ALWAYS: which messages to these queues are confirmed without waiting for the disk. As in
+    RabbitMQ (rabbit_amqqueue_process.erl `send_or_record_confirm/2`): transient ones in classic queues, all in classic
+    queues that are not durable. Quorum queues and streams keep what they confirm, so they wait."""
     found = ALWAYS
     for name in to.route.queues:
         queue = to.partition.machine.queue(to.route.vhost, name)
@@ -39,23 +39,24 @@ def prompt(to: Destination) -> int:
     return found
 
 
-class PutOff(Exception):
-    """A complete publish that has to wait: for the key of its subject, or because it seems to go nowhere and this node
-    has not read to the end of the log (engine/runtime/certainty.py). Nothing was done."""
+class PublishPostponed(Exception):
+    """A complete publish has to wait: for the key of its subject, or because it seems to go nowhere and this node has
+    not read to the end of the log (engine/runtime/certainty.py). Nothing was done. `wait` returns when it may be tried
+    again."""
 
     def __init__(
-        self, wait: Callable[[], Awaitable[None]], publishing: "Publishing", properties: bytes, body: bytes
+        self, wait: Callable[[], Awaitable[None]], publish: "BasicPublish", properties: bytes, body: bytes
     ) -> None:
         super().__init__()
         self.wait = wait
-        self.publishing = publishing
+        self.publish = publish
         self.properties = properties
         self.body = body
 
 
-class Placing:
-    """A mandatory publish on its way to `partitions`. `nowhere` is called if it was folded in the last of them and no
-    queue of its route was there any more in any: before it is confirmed."""
+class RouteCheck:
+    """Finds out whether a mandatory publish that goes to so many `partitions` reaches a queue. If none of its queues is
+    there any more when it has been folded in all partitions, `nowhere` is called, before the publish is confirmed."""
 
     def __init__(self, partitions: int, nowhere: Callable[[], None]) -> None:
         self.left = partitions
@@ -63,10 +64,11 @@ class Placing:
         self.routed = False
 
     def publish(self, to: Destination, actor: Actor, message: Published) -> int:
-        """Its mark in that partition."""
+        """Append the message to one of its partitions, and return its mark there."""
         return to.partition.publish_told(actor, message, lambda: self.folded(to))
 
     def folded(self, at: Destination) -> None:
+        """The message is folded in a partition."""
         machine, route = at.partition.machine, at.route
         self.routed = self.routed or any(machine.queue(route.vhost, name) is not None for name in route.queues)
         self.left -= 1
@@ -74,15 +76,16 @@ class Placing:
             self.nowhere()
 
 
-class Publishing:
-    """What a method frame said. `partition` and `route` are set when it goes to one partition, and to few queues."""
+class BasicPublish:
+    """The fields of a method frame, and the route. `partition` and `route` are set if the hot path may take the
+    publish: it goes to one partition, to few queues, and nobody asks what becomes of it."""
 
     def __init__(self, exchange: str, routing_key: str, mandatory: bool) -> None:
         self.exchange = exchange
         self.routing_key = routing_key
         self.mandatory = mandatory
         self.returned = mandatory and exchange == "" and is_reply_queue(routing_key)  # even when it is delivered
-        self.placed = False  # it takes a `Placing` to know whether it was routed
+        self.route_checked = False  # by a `RouteCheck`
         self.traced = False  # the firehose gets a copy
         self.version = -1  # of the routing that `destinations` was resolved under
         self.needs_content = False
@@ -93,19 +96,19 @@ class Publishing:
         self.prompt = NEVER  # of that route
 
     def resolve(self, broker: Broker, session: Session) -> None:
-        """NotFound, AccessRefused as `Broker.route`."""
+        """Find the route anew. NotFound, AccessRefused as `Broker.route`."""
         self.needs_content = broker.needs_content(session.vhost, self.exchange)
         if self.needs_content:
             broker.route(session, self.exchange, self.routing_key, NO_CONTENT)  # for its refusals
             self.destinations = ()
         else:
             self.destinations = broker.route(session, self.exchange, self.routing_key, None)
-        self.placed = self.mandatory and not self.returned and broker.folds_what_is_durable
+        self.route_checked = self.mandatory and not self.returned and broker.folds_what_is_durable
         self.partition = None
         self.route = None
         self.traced = session.vhost in broker.firehose.vhosts
-        by_hand = self.returned or self.placed or self.traced
-        if len(self.destinations) == 1 and not by_hand and len(self.destinations[0].route.queues) < FAN_OUT:
+        asked_for = self.returned or self.route_checked or self.traced
+        if len(self.destinations) == 1 and not asked_for and len(self.destinations[0].route.queues) < FAN_OUT:
             self.partition = self.destinations[0].partition
             self.route = self.destinations[0].route
             self.queues = len(self.route.queues)
@@ -113,8 +116,22 @@ class Publishing:
         self.version = broker.routing_version
 
 
-def decode(payload: bytes) -> Publishing:
-    """The fields of a basic.publish frame behind its method id. NotImplementedByBroker (540) for immediate (S-040)."""
+class PublishProperties:
+    """The properties of a basic.publish, with what this broker makes of them. The fields of `parsed` that the hot path
+    reads are copied. `subject`: the body is encrypted under this person's key (engine/erasure/encryption.py)."""
+
+    def __init__(self, parsed: Parsed, subject: str | None) -> None:
+        self.parsed = parsed
+        self.raw = parsed.raw
+        self.expiration_ms = parsed.expiration_ms
+        self.priority = parsed.priority
+        self.persistent = parsed.persistent
+        self.subject = subject
+        self.plain = subject is None and not parsed.sender_selected  # the hot path may take the publish
+
+
+def decode(payload: bytes) -> BasicPublish:
+    """Decode a basic.publish frame, from behind its method id. NotImplementedByBroker (540) for immediate (S-040)."""
     # ticket (2) | exchange | routing key | bits: mandatory, immediate
     try:
         pos = 3 + payload[2]
@@ -128,27 +145,27 @@ def decode(payload: bytes) -> Publishing:
         raise FrameError(f"cannot decode {erlang_binary(payload)}") from None
     if bits & 2:
         raise NotImplementedByBroker("immediate=true")
-    return Publishing(exchange, routing_key, bits & 1 == 1)
+    return BasicPublish(exchange, routing_key, bits & 1 == 1)
 
 
 def route_by_content(
-    publishing: Publishing, parsed: Parsed, broker: Broker, session: Session
+    publish: BasicPublish, parsed: Parsed, broker: Broker, session: Session
 ) -> tuple[Destination, ...]:
-    """Where a message goes that is routed by its content or to carbon copies. MalformedFrame (502) when a header's name
-    is not UTF-8, PreconditionFailed (406) for carbon copies that are no array."""
-    content = Content(parsed.raw) if publishing.needs_content else NO_CONTENT
+    """The destinations of a message that is routed by its content or to carbon copies. MalformedFrame (502) when a
+    header's name is not UTF-8, PreconditionFailed (406) for carbon copies that are no array."""
+    content = Content(parsed.raw) if publish.needs_content else NO_CONTENT
     try:
         if parsed.sender_selected:
-            keys = (publishing.routing_key, *carbon_copies(parsed))
-            return broker.route_by_keys(session, publishing.exchange, keys, content)
-        return broker.route(session, publishing.exchange, publishing.routing_key, content)
+            keys = (publish.routing_key, *carbon_copies(parsed))
+            return broker.route_by_keys(session, publish.exchange, keys, content)
+        return broker.route(session, publish.exchange, publish.routing_key, content)
     except PropertyError as error:
         raise refusal(error) from None
 
 
 def message(to: Destination, parsed: Parsed, body: bytes, encryption: Encryption | None = None) -> Published:
-    """A publish as one of its destinations logs it. With its BCC header: who routes it once more (a delay, a dead
-    letter) needs that, and who gets it does not see it (consumer.py `header_frame`)."""
+    """The event for one destination of a publish. It keeps the header BCC, which the broker needs to route the message
+    once more (a delay, a dead letter). Consumers do not see that header (consumer.py `header_frame`)."""
     expiration_ms = parsed.expiration_ms if to.delay_ms is None else to.delay_ms
     return Published(
         to.route,

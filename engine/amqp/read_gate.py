@@ -1,0 +1,78 @@
+"""The reasons why a connection is not read from. This page has all of them.
+
+    reason      the gate closes when ...                                  it opens when ...                     stops
+    METHOD      a method or a publish awaits something: a password,       that is done                          frames
+                the disk (tx.commit), a new key, another node
+    TURN        the frames of one read put many messages into queues      the loop has come round once          frames
+    FLOW        too many publishes are on their way into a Kafka          room is there again, by turns         frames
+                (engine/runtime/flow_control.py)
+    BLOCKED     the client publishes during an alarm (publish_hold.py)    the alarm ends, or the connection     both
+                                                                          is closed for its memory
+    UNDURABLE   it sends, and too many bytes of all clients together      a group commit has landed             socket
+                are not durable yet (server.py)
+    UNREAD      the client does not read what it is sent (server.py)      it has read most of it                socket
+
+"frames": what was read stays unparsed, and the socket is paused as soon as more bytes come in. "socket": the operating
+system holds back what the client sends; frames that were read already are parsed. Several reasons may hold at once.
+METHOD, TURN and FLOW exclude each other: a connection that waits for one of them parses nothing that could bring
+another.
+
+A client that has closed (connection_state.py `LEFT`) is always read from: the server awaits its end of stream.
+"""
+
+from collections.abc import Callable
+from enum import Flag, auto
+
+
+class Pause(Flag):
+    """A reason why a connection is not read from."""
+
+    METHOD = auto()
+    TURN = auto()
+    FLOW = auto()
+    BLOCKED = auto()
+    UNDURABLE = auto()
+    UNREAD = auto()
+
+
+NOTHING = Pause(0)
+WAITS = Pause.METHOD | Pause.TURN | Pause.FLOW
+STOPS_FRAMES = WAITS | Pause.BLOCKED
+STOPS_SOCKET = Pause.BLOCKED | Pause.UNDURABLE | Pause.UNREAD
+# While one of these holds, a client need not send heartbeats. One that does not read (UNREAD) must.
+EXCUSES_SILENCE = STOPS_FRAMES | Pause.UNDURABLE
+
+
+class ReadGate:
+    """Whether one connection is read from. `changed`: called after each change, to pause or resume the socket."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self.reasons = NOTHING
+        self.shut = False  # no further frame is parsed (asked after each publish: hot)
+        self.waiting = False  # for METHOD, TURN or FLOW
+        self.blocked = False  # an alarm holds the connection's publishes back
+        self._changed = changed
+
+    def close(self, reason: Pause) -> None:
+        """Stop for this reason, too."""
+        self._change(self.reasons | reason)
+
+    def open(self, reason: Pause) -> None:
+        """The reason is gone. Others may be left."""
+        self._change(self.reasons & ~reason)
+
+    def _change(self, reasons: Pause) -> None:
+        self.reasons = reasons
+        self.shut = bool(reasons & STOPS_FRAMES)
+        self.waiting = bool(reasons & WAITS)
+        self.blocked = bool(reasons & Pause.BLOCKED)
+        self._changed()
+
+    @property
+    def excuses_silence(self) -> bool:
+        """Nothing was read, so a missing heartbeat means nothing."""
+        return bool(self.reasons & EXCUSES_SILENCE)
+
+    def reads_socket(self, unparsed: bool) -> bool:
+        """Whether the socket is read. `unparsed`: bytes that were read wait for the gate already."""
+        return not (self.reasons & STOPS_SOCKET or (self.waiting and unparsed))

@@ -1,0 +1,120 @@
+"""The frame parser alone: it knows where frames begin and end, not what they mean (engine/amqp/frames.py)."""
+
+from itertools import pairwise
+
+from rewindmq.engine.amqp.frames import FrameParser
+from rewindmq.engine.amqp.read_gate import Pause, ReadGate
+from rewindmq.engine.errors import FrameError
+from tests.support.amqp_wire import method, publish, raw_frame
+
+
+class RecordedChannel:
+    """A channel whose publishes are known by their method frames."""
+
+    number, ready = 1, True
+
+    def __init__(self, receiver: "Recorder") -> None:
+        self.receiver = receiver
+        self.publish_memo: dict[bytes, str] = {}
+
+    def learn_whole(self, payload: bytes) -> str | None:
+        if not self.receiver.takes_whole:
+            return None
+        self.publish_memo[payload] = "a publish"
+        return "a publish"
+
+    def publish(self, publish: str, raw: bytes, body: bytes) -> None:
+        self.receiver.got.append((publish, body))
+        if body == self.receiver.shuts_at:
+            self.receiver.gate.close(Pause.TURN)
+        if body == b"bad":
+            raise KeyError(body)
+
+    def ack(self, tag: int, multiple: bool) -> None:
+        self.receiver.got.append(("ack", tag, multiple))
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.got: list[object] = []
+        self.takes_whole = True
+        self.shuts_at = b""
+        self.gate = ReadGate(lambda: None)
+        self.parser: FrameParser[str] = FrameParser({1: RecordedChannel(self)}, self, self.gate)
+        self.parser.max_content = 4_096
+
+    def must_pause(self) -> bool:
+        return self.gate.shut
+
+    def frame(self, kind: int, number: int, payload: bytes) -> None:
+        self.got.append((kind, number, payload))
+
+    def failed(self, number: int, index: int, error: Exception) -> None:
+        self.got.append((number, index, type(error)))
+
+    def frame_error(self, error: FrameError) -> None:
+        self.got.append(type(error))
+
+
+STREAM = b"".join(
+    [
+        raw_frame(8, 0, b""),
+        publish(1, "", "q", b"one"),
+        method(1, "Basic.Ack", delivery_tag=7, multiple=True),
+        publish(1, "", "q", b"two"),
+        publish(1, "", "q", b"bad"),
+        publish(1, "", "q", b"six"),
+    ]
+)
+GOT = [
+    (8, 0, b""),
+    ("a publish", b"one"),
+    ("ack", 7, True),
+    ("a publish", b"two"),
+    ("a publish", b"bad"),
+    (1, 60 << 16 | 40, KeyError),
+    ("a publish", b"six"),
+]
+
+
+def test_whole_publishes_and_acks_go_to_their_channel_and_other_frames_to_the_receiver() -> None:
+    recorder = Recorder()
+    recorder.parser.parse(STREAM)
+    assert recorder.got == GOT
+    assert recorder.parser.rest == b""
+
+
+def test_a_publish_in_pieces_goes_frame_by_frame() -> None:
+    recorder = Recorder()
+    frames = publish(1, "", "q", b"one")
+    for start, end in pairwise([0, 30, len(frames) - 2, len(frames)]):
+        recorder.parser.parse(frames[start:end])
+    assert [each[0] for each in recorder.got if isinstance(each, tuple)] == [1, 2, 3]
+
+
+def test_a_publish_that_the_channel_will_not_take_whole_goes_frame_by_frame() -> None:
+    recorder = Recorder()
+    recorder.takes_whole = False
+    recorder.parser.parse(publish(1, "", "q", b"one"))
+    assert [each[0] for each in recorder.got if isinstance(each, tuple)] == [1, 2, 3]
+
+
+def test_a_gate_that_is_shut_stops_the_parser_behind_the_frame() -> None:
+    for shuts_at, came in ((b"one", 2), (b"two", 4), (b"six", 7)):
+        recorder = Recorder()
+        recorder.shuts_at = shuts_at
+        recorder.parser.parse(STREAM)
+        assert recorder.got == GOT[:came]
+        recorder.parser.parse(b"")
+        assert recorder.got == GOT[:came]
+        recorder.gate.open(Pause.TURN)
+        recorder.parser.parse(b"")
+        assert recorder.got == GOT
+
+
+def test_nothing_is_read_after_the_place_in_the_stream_is_lost() -> None:
+    for broken in (raw_frame(8, 0, b"")[:-1] + b"\x00", b"\x01\x00\x01\x7f\xff\xff\xff\x00"):
+        recorder = Recorder()
+        recorder.parser.parse(broken + STREAM)
+        assert recorder.got == [FrameError]
+        assert recorder.parser.deaf
