@@ -50,7 +50,15 @@ LONG = (
     "system/spark/test_spark_source_kafka.py::*",
     "system/spark/test_spark_source_stream.py::*",
     "system/spark/test_spark_watch.py::*",
+    "unit/engine/test_broker_histories.py::test_a_random_history[[][3-9]]",
+    "unit/engine/test_broker_histories.py::test_a_random_history[[]1[01]]",
     "unit/engine/test_importing.py::test_any_document",
+    "unit/log/test_log_time_set_back.py::test_a_moment_is_found_in_the_last_stretch_that_had_it[[]lost[12]-1]",
+    "unit/machine/test_machine_histories.py::test_as_the_naive_model[[][4-9]]",
+    "unit/machine/test_machine_histories.py::test_as_the_naive_model[[]1[01]]",
+    "unit/machine/test_machine_histories.py::test_as_the_naive_model_with_small_chunks[[]1[6-9]]",
+    "unit/machine/test_machine_histories.py::test_as_the_naive_model_with_small_chunks[[]2?]",
+    "unit/machine/test_machine_histories.py::test_digest_does_not_depend_on_the_way[[]10[123]]",
 )
 SEED = re.compile(r"tests/simulation/.*\[(\d+)\]$")
 

@@ -1,4 +1,4 @@
-"""The management API, asked by the command line. What the API refuses becomes one line and an exit code."""
+"""A client of the management API for the command line. A refusal becomes one line and an exit code."""
 
 import ssl
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ HTTP_PORT, HTTPS_PORT = 15672, 15671
 
 
 class Refused(CliError):
-    """The API's answer was an error: its HTTP `status` and `reason`, and the whole of it."""
+    """The API answered with an error: HTTP `status`, its `reason`, and the whole `answer`."""
 
     def __init__(self, status: int, reason: str, answer: Json) -> None:
         code = NO_PERMISSION if status == 401 else DATA if status < 500 else UNAVAILABLE if status == 503 else SOFTWARE
@@ -26,11 +26,12 @@ class Refused(CliError):
 
 
 def path(*segments: str) -> str:
-    """An API path: every segment encoded, so that vhost `/` is `%2F`."""
+    """An API path. Each segment is encoded, so that vhost `/` is `%2F`."""
     return "/api/" + "/".join(quote(segment, safe="") for segment in segments)
 
 
 def trust(ca: Path | str | None) -> ssl.SSLContext:
+    """A context that trusts the certificate authority in a file, or the system's. CliError."""
     try:
         return ssl.create_default_context(cafile=ca)
     except OSError as error:
@@ -38,8 +39,12 @@ def trust(ca: Path | str | None) -> ssl.SSLContext:
 
 
 class Client:
-    """`url`: http[s]://[user:password@]host:port. `timeout_seconds`: for each request; None waits for ever. `ca`: who
-    signed the certificate of an https URL, a file; None: who the system trusts."""
+    """One address of the API, with a user.
+
+    url              http[s]://[user:password@]host:port
+    timeout_seconds  of each request; None: no limit
+    ca               file of the certificate authority of an https URL; None: the system's
+    """
 
     def __init__(
         self, url: str, user: str, password: str, timeout_seconds: float | None, ca: Path | str | None = None
@@ -50,7 +55,7 @@ class Client:
         except ValueError:
             port = None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise CliError(USAGE, f"{url!r} is no address of a management API: give --url http://HOST:PORT")
+            raise CliError(USAGE, f"{url!r} is not the address of a management API: give --url http://HOST:PORT")
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         self.host = parts.hostname
         over_tls = parts.scheme == "https"
@@ -66,18 +71,21 @@ class Client:
         )
 
     def get(self, *segments: str, **query: str) -> list[Json]:
-        answer = self.ask("GET", path(*segments), params=query).json()
+        """A listing. Refused, CliError."""
+        answer = self.request("GET", path(*segments), params=query).json()
         assert isinstance(answer, list), f"{segments} is no listing"
         return answer
 
     def get_one(self, *segments: str, **query: str) -> Json:
-        answer = self.ask("GET", path(*segments), params=query).json()
+        """One object. Refused, CliError."""
+        answer = self.request("GET", path(*segments), params=query).json()
         assert isinstance(answer, dict), f"{segments} is a listing"
         return answer
 
     def exists(self, *segments: str) -> bool:
+        """Whether the API has an object. Refused, CliError."""
         try:
-            self.ask("GET", path(*segments))
+            self.request("GET", path(*segments))
         except Refused as refused:
             if refused.status == 404:
                 return False
@@ -85,12 +93,15 @@ class Client:
         return True
 
     def put(self, *segments: str, content: Mapping[str, object] | None = None) -> None:
-        self.ask("PUT", path(*segments), json=dict(content or {}))
+        """Makes or changes an object. Refused, CliError."""
+        self.request("PUT", path(*segments), json=dict(content or {}))
 
     def delete(self, *segments: str, **query: str) -> httpx.Response:
-        return self.ask("DELETE", path(*segments), params=query)
+        """Deletes an object. Refused, CliError."""
+        return self.request("DELETE", path(*segments), params=query)
 
-    def ask(self, method: str, url: str, **options: object) -> httpx.Response:
+    def request(self, method: str, url: str, **options: object) -> httpx.Response:
+        """Sends one request. Refused for an answer that is an error, CliError for none."""
         try:
             response = self.http.request(method, url, **options)  # type: ignore[arg-type]
         except httpx.HTTPError as error:
@@ -101,7 +112,7 @@ class Client:
 
     @contextmanager
     def download(self, *segments: str) -> Iterator[Iterator[bytes]]:
-        """An answer piece by piece, however long. CliError also within, when it breaks off."""
+        """The pieces of a long answer. CliError, also in between, when the connection breaks."""
         url, begun = path(*segments), False
         try:
             with self.http.stream("GET", url) as response:
@@ -112,7 +123,7 @@ class Client:
                 yield response.iter_bytes()
         except httpx.HTTPError as error:
             if begun and not isinstance(error, httpx.TimeoutException):
-                raise CliError(UNAVAILABLE, f"{self.address} broke off: {error}") from None
+                raise CliError(UNAVAILABLE, f"{self.address} closed the connection in the middle: {error}") from None
             raise self._without_answer(error) from None
 
     def _without_answer(self, error: httpx.HTTPError) -> CliError:
@@ -134,7 +145,8 @@ class Client:
             answer = response.json()
             reason = str(answer["reason"])
         except (ValueError, KeyError, TypeError):
-            reason = f"{self.address} answered {response.status_code} to {method} {url}: is that a RewindMQ broker?"
+            answered = f"{self.address} answered {response.status_code} to {method} {url}"
+            reason = f"{answered}: check that a RewindMQ broker is there"
         if response.status_code == 401 and reason == "Login failed":
             return CliError(DATA, f"login failed at {self.address}: give the right --user and --password")
         return Refused(response.status_code, reason, answer)

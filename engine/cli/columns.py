@@ -1,5 +1,6 @@
-"""The columns of listings, by rabbitmqctl's names, and how each comes out of the API's answer. A column that RabbitMQ
-has and we do not know (what is in RAM, disk reads) is blank, as rabbitmqctl prints what a queue type does not tell.
+"""The columns of listings, by rabbitmqctl's names: how each is taken from an answer of the API.
+
+A column that RabbitMQ has and RewindMQ does not count (messages in RAM, disk reads) is blank.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,29 +25,34 @@ def field(name: str, *inner: str) -> Column:
 
 
 def fields(*names: str) -> dict[str, Column]:
+    """Columns that are fields of the item with the same names."""
     return {name: field(name) for name in names}
 
 
 def blank(item: Item) -> Value:
+    """A column of RabbitMQ that RewindMQ does not count."""
     return None
 
 
 def definition(item: Item) -> Definition:
+    """The policy that holds for a queue or exchange, merged."""
     found = item.get("effective_policy_definition")
     return Definition(tuple(found.items()) if isinstance(found, dict) else ())
 
 
 def queue_pid(item: Item) -> str:
-    """Where the queue lives: its node, the partition of the log, and its incarnation."""
+    """The place of a queue: its node, the partition of the log, and the queue id."""
     return f"<{item.get('node')}.{item.get('partition')}.{item.get('queue_id')}>"
 
 
 def owner_pid(item: Item) -> Value:
+    """The connection that an exclusive queue belongs to."""
     owner = item.get("owner_pid_details")
     return f"<{owner.get('name', session(owner))}>" if isinstance(owner, dict) else None
 
 
 def channel_pid(item: Item) -> Value:
+    """The channel of a consumer."""
     details = item.get("channel_details")
     if not isinstance(details, dict):
         return None
@@ -55,7 +61,7 @@ def channel_pid(item: Item) -> Value:
 
 
 def session(details: dict[str, object]) -> str:
-    """What is known of a connection of another node."""
+    """Node and session id of a connection of another node, whose name is not known here."""
     return f"{details.get('node')}.{details.get('session_id')}"
 
 

@@ -1,8 +1,10 @@
-"""How a command fails: one line on stderr that says what to do, and an exit code of sysexits.h, as rabbitmqctl's
-(docs/behaviours/interfaces.md#command-line)."""
+"""Exit codes of sysexits.h, as rabbitmqctl's, and the error that each command raises.
+
+An error is one line on stderr that says what to do (docs/behaviours/interfaces.md#command-line).
+"""
 
 OK = 0
-DIFFERENT = 1  # verify: the state is not what the log says
+DIFFERENT = 1  # verify and its like: they compared two things, which differ
 USAGE = 64
 DATA = 65
 NO_USER = 67
@@ -22,6 +24,7 @@ class CliError(Exception):
 
     @property
     def line(self) -> str:
+        """The error as one line."""
         lines = [line.strip() for line in str(self).splitlines() if line.strip()]
         if len(lines) > 1 and not lines[0].endswith((":", ".")):
             return f"{lines[0]}: {'; '.join(lines[1:])}"

@@ -1,8 +1,8 @@
 """Tables as rabbitmqctl prints them: `table` (tab separated), `pretty_table` (boxes), `json`, `json_stream`, `csv`,
 `erlang`.
 
-A table is its columns and its rows; a row maps each column to a value (see values.py). json and csv are for machines:
-no banner goes with them.
+A table is its columns and its rows; a row maps each column to a value (see values.py). json and csv are for programs:
+no banner is printed before them.
 """
 
 import unicodedata
@@ -42,6 +42,7 @@ def pretty_table(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]
 
 
 def one_line(text: str) -> str:
+    """The text with escapes for what cannot be printed on one line."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 

@@ -1,4 +1,4 @@
-"""The options that say which Kafka the log is in, for the commands that read or write it themselves."""
+"""The options that say which Kafka has the log, for commands that read or write the log themselves."""
 
 import functools
 from collections.abc import Callable
@@ -18,23 +18,25 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "servers",
         metavar="HOST:PORT,...",
         envvar="REWINDMQ_KAFKA",
-        help="Bootstrap servers of a Kafka that is the log; else it is in the data directory.",
+        help="Bootstrap servers of the Kafka that has the log. Without it the log is in the data directory.",
     ),
-    click.option("--kafka-prefix", "prefix", default="rewindmq", show_default=True, help="Of the names of the topics."),
+    click.option(
+        "--kafka-prefix", "prefix", default="rewindmq", show_default=True, help="Prefix of the names of the topics."
+    ),
     click.option(
         "--kafka-setting",
         "settings_given",
         metavar="KEY=VALUE",
         multiple=True,
-        help="One more setting of the Kafka clients (librdkafka's names), as for security.",
+        help="A setting of the Kafka clients, by librdkafka's names. May be given several times.",
     ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Kafka:
-    """`servers`: None when the log is in the data directory. `asked_for`: they were named by the option, not by the
-    environment."""
+    """The Kafka that has the log. `servers`: None when the log is in the data directory. `asked_for`: the option named
+    them, not the environment."""
 
     servers: str | None
     asked_for: bool
@@ -42,13 +44,14 @@ class Kafka:
     settings: tuple[tuple[str, str], ...]
 
     def history(self, data: Path | None) -> "History":
+        """Where the history is: in this Kafka, or in the data directory."""
         from rewindmq.engine.log.location import History
 
         return History(data, self.servers, self.prefix, self.settings)
 
 
 def with_kafka(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command these options; it is called with `kafka`."""
+    """A decorator that adds these options. The command gets them as `kafka`."""
 
     @functools.wraps(command)
     def with_one(
@@ -57,11 +60,11 @@ def with_kafka(command: Callable[..., Any]) -> Callable[..., Any]:
         context = click.get_current_context()
         asked_for = context.get_parameter_source("servers") is ParameterSource.COMMANDLINE
         if servers == "":
-            raise click.BadParameter("'' is no address", param_hint="--kafka")
+            raise click.BadParameter("'' is not an address", param_hint="--kafka")
         if servers is None and context.get_parameter_source("prefix") is ParameterSource.COMMANDLINE:
-            raise click.UsageError("--kafka-prefix says which topics, but not of which Kafka: --kafka")
+            raise click.UsageError("--kafka-prefix needs --kafka")
         if not prefix:
-            raise click.BadParameter("'' is no prefix", param_hint="--kafka-prefix")
+            raise click.BadParameter("'' is not a prefix", param_hint="--kafka-prefix")
         settings = []
         for setting in settings_given:
             key, separator, value = setting.partition("=")

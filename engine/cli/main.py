@@ -1,7 +1,7 @@
 """`rewindmq`: rabbitmqctl's commands over the management API, and our own: start, rewind, verify.
 
-Every failure is one line on stderr and an exit code of sysexits.h (exits.py). Options are taken before the command's
-name and after it.
+Each failure is one line on stderr and an exit code of sysexits.h (exits.py). An option may stand before or after the
+command's name.
 """
 
 import os
@@ -34,7 +34,7 @@ from rewindmq.engine.cli.commands import (
 from rewindmq.engine.cli.commands import copy_state as copying
 from rewindmq.engine.cli.commands import operations as operating
 from rewindmq.engine.cli.exits import SOFTWARE, UNAVAILABLE, USAGE, CliError
-from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.config import VERSION
 from rewindmq.engine.file_modes import restrict_new_files
 
@@ -64,7 +64,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
 
 
 class Group(click.Group):
-    """Lists its commands by section; an unknown one is a usage error that names near misses."""
+    """The program: its help lists the commands by section."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in SECTIONS.items():
@@ -75,16 +75,27 @@ class Group(click.Group):
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(VERSION, message="%(version)s")
-@common
+@with_settings
 def rewindmq(settings: Settings) -> None:
-    """RewindMQ: a message queue whose queues can be rewound."""
+    """RewindMQ: a message queue whose queues can be rewound.
+
+    Most commands are rabbitmqctl's and ask a running broker. Options may stand before or after the command.
+    `rewindmq COMMAND --help` shows options and examples.
+
+    \b
+    Examples:
+      rewindmq start --data ./data
+      rewindmq list_queues name messages consumers
+      rewindmq rewind orders --at -10m
+      rewindmq restore orders --undo purge
+    """
 
 
 @rewindmq.command("help")
 @click.argument("command", required=False)
 @click.pass_context
 def show_help(context: click.Context, command: str | None) -> None:
-    """Show how a command is used."""
+    """Show the help of a command."""
     assert context.parent is not None
     found = rewindmq.get_command(context, command) if command else rewindmq
     if found is None:
@@ -99,7 +110,7 @@ for _commands in SECTIONS.values():
 
 
 def add_command(section: str, command: click.Command) -> None:
-    """One more, of a package that the engine does not know."""
+    """Adds a command of a package that the engine does not know."""
     SECTIONS[section] = (*SECTIONS[section], command)
     rewindmq.add_command(command)
 
@@ -111,6 +122,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run(arguments: list[str]) -> int:
+    """Runs a command and returns its exit code. Each failure is one line on stderr."""
     try:
         code = rewindmq.main(arguments, prog_name="rewindmq", standalone_mode=False)
         sys.stdout.flush()
@@ -127,7 +139,7 @@ def run(arguments: list[str]) -> int:
         return error.code
     except (click.Abort, KeyboardInterrupt):
         return 130
-    except (BrokenPipeError, SystemExit):  # nobody reads on (`| head`), which click ends with 1; but it is no error
+    except (BrokenPipeError, SystemExit):  # `| head` closed the pipe: click would return 1, but this is no error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -139,4 +151,5 @@ def run(arguments: list[str]) -> int:
 
 
 def one_line(text: str) -> str:
+    """The text with each run of white space, line breaks too, as one space."""
     return " ".join(text.split())

@@ -1,4 +1,4 @@
-"""The options that every command takes, before its name or after it, as rabbitmqctl does; the later one counts."""
+"""The options that every command takes, as rabbitmqctl does: before or after the command's name. The later counts."""
 
 import functools
 import os
@@ -17,23 +17,27 @@ DEFAULT_URL = "http://127.0.0.1:15672"
 DEFAULT_TIMEOUT_SECONDS = 60.0
 
 OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    click.option(
-        "-n", "--node", "asked_node", metavar="NAME", help="The node that has to answer: another one is not asked."
-    ),
+    click.option("-n", "--node", "asked_node", metavar="NAME", help="Fail unless this node answers."),
     click.option("-p", "--vhost", metavar="VHOST", help="Virtual host (default: /)."),
-    click.option("--formatter", type=click.Choice(list(FORMATTERS)), help="How listings are printed (default: table)."),
-    click.option("-s", "--silent", is_flag=True, default=None, help="No messages and no table headers."),
-    click.option("-q", "--quiet", is_flag=True, default=None, help="No messages."),
-    click.option("--no-table-headers", is_flag=True, default=None, help="No headers in tables."),
+    click.option("--formatter", type=click.Choice(list(FORMATTERS)), help="Format of listings (default: table)."),
+    click.option("-s", "--silent", is_flag=True, default=None, help="Print no messages and no table headers."),
+    click.option("-q", "--quiet", is_flag=True, default=None, help="Print no messages."),
+    click.option("--no-table-headers", is_flag=True, default=None, help="Print no table headers."),
     click.option("-t", "--timeout", type=click.FloatRange(min=0), help="Seconds to wait for an answer (default: 60)."),
-    click.option("--url", metavar="URL", help=f"Management API (default: REWINDMQ_URL, or {DEFAULT_URL})."),
-    click.option("--http-port", type=click.IntRange(1, 65535), help="Its port on this machine, instead of --url."),
-    click.option("--user", metavar="NAME", help="Who asks (default: REWINDMQ_USER, or guest)."),
-    click.option("--password", metavar="PASSWORD", help="(default: REWINDMQ_PASSWORD, or guest)."),
+    click.option(
+        "--url", metavar="URL", help=f"Address of the management API (default: REWINDMQ_URL, or {DEFAULT_URL})."
+    ),
+    click.option(
+        "--http-port",
+        type=click.IntRange(1, 65535),
+        help="Port of the management API on this machine, instead of --url.",
+    ),
+    click.option("--user", metavar="NAME", help="User to log in as (default: REWINDMQ_USER, or guest)."),
+    click.option("--password", metavar="PASSWORD", help="Password of the user (default: REWINDMQ_PASSWORD, or guest)."),
     click.option(
         "--tls-ca-cert-file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="Who signed an https URL's certificate (default: REWINDMQ_TLS_CA, or who the system trusts).",
+        help="Certificate authority to trust with https (default: REWINDMQ_TLS_CA, or the system's).",
     ),
 )
 NAMES = (
@@ -54,7 +58,7 @@ NAMES = (
 
 @dataclass(slots=True)
 class Settings:
-    """What was given, None where nothing was."""
+    """The values of the common options. None: the option was not given."""
 
     asked_node: str | None = None
     vhost: str | None = None
@@ -69,21 +73,24 @@ class Settings:
     password: str | None = None
     tls_ca_cert_file: Path | None = None
 
-    def given(self, **later: object) -> None:
+    def update(self, **later: object) -> None:
+        """Overwrites what is not None."""
         for name, value in later.items():
             if value is not None:
                 setattr(self, name, value)
 
     @property
-    def home(self) -> str:
-        """The vhost."""
+    def vhost_name(self) -> str:
+        """The virtual host of the command: --vhost, or /."""
         return "/" if self.vhost is None else self.vhost
 
     @property
     def seconds(self) -> float:
+        """Seconds to wait for an answer."""
         return DEFAULT_TIMEOUT_SECONDS if self.timeout is None else self.timeout
 
     def client(self, any_node: bool = False) -> Client:
+        """A client of the management API. Unless `any_node`, CliError when --node names another node."""
         if self.url and self.http_port:
             raise CliError(USAGE, "give either --url or --http-port")
         url = self.url or os.environ.get("REWINDMQ_URL") or DEFAULT_URL
@@ -101,26 +108,27 @@ class Settings:
         return client
 
     def banner(self, *lines: str) -> None:
-        """What is going on, for people: not when it was asked to be quiet, nor before what a machine reads."""
+        """Prints lines for people: not with --quiet or --silent, nor before output for programs."""
         if not self.silent and not self.quiet and self.formatter not in MACHINE_READABLE:
             for line in lines:
                 click.echo(line)
 
     def show(self, columns: Sequence[str], rows: Rows) -> None:
+        """Prints a table in the format of --formatter."""
         headers = not self.silent and not self.no_table_headers
         for line in FORMATTERS[self.formatter or "table"](columns, rows, headers):
             click.echo(line)
 
 
-def common(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the common options; it is called with `settings` first."""
+def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator that adds the common options. The command gets them as its first argument, `settings`."""
 
     @functools.wraps(command)
-    def with_settings(*arguments: Any, **options: Any) -> Any:
+    def command_with_settings(*arguments: Any, **options: Any) -> Any:
         settings = click.get_current_context().ensure_object(Settings)
-        settings.given(**{name: options.pop(name) for name in NAMES})
+        settings.update(**{name: options.pop(name) for name in NAMES})
         return command(settings, *arguments, **options)
 
     for option in reversed(OPTIONS):
-        with_settings = option(with_settings)
-    return with_settings
+        command_with_settings = option(command_with_settings)
+    return command_with_settings

@@ -1,4 +1,4 @@
-"""Values as rabbitmqctl prints them. One value looks different in each formatter, as there:
+"""Values as rabbitmqctl prints them. As there, each formatter prints a value in its own way:
 
 an argument         table, csv    [{"x-max-length",7},{"x-queue-type","quorum"}]
                     pretty_table  {<<"x-max-length">>,long,7}{<<"x-queue-type">>,longstr,<<"quorum">>}
@@ -26,22 +26,25 @@ class Definition:
 
 
 def arguments_of(item: dict[str, object]) -> Arguments:
-    """The `arguments` of an API answer, typed by its `argument_types`, or by what JSON tells where there are none."""
+    """The `arguments` of an answer of the API, with the AMQP types of its `argument_types`, or types that fit JSON."""
     types = item.get("argument_types")
     return table_of(item.get("arguments"), types if isinstance(types, dict) else {})
 
 
 def client_properties_of(item: dict[str, object]) -> Arguments:
+    """The `client_properties` of a connection."""
     return table_of(item.get("client_properties"), {})
 
 
 def table_of(table: object, types: dict[str, object]) -> Arguments:
+    """A JSON object as an AMQP table. `types`: the AMQP type of each name, where it is known."""
     if not isinstance(table, dict):
         return Arguments(())
     return Arguments(tuple((name, str(types.get(name, type_name(value))), value) for name, value in table.items()))
 
 
 def type_name(value: object) -> str:
+    """The AMQP type that fits a JSON value."""
     match value:
         case bool():
             return "bool"
@@ -63,6 +66,7 @@ def type_name(value: object) -> str:
 
 
 def plain(value: Value) -> str:
+    """A value in a table, or in csv."""
     match value:
         case None:
             return ""
@@ -102,10 +106,12 @@ def short_term(value: object) -> str:
 
 
 def quoted(text: str) -> str:
+    """An Erlang string."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def binary(text: str) -> str:
+    """An Erlang binary."""
     return f"<<{quoted(text)}{'' if text.isascii() else '/utf8'}>>"
 
 
@@ -113,6 +119,7 @@ def binary(text: str) -> str:
 
 
 def pretty(value: Value) -> str:
+    """A value in a pretty_table."""
     match value:
         case Arguments():
             return "".join(f"{{{binary(name)},{kind},{typed_term(inner)}}}" for name, kind, inner in value.entries)

@@ -1,11 +1,11 @@
-"""Definitions: what a broker holds besides messages, as a JSON document like RabbitMQ's, out and in.
+"""Makes the definitions of a broker: all that it has besides messages, as a JSON document like RabbitMQ's.
 
 Rules of this file
-- The document has the keys that RabbitMQ 3.13 exports, in its order (rabbit_mgmt_wm_definitions.erl): a RabbitMQ takes
-  ours, and we take a RabbitMQ's. Exclusive queues, exchanges that are there by rule and what is hidden are not in it.
-- A password that was set here goes out as base64 of its argon2id PHC string. A RabbitMQ imports such a user, but has no
-  such algorithm: it needs a new password there. Hashes that came from a RabbitMQ go back as they were.
-- What comes in is judged as a whole before any of it is done (load.py).
+- The document has the keys that RabbitMQ 3.13 exports, in its order (rabbit_mgmt_wm_definitions.erl): RabbitMQ
+  imports ours, and we import RabbitMQ's. Exclusive queues, predeclared exchanges and internal queues are not in it.
+- A password that was set here is exported as base64 of its argon2id PHC string. RabbitMQ imports such a user, but does
+  not have this algorithm: the user needs a new password there. Hashes that came from RabbitMQ go back as they were.
+- An import is checked as a whole before it changes anything (load.py).
 """
 
 import json

@@ -1,14 +1,15 @@
-"""Definitions on their way in: a document judged as a whole, and only then carried out.
+"""Imports definitions: checks a document as a whole, and only then carries it out.
 
 Rules of this file
-- Nothing is done before everything has been looked at: what the document says of vhosts, users, exchanges and queues
-  counts for what it says of permissions, policies and bindings. What is wrong is said with its place, and nothing has
-  happened then. (RabbitMQ stops in the middle.)
-- What is there stays. Queues and exchanges that exist are left as they are, whatever the document says of them; users,
-  vhosts, permissions, parameters and policies become what it says; nothing is deleted. So a second import of the same
-  changes nothing, and appends no event.
-- Order and what is left out (names that begin with `amq.`) are RabbitMQ's (rabbit_definitions.erl `apply_defs`).
-- It is done with the rights of the broker, in the name of who asked for it: definitions need no permissions in vhosts.
+- The whole document is checked first. Permissions, policies and bindings may name vhosts, users, exchanges and queues
+  of the document. An error names the place in the document, and nothing has changed then. (RabbitMQ stops in the
+  middle.)
+- Nothing is deleted. Queues and exchanges that exist stay as they are, whatever the document says. Users, vhosts,
+  permissions, parameters and policies become what it says. So a second import of the same document changes nothing, and
+  appends no event.
+- The order, and the names that are left out (`amq.` at the beginning), are RabbitMQ's (rabbit_definitions.erl
+  `apply_defs`).
+- The import has the rights of the broker and the name of the user: it needs no permissions in vhosts.
 """
 
 import contextlib

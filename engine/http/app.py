@@ -1,9 +1,10 @@
-"""The management API as an ASGI application, in the broker's own loop: RabbitMQ's paths and JSON shapes, and ours for
-the past (`/api/queues/{vhost}/{queue}/at`).
+"""The management API as an ASGI application: RabbitMQ's paths and JSON shapes, and our own for the past.
+
+- It runs in the broker's own loop.
 
 - Paths are matched undecoded: `/api/queues/%2F/q` is queue `q` of vhost `/`.
-- Every request under /api authenticates by HTTP Basic (authentication.py); `/` is open. So does one of `/metrics`,
-  which tells names of the vhosts that the user may see; at the metrics' own port they are open, as RabbitMQ's are.
+- A request below /api or /metrics needs HTTP Basic (authentication.py); `/` is open. `/metrics` names the vhosts that
+  the user may see. At the port of the metrics it needs no login, as in RabbitMQ.
 - A handler raises `ApiError`, or lets the broker's `AmqpError` through; both become {"error", "reason"}.
 """
 
@@ -207,8 +208,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
 }
 
 
-# These may take longer than the log does for one answer: they look at history, ask Kafka, wait for the disk, or ask
-# again and again.
+# Handlers without the time limit of an answer: they read history, ask Kafka, wait for the disk, or ask repeatedly.
 PATIENT = {
     definitions.import_all,
     definitions.import_vhost,
@@ -287,8 +287,10 @@ def make_app(broker: "Broker", body_workers: WorkerPool) -> ASGIApp:
 
 
 def metrics_routes(broker: "Broker", body_workers: WorkerPool) -> list[Route]:
+    """The routes of Prometheus, below /metrics."""
+
     async def vhosts_seen(request: Request) -> list[str] | None:
-        """The vhosts whose names the metrics tell this user; at their own port all, and nobody has to log in."""
+        """The vhosts whose names the user may see. None: all, at the port of the metrics, which needs no login."""
         if at_port_of_metrics(request.scope, broker.config.prometheus_port):
             return None
         user, tags = await authenticate(broker, request)
@@ -356,17 +358,19 @@ class Undecoded:
 
 
 def at_port_of_metrics(scope: Scope, metrics_port: int | None) -> bool:
+    """Whether a request came to the port that has metrics only."""
     return metrics_port is not None and scope["server"][1] == metrics_port
 
 
 def require_room(request: Request) -> None:
-    """The user has logged in, so its connection counts as such. 503 when too many do."""
+    """Counts the connection as logged in. Raises ApiError (503) when there are too many."""
     guest: Guest | None = request.scope.get("state", {}).get("guest")
     if guest is not None and not guest.log_in():
         raise ApiError(503, "service_unavailable", "too many connections: try again, or close some")
 
 
 def refuse(error: ApiError) -> Response:
+    """The response of an ApiError."""
     response = reply({"error": error.error, "reason": error.reason}, error.status)
     if error.status in (429, 503):
         response.headers["retry-after"] = "5"
@@ -378,11 +382,13 @@ def refuse(error: ApiError) -> Response:
 
 
 async def refused(request: Request, error: Exception) -> Response:
+    """The response of an ApiError that was raised outside a handler."""
     assert isinstance(error, ApiError)
     return refuse(error)
 
 
 async def no_such_path(request: Request, error: Exception) -> Response:
+    """The response where no path or no method matches."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     if status == 405:
         allowed = error.headers if isinstance(error, HTTPException) else None

@@ -1,5 +1,8 @@
-"""HTTP Basic authentication against the broker's users, and who may use the API at all: as RabbitMQ, users with one of
-its management tags, and `guest` (`--loopback-users`) only from this machine."""
+"""HTTP Basic authentication against the broker's users.
+
+As in RabbitMQ, the API is for users with one of the management tags. Users of `--loopback-users` (guest) may log in
+from this machine only.
+"""
 
 import base64
 from ipaddress import ip_address
@@ -32,6 +35,7 @@ async def authenticate(broker: "Broker", request: Request) -> tuple[str, tuple[s
 
 
 def credentials(request: Request) -> tuple[str, str]:
+    """User and password of a request. Raises ApiError (401)."""
     scheme, _, encoded = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "basic":
         try:
@@ -44,6 +48,7 @@ def credentials(request: Request) -> tuple[str, str]:
 
 
 def from_loopback(request: Request) -> bool:
+    """Whether a request came from this machine."""
     try:
         return request.client is not None and ip_address(request.client.host).is_loopback
     except ValueError:

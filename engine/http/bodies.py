@@ -1,5 +1,5 @@
-"""What a request's body may be, and how a large one is read: in a process of its own, for reading JSON cannot be
-interrupted, and a large document of it would hold everybody up.
+"""Parses bodies of requests, a large one in a process of its own: the parser of JSON cannot be interrupted, and all
+clients would wait for it.
 
     up to PARSED_HERE bytes   read in the loop
     above                     read in a process (engine/rewind/worker.py); what comes back has at most MAX_VALUES values
@@ -37,6 +37,7 @@ class JsonBody:
     most_values: int
 
     def answer(self) -> "dict[str, Json] | BadBody":
+        """Parses the body, in the process that reads large bodies."""
         try:
             return json_object(self.raw, self.most_values)
         except BadBody as error:
@@ -61,6 +62,7 @@ class DefinitionsBody:
     content_type: str
 
     def answer(self) -> Definitions | BadBody:
+        """Parses the document, in the process that reads large bodies."""
         try:
             return definitions_from(self.raw, self.content_type)
         except BadBody as error:

@@ -1,12 +1,12 @@
 """Keeps pages of other sites from using a browser that is logged in here, or that reaches a broker on loopback.
 
-- A request that changes something, and that a browser says another site caused, is refused: `Sec-Fetch-Site` decides,
-  which no page can set; where a browser sends none, `Origin` has to be the host that was asked. Programs (curl,
-  rabbitmqadmin, ours) send neither, and nothing changes for them.
-- Another site may link to the API, but not load what is there.
+- A request that changes something is refused if the browser says that another site caused it. `Sec-Fetch-Site` decides,
+  which no page can set. Without it, `Origin` has to be the host of the request. Programs (curl, rabbitmqadmin, ours)
+  send neither header, and nothing changes for them.
+- Another site may link to the API, but not load its answers.
 - On loopback the `Host` has to be an address or localhost: a name that its owner points to 127.0.0.1 (DNS rebinding)
-  would make his page one of ours.
-- Every answer says that it is what its content type says, and is shown in no frame of any page.
+  would make that owner's page one of ours.
+- Each answer forbids browsers to guess its content type, and to show it in a frame.
 """
 
 from ipaddress import ip_address
@@ -108,6 +108,7 @@ def stays_here(redirect: str) -> bool:
 
 
 def hostname(host: str) -> str | None:
+    """The host of a Host or Origin header, without its port."""
     try:
         return urlsplit(f"//{host}").hostname
     except ValueError:
@@ -115,6 +116,7 @@ def hostname(host: str) -> str | None:
 
 
 def is_address(name: str) -> bool:
+    """Whether a host is an IP address."""
     try:
         ip_address(name)
     except ValueError:
@@ -123,6 +125,7 @@ def is_address(name: str) -> bool:
 
 
 def is_loopback(address: str) -> bool:
+    """Whether an address is of this machine."""
     try:
         return ip_address(address).is_loopback
     except ValueError:

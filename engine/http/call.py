@@ -1,7 +1,7 @@
-"""One HTTP request as a handler sees it: who asks, what is named in the path, the body, and how an answer waits.
+"""One HTTP request as a handler sees it: the user, the names in the path, the body, and how an answer waits.
 
 - Path segments are matched before they are decoded, so that `%2F` names the vhost "/" (see app.py).
-- An answer that says "done" is given when what was done is durable, never before.
+- An answer that says "done" waits until the change is durable.
 - Errors are RabbitMQ's: a status and {"error": ..., "reason": ...}.
 """
 
@@ -60,10 +60,11 @@ class ApiError(Exception):
 
 
 class Missing(ApiError):
-    """There is no such thing: said only when this node has read to the end of the log (app.py)."""
+    """A thing does not exist. The node says so only after it has read to the end of the log (app.py)."""
 
 
 def bad_request(reason: str) -> ApiError:
+    """The error of a request that makes no sense (400)."""
     return ApiError(400, "bad_request", reason)
 
 
@@ -73,16 +74,19 @@ def missing(reason: str) -> ApiError:
 
 
 def not_found(reason: str = "Not Found", error: str = "Object Not Found") -> ApiError:
+    """The error of a missing thing (404)."""
     return Missing(404, error, reason)
 
 
 def not_authorised(reason: str) -> ApiError:
+    """The error of a user who lacks a right (401, as RabbitMQ)."""
     return ApiError(401, "not_authorised", reason)
 
 
 def api_error(refusal: AmqpError) -> ApiError:
-    """What an AMQP refusal is over HTTP: RabbitMQ gives 401 for a lack of permission, 404 for what is not there and 400
-    for everything else. Unlike RabbitMQ ("Access refused.") the reason of a 401 says what was refused."""
+    """The HTTP error of an AMQP refusal: 401 for a missing permission, 404 for a missing thing, 400 for all else.
+
+    As in RabbitMQ, but the reason of a 401 says what was refused (RabbitMQ: "Access refused.")."""
     if isinstance(refusal, AccessRefused | NotAllowed):
         return not_authorised(refusal.text)
     if isinstance(refusal, NotFound):
@@ -93,7 +97,7 @@ def api_error(refusal: AmqpError) -> ApiError:
 
 
 def arguments_in(content: dict[str, Json]) -> tuple[Argument, ...]:
-    """The `arguments` in a request's body."""
+    """The `arguments` in the body of a request. Raises ApiError (400)."""
     try:
         return arguments_from(content.get("arguments", {}))
     except Unacceptable as error:
@@ -101,16 +105,18 @@ def arguments_in(content: dict[str, Json]) -> tuple[Argument, ...]:
 
 
 def too_large(most_bytes: int) -> ApiError:
+    """The error of a body that is too large (413)."""
     return ApiError(413, "too_large", f"Exceeded HTTP request body size limit ({most_bytes} bytes)")
 
 
 def reply(content: object, status: int = 200) -> Response:
+    """A JSON response."""
     body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
     return Response(body, status, media_type="application/json")
 
 
 def done(created: bool) -> Response:
-    """Answer to a PUT: 201 when it made something new, 204 when it was there before."""
+    """The answer to a PUT: 201 for a new thing, 204 for one that existed."""
     return Response(status_code=201 if created else 204)
 
 
@@ -172,45 +178,51 @@ class Call:
 
     @property
     def exchange(self) -> str:
+        """Name of the exchange in the path."""
         name = self.segment("exchange")
         return "" if name == "amq.default" else name
 
     def queue(self) -> "Queue":
+        """The queue in the path. Raises ApiError (404)."""
         return self.queue_named(self.vhost, self.segment("queue"))
 
     def queue_named(self, vhost: str, name: str) -> "Queue":
+        """A queue of the vhost in the path, by its name. Raises ApiError (404)."""
         queue = self.broker.queue(vhost, name)
         if queue is None or is_hidden(name):
             raise not_found()
         return queue
 
     def visible_vhosts(self) -> list[str]:
-        """Every vhost for an administrator, else those the user has permissions in."""
+        """The vhosts that the user may enter; for an administrator all."""
         topology = self.broker.topology
         everywhere = "administrator" in self.tags
         return [vhost for vhost in sorted(topology.vhosts) if everywhere or (vhost, self.user) in topology.permissions]
 
     @property
     def monitors(self) -> bool:
+        """Whether the user may see all vhosts."""
         return "administrator" in self.tags or "monitoring" in self.tags
 
     def monitored_vhosts(self) -> list[str]:
-        """Every vhost for a monitoring user, too."""
+        """The vhosts that the user may see; for a monitoring user, too, all."""
         return sorted(self.broker.topology.vhosts) if "monitoring" in self.tags else self.visible_vhosts()
 
     def require(self, *tags: str) -> None:
-        """One of `tags`, or administrator."""
+        """Raises ApiError unless the user has one of `tags`, or is an administrator."""
         if "administrator" in self.tags or any(tag in self.tags for tag in tags):
             return
         raise not_authorised("Not monitor user" if "monitoring" in tags else "Not administrator user")
 
     def require_policymaker(self) -> None:
+        """Raises ApiError unless the user has the tag policymaker."""
         if "administrator" not in self.tags and "policymaker" not in self.tags:
             raise not_authorised(NO_OBJECT)
 
     def require_read(self, queue: "Queue") -> None:
-        """Messages are shown to a user who may consume them. An exclusive queue is for the user who declared it.
-        AccessRefused, ResourceLocked."""
+        """Raises AccessRefused or ResourceLocked unless the user may consume from the queue.
+
+        An exclusive queue is for the user who declared it."""
         if "administrator" in self.tags:
             return
         self.broker.access.check(self.user, queue.vhost, "read", "queue", queue.name)
@@ -338,24 +350,25 @@ async def unless_gone(call: Call, work: Coroutine[object, object, Response]) -> 
 
 
 async def hung_up(request: Request) -> None:
+    """Returns when the client closes its connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 def short(what: str, value: str) -> str:
-    """An AMQP short string."""
+    """A text that fits an AMQP short string. Raises ApiError (400)."""
     if len(value.encode()) > 255:
         raise bad_request(f"{what} is longer than 255 bytes")
     return value
 
 
 def natural(text: str) -> int | None:
-    """A whole number, not negative, in decimal digits, and less than 10^18; None for every other text."""
+    """The number that a text is in decimal digits, from 0 to 10^18 - 1. None for every other text."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS_MOST else None
 
 
 def integer(content: dict[str, Json], key: str, default: int) -> int:
-    """A whole number of the body, also when it comes as a string (RabbitMQ takes both)."""
+    """A field of the body that is a whole number, also as text, as in RabbitMQ. Raises ApiError (400)."""
     value = content.get(key, default)
     if isinstance(value, str):
         sign = -1 if value.strip().startswith("-") else 1
@@ -368,6 +381,7 @@ def integer(content: dict[str, Json], key: str, default: int) -> int:
 
 
 def boolean(content: dict[str, Json], key: str, default: bool) -> bool:
+    """A field of the body that is true or false, also as text. Raises ApiError (400)."""
     value = content.get(key, default)
     if value in ("true", "false"):
         return value == "true"
@@ -377,6 +391,7 @@ def boolean(content: dict[str, Json], key: str, default: bool) -> bool:
 
 
 def text(content: dict[str, Json], key: str, default: str) -> str:
+    """A field of the body that is text. Raises ApiError (400)."""
     value = content.get(key, default)
     if not isinstance(value, str):
         raise bad_request(f"not_string: {key} {json.dumps(value)}")

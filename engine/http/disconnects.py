@@ -1,5 +1,7 @@
-"""Requests that end before their answer, which are no defects: the broker stops, or the client goes away, or turns out
-not to speak HTTP."""
+"""Keeps requests that end before their answer out of the error log.
+
+The broker stops, the client goes away, or the client does not speak HTTP: none of these is a defect.
+"""
 
 import asyncio
 

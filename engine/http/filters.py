@@ -1,7 +1,7 @@
-"""Regular expressions that a request brings to choose by name: which queues, which rows of a listing.
+"""Regular expressions in requests, which choose queues or rows by name.
 
 A name takes a few milliseconds at the most (projections/rules/patterns.py), and all names of a request
-`FILTER_SECONDS`. Who goes through them gives way to others in between.
+`FILTER_SECONDS`. A loop over names gives way to other work in between.
 """
 
 import time

@@ -1,8 +1,7 @@
-"""An operator closes and opens the listeners of a node for AMQP clients. The management API stays, since it opens them
-again.
+"""Closes and opens the AMQP listeners of a node for an operator. The management API stays open.
 
-    suspend, resume    no new connections are taken, until resume; open ones go on (rabbitmqctl suspend_listeners)
-    stop, start        the same, and all connections are closed (rabbitmqctl stop_app); queues and messages stay
+suspend, resume    no new connections are taken, until resume; open ones go on (rabbitmqctl suspend_listeners)
+stop, start        the same, and all connections are closed (rabbitmqctl stop_app); queues and messages stay
 """
 
 import logging
@@ -25,12 +24,14 @@ def listeners_of(call: Call) -> Listeners:
 
 
 async def suspend(call: Call) -> Response:
+    """Answers POST /api/nodes/{node}/listeners/suspend."""
     listeners_of(call).suspend()
     logger.warning("user '%s' suspended the listeners: no new connections are taken", call.user)
     return Response(status_code=204)
 
 
 async def resume(call: Call) -> Response:
+    """Answers POST /api/nodes/{node}/listeners/resume and /api/nodes/{node}/app/start."""
     listeners = listeners_of(call)
     try:
         await listeners.resume()
@@ -42,6 +43,7 @@ async def resume(call: Call) -> Response:
 
 
 async def stop(call: Call) -> Response:
+    """Answers POST /api/nodes/{node}/app/stop."""
     listeners = listeners_of(call)
     listeners.suspend()
     logger.warning("user '%s' stopped the application: connections are closed, no new ones are taken", call.user)

@@ -1,6 +1,7 @@
-"""What every listing can be asked for, by RabbitMQ's query parameters (rabbit_mgmt_util.erl): `columns`, `sort`,
-`sort_reverse`, pages (`page`, `page_size`) and, with a page, `name` (`use_regex`). Without `page` the answer is the
-bare list; with it, a page with its counts.
+"""Columns, order and pages of listings, by RabbitMQ's query parameters (rabbit_mgmt_util.erl).
+
+`columns`, `sort`, `sort_reverse`, `page`, `page_size`; and with a page `name` and `use_regex`. Without `page` the
+answer is the list; with it, one page and its counts.
 
 A column or a sort key may be dotted: `message_stats.publish_details.rate`.
 """
@@ -74,12 +75,13 @@ async def listed(call: Call, sources: Sequence[T], show: Callable[[T], Item] = a
 async def shown(
     work: Work, chosen: Sequence[T], show: Callable[[T], Item], columns: "Columns | None"
 ) -> AsyncIterator[Item]:
+    """Yields the rows, cut to their columns."""
     async for source in work.over(chosen):
         yield cut(show(source), columns)
 
 
 async def with_name(work: Work, chosen: Sequence[T], show: Callable[[T], Item], query: QueryParams) -> list[T]:
-    """Those whose `name` is asked for."""
+    """The rows whose name matches the parameter `name`."""
     wanted = query["name"]
     fits = NameFilter(wanted, ignore_case=True).fits if query.get("use_regex") == "true" else holding(wanted)
     return [source async for source in work.over(chosen) if fits(str(show(source).get("name", "")))]
@@ -94,12 +96,12 @@ async def queues_in(call: Call, vhosts: Container[str]) -> "list[tuple[Partition
 
 
 def single(call: Call, item: Item) -> Response:
-    """One of them, cut to its `columns`."""
+    """The answer with one row, cut to its `columns`."""
     return reply(cut(item, columns_of(call.request.query_params)))
 
 
 async def ordered(work: Work, sources: Sequence[T], show: Callable[[T], Item], query: QueryParams) -> Sequence[T]:
-    """They come in order of vhost and name, which stays where `sort` finds no difference; RabbitMQ turns all around."""
+    """Rows in the order of `sort`; equal rows keep theirs. `sort_reverse` reverses the whole list, as in RabbitMQ."""
     if not query.get("sort"):
         return sources
     path = query["sort"].split(".")
@@ -111,14 +113,14 @@ async def ordered(work: Work, sources: Sequence[T], show: Callable[[T], Item], q
 
 
 def inner(item: object, path: Sequence[str]) -> object:
-    """None where there is nothing."""
+    """The value at a path of names; None if there is none."""
     for name in path:
         item = item.get(name) if isinstance(item, dict) else None
     return item
 
 
 def sort_key(value: object) -> tuple[int, float, str]:
-    """Numbers before all else, and what has no value is 0, as in RabbitMQ."""
+    """A key that sorts as RabbitMQ: numbers first, and a missing value is 0."""
     if value is None:
         return (0, 0, "")
     if isinstance(value, bool):
@@ -129,6 +131,7 @@ def sort_key(value: object) -> tuple[int, float, str]:
 
 
 def columns_of(query: QueryParams) -> Columns | None:
+    """The columns that a request asks for; None: all."""
     asked = query.get("columns")
     if not asked:
         return None
@@ -147,6 +150,7 @@ def columns_of(query: QueryParams) -> Columns | None:
 
 
 def cut(value: Item, columns: Columns | None) -> Item:
+    """A row without the columns that were not asked for."""
     return cast(Item, _cut(value, columns))
 
 
@@ -161,6 +165,7 @@ def _cut(value: object, columns: Columns | None) -> object:
 
 
 def whole(query: QueryParams, name: str) -> int | None:
+    """A whole number of the query. Raises ApiError (400)."""
     value = query.get(name)
     if value is None:
         return None

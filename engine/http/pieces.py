@@ -1,4 +1,4 @@
-"""Answers that are made piece by piece: JSON of any size, in slices of the loop's time and without all of it in memory.
+"""Answers that are made in pieces: JSON of any size, in slices of the loop's time, never all of it in memory.
 
 A short answer goes out as a whole, with its length. A longer one is streamed as it is made, no faster than the client
 takes it.

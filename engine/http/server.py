@@ -1,9 +1,9 @@
-"""Serves the management API: uvicorn's HTTP/1.1 over connections that come in by a door (engine/runtime/admission.py),
-with a limit for each thing that a client can keep us waiting for.
+"""Serves the management API: uvicorn's HTTP/1.1, with admission of connections (engine/runtime/admission.py) and time
+limits for clients.
 
     HEADER_SECONDS   from the connection, or from the answer before, until a request's header is there
     BODY_SECONDS     from the header until the whole body is
-    STALL_SECONDS    an answer of which the client takes not a byte
+    STALL_SECONDS    an answer while the client takes not a byte of it
     uvicorn's own    5 seconds between two requests; 16 KiB for a header
 
 A connection counts as logged in from its first answered request with a right password on (`Guest.log_in`).

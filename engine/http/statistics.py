@@ -2,12 +2,12 @@
 
 - Counts are exact, and begin with the broker's start, as RabbitMQ's do. A queue's `publish` and `ack` are the
   machine's, which began with the queue: what they were when this was made is taken off.
-- A rate is the difference of two samples. Whoever reads leaves a sample behind (at most one a second), so what nobody
-  looks at costs nothing; of the whole node one is taken every few seconds, so that a first look finds a rate, too.
+- A rate is the difference of two samples. Each read of a count takes a sample (at most one a second), so a count that
+  nobody reads costs nothing. The node's own counts are sampled every few seconds, so a first read finds a rate, too.
 - What belongs to a queue is the same at every node that shares the log; what belongs to a channel or to the node is the
   node's own.
 
-Not counted, so not shown: what goes through each exchange, and each pair of channel and queue.
+Not counted, so not shown: messages of each exchange, and of each pair of channel and queue.
 """
 
 import asyncio

@@ -1,5 +1,7 @@
-"""The web page: three static files, which ask the API for everything that they show. Scripts and styles come from these
-files only, so that nothing that a message or a name contains can become one."""
+"""The web page: three static files, which ask the API for all that they show.
+
+Scripts and styles come from these files only, so no text of a message or a name can become a script.
+"""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path

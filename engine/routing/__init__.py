@@ -1,0 +1,7 @@
+"""From an exchange and a routing key to queues. Read router.py first.
+
+router.py              routes of a publish, remembered           matches.py   bindings by exchange type
+exchange_types.py      the types that exist                       delayed_exchanges.py   messages that wait
+dead_letters.py        sends dead letters on, once                death_headers.py       their x-death headers
+firehose.py            copies for amq.rabbitmq.trace
+"""

@@ -76,7 +76,7 @@ def _is_below(bound: Bound, partition: str, offset: int, timestamp_ms: int) -> b
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """The events to leave out: those that one of `rules` fits, and `also`, by partition: messages that came of these."""
+    """The events to leave out: those that a rule fits, and `also`, by partition: messages that came of these."""
 
     rules: tuple[Rule, ...]
     also: dict[str, frozenset[int]] = field(default_factory=dict)

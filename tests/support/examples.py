@@ -11,4 +11,9 @@ settings.register_profile(FULL, deadline=None)
 
 def examples(most: int) -> int:
     """For `@settings(max_examples=examples(300))`."""
-    return min(most, FEW) if settings.get_current_profile_name() == DEV else most
+    return rounds(most, min(most, FEW))
+
+
+def rounds(most: int, quick: int) -> int:
+    """How often a test repeats itself: `quick` times with `--tier quick`, else `most` times."""
+    return quick if settings.get_current_profile_name() == DEV else most

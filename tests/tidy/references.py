@@ -10,13 +10,11 @@ line "No test:" with the reason.
 """
 
 import ast
-import io
 import os
 import re
 import subprocess
 import sys
 import textwrap
-import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
@@ -31,6 +29,7 @@ FILE = re.compile(r"(?<![\w/.:~{}<>*$-])((?:[\w.-]+/)*[\w-]+\.(?:py|md|avsc|ipyn
 FOLDER = re.compile(
     r"(?<![\w/.:~{}<>*$-])((?:engine|projections|schemas|spark_replay|tests|docs)(?:/[\w-]+)+)/?(?![\w.*/<>-]|\.\w)"
 )
+COMMENT = re.compile(r"(?:^\s*|  )#.*")
 MODULE = re.compile(r"\brewindmq\.(?:engine|projections|schemas|spark_replay)(?:\.[A-Za-z_]\w*)*")
 # Documents that were outside the repository, by the names that they had there.
 OUTSIDE = re.compile(r"\b(?:BEHAVIOURS|DESIGN|REDESIGN|STYLE)\b(?!\.md)")
@@ -82,9 +81,10 @@ def holders() -> dict[str, dict[str, set[str]]]:
         if not name.startswith("tests/") or name.startswith("tests/tidy/") or not name.endswith((".py", ".txt")):
             continue
         short = Path(name).name
-        for number in numbers_in(text_of(name)):
+        named = numbers_in(text_of(name))
+        for number in named:
             found[number][short] |= set()
-        if name.endswith(".py"):
+        if named and name.endswith(".py"):
             for function, text in _functions(name):
                 for number in numbers_in(text):
                     found[number][short].add(function)
@@ -149,7 +149,8 @@ def documents_outside() -> Iterator[str]:
 
 @cache
 def prose_of(name: str) -> tuple[tuple[int, str], ...]:
-    """The lines that people read: all of a document; comments and docstrings of a source."""
+    """The lines that people read: all of a document; comments and docstrings of a source. A string with two spaces and
+    a `#` in it counts as a comment: tokenize would know better, and takes several times as long."""
     return tuple(_prose(name))
 
 
@@ -157,15 +158,23 @@ def _prose(name: str) -> Iterator[tuple[int, str]]:
     if name.endswith(".md"):
         yield from enumerate(text_of(name).splitlines(), 1)
         return
-    for node in ast.walk(ast.parse(text_of(name))):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.body:
-            first = node.body[0]
-            value = first.value if isinstance(first, ast.Expr) else None
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                yield from enumerate(value.value.splitlines(), first.lineno)
-    for token in tokenize.generate_tokens(io.StringIO(text_of(name)).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
+    for first in _first_statements(ast.parse(text_of(name)).body):
+        value = first.value if isinstance(first, ast.Expr) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield from enumerate(value.value.splitlines(), first.lineno)
+    for number, line in enumerate(text_of(name).splitlines(), 1):
+        comment = COMMENT.search(line)
+        if comment is not None:
+            yield number, comment[0]
+
+
+def _first_statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The first statement of a module, and of every class and function in it."""
+    if body:
+        yield body[0]
+    for statement in body:
+        if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _first_statements(statement.body)
 
 
 @cache

@@ -1,13 +1,19 @@
 """A unit test starts no process and speaks to no other machine, so that `make check` stays a matter of a minute.
 
-Whatever tries is refused, and the test fails even where the code that it tests swallows the refusal.
+Such an attempt is refused, and the test fails even where the code that it tests swallows the refusal.
+
+`tmp_path` is in memory where the machine has room for that: a sync costs nothing there. Tests of tests/system sync to a
+real disk.
 """
 
 import multiprocessing.process
 import os
+import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +24,18 @@ PROCESSES: tuple[tuple[Any, str], ...] = (
     (os, "fork"),
     (os, "posix_spawn"),
 )
+MEMORY, ROOM = Path("/dev/shm"), 1 << 30  # bytes that must be free: many times what one test writes
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A directory of the test's own, in memory if it can be; then it goes with the test."""
+    if not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < ROOM:
+        yield tmp_path_factory.mktemp(request.node.name[:30], numbered=True)
+        return
+    with tempfile.TemporaryDirectory(prefix="rewindmq-test-", dir=MEMORY, ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
 
 
 class Refused(Exception):

@@ -1,17 +1,17 @@
-"""Users and what they may do."""
+"""Users, their passwords, tags and permissions."""
 
 import sys
 
 import click
 
-from rewindmq.engine.cli.client import Client, Refused
-from rewindmq.engine.cli.commands.policies import no_such_vhost
-from rewindmq.engine.cli.exits import DATA, NO_USER, SOFTWARE, CliError
-from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.cli.client import Json, Refused
+from rewindmq.engine.cli.exits import DATA, SOFTWARE, CliError
+from rewindmq.engine.cli.lookups import find_user, missing, no_such_user, no_such_vhost
+from rewindmq.engine.cli.settings import Settings, with_settings
 
 
 def password_from(given: str | None) -> str:
-    """From the command line, or a line of standard input, asked for when that is a terminal."""
+    """A password from the command line, a prompt on a terminal, or the first line of standard input. CliError."""
     if given is not None:
         return given
     if sys.stdin.isatty():
@@ -22,15 +22,29 @@ def password_from(given: str | None) -> str:
     return line
 
 
-def user_of(client: Client, name: str) -> dict[str, object]:
+def grant(settings: Settings, kind: str, name: str, content: Json) -> None:
+    """Sets permissions of a user in the virtual host. `kind`: permissions or topic-permissions."""
+    client = settings.client()
     try:
-        return client.get_one("users", name)
+        client.put(kind, settings.vhost_name, name, content=content)
     except Refused as refused:
-        raise no_such_user(name) if refused.status == 404 else refused from None
+        if refused.reason != "vhost_or_user_not_found":
+            raise
+        find_user(client, name)
+        raise no_such_vhost(settings.vhost_name) from None
 
 
-def no_such_user(name: str) -> CliError:
-    return CliError(NO_USER, f'User "{name}" does not exist')
+def revoke(settings: Settings, kind: str, name: str, *exchange: str) -> None:
+    """Removes permissions of a user in the virtual host. A user without permissions is no error."""
+    client = settings.client()
+    try:
+        client.delete(kind, settings.vhost_name, name, *exchange)
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        find_user(client, name)
+        if not client.exists("vhosts", settings.vhost_name):
+            raise no_such_vhost(settings.vhost_name) from None
 
 
 @click.command("add_user")
@@ -41,9 +55,17 @@ def no_such_user(name: str) -> CliError:
 )
 @click.argument("name")
 @click.argument("secret", metavar="[PASSWORD]", required=False)
-@common
+@with_settings
 def add_user(settings: Settings, name: str, secret: str | None, pre_hashed_password: bool) -> None:
-    """Create a user. Without PASSWORD it is read from standard input. It has no permissions yet."""
+    """Create a user, without permissions.
+
+    Without PASSWORD the password is read from standard input.
+
+    \b
+    Examples:
+      rewindmq add_user alice
+      rewindmq set_permissions alice ".*" ".*" ".*"
+    """
     if not name:
         raise CliError(DATA, "(argument validation): Bad argument: user cannot be an empty string")
     settings.banner(f'Adding user "{name}" ...')
@@ -60,43 +82,43 @@ def add_user(settings: Settings, name: str, secret: str | None, pre_hashed_passw
 
 @click.command("delete_user")
 @click.argument("name")
-@common
+@with_settings
 def delete_user(settings: Settings, name: str) -> None:
-    """Remove a user, and all its permissions."""
+    """Remove a user with its permissions."""
     settings.banner(f'Deleting user "{name}" ...')
-    try:
+    with missing(no_such_user(name)):
         settings.client().delete("users", name)
-    except Refused as refused:
-        raise no_such_user(name) if refused.status == 404 else refused from None
 
 
 @click.command("change_password")
 @click.argument("name")
 @click.argument("secret", metavar="[PASSWORD]", required=False)
-@common
+@with_settings
 def change_password(settings: Settings, name: str, secret: str | None) -> None:
     """Change a user's password. Without PASSWORD it is read from standard input."""
     settings.banner(f'Changing password for user "{name}" ...')
     password = password_from(secret)
     client = settings.client()
-    client.put("users", name, content={"password": password, "tags": user_of(client, name)["tags"]})
+    client.put("users", name, content={"password": password, "tags": find_user(client, name)["tags"]})
 
 
 @click.command("clear_password")
 @click.argument("name")
-@common
+@with_settings
 def clear_password(settings: Settings, name: str) -> None:
-    """Take a user's password away: it cannot log in with one any more."""
+    """Remove the password of a user, who can then not log in with one."""
     settings.banner(f'Clearing password for user "{name}" ...')
     client = settings.client()
-    client.put("users", name, content={"tags": user_of(client, name)["tags"]})
+    client.put("users", name, content={"tags": find_user(client, name)["tags"]})
 
 
 @click.command("hash_password")
 @click.argument("secret", metavar="[PASSWORD]", required=False)
-@common
+@with_settings
 def hash_password(settings: Settings, secret: str | None) -> None:
-    """Print a hash of a password as RabbitMQ has them, for add_user --pre-hashed-password and for definitions."""
+    """Print the hash of a password, in RabbitMQ's format.
+
+    `add_user --pre-hashed-password` and definitions take it."""
     from rewindmq.engine.broker.passwords import rabbitmq_hash
 
     if secret == "":
@@ -108,11 +130,11 @@ def hash_password(settings: Settings, secret: str | None) -> None:
 @click.command("authenticate_user")
 @click.argument("name")
 @click.argument("secret", metavar="[PASSWORD]", required=False)
-@common
+@with_settings
 def authenticate_user(settings: Settings, name: str, secret: str | None) -> None:
-    """Does this password let this user in?"""
+    """Check the password of a user."""
     settings.banner(f'Authenticating user "{name}" ...')
-    settings.given(user=name, password=password_from(secret))
+    settings.update(user=name, password=password_from(secret))
     try:
         settings.client().get_one("whoami")
     except Refused:  # right password, but no management tag: that was not the question
@@ -128,17 +150,19 @@ def authenticate_user(settings: Settings, name: str, secret: str | None) -> None
 @click.command("set_user_tags")
 @click.argument("name")
 @click.argument("tag", nargs=-1)
-@common
+@with_settings
 def set_user_tags(settings: Settings, name: str, tag: tuple[str, ...]) -> None:
-    """Set a user's tags (administrator, monitoring, policymaker, management); without TAG, take them all away."""
+    """Set the tags of a user.
+
+    Tags: administrator, monitoring, policymaker, management. Without TAG all tags are removed."""
     settings.banner(f'Setting tags for user "{name}" to [{", ".join(tag)}] ...')
     client = settings.client()
-    user_of(client, name)
+    find_user(client, name)
     client.put("users", name, content={"tags": list(tag), "keep_password": True})
 
 
 @click.command("list_users")
-@common
+@with_settings
 def list_users(settings: Settings) -> None:
     """List the users and their tags."""
     settings.banner("Listing users ...")
@@ -151,19 +175,18 @@ def list_users(settings: Settings) -> None:
 @click.argument("configure")
 @click.argument("write")
 @click.argument("read")
-@common
+@with_settings
 def set_permissions(settings: Settings, name: str, configure: str, write: str, read: str) -> None:
-    """Let a user configure, write to and read from what matches these regular expressions, in a virtual host."""
-    settings.banner(f'Setting permissions for user "{name}" in vhost "{settings.home}" ...')
-    client = settings.client()
-    content = {"configure": configure, "write": write, "read": read}
-    try:
-        client.put("permissions", settings.home, name, content=content)
-    except Refused as refused:
-        if refused.reason == "vhost_or_user_not_found":
-            user_of(client, name)
-            raise no_such_vhost(settings.home) from None
-        raise
+    """Set the permissions of a user in a virtual host.
+
+    CONFIGURE, WRITE and READ are regular expressions of queue and exchange names.
+
+    \b
+    Example:
+      rewindmq set_permissions -p / alice '^orders' '.*' '.*'
+    """
+    settings.banner(f'Setting permissions for user "{name}" in vhost "{settings.vhost_name}" ...')
+    grant(settings, "permissions", name, {"configure": configure, "write": write, "read": read})
 
 
 @click.command("set_permissions_globally")
@@ -171,12 +194,14 @@ def set_permissions(settings: Settings, name: str, configure: str, write: str, r
 @click.argument("configure")
 @click.argument("write")
 @click.argument("read")
-@common
+@with_settings
 def set_permissions_globally(settings: Settings, name: str, configure: str, write: str, read: str) -> None:
-    """Let a user configure, write to and read from what matches these regular expressions, in every virtual host."""
+    """Set the permissions of a user in all virtual hosts.
+
+    CONFIGURE, WRITE and READ are regular expressions of queue and exchange names."""
     settings.banner(f'Setting permissions for user "{name}" in all virtual hosts ...')
     client = settings.client()
-    user_of(client, name)
+    find_user(client, name)
     content = {"configure": configure, "write": write, "read": read}
     for vhost in client.get("vhosts"):
         client.put("permissions", str(vhost["name"]), name, content=content)
@@ -184,41 +209,31 @@ def set_permissions_globally(settings: Settings, name: str, configure: str, writ
 
 @click.command("clear_permissions")
 @click.argument("name")
-@common
+@with_settings
 def clear_permissions(settings: Settings, name: str) -> None:
-    """Take a user's permissions in a virtual host away."""
-    settings.banner(f'Clearing permissions for user "{name}" in vhost "{settings.home}" ...')
-    client = settings.client()
-    try:
-        client.delete("permissions", settings.home, name)
-    except Refused as refused:
-        if refused.status != 404:
-            raise
-        user_of(client, name)
-        if not client.exists("vhosts", settings.home):
-            raise no_such_vhost(settings.home) from None  # a user without permissions there: nothing to take
+    """Remove the permissions of a user in a virtual host."""
+    settings.banner(f'Clearing permissions for user "{name}" in vhost "{settings.vhost_name}" ...')
+    revoke(settings, "permissions", name)
 
 
 @click.command("list_permissions")
-@common
+@with_settings
 def list_permissions(settings: Settings) -> None:
-    """List who may do what in a virtual host."""
-    settings.banner(f'Listing permissions for vhost "{settings.home}" ...')
-    try:
-        rows = settings.client().get("vhosts", settings.home, "permissions")
-    except Refused as refused:
-        raise no_such_vhost(settings.home) if refused.status == 404 else refused from None
+    """List the permissions in a virtual host."""
+    settings.banner(f'Listing permissions for vhost "{settings.vhost_name}" ...')
+    with missing(no_such_vhost(settings.vhost_name)):
+        rows = settings.client().get("vhosts", settings.vhost_name, "permissions")
     settings.show(("user", "configure", "write", "read"), rows)
 
 
 @click.command("list_user_permissions")
 @click.argument("name")
-@common
+@with_settings
 def list_user_permissions(settings: Settings, name: str) -> None:
-    """List what a user may do, by virtual host."""
+    """List the permissions of a user in all virtual hosts."""
     settings.banner(f'Listing permissions for user "{name}" ...')
     client = settings.client()
-    user_of(client, name)
+    find_user(client, name)
     settings.show(("vhost", "configure", "write", "read"), client.get("users", name, "permissions"))
 
 
@@ -227,61 +242,49 @@ def list_user_permissions(settings: Settings, name: str) -> None:
 @click.argument("exchange")
 @click.argument("write")
 @click.argument("read")
-@common
+@with_settings
 def set_topic_permissions(settings: Settings, name: str, exchange: str, write: str, read: str) -> None:
-    """Let a user publish to and bind to a topic exchange only with routing keys that match these expressions."""
-    settings.banner(f'Setting topic permissions on "{exchange}" for user "{name}" in vhost "{settings.home}" ...')
-    client = settings.client()
-    content = {"exchange": exchange, "write": write, "read": read}
-    try:
-        client.put("topic-permissions", settings.home, name, content=content)
-    except Refused as refused:
-        if refused.reason == "vhost_or_user_not_found":
-            user_of(client, name)
-            raise no_such_vhost(settings.home) from None
-        raise
+    """Set the routing keys that a user may use on a topic exchange.
+
+    WRITE and READ are regular expressions of routing keys, for publishing and for binding."""
+    settings.banner(f'Setting topic permissions on "{exchange}" for user "{name}" in vhost "{settings.vhost_name}" ...')
+    grant(settings, "topic-permissions", name, {"exchange": exchange, "write": write, "read": read})
 
 
 @click.command("clear_topic_permissions")
 @click.argument("name")
 @click.argument("exchange", required=False)
-@common
+@with_settings
 def clear_topic_permissions(settings: Settings, name: str, exchange: str | None) -> None:
-    """Take a user's topic permissions for an exchange away, or all in a virtual host."""
+    """Remove the topic permissions of a user in a virtual host.
+
+    Without EXCHANGE for all exchanges."""
     on = "" if exchange is None else f' on "{exchange}"'
-    settings.banner(f'Clearing topic permissions{on} for user "{name}" in vhost "{settings.home}" ...')
-    client = settings.client()
-    try:
-        client.delete("topic-permissions", settings.home, name, *([] if exchange is None else [exchange]))
-    except Refused as refused:
-        if refused.status != 404:
-            raise
-        user_of(client, name)
-        if not client.exists("vhosts", settings.home):
-            raise no_such_vhost(settings.home) from None  # a user without topic permissions there: nothing to take
+    settings.banner(f'Clearing topic permissions{on} for user "{name}" in vhost "{settings.vhost_name}" ...')
+    revoke(settings, "topic-permissions", name, *([] if exchange is None else [exchange]))
 
 
 @click.command("list_topic_permissions")
-@common
+@with_settings
 def list_topic_permissions(settings: Settings) -> None:
     """List the topic permissions in a virtual host."""
-    settings.banner(f'Listing topic permissions for vhost "{settings.home}" ...')
-    try:
-        rows = settings.client().get("vhosts", settings.home, "topic-permissions")
-    except Refused as refused:
-        raise no_such_vhost(settings.home) if refused.status == 404 else refused from None
+    settings.banner(f'Listing topic permissions for vhost "{settings.vhost_name}" ...')
+    with missing(no_such_vhost(settings.vhost_name)):
+        rows = settings.client().get("vhosts", settings.vhost_name, "topic-permissions")
     settings.show(("user", "exchange", "write", "read"), rows)
 
 
 @click.command("list_user_topic_permissions")
 @click.argument("name")
-@common
+@with_settings
 def list_user_topic_permissions(settings: Settings, name: str) -> None:
-    """List a user's topic permissions, by virtual host (without headers, as rabbitmqctl)."""
+    """List the topic permissions of a user in all virtual hosts.
+
+    Without headers, as rabbitmqctl prints them."""
     settings.banner(f'Listing topic permissions for user "{name}" ...')
     client = settings.client()
-    user_of(client, name)
-    settings.given(no_table_headers=True)
+    find_user(client, name)
+    settings.update(no_table_headers=True)
     settings.show(("vhost", "exchange", "write", "read"), client.get("users", name, "topic-permissions"))
 
 

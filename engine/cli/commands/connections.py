@@ -5,17 +5,19 @@ import time
 import click
 
 from rewindmq.engine.cli.client import Refused, path
-from rewindmq.engine.cli.commands.policies import in_vhost
 from rewindmq.engine.cli.exits import UNAVAILABLE, CliError
-from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.cli.lookups import list_in_vhost
+from rewindmq.engine.cli.settings import Settings, with_settings
 
 
 @click.command("close_connection")
 @click.argument("connection")
 @click.argument("explanation")
-@common
+@with_settings
 def close_connection(settings: Settings, connection: str, explanation: str) -> None:
-    """Close one connection, by its name or its pid of list_connections. The client is told EXPLANATION (320)."""
+    """Close one connection.
+
+    CONNECTION is its name or pid in list_connections. The client receives EXPLANATION with code 320."""
     settings.banner(f"Closing connection {connection}, reason: {explanation}...")
     client = settings.client()
     for item in client.get("connections"):
@@ -26,41 +28,43 @@ def close_connection(settings: Settings, connection: str, explanation: str) -> N
 
 
 @click.command("close_all_connections")
-@click.option("--global", "everywhere", is_flag=True, help="In all virtual hosts.")
-@click.option("--limit", type=click.IntRange(min=0), default=0, help="So many at most (0: all).")
-@click.option("--per-connection-delay", type=click.IntRange(min=0), default=0, help="Milliseconds between them.")
+@click.option("--global", "everywhere", is_flag=True, help="The connections of all virtual hosts.")
+@click.option("--limit", type=click.IntRange(min=0), default=0, help="Number of connections at most (0: all).")
+@click.option(
+    "--per-connection-delay", type=click.IntRange(min=0), default=0, help="Milliseconds between two connections."
+)
 @click.argument("explanation")
-@common
+@with_settings
 def close_all_connections(
     settings: Settings, explanation: str, everywhere: bool, limit: int, per_connection_delay: int
 ) -> None:
-    """Close the connections of a virtual host, or all of the node's."""
+    """Close the connections of a virtual host, or of the node."""
     which = "all" if limit == 0 else str(limit)
-    where = "to the node (across all vhosts)" if everywhere else f"in vhost {settings.home}"
+    where = "to the node (across all vhosts)" if everywhere else f"in vhost {settings.vhost_name}"
     settings.banner(f"Closing {which} connections {where}, reason: {explanation}...")
     client = settings.client()
     if not everywhere:
-        in_vhost(client, settings, "queues", columns="name")  # says that there is no such vhost
+        list_in_vhost(client, settings, "queues", columns="name")  # raises when the virtual host is missing
     found = [
         str(item["name"])
         for item in client.get("connections")
-        if item["type"] == "network" and (everywhere or item["vhost"] == settings.home)
+        if item["type"] == "network" and (everywhere or item["vhost"] == settings.vhost_name)
     ]
-    close_some(settings, found[: limit or None], explanation, per_connection_delay)
+    close_each(settings, found[: limit or None], explanation, per_connection_delay)
 
 
 @click.command("close_all_user_connections")
 @click.argument("name")
 @click.argument("explanation")
-@common
+@with_settings
 def close_all_user_connections(settings: Settings, name: str, explanation: str) -> None:
     """Close all connections of a user."""
     settings.banner(f"Closing connections of user {name}, reason: {explanation}...")
     found = [str(item["name"]) for item in settings.client().get("connections") if item["user"] == name]
-    close_some(settings, found, explanation, 0)
+    close_each(settings, found, explanation, 0)
 
 
-def close_some(settings: Settings, names: list[str], explanation: str, delay_ms: int) -> None:
+def close_each(settings: Settings, names: list[str], explanation: str, delay_ms: int) -> None:
     for number, name in enumerate(names):
         if number and delay_ms:
             time.sleep(delay_ms / 1000)
@@ -70,9 +74,9 @@ def close_some(settings: Settings, names: list[str], explanation: str, delay_ms:
 
 
 def close(settings: Settings, name: str, explanation: str) -> None:
-    """One that is gone by itself meanwhile is closed, too."""
+    """Closes a connection. A connection that has ended meanwhile is no error."""
     try:
-        settings.client().ask("DELETE", path("connections", name), headers={"X-Reason": explanation})
+        settings.client().request("DELETE", path("connections", name), headers={"X-Reason": explanation})
     except Refused as refused:
         if refused.status != 404:
             raise

@@ -1,4 +1,4 @@
-"""Our own command: a new node's data directory, from a running node's state (what pg_basebackup is to PostgreSQL)."""
+"""Our own command `copy_state`: makes the data directory of a new node from a running node (as pg_basebackup does)."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from rewindmq.engine.cli.exits import CONFIG, DATA, CliError
-from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.cli.settings import Settings, with_settings
 
 
 @click.command("copy_state")
@@ -18,12 +18,17 @@ from rewindmq.engine.cli.settings import Settings, common
     type=click.Path(file_okay=False, path_type=Path),
     help="Data directory of the new node: empty, or not there yet.",
 )
-@common
+@with_settings
 def copy_state(settings: Settings, data: Path) -> None:
-    """Copy the state of a running node on Kafka, for a new node to start from.
+    """Copy the state of a running node on Kafka for a new node.
 
-    DIR appears when all has come and was checked. Then start the new node with it, under a name of its own: it folds
-    only what came since. It takes an administrator."""
+    The data directory appears when the whole copy is checked. Then start the new node with it, under another name: it
+    folds only the events since the copy. The user must be an administrator.
+
+    \b
+    Example:
+      rewindmq copy_state --url http://node-1:15672 --data ./data-3
+    """
     data = data.resolve()
     check_empty(data)
     client = settings.client()
@@ -41,6 +46,7 @@ def copy_state(settings: Settings, data: Path) -> None:
 
 
 def check_empty(data: Path) -> None:
+    """CliError when the directory is not empty, or is a mount point."""
     if not data.exists():
         return
     if any(data.iterdir()):
@@ -50,7 +56,7 @@ def check_empty(data: Path) -> None:
 
 
 def received(pieces: Iterator[bytes], directory: Path) -> str:
-    """What came, in a line."""
+    """Unpacks a copy and checks it. Returns one line about it. CliError."""
     from rewindmq.engine.cluster.state_copy import BadCopy, receive
     from rewindmq.projections.store.store import StateStore, StoreError
 
@@ -66,6 +72,7 @@ def received(pieces: Iterator[bytes], directory: Path) -> str:
 
 
 def rename(beside: Path, data: Path) -> None:
+    """Moves the finished copy to its place, durably."""
     from rewindmq.engine.log.embedded.segments import sync_directory
 
     beside.rename(data)  # fails when something came to be there meanwhile

@@ -1,4 +1,4 @@
-"""What the broker holds besides messages, as a JSON document: out to a file, in from one."""
+"""Export and import of definitions: vhosts, users, queues, exchanges, bindings and policies as one JSON document."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ import click
 
 from rewindmq.engine.cli.client import path
 from rewindmq.engine.cli.exits import DATA, CliError
-from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.cli.settings import Settings, with_settings
 
 FORMATS = ("json",)  # rabbitmqctl also knows Erlang terms
 
@@ -19,28 +19,32 @@ def check_format(asked: str) -> None:
 
 
 @click.command("export_definitions")
-@click.option("--format", "kind", default="json", show_default=True, help="Of the document.")
+@click.option("--format", "kind", default="json", show_default=True, help="Format of the document: json.")
 @click.argument("file")
-@common
+@with_settings
 def export_definitions(settings: Settings, file: str, kind: str) -> None:
-    """Write all definitions to FILE, or to standard output (-)."""
+    """Write all definitions to FILE, or to standard output (-).
+
+    Definitions are virtual hosts, users, queues, exchanges, bindings, policies and parameters."""
     check_format(kind)
     if file == "-":
-        sys.stdout.buffer.write(settings.client().ask("GET", path("definitions")).content + b"\n")
+        sys.stdout.buffer.write(settings.client().request("GET", path("definitions")).content + b"\n")
         return
     target = Path(file)
     if not target.absolute().parent.is_dir():
         raise CliError(DATA, f"(argument validation): Bad argument: Directory {target.parent} does not exist")
     settings.banner(f'Exporting definitions in JSON to a file at "{file}" ...')
-    target.write_bytes(settings.client().ask("GET", path("definitions")).content)
+    target.write_bytes(settings.client().request("GET", path("definitions")).content)
 
 
 @click.command("import_definitions")
-@click.option("--format", "kind", default="json", show_default=True, help="Of the document.")
+@click.option("--format", "kind", default="json", show_default=True, help="Format of the document: json.")
 @click.argument("file", required=False, default="-")
-@common
+@with_settings
 def import_definitions(settings: Settings, file: str, kind: str) -> None:
-    """Import definitions from FILE, or from standard input. All of them or, when anything is wrong, none."""
+    """Import definitions from FILE, or from standard input.
+
+    One wrong definition prevents the whole import."""
     check_format(kind)
     source = "standard input" if file == "-" else f'a file at "{file}"'
     settings.banner(f"Importing definitions in JSON from {source} ...")
@@ -53,7 +57,7 @@ def import_definitions(settings: Settings, file: str, kind: str) -> None:
         json.loads(body)
     except (ValueError, RecursionError) as error:
         raise CliError(DATA, f"Failed to deserialise input (format: JSON) (error: {error})") from None
-    settings.client().ask("POST", path("definitions"), content=body, headers={"content-type": "application/json"})
+    settings.client().request("POST", path("definitions"), content=body, headers={"content-type": "application/json"})
     settings.banner("Successfully imported definitions")
 
 

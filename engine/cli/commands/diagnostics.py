@@ -1,4 +1,4 @@
-"""rabbitmq-diagnostics' commands: health checks and what the node is. A check that fails is exit code 69."""
+"""rabbitmq-diagnostics' commands: health checks, and facts about the node. A check that fails has exit code 69."""
 
 import json
 import socket
@@ -12,13 +12,13 @@ from rewindmq.engine.cli.client import Client, Json, Refused
 from rewindmq.engine.cli.columns import chosen, fields, rows_of
 from rewindmq.engine.cli.commands.node import PURPOSES, alarms, cluster_status, status
 from rewindmq.engine.cli.exits import TIMEOUT, UNAVAILABLE, USAGE, CliError
-from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.cli.settings import Settings, with_settings
 
 FLAG_COLUMNS = fields("name", "state", "stability", "provided_by", "desc", "doc_url")
 DEPRECATED_COLUMNS = fields("name", "deprecation_phase", "provided_by", "desc", "doc_url")
 WAIT_SECONDS = 0.5
 
-# RabbitMQ's commands that ask for its Erlang node, or for a cluster's inside, and why there is no such thing here.
+# RabbitMQ's commands for its Erlang node and its cluster, which have no counterpart here, each with the reason.
 ERLANG, NODES, MIRRORS = (
     "there is no Erlang node to run it in",
     "nodes have no members and no state but the log: start one to join, stop it (SIGTERM) to leave (docs/cluster.md)",
@@ -42,7 +42,7 @@ REFUSED = {
         NODES,
     ),
     **dict.fromkeys(("sync_queue", "cancel_sync_queue"), MIRRORS),
-    "rotate_logs": "the log goes to stderr: whoever keeps it rotates it",
+    "rotate_logs": "the log goes to stderr: rotate it where stderr is kept",
     **dict.fromkeys(
         ("stream_status", "list_stream_connections", "list_stream_consumers", "list_stream_publishers"),
         "a stream is a queue here, its members are its partition's: 'rewindmq cluster_status' shows them,"
@@ -50,7 +50,7 @@ REFUSED = {
     ),
 }
 
-# Commands that people try and that are elsewhere, with the place.
+# Commands that exist elsewhere, each with the place.
 SPARK = "Spark derives it from the log: rewindmq spark {} --data DIR (--help says more)"
 CLIENT = (
     "messages go in and out by AMQP, with any client of RabbitMQ's; by hand: POST /api/exchanges/VHOST/EXCHANGE/publish"
@@ -80,7 +80,7 @@ def passed(settings: Settings, text: str, **more: object) -> None:
 
 
 def check(client: Client, *segments: str) -> str | None:
-    """The reason why a health check fails."""
+    """The reason why a health check fails. None when it passes."""
     try:
         client.get_one("health", "checks", *segments)
     except Refused as refused:
@@ -91,9 +91,9 @@ def check(client: Client, *segments: str) -> str | None:
 
 
 @click.command("check_running")
-@common
+@with_settings
 def check_running(settings: Settings) -> None:
-    """Fail if the node does not take clients."""
+    """Check that the node takes clients."""
     client = settings.client()
     node = node_of(client)
     settings.banner(f"Checking if RabbitMQ is running on node {node} ...")
@@ -103,9 +103,9 @@ def check_running(settings: Settings) -> None:
 
 
 @click.command("is_running")
-@common
+@with_settings
 def is_running(settings: Settings) -> None:
-    """Say whether the node takes clients."""
+    """Print whether the node takes clients."""
     client = settings.client()
     node = node_of(client)
     settings.banner(f"Asking node {node} for its status ...")
@@ -113,13 +113,13 @@ def is_running(settings: Settings) -> None:
     click.echo(f"RabbitMQ on node {node} is {state}")
 
 
-def alarms_check(name: str, path: str, banner: str, fine: str) -> click.Command:
-    @click.command(name, help=f"Fail if {banner.split('report ')[1]}.")
-    @common
+def alarms_check(name: str, path: str, help: str, fine: str) -> click.Command:
+    @click.command(name, help=help)
+    @with_settings
     def command(settings: Settings) -> None:
         client = settings.client()
         node = node_of(client)
-        settings.banner(f"Asking node {node} to {banner} ...")
+        settings.banner(f"Asking node {node} to report any local resource alarms ...")
         reason = check(client, path)
         if reason is not None:
             raise CliError(UNAVAILABLE, f"{reason}:\n" + "\n".join(alarms(client.get_one("overview"))))
@@ -129,17 +129,17 @@ def alarms_check(name: str, path: str, banner: str, fine: str) -> click.Command:
 
 
 check_alarms = alarms_check(
-    "check_alarms", "alarms", "report any local resource alarms", "no alarms, local or clusterwide"
+    "check_alarms", "alarms", "Check that no node has an alarm.", "no alarms, local or clusterwide"
 )
 check_local_alarms = alarms_check(
-    "check_local_alarms", "local-alarms", "report any local resource alarms", "no local alarms"
+    "check_local_alarms", "local-alarms", "Check that this node has no alarm.", "no local alarms"
 )
 
 
 @click.command("alarms")
-@common
+@with_settings
 def list_alarms(settings: Settings) -> None:
-    """List the alarms: memory, disk; publishing is held back while there is one."""
+    """List the alarms of memory and disk. Publishers are held back during an alarm."""
     client = settings.client()
     overview = client.get_one("overview")
     settings.banner(f"Asking node {overview['node']} to report any known resource alarms ...")
@@ -148,9 +148,9 @@ def list_alarms(settings: Settings) -> None:
 
 
 @click.command("check_virtual_hosts")
-@common
+@with_settings
 def check_virtual_hosts(settings: Settings) -> None:
-    """Fail if a virtual host is down."""
+    """Check that all virtual hosts run."""
     client = settings.client()
     node = node_of(client)
     settings.banner(f"Checking if all vhosts are running on node {node} ...")
@@ -162,9 +162,9 @@ def check_virtual_hosts(settings: Settings) -> None:
 
 @click.command("check_port_listener")
 @click.argument("port", type=click.IntRange(0, 65535))
-@common
+@with_settings
 def check_port_listener(settings: Settings, port: int) -> None:
-    """Fail if nothing listens on PORT."""
+    """Check that the node listens on PORT."""
     client = settings.client()
     node = node_of(client)
     settings.banner(f"Asking node {node} if there's an active listener on port {port} ...")
@@ -180,9 +180,9 @@ def check_port_listener(settings: Settings, port: int) -> None:
 
 @click.command("check_protocol_listener")
 @click.argument("protocol")
-@common
+@with_settings
 def check_protocol_listener(settings: Settings, protocol: str) -> None:
-    """Fail if nothing listens for PROTOCOL (amqp, amqps, http, prometheus)."""
+    """Check that the node listens for PROTOCOL (amqp, amqps, http, prometheus)."""
     client = settings.client()
     node = node_of(client)
     settings.banner(f"Asking node {node} if there's an active listener for protocol {protocol} ...")
@@ -198,9 +198,9 @@ def check_protocol_listener(settings: Settings, protocol: str) -> None:
 
 @click.command("check_port_connectivity")
 @click.option("--address", help="Connect to this address instead of the listener's.")
-@common
+@with_settings
 def check_port_connectivity(settings: Settings, address: str | None) -> None:
-    """Fail if a listener does not take TCP connections."""
+    """Check that each listener takes TCP connections."""
     client = settings.client()
     node = node_of(client)
     settings.banner(f"Testing TCP connections to all active listeners on node {node} ...")
@@ -222,16 +222,22 @@ def check_port_connectivity(settings: Settings, address: str | None) -> None:
 
 
 def reachable(listening: str, client: Client) -> str:
-    """A listener on all addresses is reached where the API is."""
+    """The address to connect to. A listener on all addresses is reached where the API is."""
     return client.host if listening in ("", "0.0.0.0", "::") else listening
 
 
 @click.command("check_certificate_expiration")
-@click.option("--unit", type=click.Choice(["days", "weeks", "months", "years"]), default="weeks", show_default=True)
-@click.option("--within", type=click.IntRange(min=0), default=4, show_default=True)
-@common
+@click.option(
+    "--unit",
+    type=click.Choice(["days", "weeks", "months", "years"]),
+    default="weeks",
+    show_default=True,
+    help="Unit of --within.",
+)
+@click.option("--within", type=click.IntRange(min=0), default=4, show_default=True, help="How soon is too soon.")
+@with_settings
 def check_certificate_expiration(settings: Settings, unit: str, within: int) -> None:
-    """Fail if a TLS listener's certificate expires soon."""
+    """Check that no TLS certificate expires soon."""
     client = settings.client()
     node = node_of(client)
     settings.banner(f"Checking certificate expiration on node {node} ...")
@@ -242,9 +248,9 @@ def check_certificate_expiration(settings: Settings, unit: str, within: int) -> 
 
 
 @click.command("listeners")
-@common
+@with_settings
 def listeners(settings: Settings) -> None:
-    """List what the node listens on."""
+    """List the addresses, ports and protocols of the node."""
     client = settings.client()
     settings.banner(f"Asking node {node_of(client)} to report its protocol listeners ...")
     found = listeners_of(client)
@@ -259,9 +265,11 @@ def listeners(settings: Settings) -> None:
 
 
 @click.command("server_version")
-@common
+@with_settings
 def server_version(settings: Settings) -> None:
-    """RabbitMQ's version whose semantics and API the node has (`status` says its own)."""
+    """Print the RabbitMQ version whose behaviour and API the node has.
+
+    `rewindmq status` also prints the version of RewindMQ."""
     client = settings.client()
     overview = client.get_one("overview")
     settings.banner(f"Asking node {overview['node']} for its RabbitMQ version...")
@@ -269,25 +277,25 @@ def server_version(settings: Settings) -> None:
 
 
 @click.command("environment")
-@common
+@with_settings
 def environment(settings: Settings) -> None:
-    """How the node is configured."""
+    """Print the configuration of the node."""
     client = settings.client()
     settings.banner(f"Application environment of node {node_of(client)} ...")
-    click.echo(client.ask("GET", "/api/config/effective").text, nl=False)
+    click.echo(client.request("GET", "/api/config/effective").text, nl=False)
 
 
 @click.command("await_startup")
-@common
+@with_settings
 def await_startup(settings: Settings) -> None:
-    """Wait until the node answers and takes clients (--timeout: how long)."""
+    """Wait until the node takes clients. --timeout says how long."""
     client = settings.client(any_node=True)
     settings.banner("Waiting for the node to start ...")
     await_node(client, settings.seconds, time.monotonic() + settings.seconds, lambda: None)
 
 
 def await_node(client: Client, seconds: float, deadline: float, still: Callable[[], None]) -> None:
-    """Return when the node takes clients. `still` is called before each try: it raises when waiting is in vain."""
+    """Returns when the node takes clients. `still` is called before each try, and raises to end the waiting."""
     while True:
         still()
         try:
@@ -305,9 +313,11 @@ def await_node(client: Client, seconds: float, deadline: float, still: Callable[
 
 @click.command("list_feature_flags")
 @click.argument("column", nargs=-1)
-@common
+@with_settings
 def list_feature_flags(settings: Settings, column: tuple[str, ...]) -> None:
-    """List RabbitMQ's feature flags that stand for something here (default: name state)."""
+    """List RabbitMQ's feature flags.
+
+    Columns: name state stability provided_by desc doc_url (default: name state)."""
     names = chosen(column, ("name", "state"), FLAG_COLUMNS)
     settings.banner("Listing feature flags ...")
     settings.show(names, rows_of(settings.client().get("feature-flags"), names, FLAG_COLUMNS))
@@ -315,9 +325,9 @@ def list_feature_flags(settings: Settings, column: tuple[str, ...]) -> None:
 
 @click.command("enable_feature_flag")
 @click.argument("flag")
-@common
+@with_settings
 def enable_feature_flag(settings: Settings, flag: str) -> None:
-    """All flags are enabled: says whether there is such a one."""
+    """Check that a feature flag exists: all are enabled."""
     settings.banner("Enabling all feature flags ..." if flag == "all" else f'Enabling feature flag "{flag}" ...')
     if flag == "all":
         return
@@ -328,11 +338,13 @@ def enable_feature_flag(settings: Settings, flag: str) -> None:
 
 
 @click.command("list_deprecated_features")
-@click.option("--used", is_flag=True, help="Only those in use.")
+@click.option("--used", is_flag=True, help="Only features in use.")
 @click.argument("column", nargs=-1)
-@common
+@with_settings
 def list_deprecated_features(settings: Settings, used: bool, column: tuple[str, ...]) -> None:
-    """List what works here and goes in later versions of RabbitMQ (default: name deprecation_phase)."""
+    """List features that later versions of RabbitMQ remove.
+
+    Columns: name deprecation_phase provided_by desc doc_url (default: name deprecation_phase)."""
     names = chosen(column, ("name", "deprecation_phase"), DEPRECATED_COLUMNS)
     settings.banner("Listing deprecated features ...")
     found = settings.client().get("deprecated-features", *(("used",) if used else ()))
@@ -341,9 +353,9 @@ def list_deprecated_features(settings: Settings, used: bool, column: tuple[str, 
 
 @click.command("report")
 @click.pass_context
-@common
+@with_settings
 def report(settings: Settings, context: click.Context) -> None:
-    """Everything about the node, for support: status, cluster, listings."""
+    """Print all about the node, for support: status, cluster, listings."""
     from rewindmq.engine.cli.commands import listings, policies
 
     if settings.formatter is not None:
@@ -371,11 +383,11 @@ def report(settings: Settings, context: click.Context) -> None:
 
 
 def refusal(name: str, reason: str) -> click.Command:
-    """Takes what RabbitMQ's takes, does nothing."""
+    """A hidden command of RabbitMQ's that only says why it is not here."""
 
     @click.command(name, hidden=True, context_settings={"ignore_unknown_options": True}, help=f"Not here: {reason}.")
     @click.argument("anything", nargs=-1, type=click.UNPROCESSED)
-    @common
+    @with_settings
     def command(settings: Settings, anything: tuple[str, ...]) -> None:
         raise CliError(UNAVAILABLE, f"{name}: {reason}")
 

@@ -7,7 +7,7 @@ import click
 from rewindmq.engine.cli.client import Refused
 from rewindmq.engine.cli.exits import CONFIG, DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
-from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.values import Value
 
 ERASURE = ("subject", "key_ids", "time", "user", "reason", "offset")
@@ -16,10 +16,15 @@ PROOF = ("key_id", "records", "first", "key", "erased", "user", "reason")
 
 @click.command("erase_subject")
 @click.argument("subject")
-@click.option("--reason", default="", help="Is kept in the history.")
-@common
+@click.option("--reason", default="", help="A text that is stored in the history.")
+@with_settings
 def erase_subject(settings: Settings, subject: str, reason: str) -> None:
-    """Destroy the keys of SUBJECT: bodies that were encrypted under them can't be read any more, by anybody."""
+    """Destroy the keys of SUBJECT, so that nobody can read its bodies.
+
+    \b
+    Example:
+      rewindmq erase_subject customer-4711 --reason "letter of 22 November"
+    """
     settings.banner(f'Erasing subject "{subject}" ...')
     try:
         settings.client().delete("subjects", subject, **({"reason": reason} if reason else {}))
@@ -28,9 +33,9 @@ def erase_subject(settings: Settings, subject: str, reason: str) -> None:
 
 
 @click.command("list_erasures")
-@common
+@with_settings
 def list_erasures(settings: Settings) -> None:
-    """List the subjects that were erased: when, by whom, why, and which keys."""
+    """List the erased subjects, with time, user, reason and keys."""
     settings.banner("Listing erasures ...")
     settings.show(ERASURE, [{name: each[name] for name in ERASURE} for each in settings.client().get("erasures")])
 
@@ -44,10 +49,17 @@ def list_erasures(settings: Settings) -> None:
     help="Directory of the keys (default: keys in the data directory).",
 )
 @with_kafka
-@common
+@with_settings
 def check_erasure(settings: Settings, subject: str, data: Path | None, keys: Path | None, kafka: Kafka) -> None:
-    """Of each key of SUBJECT: how many records the history has under it, and is it gone? Without a broker. Exit code 1
-    when a key that was erased is there, or nothing was erased."""
+    """Check that the keys of SUBJECT are destroyed.
+
+    Lists each key with its number of records. Needs no broker. Exit code 1 when an erased key still exists, or when no
+    key was erased.
+
+    \b
+    Example:
+      rewindmq check_erasure customer-4711 --data ./data
+    """
     from rewindmq.engine.cli.commands.history import not_there
     from rewindmq.engine.erasure.key_store import KeyStore
     from rewindmq.engine.erasure.proof import prove

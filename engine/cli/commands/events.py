@@ -1,4 +1,4 @@
-"""`rewindmq events`: what stands in the log, a line an event, and with --effects what the fold made of it.
+"""`rewindmq events` prints the log, one event a line, and with --effects the effects of each event.
 
     queues-0:412  2026-11-21T03:04:05.678+00:00  guest/16777217  Acked queue=orders consumer=16777218 messages=3-7,9
         [orders] acked by 16777218: 3-7 9
@@ -27,7 +27,7 @@ import click
 from rewindmq.engine.cli.commands.history import not_there
 from rewindmq.engine.cli.exits import DATA, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
-from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.projections.machine import describe
 from rewindmq.projections.machine.data.effects import Effect, Quarantine
 from rewindmq.projections.marks import marks_of, moment
@@ -49,7 +49,7 @@ QueueName = tuple[str, str]
 
 @dataclass(slots=True)
 class Line:
-    """What is printed of a record. `event`: None where it cannot be decoded, and `problem` says why."""
+    """A record as it is printed. `event`: None where the record cannot be decoded; `problem` says why."""
 
     partition: str
     offset: int
@@ -64,27 +64,29 @@ class Line:
 @click.option(
     "--data",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Data directory. With --kafka: for its snapshots.",
+    help="Data directory. With --kafka: only its snapshots.",
 )
 @with_kafka
-@click.option("--partition", metavar="NAME", help="Only this one, such as queues-0 or metadata-0 (default: all).")
+@click.option("--partition", metavar="NAME", help="Only this partition, such as queues-0 or metadata-0 (default: all).")
 @click.option(
     "--from",
     "start",
     metavar="N|TIME",
-    help="From this offset on, or this moment (ISO 8601, -10m, mark:NAME); -20: as --tail 20.",
+    help="The first event: an offset, or a moment (ISO 8601, -10m, mark:NAME). -20 is --tail 20.",
 )
-@click.option("--to", "end", metavar="N|TIME", help="Up to this offset, which is not shown, or this moment.")
+@click.option("--to", "end", metavar="N|TIME", help="The end, exclusive: an offset, or a moment.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N events.")
-@click.option("--queue", metavar="QUEUE", help="Only what names this queue, or with --effects concerns it.")
-@click.option("--effects", "with_effects", is_flag=True, help="Show what came of each event, indented below it.")
+@click.option(
+    "--queue", metavar="QUEUE", help="Only events that name this queue, and with --effects also those that change it."
+)
+@click.option("--effects", "with_effects", is_flag=True, help="Show the effects of each event, indented below it.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["text", "json"]),
     help="text, or a JSON object for each event on a line of its own.",
 )
-@common
+@with_settings
 def events(
     settings: Settings,
     data: Path | None,
@@ -97,9 +99,17 @@ def events(
     with_effects: bool,
     form: str | None,
 ) -> None:
-    """Print the log: a line an event, with its offset, time, user and fields, and the sizes of bodies.
+    """Print the log, one event a line.
 
-    Needs no broker, and may run beside one."""
+    A line has the offset, time, user and fields of an event, and the sizes of bodies. Needs no broker, and may run
+    beside one.
+
+    \b
+    Examples:
+      rewindmq events --data ./data --tail 20
+      rewindmq events --data ./data --queue orders --from -10m --effects
+      rewindmq events --kafka kafka-1:9092 --partition metadata-0 --format json
+    """
     from rewindmq.engine.log.contract import LogError
     from rewindmq.projections.machine.machine import NewerHistory
 
@@ -109,7 +119,7 @@ def events(
         tail = int(start[1:]) if tail is None else tail
         start = None
     history = kafka.history(data)
-    wanted = None if queue is None else (settings.home, queue)
+    wanted = None if queue is None else (settings.vhost_name, queue)
     shown = as_json if form == "json" or (form is None and settings.formatter in ("json", "json_stream")) else as_text
     try:
         reader = history.open()
@@ -140,14 +150,16 @@ def partitions_of(reader: "HistoryReader", name: str | None) -> "list[PartitionL
 
 
 def range_of(log: "PartitionLog", reader: "HistoryReader", start: str | None, end: str | None) -> tuple[int, int]:
-    """First offset, and the one behind the last, of those that the partition has."""
+    """The offsets to show of a partition: the first, and the end (exclusive)."""
     first = log.start_offset if start is None else max(log.start_offset, offset_of(log, reader, start, -1))
     behind = log.next_offset if end is None else min(log.next_offset, offset_of(log, reader, end, 0))
     return min(first, behind), behind
 
 
 def offset_of(log: "PartitionLog", reader: "HistoryReader", text: str, shift_ms: int) -> int:
-    """`shift_ms`: -1 where the events of the very millisecond belong behind the offset. UnreadableTime, NoSuchMark."""
+    """The offset that an offset, a time or a mark means.
+
+    `shift_ms`: -1 where the events of the very millisecond come after the offset. UnreadableTime, NoSuchMark."""
     if text.isdecimal():
         return int(text)
     at = moment(text, log.name, lambda: marks_of(reader.metadata))
@@ -157,7 +169,7 @@ def offset_of(log: "PartitionLog", reader: "HistoryReader", text: str, shift_ms:
 def last_ones(
     logs: "list[PartitionLog]", ranges: list[tuple[int, int]], count: int, wanted: QueueName | None
 ) -> list[tuple[int, int]]:
-    """The same ranges, but from the first of the last `count` events on, of all partitions together."""
+    """Shortens the ranges to the last `count` events of all partitions together."""
     last: list[tuple[int, int, int]] = []  # time, number of the partition, offset
     for number, (log, (first, behind)) in enumerate(zip(logs, ranges, strict=True)):
         last += [(line.time_ms, number, line.offset) for line in look_back(log, first, behind, count, wanted)]
@@ -169,7 +181,7 @@ def last_ones(
 
 
 def look_back(log: "PartitionLog", first: int, behind: int, count: int, wanted: QueueName | None) -> "deque[Line]":
-    """The last `count` lines of the partition, or as many as there are."""
+    """The last `count` lines of the partition, or all if it has fewer."""
     back = max(count, FIRST_LOOK_BACK if wanted else 0)
     while True:
         begin = max(first, behind - back)
@@ -182,7 +194,7 @@ def look_back(log: "PartitionLog", first: int, behind: int, count: int, wanted: 
 
 
 def read(log: "PartitionLog", first: int, behind: int) -> Iterator[Line]:
-    """CorruptLog, LogError."""
+    """Decodes the records of a range. CorruptLog, LogError."""
     from rewindmq.projections.replay import decoder_for, groups_of
     from rewindmq.schemas.codec import UndecodableRecord
 
@@ -235,9 +247,9 @@ def fold(machine: "Machine", log: "PartitionLog", behind: int) -> Iterator[Line]
 def lines_of(
     history: "History", log: "PartitionLog", first: int, behind: int, wanted: QueueName | None, with_effects: bool
 ) -> Iterator[Line]:
-    """NewerHistory, CorruptLog, LogError."""
+    """The lines of a range that are shown, with effects if wanted. NewerHistory, CorruptLog, LogError."""
     if with_effects and log.name != METADATA and first < behind:
-        lines = fold(begun(history, log, first), log, behind)
+        lines = fold(machine_before(history, log, first), log, behind)
     else:
         lines = read(log, first, behind)
     for line in lines:
@@ -250,7 +262,7 @@ def lines_of(
             yield line
 
 
-def begun(history: "History", log: "PartitionLog", first: int) -> "Machine":
+def machine_before(history: "History", log: "PartitionLog", first: int) -> "Machine":
     """The partition's machine before the event at `first`."""
     from rewindmq.projections.store.snapshots import Snapshots
 
@@ -266,12 +278,12 @@ def names_queue(line: Line, wanted: QueueName) -> bool:
 
 
 def concerns(effect: Effect, wanted: QueueName, named: bool) -> bool:
-    """`named`: the event names the queue, which is all that a quarantine tells."""
+    """Whether an effect belongs to a queue. `named`: the event names the queue, which decides for a quarantine."""
     return named if isinstance(effect, Quarantine) else (effect.queue.vhost, effect.queue.name) == wanted
 
 
 def write(lines: Iterator[Line], shown: Callable[[Line], str]) -> None:
-    """By sys.stdout itself: click.echo would flush each line."""
+    """Prints the lines. click.echo would flush each line, so this writes to sys.stdout itself."""
     for line in lines:
         sys.stdout.write(shown(line))
 

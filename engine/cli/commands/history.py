@@ -1,4 +1,4 @@
-"""Our own commands: what was in a queue then, and is the live state what history says?"""
+"""Our own commands: `rewind` shows a queue as it was, `verify` compares the stored state with the log."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from rewindmq.engine.cli.client import Refused
 from rewindmq.engine.cli.commands.restore import absolute_time, restore
 from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
-from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.values import Value, json_line
 from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
 from rewindmq.projections.marks import marks_of, moment, name_in, topology_of
@@ -44,28 +44,32 @@ COLUMNS = (
     help="ISO 8601 with a zone, such as 2026-11-21T03:04:05.678+00:00; how long ago, such as -10m, -2h or"
     " -3d; or mark:NAME.",
 )
-@click.option("--offset", type=click.IntRange(min=0), help="Instead of a time: an offset of the queue's partition.")
+@click.option("--offset", type=click.IntRange(min=0), help="An offset of the queue's partition, instead of a time.")
 @click.option(
     "--incarnation",
     type=click.IntRange(min=0),
     metavar="ID",
-    help="Only if the queue was this one then, of all that bore the name: its queue id.",
+    help="A queue id: of several queues that had this name one after the other, show this one only.",
 )
 @click.option(
     "--data",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Read this data directory, and ask no broker. With --kafka: for its snapshots.",
+    help="Read this data directory, and no broker. With --kafka: only its snapshots.",
 )
 @click.option(
     "--keys",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="With --data or --kafka: the directory of keys (default: keys in the data directory).",
+    help="Directory of the subjects' keys, with --data or --kafka (default: keys in the data directory).",
 )
 @with_kafka
-@click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="Position to begin at.")
-@click.option("--count", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages at most.")
+@click.option(
+    "--first", type=click.IntRange(min=0), default=0, show_default=True, help="Position of the first message shown."
+)
+@click.option(
+    "--count", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Number of messages shown at most."
+)
 @click.argument("queue")
-@common
+@with_settings
 def rewind(
     settings: Settings,
     queue: str,
@@ -78,7 +82,16 @@ def rewind(
     first: int,
     count: int,
 ) -> None:
-    """What was in QUEUE then: its messages, in order, with the beginning of their bodies."""
+    """Show the messages of QUEUE at a moment of the past.
+
+    Messages come in their order, with properties and the beginning of the body. `restore` brings them back.
+
+    \b
+    Examples:
+      rewindmq rewind orders --at -10m
+      rewindmq rewind orders --at 2026-11-21T03:04:05+00:00 --count 20
+      rewindmq rewind orders --at mark:before-the-release --data ./data
+    """
     if (time is None) == (offset is None):
         raise CliError(USAGE, "give either --at TIME or --offset N")
     time = None if time is None else absolute_time(time)
@@ -89,13 +102,15 @@ def rewind(
             raise CliError(USAGE, str(error)) from None
     if data is not None or kafka.asked_for:
         keys = keys or (NO_KEYS if data is None else data / "keys")
-        past = past_offline(kafka.history(data), keys, settings.home, queue, time, offset, first, count, incarnation)
+        past = past_offline(
+            kafka.history(data), keys, settings.vhost_name, queue, time, offset, first, count, incarnation
+        )
     else:
         past = past_online(settings, queue, time, offset, first, count, incarnation)
     moment = cast(dict[str, object], past["at"])
     messages = cast(list[dict[str, object]], past["message_details"])
     settings.banner(
-        f"Queue '{queue}' in vhost '{settings.home}' at {moment['time']} ({moment['partition']}, offset"
+        f"Queue '{queue}' in vhost '{settings.vhost_name}' at {moment['time']} ({moment['partition']}, offset"
         f" {moment['offset']}): {past['messages_ready']} ready, {past['messages_unacknowledged']} unacknowledged,"
         f" policy {past['policy'] or 'none'} ..."
     )
@@ -132,7 +147,7 @@ def past_online(
     if incarnation is not None:
         query["incarnation"] = str(incarnation)
     try:
-        return settings.client().get_one("queues", settings.home, queue, "at", **query)
+        return settings.client().get_one("queues", settings.vhost_name, queue, "at", **query)
     except Refused as refused:
         if refused.status in (400, 404):
             raise CliError(DATA, refused.reason) from None
@@ -186,13 +201,18 @@ def moment_in(history: "History", vhost: str, queue: str, time: str) -> At:
     "--data", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path), help="Data directory."
 )
 @with_kafka
-@common
+@with_settings
 def verify(settings: Settings, data: Path, kafka: Kafka) -> None:
-    """Fold the log afresh and compare the result with the stored state, body by body. A log that is in the data
-    directory is proved before, block by block.
+    """Fold the log again and compare the result with the stored state.
 
-    Needs no broker, and may run beside one. Exit code 0 when all is as it should be, else 1; 65 when the history is a
-    newer version's."""
+    All queues, messages and bodies are compared. Of a log in the data directory, the checksum of each block is checked
+    first. Needs no broker, and may run beside one. Exit code 0: equal; 1: different; 65: a newer version wrote the
+    history.
+
+    \b
+    Example:
+      rewindmq verify --data ./data
+    """
     from rewindmq.engine.log.contract import LogError
     from rewindmq.projections import verify as projection
     from rewindmq.projections.machine.machine import NewerHistory
@@ -220,7 +240,7 @@ def verify(settings: Settings, data: Path, kafka: Kafka) -> None:
 
 
 def log_rows(data: Path, queues: list[str]) -> list[dict[str, Value]]:
-    """The embedded log, proved."""
+    """A row for each partition of the embedded log, whose checksums are checked. Raises CorruptLog."""
     from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
     from rewindmq.engine.log.embedded.verify import unchecked_before, verify_chain_in_parallel
 
@@ -244,7 +264,7 @@ def log_rows(data: Path, queues: list[str]) -> list[dict[str, Value]]:
 
 
 def not_there(history: "History", error: "LogError") -> int:
-    """The exit code when a history cannot be opened, or not be read on."""
+    """The exit code when a history cannot be opened or read."""
     from rewindmq.engine.log.contract import CorruptLog
     from rewindmq.engine.log.location import OtherHistory
 

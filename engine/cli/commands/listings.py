@@ -1,4 +1,4 @@
-"""What there is: queues, exchanges, bindings, connections, channels, consumers, vhosts, quarantined records."""
+"""Listings of queues, exchanges, bindings, connections, channels, consumers, vhosts and quarantined records."""
 
 from collections.abc import Sequence
 
@@ -6,8 +6,8 @@ import click
 
 from rewindmq.engine.cli import columns
 from rewindmq.engine.cli.columns import Column, chosen, rows_of
-from rewindmq.engine.cli.commands.policies import in_vhost
-from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.cli.lookups import list_in_vhost
+from rewindmq.engine.cli.settings import Settings, with_settings
 
 BINDING_COLUMNS = ("source_name", "source_kind", "destination_name", "destination_kind", "routing_key", "arguments")
 CONSUMER_COLUMNS = (
@@ -26,18 +26,28 @@ def show(settings: Settings, names: Sequence[str], known: dict[str, Column], ite
 
 
 @click.command("list_queues")
-@click.option("--online", is_flag=True, help="Only queues that are there: all.")
-@click.option("--offline", is_flag=True, help="Only queues whose node is away: none, every node has all.")
-@click.option("--local", is_flag=True, help="Only queues of this node: all but other nodes' exclusive ones.")
+@click.option("--online", is_flag=True, help="Only queues that are available: all are.")
+@click.option("--offline", is_flag=True, help="Only queues whose node is lost: none, as each node has all queues.")
+@click.option("--local", is_flag=True, help="Only queues of this node: all but exclusive queues of other nodes.")
 @click.argument("column", nargs=-1)
-@common
+@with_settings
 def list_queues(settings: Settings, column: tuple[str, ...], online: bool, offline: bool, local: bool) -> None:
-    """List the queues of a virtual host with the columns asked for (default: name messages)."""
+    """List the queues of a virtual host.
+
+    Columns are rabbitmqctl's (default: name messages).
+
+    \b
+    Examples:
+      rewindmq list_queues
+      rewindmq list_queues name type messages_ready messages_unacknowledged policy
+    """
     names = chosen(column, ("name", "messages"), columns.QUEUE)
-    settings.banner(f"Timeout: {settings.seconds:.1f} seconds ...", f"Listing queues for vhost {settings.home} ...")
+    settings.banner(
+        f"Timeout: {settings.seconds:.1f} seconds ...", f"Listing queues for vhost {settings.vhost_name} ..."
+    )
     query = {"columns": QUEUE_FIELDS} if "head_message_timestamp" in names else {}
     client = settings.client()
-    found = in_vhost(client, settings, "queues", **query)
+    found = list_in_vhost(client, settings, "queues", **query)
     if local:
         here = client.get_one("overview", columns="node")["node"]
         found = [queue for queue in found if queue["node"] == here]
@@ -49,16 +59,18 @@ UNRESPONSIVE = {name: columns.QUEUE[name] for name in ("name", "durable", "auto_
 
 @click.command("list_unresponsive_queues")
 @click.argument("column", nargs=-1)
-@common
+@with_settings
 def list_unresponsive_queues(settings: Settings, column: tuple[str, ...]) -> None:
-    """List the queues that do not answer: none, as long as the node does, for a queue has no process of its own."""
+    """List the queues that do not answer.
+
+    The list is empty while the node answers: a queue has no process of its own."""
     names = chosen(column, ("name",), UNRESPONSIVE)
-    settings.banner(f"Listing unresponsive queues for vhost {settings.home} ...")
-    in_vhost(settings.client(), settings, "queues", columns="name")
+    settings.banner(f"Listing unresponsive queues for vhost {settings.vhost_name} ...")
+    list_in_vhost(settings.client(), settings, "queues", columns="name")
     show(settings, names, UNRESPONSIVE, [])
 
 
-# Everything but what costs a look at each queue's first message, and that.
+# All columns. `head_message_timestamp` makes the broker look at the first message of each queue.
 QUEUE_FIELDS = ",".join(
     [
         *columns.QUEUE,
@@ -73,27 +85,27 @@ QUEUE_FIELDS = ",".join(
 
 @click.command("list_exchanges")
 @click.argument("column", nargs=-1)
-@common
+@with_settings
 def list_exchanges(settings: Settings, column: tuple[str, ...]) -> None:
     """List the exchanges of a virtual host (default: name type)."""
     names = chosen(column, ("name", "type"), columns.EXCHANGE)
-    settings.banner(f"Listing exchanges for vhost {settings.home} ...")
-    show(settings, names, columns.EXCHANGE, in_vhost(settings.client(), settings, "exchanges"))
+    settings.banner(f"Listing exchanges for vhost {settings.vhost_name} ...")
+    show(settings, names, columns.EXCHANGE, list_in_vhost(settings.client(), settings, "exchanges"))
 
 
 @click.command("list_bindings")
 @click.argument("column", nargs=-1)
-@common
+@with_settings
 def list_bindings(settings: Settings, column: tuple[str, ...]) -> None:
     """List the bindings of a virtual host."""
     names = chosen(column, BINDING_COLUMNS, columns.BINDING)
-    settings.banner(f"Listing bindings for vhost {settings.home}...")
-    show(settings, names, columns.BINDING, in_vhost(settings.client(), settings, "bindings"))
+    settings.banner(f"Listing bindings for vhost {settings.vhost_name}...")
+    show(settings, names, columns.BINDING, list_in_vhost(settings.client(), settings, "bindings"))
 
 
 @click.command("list_connections")
 @click.argument("column", nargs=-1)
-@common
+@with_settings
 def list_connections(settings: Settings, column: tuple[str, ...]) -> None:
     """List the AMQP connections (default: user peer_host peer_port state)."""
     names = chosen(column, ("user", "peer_host", "peer_port", "state"), columns.CONNECTION)
@@ -103,7 +115,7 @@ def list_connections(settings: Settings, column: tuple[str, ...]) -> None:
 
 @click.command("list_channels")
 @click.argument("column", nargs=-1)
-@common
+@with_settings
 def list_channels(settings: Settings, column: tuple[str, ...]) -> None:
     """List the channels (default: pid user consumer_count messages_unacknowledged)."""
     names = chosen(column, ("pid", "user", "consumer_count", "messages_unacknowledged"), columns.CHANNEL)
@@ -113,17 +125,17 @@ def list_channels(settings: Settings, column: tuple[str, ...]) -> None:
 
 @click.command("list_consumers")
 @click.argument("column", nargs=-1)
-@common
+@with_settings
 def list_consumers(settings: Settings, column: tuple[str, ...]) -> None:
     """List the consumers of a virtual host."""
     names = chosen(column, CONSUMER_COLUMNS, columns.CONSUMER)
-    settings.banner(f"Listing consumers in vhost {settings.home} ...")
-    show(settings, names, columns.CONSUMER, in_vhost(settings.client(), settings, "consumers"))
+    settings.banner(f"Listing consumers in vhost {settings.vhost_name} ...")
+    show(settings, names, columns.CONSUMER, list_in_vhost(settings.client(), settings, "consumers"))
 
 
 @click.command("list_vhosts")
 @click.argument("column", nargs=-1)
-@common
+@with_settings
 def list_vhosts(settings: Settings, column: tuple[str, ...]) -> None:
     """List the virtual hosts (default: name)."""
     names = chosen(column, ("name",), columns.VHOST)
@@ -132,18 +144,20 @@ def list_vhosts(settings: Settings, column: tuple[str, ...]) -> None:
 
 
 @click.command("list_quarantined")
-@click.option("--partition", metavar="NAME", help="Only of this partition of the log, e.g. queues-0.")
+@click.option("--partition", metavar="NAME", help="Only records of this partition of the log, such as queues-0.")
 @click.option(
     "--count",
     type=click.IntRange(0, 10_000),
     default=100,
     show_default=True,
-    help="The newest so many of each partition.",
+    help="Number of the newest records of each partition.",
 )
 @click.argument("column", nargs=-1)
-@common
+@with_settings
 def list_quarantined(settings: Settings, partition: str | None, count: int, column: tuple[str, ...]) -> None:
-    """List records of the log that made no sense and were skipped (default: partition offset event reason)."""
+    """List the records of the log that were skipped because they make no sense.
+
+    Columns: partition offset event reason (the default), and more."""
     names = chosen(column, ("partition", "offset", "event", "reason"), columns.QUARANTINED)
     settings.banner("Listing quarantined records ...")
     query = {"count": str(count)} | ({} if partition is None else {"partition": partition})

@@ -4,26 +4,34 @@ from typing import cast
 
 import click
 
-from rewindmq.engine.cli.client import Refused
 from rewindmq.engine.cli.exits import UNAVAILABLE, CliError
-from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.cli.lookups import missing
+from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.values import Value, json_line
 
 
 @click.command("set_mark")
-@click.option("--note", default="", help="What it is about.")
+@click.option("--note", default="", help="A text that is stored with the mark.")
 @click.argument("name")
-@common
+@with_settings
 def set_mark(settings: Settings, name: str, note: str) -> None:
-    """Name this moment, of all queues; then say mark:NAME wherever a time is asked for."""
+    """Give this moment a name.
+
+    All commands take mark:NAME for a time.
+
+    \b
+    Examples:
+      rewindmq set_mark before-the-release --note "release 4.2"
+      rewindmq rewind orders --at mark:before-the-release
+    """
     settings.banner(f'Setting mark "{name}" ...')
     settings.client().put("marks", name, content={"note": note})
 
 
 @click.command("list_marks")
-@common
+@with_settings
 def list_marks(settings: Settings) -> None:
-    """List the moments that have a name."""
+    """List the moments that have names."""
     settings.banner("Listing marks ...")
     columns = ("name", "time", "user", "note", "positions")
     settings.show(columns, [{name: value(each[name]) for name in columns} for each in settings.client().get("marks")])
@@ -35,14 +43,12 @@ def value(of_api: Value) -> Value:
 
 @click.command("clear_mark")
 @click.argument("name")
-@common
+@with_settings
 def clear_mark(settings: Settings, name: str) -> None:
-    """Forget the name of a moment; the history stays as it is."""
+    """Remove the name of a moment. The history stays."""
     settings.banner(f'Clearing mark "{name}" ...')
-    try:
+    with missing(CliError(UNAVAILABLE, f'There is no mark "{name}"')):
         settings.client().delete("marks", name)
-    except Refused as refused:
-        raise CliError(UNAVAILABLE, f'There is no mark "{name}"') if refused.status == 404 else refused from None
 
 
 COMMANDS = (set_mark, list_marks, clear_mark)

@@ -1,4 +1,4 @@
-"""The broker itself: start it, and ask how it is."""
+"""Commands of the broker itself: start, ping, version, status, cluster_status."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +8,7 @@ import click
 
 from rewindmq.engine.cli.client import HTTP_PORT, Client, Json
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
-from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.tls import with_tls
 from rewindmq.engine.cli.values import Value
 from rewindmq.engine.config import LOCALHOST, MAX_MESSAGE_SIZE, VERSION, Config
@@ -28,7 +28,7 @@ PURPOSES = {
 
 
 def limit(parse: Callable[[str], Limit]) -> Callable[[click.Context, click.Parameter, str], Limit]:
-    """What makes an option's value a limit."""
+    """A callback for click that parses an option's value as a limit."""
 
     def checked(_context: click.Context, _option: click.Parameter, text: str) -> Limit:
         try:
@@ -40,7 +40,7 @@ def limit(parse: Callable[[str], Limit]) -> Callable[[click.Context, click.Param
 
 
 def checked_header(_context: click.Context, _option: click.Parameter, name: str) -> str:
-    """The value of --subject-header, if it makes sense."""
+    """A callback for click that refuses an impossible --subject-header."""
     from rewindmq.engine.erasure.encryption import why_no_subject_header
 
     reason = why_no_subject_header(name) if name else None
@@ -52,30 +52,30 @@ def checked_header(_context: click.Context, _option: click.Parameter, name: str)
 @click.command("start")
 @click.option("--data", required=True, type=click.Path(file_okay=False, path_type=Path), help="Data directory.")
 @click.option(
-    "--host", default=LOCALHOST, show_default=True, help="Address to listen on; localhost and :: are of IPv4 and IPv6."
+    "--host", default=LOCALHOST, show_default=True, help="Address to listen on; localhost and :: mean IPv4 and IPv6."
 )
-@click.option("--amqp-port", type=click.IntRange(1, 65535), default=5672, show_default=True)
+@click.option("--amqp-port", type=click.IntRange(1, 65535), default=5672, show_default=True, help="Port of AMQP.")
 @click.option(
     "--http-port",
     type=click.IntRange(1, 65535),
-    help="Of the management API (default: 15672; with --https-port: none).",
+    help="Port of the management API (default: 15672; with --https-port: none).",
 )
 @click.option(
     "--prometheus-port",
     type=click.IntRange(1, 65535),
-    help="Metrics at a port of their own, too (RabbitMQ's is 15692).",
+    help="A second port for metrics only (RabbitMQ's is 15692).",
 )
 @click.option(
     "--partitions",
     type=click.IntRange(1, 1024),
-    help="Of the queue log; fixed when the log is made (default: as it is, 2 for a new one)."
-    " On Kafka: with how many it was made, if others were added later.",
+    help="Number of partitions of a new queue log (default: 2). A log keeps its number."
+    " On Kafka: the number at the beginning, if partitions were added later.",
 )
 @click.option("--node", default="rewindmq@localhost", show_default=True, help="The node's name.")
 @click.option(
     "--load-definitions",
     type=click.Path(exists=True, path_type=Path),
-    help="Import this file, or each *.json of this directory; no user guest is made then.",
+    help="Import this file, or each *.json of this directory. The user guest is not created then.",
 )
 @click.option(
     "--consumer-timeout",
@@ -89,19 +89,19 @@ def checked_header(_context: click.Context, _option: click.Parameter, name: str)
     type=click.Choice(sorted(PROFILES)),
     default=RABBITMQ_3_13.name,
     show_default=True,
-    help="Which RabbitMQ queues are like, unless they ask by x-semantics.",
+    help="The RabbitMQ that queues behave like, unless x-semantics says another.",
 )
 @click.option(
     "--subject-header",
     metavar="NAME",
     default="",
     callback=checked_header,
-    help="Encrypt bodies under a key of the subject that this header names, so that they can be erased.",
+    help="A header that names a subject. Bodies are encrypted under the subject's key, and can be erased.",
 )
 @click.option(
     "--keys",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Directory of these keys (default: keys in the data directory); nodes on one Kafka share it.",
+    help="Directory of the subjects' keys (default: keys in the data directory); nodes on one Kafka share it.",
 )
 @click.option(
     "--max-message-size",
@@ -116,7 +116,7 @@ def checked_header(_context: click.Context, _option: click.Parameter, name: str)
     callback=limit(memory_watermark),
     default="0.4",
     show_default=True,
-    help="Of the memory of the machine or container, or as a size (2GB): above it publishers are held back.",
+    help="Publishers are held back above this part of the machine's or container's memory, or this size (2GB).",
 )
 @click.option(
     "--disk-free-limit",
@@ -131,24 +131,28 @@ def checked_header(_context: click.Context, _option: click.Parameter, name: str)
     metavar="NAME,...",
     default="guest",
     show_default=True,
-    help="Users who may connect from this machine only; empty: nobody.",
+    help="Users that may connect from this machine only; empty: no user is restricted.",
 )
 @click.option(
     "--log-level",
     type=click.Choice(LEVELS),
     default="info",
     show_default=True,
-    help="What is logged to stderr: this and worse.",
+    help="The lowest level that is logged to stderr.",
 )
 @with_tls
 @with_kafka
-@click.option("--kafka-replication", type=click.IntRange(1), help="Of new topics (default: 3 if it can be).")
+@click.option(
+    "--kafka-replication",
+    type=click.IntRange(1),
+    help="Replicas of new topics (default: 3, or the number of brokers if smaller).",
+)
 @click.option(
     "--node-timeout",
     type=click.IntRange(1, 600),
     default=10,
     show_default=True,
-    help="Seconds after which a node that was not heard of is lost; its messages go to others.",
+    help="Seconds of silence after which a node is lost; its unacked messages go to other consumers.",
 )
 def start(
     data: Path,
@@ -174,7 +178,15 @@ def start(
     vm_memory_high_watermark: Limit,
     disk_free_limit: Limit,
 ) -> None:
-    """Run a broker in the foreground, until SIGINT or SIGTERM. With --kafka it is a node of many that share a log."""
+    """Run a broker in the foreground, until SIGINT or SIGTERM.
+
+    The log is in the data directory. With --kafka the log is in Kafka, and the broker is one of several nodes.
+
+    \b
+    Examples:
+      rewindmq start --data ./data
+      rewindmq start --data ./data-1 --node rewindmq-1 --kafka kafka-1:9092,kafka-2:9092
+    """
     from rewindmq.engine.process import run
 
     if subject_header and kafka.servers is not None and keys is None:
@@ -213,9 +225,9 @@ def start(
 
 
 @click.command("ping")
-@common
+@with_settings
 def ping(settings: Settings) -> None:
-    """Is the broker there, and does it let us in?"""
+    """Check that the broker answers and that the login works."""
     client = settings.client()
     settings.banner(f"Will ping {client.address}. Timeout: {int(settings.seconds * 1000)} ms.")
     client.get_one("whoami")
@@ -229,9 +241,9 @@ def version() -> None:
 
 
 @click.command("status")
-@common
+@with_settings
 def status(settings: Settings) -> None:
-    """How the broker is: memory, disk, alarms, totals, listeners."""
+    """Show memory, disk, alarms, totals and listeners of the broker."""
     client = settings.client()
     overview = client.get_one("overview")
     node = client.get_one("nodes", str(overview["node"]))
@@ -275,7 +287,7 @@ def clock_line(clock: Json) -> str:
 
 
 def alarms(overview: dict[str, object]) -> list[str]:
-    """As RabbitMQ's `status` says it, with the reason."""
+    """The alarms in the words of RabbitMQ's `status`, each with its reason."""
     names = {"memory": "Memory", "disk": "Free disk space"}
     return [
         f"{names[str(each['resource'])]} alarm on node {each['node']}: {each['reason']}"
@@ -343,9 +355,9 @@ def status_lines(client: Client, overview: dict[str, object], node: dict[str, ob
 
 
 @click.command("cluster_status")
-@common
+@with_settings
 def cluster_status(settings: Settings) -> None:
-    """The nodes that share the log, and where the partitions of the log are."""
+    """List the nodes on the log, and the members of each partition."""
     client = settings.client()
     overview, nodes = client.get_one("overview"), client.get("nodes")
     if settings.formatter in ("json", "csv"):

@@ -9,43 +9,43 @@ import click
 from rewindmq.engine.cli.client import Client, Json
 from rewindmq.engine.cli.commands.diagnostics import WAIT_SECONDS, await_node, list_alarms, node_of
 from rewindmq.engine.cli.exits import DATA, TIMEOUT, UNAVAILABLE, CliError
-from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.logging_setup import LEVELS
 
 UNITS = {"bytes": 1, "kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000}
 
 
-def door(name: str, path: tuple[str, str], banner: str, help: str) -> click.Command:
+def listener_command(name: str, path: tuple[str, str], banner: str, help: str) -> click.Command:
     @click.command(name, help=help)
-    @common
+    @with_settings
     def command(settings: Settings) -> None:
         client = settings.client()
         node = node_of(client)
         settings.banner(banner.format(node=node))
-        client.ask("POST", f"/api/nodes/{node}/{'/'.join(path)}")
+        client.request("POST", f"/api/nodes/{node}/{'/'.join(path)}")
 
     return command
 
 
-suspend_listeners = door(
+suspend_listeners = listener_command(
     "suspend_listeners",
     ("listeners", "suspend"),
     "Will suspend client listeners on node {node}. No new client connections will be accepted",
-    "Take no new AMQP connections. Open ones go on.",
+    "Take no new AMQP connections. Open connections go on.",
 )
-resume_listeners = door(
+resume_listeners = listener_command(
     "resume_listeners",
     ("listeners", "resume"),
     "Will resume client listeners on node {node}.",
     "Take AMQP connections again.",
 )
-stop_app = door(
+stop_app = listener_command(
     "stop_app",
     ("app", "stop"),
     "Stopping rabbit application on node {node} ...",
-    "Close all AMQP connections, and take no new ones. The management API stays.",
+    "Close all AMQP connections and take no new ones. The management API goes on.",
 )
-start_app = door(
+start_app = listener_command(
     "start_app",
     ("app", "start"),
     "Starting node {node} ...",
@@ -55,9 +55,11 @@ start_app = door(
 
 @click.command("set_log_level")
 @click.argument("level")
-@common
+@with_settings
 def set_log_level(settings: Settings, level: str) -> None:
-    """Log from LEVEL on (debug, info, warning, error), until the node stops."""
+    """Set the lowest level that is logged: debug, info, warning or error.
+
+    The level holds until the node stops."""
     if level not in LEVELS:
         raise CliError(
             DATA, f"(argument validation): level {level} is not supported. Supported levels: {', '.join(LEVELS)}"
@@ -70,9 +72,9 @@ def set_log_level(settings: Settings, level: str) -> None:
 
 @click.command("set_cluster_name")
 @click.argument("name")
-@common
+@with_settings
 def set_cluster_name(settings: Settings, name: str) -> None:
-    """Give the cluster a name. Clients see it in server_properties, tools in the overview."""
+    """Set the name of the cluster. Clients see it in server_properties, tools in the overview."""
     if not name:
         raise CliError(DATA, "(argument validation): the cluster's name must not be empty")
     settings.banner(f"Setting cluster name to {name} ...")
@@ -80,7 +82,7 @@ def set_cluster_name(settings: Settings, name: str) -> None:
 
 
 @click.command("node_health_check")
-@common
+@with_settings
 def node_health_check(settings: Settings) -> None:
     """Fail if the node does not answer, or has an alarm."""
     client = settings.client()
@@ -93,9 +95,11 @@ def node_health_check(settings: Settings) -> None:
 @click.command("wait")
 @click.argument("pidfile", required=False, type=click.Path(path_type=Path))
 @click.option("-P", "--pid", type=click.IntRange(1), help="Wait for this process instead of a file's.")
-@common
+@with_settings
 def wait(settings: Settings, pidfile: Path | None, pid: int | None) -> None:
-    """Wait until the node whose process id is in PIDFILE takes clients (--timeout: how long)."""
+    """Wait until the node of PIDFILE takes clients.
+
+    PIDFILE holds the process id of the node. --timeout says how long to wait."""
     if (pidfile is None) == (pid is None):
         raise CliError(DATA, "(argument validation): give either a PIDFILE or --pid")
     client = settings.client(any_node=True)
@@ -109,6 +113,7 @@ def wait(settings: Settings, pidfile: Path | None, pid: int | None) -> None:
 
 
 def pid_in(pidfile: Path, deadline: float) -> int:
+    """The process id in a file, which may appear later. CliError at the deadline."""
     while True:
         try:
             return int(pidfile.read_text())
@@ -119,6 +124,7 @@ def pid_in(pidfile: Path, deadline: float) -> int:
 
 
 def require_process(pid: int) -> None:
+    """CliError when the process does not run."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -128,10 +134,10 @@ def require_process(pid: int) -> None:
 
 
 @click.command("memory_breakdown")
-@click.option("--unit", type=click.Choice(list(UNITS)), default="gb", show_default=True)
-@common
+@click.option("--unit", type=click.Choice(list(UNITS)), default="gb", show_default=True, help="Unit of the sizes.")
+@with_settings
 def memory_breakdown(settings: Settings, unit: str) -> None:
-    """Show what the node's memory is held for."""
+    """Show the parts of the node's memory."""
     client = settings.client()
     node = node_of(client)
     settings.banner(f"Reporting memory breakdown on node {node}...")
@@ -159,9 +165,9 @@ def memory_parts(client: Client, node: str) -> tuple[list[tuple[str, int]], int]
 
 @click.command("resource_alarms")
 @click.pass_context
-@common
+@with_settings
 def resource_alarms(settings: Settings, context: click.Context) -> None:
-    """List the alarms, as `alarms` does."""
+    """List the alarms (the same as `alarms`)."""
     context.invoke(list_alarms)
 
 

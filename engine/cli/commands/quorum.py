@@ -1,7 +1,7 @@
 """rabbitmq-queues' commands for members and leaders of quorum queues (S-120, S-121).
 
-What RewindMQ cannot do itself, because Kafka's own tool does it, is written to stdout as shell commands; the error on
-stderr and exit code 69 say that it is not done yet.
+Only Kafka's own tool can move members. For that these commands print shell commands on stdout; the error on stderr and
+exit code 69 say that the change is not done yet.
 """
 
 import json
@@ -11,7 +11,7 @@ import click
 
 from rewindmq.engine.cli.client import Refused, path
 from rewindmq.engine.cli.exits import DATA, UNAVAILABLE, USAGE, CliError
-from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.cli.settings import Settings, with_settings
 
 STATUS_COLUMNS = (
     "Node Name",
@@ -27,10 +27,10 @@ STATUS_COLUMNS = (
 )
 
 
-def asked(settings: Settings, method: str, segments: tuple[str, ...], queue: str | None = None, **body: str) -> Any:
+def request(settings: Settings, method: str, segments: tuple[str, ...], queue: str | None = None, **body: str) -> Any:
     """The API's answer, None for an empty one."""
     try:
-        response = settings.client().ask(method, path(*segments), json=body or None)
+        response = settings.client().request(method, path(*segments), json=body or None)
     except Refused as refused:
         raise failure(settings, refused, queue) from None
     return response.json() if response.content else None
@@ -38,7 +38,7 @@ def asked(settings: Settings, method: str, segments: tuple[str, ...], queue: str
 
 def failure(settings: Settings, refused: Refused, queue: str | None) -> CliError:
     if refused.status == 404 and queue is not None:
-        return CliError(DATA, f"queue '{queue}' was not found in virtual host '{settings.home}'")
+        return CliError(DATA, f"queue '{queue}' was not found in virtual host '{settings.vhost_name}'")
     if refused.status == 400:
         return CliError(USAGE, f"(argument validation): {refused.reason}")
     if refused.status == 501:
@@ -50,33 +50,35 @@ def failure(settings: Settings, refused: Refused, queue: str | None) -> CliError
 
 
 def script(answer: dict[str, object]) -> None:
-    """What is left to do, for a shell."""
+    """Prints the shell commands that do the rest."""
     for each in cast(list[dict[str, object]], answer["partitions"]):
         click.echo(f"# {each['partition']}, with all its queues: replicas {each['members']} -> {each['wanted']}")
     click.echo(f"cat > reassignment.json <<'END'\n{json.dumps(answer['reassignment'])}\nEND\n{answer['command']}")
 
 
 def of_queue(settings: Settings, method: str, queue: str, *more: str, **body: str) -> Any:
-    return asked(settings, method, ("queues", "quorum", settings.home, queue, *more), queue, **body)
+    return request(settings, method, ("queues", "quorum", settings.vhost_name, queue, *more), queue, **body)
 
 
 @click.command("quorum_status")
 @click.argument("queue")
-@common
+@with_settings
 def quorum_status(settings: Settings, queue: str) -> None:
-    """Show the members of a quorum queue, which leads, and how far each is."""
-    settings.banner(f"Status of quorum queue {queue} in vhost {settings.home} ...")
+    """Show the members of a quorum queue, its leader, and their offsets."""
+    settings.banner(f"Status of quorum queue {queue} in vhost {settings.vhost_name} ...")
     rows = of_queue(settings, "GET", queue, "status")
-    settings.given(formatter=settings.formatter or "pretty_table")
+    settings.update(formatter=settings.formatter or "pretty_table")
     settings.show(STATUS_COLUMNS, rows)
 
 
 @click.command("add_member")
 @click.argument("queue")
 @click.argument("node")
-@common
+@with_settings
 def add_member(settings: Settings, queue: str, node: str) -> None:
-    """Add a member of a quorum queue on NODE, a broker of Kafka's (its id, or host:port)."""
+    """Add a member of a quorum queue on a Kafka broker.
+
+    NODE is the id of the Kafka broker, or its host:port."""
     settings.banner(f"# Adding a member for queue {queue} on node {node}...")
     of_queue(settings, "POST", queue, "replicas", "add", node=node)
 
@@ -84,9 +86,11 @@ def add_member(settings: Settings, queue: str, node: str) -> None:
 @click.command("delete_member")
 @click.argument("queue")
 @click.argument("node")
-@common
+@with_settings
 def delete_member(settings: Settings, queue: str, node: str) -> None:
-    """Remove the member of a quorum queue on NODE, a broker of Kafka's (its id, or host:port)."""
+    """Remove the member of a quorum queue on a Kafka broker.
+
+    NODE is the id of the Kafka broker, or its host:port."""
     settings.banner(f"# Removing a replica of queue {queue} on node {node}...")
     of_queue(settings, "DELETE", queue, "replicas", "delete", node=node)
 
@@ -94,23 +98,27 @@ def delete_member(settings: Settings, queue: str, node: str) -> None:
 @click.command("transfer_leadership")
 @click.argument("queue")
 @click.argument("node")
-@common
+@with_settings
 def transfer_leadership(settings: Settings, queue: str, node: str) -> None:
-    """Make NODE, a broker of Kafka's (its id, or host:port), the leader of a quorum queue."""
+    """Make a Kafka broker the leader of a quorum queue.
+
+    NODE is the id of the Kafka broker, or its host:port."""
     settings.banner(f"# Transferring leadership of quorum queue {queue} to node {node}...")
     of_queue(settings, "POST", queue, "leader", node=node)
 
 
 @click.command("grow")
-@click.option("--vhost-pattern", default=".*", show_default=True, help="Of the vhosts' names.")
-@click.option("--queue-pattern", default=".*", show_default=True, help="Of the queues' names.")
+@click.option("--vhost-pattern", default=".*", show_default=True, help="Pattern of the names of virtual hosts.")
+@click.option("--queue-pattern", default=".*", show_default=True, help="Pattern of the names of queues.")
 @click.argument("node")
 @click.argument("strategy", type=click.Choice(["all", "even"]))
-@common
+@with_settings
 def grow(settings: Settings, node: str, strategy: str, vhost_pattern: str, queue_pattern: str) -> None:
-    """Add a member on NODE for all matching quorum queues, or those with an even number of members."""
+    """Add members on a Kafka broker for matching quorum queues.
+
+    NODE is the id of the Kafka broker, or its host:port. `even`: only queues with an even number of members."""
     settings.banner(f"# Growing {strategy} queues on {node}...")
-    asked(
+    request(
         settings,
         "POST",
         ("queues", "quorum", "replicas", "on", node, "grow"),
@@ -122,35 +130,39 @@ def grow(settings: Settings, node: str, strategy: str, vhost_pattern: str, queue
 
 @click.command("shrink")
 @click.argument("node")
-@common
+@with_settings
 def shrink(settings: Settings, node: str) -> None:
-    """Remove all members on NODE, a broker of Kafka's, before it goes for good."""
+    """Remove all members on a Kafka broker, before it is removed.
+
+    NODE is the id of the Kafka broker, or its host:port."""
     settings.banner(f"# Shrinking queues on {node}...")
-    asked(settings, "DELETE", ("queues", "quorum", "replicas", "on", node, "shrink"))
+    request(settings, "DELETE", ("queues", "quorum", "replicas", "on", node, "shrink"))
 
 
 @click.command("rebalance")
-@click.option("--vhost-pattern", default=".*", show_default=True, help="Of the vhosts' names.")
-@click.option("--queue-pattern", default=".*", show_default=True, help="Of the queues' names.")
+@click.option("--vhost-pattern", default=".*", show_default=True, help="Pattern of the names of virtual hosts.")
+@click.option("--queue-pattern", default=".*", show_default=True, help="Pattern of the names of queues.")
 @click.argument("kind", metavar="<all|quorum>", type=click.Choice(["all", "quorum"]))
-@common
+@with_settings
 def rebalance(settings: Settings, kind: str, vhost_pattern: str, queue_pattern: str) -> None:
-    """Give the partitions of matching quorum queues their preferred leaders back."""
+    """Give matching quorum queues their preferred leaders back."""
     settings.banner(
         "Re-balancing leaders of quorum queues..."
         if kind == "quorum"
         else "Re-balancing leaders of all replicated queues..."
     )
-    rows = asked(settings, "POST", ("rebalance", "queues"), vhost_pattern=vhost_pattern, queue_pattern=queue_pattern)
-    settings.given(formatter=settings.formatter or "pretty_table")
+    rows = request(settings, "POST", ("rebalance", "queues"), vhost_pattern=vhost_pattern, queue_pattern=queue_pattern)
+    settings.update(formatter=settings.formatter or "pretty_table")
     settings.show(("Node name", "Number of quorum queues"), rows)
 
 
 @click.command("check_if_node_is_quorum_critical")
 @click.argument("member", required=False)
-@common
+@with_settings
 def check_if_node_is_quorum_critical(settings: Settings, member: str | None) -> None:
-    """Fail if queues would lose their quorum without MEMBER, a broker of Kafka's (without it: without this node)."""
+    """Check that all queues keep their quorum without a member.
+
+    MEMBER is a Kafka broker (default: this node)."""
     client = settings.client()
     node = member or str(client.get_one("overview")["node"])
     settings.banner(f"Checking if node {node} is critical for quorum of any queues/streams ...")
@@ -170,12 +182,12 @@ def check_if_node_is_quorum_critical(settings: Settings, member: str | None) -> 
 
 @click.command("reclaim_quorum_memory")
 @click.argument("queue")
-@common
+@with_settings
 def reclaim_quorum_memory(settings: Settings, queue: str) -> None:
-    """Nothing to reclaim: there are no processes of queues here, and what a message takes goes with it."""
+    """Do nothing: a queue has no process whose memory could be reclaimed."""
     settings.banner(f"Will garbage collect quorum queue {queue} ...")
     try:
-        item = settings.client().get_one("queues", settings.home, queue)
+        item = settings.client().get_one("queues", settings.vhost_name, queue)
     except Refused as refused:
         raise failure(settings, refused, queue) from None
     if item["type"] != "quorum":

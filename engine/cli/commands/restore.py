@@ -1,4 +1,4 @@
-"""Our own command: bring messages back."""
+"""Our own command `restore`: brings messages of the past back into a queue."""
 
 from typing import cast
 
@@ -6,7 +6,7 @@ import click
 
 from rewindmq.engine.cli.client import path
 from rewindmq.engine.cli.exits import USAGE, CliError
-from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.values import Value
 from rewindmq.projections.rewind import UnreadableTime, absolute
 
@@ -16,31 +16,41 @@ from rewindmq.projections.rewind import UnreadableTime, absolute
     "--at",
     "time",
     metavar="TIME",
-    help="As the queue was then: ISO 8601 with a zone, mark:NAME, or how long ago: -10m. Given again, -10m is"
-    " another moment: say --name, too, so that nothing comes twice.",
+    help="The moment: ISO 8601 with a zone, mark:NAME, or how long ago: -10m. The next -10m is another moment:"
+    " give --name, too, so that no message comes twice.",
 )
-@click.option("--offset", type=click.IntRange(min=0), help="Instead of a time: an offset of the queue's partition.")
-@click.option("--undo", type=click.Choice(["purge", "delete"]), help="Instead: what the last purge or deletion took.")
-@click.option("--to", "target", metavar="QUEUE", help="Into another queue of the vhost.")
+@click.option("--offset", type=click.IntRange(min=0), help="An offset of the queue's partition, instead of a time.")
+@click.option(
+    "--undo",
+    type=click.Choice(["purge", "delete"]),
+    help="Messages that the last purge or deletion removed, instead of a time.",
+)
+@click.option("--to", "target", metavar="QUEUE", help="Another queue of the virtual host to put the messages into.")
 @click.option(
     "--only",
     multiple=True,
     metavar="FATE",
-    help="Messages that ended so: purged, deleted, expired, maxlen, rejected, delivery_limit, transient,"
-    " acked, delivered, ready, unacked; or all. May be given again; if not, with --at those that no consumer"
-    " took, with --undo what it took.",
+    help="Only messages with this fate: purged, deleted, expired, maxlen, rejected, delivery_limit, transient,"
+    " acked, delivered, ready, unacked; or all. May be given several times. Default: with --at the messages that no"
+    " consumer took, with --undo the messages that were removed.",
 )
-@click.option("--message", "ids", type=click.IntRange(min=0), multiple=True, help="Only this id; may be given again.")
+@click.option(
+    "--message",
+    "ids",
+    type=click.IntRange(min=0),
+    multiple=True,
+    help="Only the message with this id. May be given several times.",
+)
 @click.option(
     "--incarnation",
     type=click.IntRange(min=0),
     metavar="ID",
-    help="Only of this one of all queues that bore the name: its queue id.",
+    help="A queue id: of several queues that had this name one after the other, only this one.",
 )
-@click.option("--name", help="Each message comes back once under a name. If not given, the moment is the name.")
-@click.option("--dry-run", is_flag=True, help="Only say what would come back.")
+@click.option("--name", help="Name of the restoration (default: the moment). A message comes back once under one name.")
+@click.option("--dry-run", is_flag=True, help="Show what would come back, and change nothing.")
 @click.argument("queue")
-@common
+@with_settings
 def restore(
     settings: Settings,
     queue: str,
@@ -54,9 +64,16 @@ def restore(
     name: str | None,
     dry_run: bool,
 ) -> None:
-    """Bring messages of QUEUE back: as it was at a moment, or what a purge or a deletion took.
+    """Bring messages of QUEUE back, from a moment or from before a purge.
 
-    They come behind what is in the queue, in the order in which they were. Asked again, nothing comes twice."""
+    The messages go to the end of the queue, in their old order. The same command again brings no message twice.
+
+    \b
+    Examples:
+      rewindmq restore orders --undo purge
+      rewindmq restore orders --at -10m --name before-the-release --dry-run
+      rewindmq restore orders --at mark:before-the-release --to orders.checked --only expired
+    """
     if sum(given is not None for given in (time, offset, undo)) != 1:
         raise CliError(USAGE, "give one of --at TIME, --offset N and --undo purge|delete")
     asked: dict[str, object] = {
@@ -72,12 +89,13 @@ def restore(
         content["only"] = "all" if only == ("all",) else list(only)
     if ids:
         content["messages"] = list(ids)
-    where = path("queues", settings.home, queue, "restore")
-    answer = settings.client().ask("POST", where, json=content | {"dry_run": dry_run}).json()
+    where = path("queues", settings.vhost_name, queue, "restore")
+    answer = settings.client().request("POST", where, json=content | {"dry_run": dry_run}).json()
     at, fates = cast(dict[str, object], answer["at"]), cast(dict[str, int], answer["fates"])
     settings.banner(
         f"{'Would restore' if dry_run else 'Restoring'} {answer['messages']} messages of queue '{queue}' in vhost"
-        f" '{settings.home}' as of {at['time']} ({at['partition']}, offset {at['offset']}) to '{answer['to']}' ..."
+        f" '{settings.vhost_name}' as of {at['time']} ({at['partition']}, offset {at['offset']}) to"
+        f" '{answer['to']}' ..."
     )
     report_bindings(answer, dry_run)
     row: dict[str, Value] = {"name": answer["name"], "messages": answer["messages"]}
@@ -87,7 +105,7 @@ def restore(
 
 
 def report_bindings(answer: dict[str, object], dry_run: bool) -> None:
-    """On stderr, a line each."""
+    """Prints the bindings that were restored or lost, one a line, on stderr."""
     for each in cast(list[dict[str, object]], answer["bindings"]):
         done = "Would bind" if dry_run else "Bound"
         click.echo(f"{done} to exchange '{each['source']}' with key '{each['routing_key']}'", err=True)
@@ -97,7 +115,7 @@ def report_bindings(answer: dict[str, object], dry_run: bool) -> None:
 
 
 def absolute_time(text: str) -> str:
-    """A time such as -10m as the one that it means by this machine's clock, before it goes to the broker's machine."""
+    """Turns a time such as -10m into an absolute time, by the clock of this machine. CliError."""
     try:
         return absolute(text)
     except UnreadableTime as error:

@@ -1,5 +1,7 @@
-"""Our own commands: seal the history, check the seals, prove an event. Of a data directory or of topics in Kafka; no
-broker is asked."""
+"""Our own commands: seal the history, check the seals, prove an event.
+
+They read a data directory, or topics in Kafka, and ask no broker.
+"""
 
 import base64
 import json
@@ -14,7 +16,7 @@ import click
 from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.formatters import MACHINE_READABLE
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
-from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.values import Value
 from rewindmq.projections.machine import describe
 from rewindmq.projections.rewind import format_time
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _data = click.option(
-    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Data directory. Else say --kafka."
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Data directory, unless --kafka is given.",
 )
 _public = click.option(
     "--public-key",
@@ -35,13 +39,15 @@ _public = click.option(
     required=True,
     multiple=True,
     type=click.Path(path_type=Path),
-    help="The public half of the key, PEM (openssl pkey -pubout); again, where there were others before.",
+    help="The public key, PEM (openssl pkey -pubout). May be given several times, for older keys.",
 )
 
 
 def _done(code: int, what: Callable[[], T], in_kafka: bool = False) -> T:
-    """`what()`, with what is wrong as one line and an exit code: `code` when the log or the seals are not as they were,
-    DATA for a key or a log that cannot be used, UNAVAILABLE for a Kafka that cannot."""
+    """Calls `what` and turns its errors into CliErrors.
+
+    Exit codes: `code` when the log or the seals were changed, DATA for a key or a log that cannot be used, UNAVAILABLE
+    for a Kafka that cannot be used."""
     from rewindmq.engine.log.contract import CorruptLog, LogError
     from rewindmq.engine.log.seals.seal import BadFile, BadSeal
 
@@ -55,7 +61,7 @@ def _done(code: int, what: Callable[[], T], in_kafka: bool = False) -> T:
 
 
 def _partitions(data: Path | None, kafka: Kafka) -> "Sequence[Sealable]":
-    """LogError."""
+    """The partitions to seal or to check. LogError."""
     from rewindmq.engine.log.kafka.reader import KafkaLogReader
     from rewindmq.engine.log.location import FIRST_ANSWER_SECONDS
     from rewindmq.engine.log.seals.in_files import segmented
@@ -88,20 +94,26 @@ def _where(data: Path | None, kafka: Kafka) -> str:
     "older",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="The public half of a key that was used before this one.",
+    help="The public half of an older key. May be given several times.",
 )
 @click.option(
     "--copies",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="A file of one's own to which the seals are added. What is in it must still be there.",
+    help="A file of yours: new seals are appended, and the seals in it must still be in the log.",
 )
-@common
+@with_settings
 def seal(
     settings: Settings, data: Path | None, kafka: Kafka, key: Path, older: tuple[Path, ...], copies: Path | None
 ) -> None:
-    """Sign what is in the log by now: Merkle roots and the hash chain of each partition. May run beside brokers.
+    """Sign all that is in the log: a Merkle root and the hash chain of each partition.
 
-    Keep the copies elsewhere: only they show that the newest seals were taken away."""
+    May run beside brokers. Keep the copies on another machine: without them nobody sees that the newest seals were
+    removed.
+
+    \b
+    Examples:
+      rewindmq seal --data ./data --key seal.pem --copies seals.txt
+    """
     from rewindmq.engine.log.seals import seal as seals
     from rewindmq.engine.log.seals import sealer as sealing
 
@@ -136,15 +148,20 @@ def _add_copy(path: Path, sealed: "Stored") -> None:
 @click.option(
     "--copies",
     type=click.Path(path_type=Path),
-    help="Seals that are kept elsewhere, a file or a directory: all must still be there.",
+    help="A file or directory of seals that were kept elsewhere: all must still be in the log.",
 )
-@common
+@with_settings
 def verify_seals(
     settings: Settings, data: Path | None, kafka: Kafka, public_keys: tuple[Path, ...], copies: Path | None
 ) -> None:
-    """Check the whole log against its seals. Exit code 1 when something does not hold.
+    """Check the whole log against its seals.
 
-    That the newest seals, and what they sealed, were taken away is found with --copies only."""
+    Exit code 1 when a seal does not hold. Only --copies finds that the newest seals were removed with their events.
+
+    \b
+    Example:
+      rewindmq verify_seals --data ./data --public-key seal.pub.pem --copies seals.txt
+    """
     from rewindmq.engine.log.seals import seal as seals
     from rewindmq.engine.log.seals import sealer as sealing
 
@@ -167,9 +184,9 @@ def verify_seals(
 @click.command("export_seals")
 @_data
 @with_kafka
-@common
+@with_settings
 def export_seals(settings: Settings, data: Path | None, kafka: Kafka) -> None:
-    """Print the seals, one a line, to be kept elsewhere (--copies of the other commands)."""
+    """Print the seals, one a line, for --copies of the other commands."""
 
     def found() -> "list[Stored]":
         return [each for partition in _partitions(data, kafka) for each in partition.seals()[0]]
@@ -182,9 +199,16 @@ def export_seals(settings: Settings, data: Path | None, kafka: Kafka) -> None:
 @_data
 @with_kafka
 @click.argument("event", metavar="PARTITION:OFFSET")
-@common
+@with_settings
 def prove(settings: Settings, data: Path | None, kafka: Kafka, event: str) -> None:
-    """Print a proof that an event is in the sealed history: for somebody who has nothing but the public key."""
+    """Print a proof that an event is in the sealed history.
+
+    `check_proof` checks it with the public key alone.
+
+    \b
+    Example:
+      rewindmq prove --data ./data queues-0:123 > proof.json
+    """
     from rewindmq.engine.log.contract import LogError
     from rewindmq.engine.log.seals import sealer as sealing
 
@@ -205,9 +229,16 @@ def prove(settings: Settings, data: Path | None, kafka: Kafka, event: str) -> No
 @click.argument("proof", type=click.File("r"), default="-")
 @_public
 @click.option("--format", "form", type=click.Choice(["text", "json"]), help="text, or a JSON object for programs.")
-@common
+@with_settings
 def check_proof(settings: Settings, proof: Any, public_keys: tuple[Path, ...], form: str | None) -> None:
-    """Check a proof and show its event. Reads PROOF, or the standard input. Exit code 1 when it does not hold."""
+    """Check a proof and show its event.
+
+    Reads PROOF, or the standard input. Exit code 1 when the proof does not hold.
+
+    \b
+    Example:
+      rewindmq check_proof proof.json --public-key seal.pub.pem
+    """
     from rewindmq.engine.log.seals import seal as seals
 
     try:
@@ -235,7 +266,7 @@ def check_proof(settings: Settings, proof: Any, public_keys: tuple[Path, ...], f
 
 
 def _shown(log: str, record: bytes) -> dict[str, Any]:
-    """What stands in a record, as it is sealed in this kind of log: `what` in words, the other keys for programs."""
+    """The event of a sealed record: `what` in words, the other keys for programs. `log`: the kind of log."""
     from rewindmq.engine.log.seals.in_topic import split_time
     from rewindmq.schemas.codec import Decoder
     from rewindmq.schemas.shapes import UndecodableRecord
@@ -260,7 +291,7 @@ def _shown(log: str, record: bytes) -> dict[str, Any]:
 
 
 def _body(body: bytes) -> dict[str, str]:
-    """As text when it is UTF-8, else as base64."""
+    """A body as text when it is UTF-8, else as base64."""
     try:
         return {"body": body.decode(), "body_encoding": "utf-8"}
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Would another version of RewindMQ fold this history to the same states? (B-08)"""
+"""Our own command `compare_versions`: whether another version of RewindMQ folds this history equally (B-08)."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,7 +9,7 @@ import click
 from rewindmq.engine.cli.commands.history import not_there
 from rewindmq.engine.cli.exits import DATA, DIFFERENT, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
-from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.values import Value
 
 if TYPE_CHECKING:
@@ -24,15 +24,20 @@ FIELDS_SHOWN = 20
 @click.option(
     "--effects-only",
     is_flag=True,
-    help="Compare what events led to, not the states: for versions that encode those otherwise.",
+    help="Compare effects only: for versions that encode states differently.",
 )
 @click.argument("other", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@common
+@with_settings
 def compare_versions(settings: Settings, data: Path | None, kafka: Kafka, effects_only: bool, other: Path) -> None:
-    """Fold the history by this version and by the one in OTHER (a checkout, or a site-packages directory), and name the
-    first event that they take differently.
+    """Fold the history with another version and show the first difference.
 
-    Needs no broker, and may run beside one. Exit code 0 when they agree to the last event, else 1."""
+    OTHER is a checkout or a site-packages directory with that version. Needs no broker, and may run beside one. Exit
+    code 0 when both versions agree to the last event, else 1.
+
+    \b
+    Example:
+      rewindmq compare_versions --data ./data ../rewindmq-new
+    """
     from rewindmq.engine.log.contract import LogError
     from rewindmq.projections.versions.compare import VersionError, first_difference
 

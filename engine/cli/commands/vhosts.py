@@ -1,20 +1,20 @@
-"""Virtual hosts: made, described and deleted."""
+"""Virtual hosts: create, describe, trace, delete."""
 
 import click
 
-from rewindmq.engine.cli.client import Client, Json, Refused
-from rewindmq.engine.cli.commands.policies import no_such_vhost
+from rewindmq.engine.cli.client import Client, Json
 from rewindmq.engine.cli.exits import DATA, USAGE, CliError
-from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.cli.lookups import find_vhost, missing, no_such_vhost
+from rewindmq.engine.cli.settings import Settings, with_settings
 
 QUEUE_TYPES = ("quorum", "classic", "stream")
 DESCRIBED = (
-    click.option("-d", "--description", help="What it is for."),
+    click.option("-d", "--description", help="A text that describes the virtual host."),
     click.option("--tags", metavar="TAG,TAG", help="Tags, separated by commas."),
     click.option(
         "--default-queue-type",
         metavar="TYPE",
-        help="Of queues that are declared without a type: quorum, classic or stream.",
+        help="Type of queues that are declared without one: quorum, classic or stream.",
     ),
 )
 
@@ -25,14 +25,7 @@ def described(command: "click.decorators.FC") -> "click.decorators.FC":
     return command
 
 
-def vhost_of(client: Client, name: str) -> Json:
-    try:
-        return client.get_one("vhosts", name)
-    except Refused as refused:
-        raise no_such_vhost(name) if refused.status == 404 else refused from None
-
-
-def known_type(default_queue_type: str | None) -> None:
+def require_known_type(default_queue_type: str | None) -> None:
     if default_queue_type not in (None, *QUEUE_TYPES):
         raise CliError(
             DATA,
@@ -44,14 +37,14 @@ def known_type(default_queue_type: str | None) -> None:
 @click.command("add_vhost")
 @described
 @click.argument("name")
-@common
+@with_settings
 def add_vhost(
     settings: Settings, name: str, description: str | None, tags: str | None, default_queue_type: str | None
 ) -> None:
-    """Create a virtual host. One that exists stays as it is."""
+    """Create a virtual host. An existing virtual host stays as it is."""
     if not name:
         raise CliError(DATA, "(argument validation): Bad argument: vhost name cannot be an empty string")
-    known_type(default_queue_type)
+    require_known_type(default_queue_type)
     settings.banner(f'Adding vhost "{name}" ...')
     client = settings.client()
     if not client.exists("vhosts", name):
@@ -62,7 +55,7 @@ def add_vhost(
 @click.command("update_vhost_metadata")
 @described
 @click.argument("name")
-@common
+@with_settings
 def update_vhost_metadata(
     settings: Settings, name: str, description: str | None, tags: str | None, default_queue_type: str | None
 ) -> None:
@@ -71,7 +64,7 @@ def update_vhost_metadata(
     changes: Json = {key: value for key, value in asked.items() if value is not None}
     if not changes:
         raise CliError(USAGE, "(argument validation): not enough arguments: give a description, tags or a type")
-    known_type(default_queue_type)
+    require_known_type(default_queue_type)
     settings.banner(f'Updating metadata of vhost "{name}" ...')
     client = settings.client()
     client.put("vhosts", name, content=metadata_of(client, name) | changes)
@@ -80,64 +73,64 @@ def update_vhost_metadata(
 @click.command("set_vhost_tags")
 @click.argument("name")
 @click.argument("tag", nargs=-1)
-@common
+@with_settings
 def set_vhost_tags(settings: Settings, name: str, tag: tuple[str, ...]) -> None:
-    """Set the tags of a virtual host; without TAG, take them all away."""
+    """Set the tags of a virtual host. Without TAG all tags are removed."""
     settings.banner(f'Setting tags for virtual host "{name}" to [{", ".join(tag)}] ...')
     client = settings.client()
     client.put("vhosts", name, content=metadata_of(client, name) | {"tags": list(tag)})
 
 
 def metadata_of(client: Client, name: str) -> Json:
-    found = vhost_of(client, name)["metadata"]
+    found = find_vhost(client, name)["metadata"]
     assert isinstance(found, dict), "the API's metadata are an object"
     return found
 
 
 @click.command("delete_vhost")
 @click.argument("name")
-@common
+@with_settings
 def delete_vhost(settings: Settings, name: str) -> None:
-    """Delete a virtual host, and everything in it."""
+    """Delete a virtual host with its queues and exchanges."""
     settings.banner(f'Deleting vhost "{name}" ...')
-    try:
+    with missing(no_such_vhost(name)):
         settings.client().delete("vhosts", name)
-    except Refused as refused:
-        raise no_such_vhost(name) if refused.status == 404 else refused from None
 
 
 @click.command("restart_vhost")
-@common
+@with_settings
 def restart_vhost(settings: Settings) -> None:
-    """Is the virtual host running? One that exists always is."""
+    """Check that a virtual host exists: an existing one always runs."""
     client = settings.client()
     node = client.get_one("overview")["node"]
-    settings.banner(f"Trying to restart vhost '{settings.home}' on node '{node}' ...")
-    vhost_of(client, settings.home)
-    click.echo(f"Vhost '{settings.home}' is already running on node '{node}'")
+    settings.banner(f"Trying to restart vhost '{settings.vhost_name}' on node '{node}' ...")
+    find_vhost(client, settings.vhost_name)
+    click.echo(f"Vhost '{settings.vhost_name}' is already running on node '{node}'")
 
 
 @click.command("trace_on")
-@common
+@with_settings
 def trace_on(settings: Settings) -> None:
-    """Copy what is published and delivered in a virtual host to amq.rabbitmq.trace, until the node stops."""
-    settings.banner(f'Starting tracing for vhost "{settings.home}" ...')
+    """Copy all published and delivered messages to amq.rabbitmq.trace.
+
+    Holds for a virtual host, until trace_off or until the node stops."""
+    settings.banner(f'Starting tracing for vhost "{settings.vhost_name}" ...')
     trace(settings, True)
-    settings.banner(f"Trace enabled for vhost {settings.home}")
+    settings.banner(f"Trace enabled for vhost {settings.vhost_name}")
 
 
 @click.command("trace_off")
-@common
+@with_settings
 def trace_off(settings: Settings) -> None:
-    """End what trace_on began."""
-    settings.banner(f'Stopping tracing for vhost "{settings.home}" ...')
+    """Stop the copies of trace_on."""
+    settings.banner(f'Stopping tracing for vhost "{settings.vhost_name}" ...')
     trace(settings, False)
-    settings.banner(f"Trace disabled for vhost {settings.home}")
+    settings.banner(f"Trace disabled for vhost {settings.vhost_name}")
 
 
 def trace(settings: Settings, on: bool) -> None:
     client = settings.client()
-    client.put("vhosts", settings.home, content=metadata_of(client, settings.home) | {"tracing": on})
+    client.put("vhosts", settings.vhost_name, content=metadata_of(client, settings.vhost_name) | {"tracing": on})
 
 
 COMMANDS = (

@@ -1,11 +1,11 @@
-"""The limits of memory and disk while the broker runs. The next start has those of its own options again."""
+"""Limits of memory and disk, until the node stops. A start takes the limits of its options."""
 
 from collections.abc import Callable
 
 import click
 
 from rewindmq.engine.cli.exits import USAGE, CliError
-from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.runtime.watermarks import ABSOLUTE, MEM_RELATIVE, Limit, disk_limit, fraction_of, memory_watermark
 
 
@@ -22,9 +22,17 @@ def put_limit(settings: Settings, what: str, name: str, parse: Callable[[str], L
 
 @click.command("set_vm_memory_high_watermark")
 @click.argument("limit", nargs=-1, required=True)
-@common
+@with_settings
 def set_vm_memory_high_watermark(settings: Settings, limit: tuple[str, ...]) -> None:
-    """Hold publishers back above this part of the memory (0.4), or above `absolute` SIZE (absolute 2GB)."""
+    """Set how much memory the node takes before publishers are held back.
+
+    LIMIT is a part of the memory, or a size. The setting holds until the node stops.
+
+    \b
+    Examples:
+      rewindmq set_vm_memory_high_watermark 0.6
+      rewindmq set_vm_memory_high_watermark absolute 2GB
+    """
     parse: Callable[[str], Limit]
     if len(limit) == 2 and limit[0] == ABSOLUTE:
         parse, value, to = memory_watermark, f"{ABSOLUTE}:{limit[1]}", f"{limit[1]} bytes"
@@ -36,15 +44,23 @@ def set_vm_memory_high_watermark(settings: Settings, limit: tuple[str, ...]) -> 
 
 
 def fraction_of_memory(text: str) -> Limit:
-    """ValueError. As rabbitmqctl: 40 is not taken for 40 bytes, which would hold back every publisher."""
+    """Parses a part of the memory. ValueError for 40, as in rabbitmqctl: 40 bytes would hold back every publisher."""
     return Limit(fraction_of(text, 1.0))
 
 
 @click.command("set_disk_free_limit")
 @click.argument("limit", nargs=-1, required=True)
-@common
+@with_settings
 def set_disk_free_limit(settings: Settings, limit: tuple[str, ...]) -> None:
-    """Hold publishers back below this SIZE of free disk space, or below `mem_relative` N times the memory."""
+    """Set the free disk space below which publishers are held back.
+
+    LIMIT is a size, or a multiple of the memory. The setting holds until the node stops.
+
+    \b
+    Examples:
+      rewindmq set_disk_free_limit 2GB
+      rewindmq set_disk_free_limit mem_relative 1.5
+    """
     if len(limit) == 2 and limit[0] == MEM_RELATIVE:
         value, to = f"{MEM_RELATIVE}:{limit[1]}", f"{limit[1]} times the total RAM"
     elif len(limit) == 1:

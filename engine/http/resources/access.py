@@ -28,11 +28,13 @@ async def user_items(call: Call, names: list[str]) -> Response:
 
 
 async def list_users(call: Call) -> Response:
+    """Answers GET /api/users."""
     call.require()
     return await user_items(call, sorted(call.broker.topology.users))
 
 
 async def users_without_permissions(call: Call) -> Response:
+    """Answers GET /api/users/without-permissions."""
     call.require()
     topology = call.broker.topology
     having = {user for _, user in topology.permissions}
@@ -40,6 +42,7 @@ async def users_without_permissions(call: Call) -> Response:
 
 
 async def show_user(call: Call) -> Response:
+    """Answers GET /api/users/{user}."""
     call.require()
     return reply(user_item(call.broker.topology, user_named(call)))
 
@@ -89,6 +92,7 @@ def permissions_from(topology: Topology, given: Json) -> dict[str, tuple[str, st
 
 
 async def delete_user(call: Call) -> Response:
+    """Answers DELETE /api/users/{user}."""
     call.require()
     await call.broker.delete_user(call.user, user_named(call).name)
     await call.durable()
@@ -124,16 +128,19 @@ async def permissions_of(call: Call, vhost: str | None = None, user: str | None 
 
 
 async def list_permissions(call: Call) -> Response:
+    """Answers GET /api/permissions."""
     call.require()
     return await permissions_of(call)
 
 
 async def vhost_permissions(call: Call) -> Response:
+    """Answers GET /api/vhosts/{vhost}/permissions."""
     call.require()
     return await permissions_of(call, vhost=call.vhost)
 
 
 async def user_permissions(call: Call) -> Response:
+    """Answers GET /api/users/{user}/permissions."""
     call.require()
     return await permissions_of(call, user=user_named(call).name)
 
@@ -147,6 +154,7 @@ def permissions_named(call: Call) -> PermissionsSet:
 
 
 async def show_permissions(call: Call) -> Response:
+    """Answers GET /api/permissions/{vhost}/{user}."""
     return reply(permissions_item(permissions_named(call)))
 
 
@@ -158,6 +166,7 @@ def vhost_and_user(call: Call) -> tuple[str, str]:
 
 
 async def put_permissions(call: Call) -> Response:
+    """Answers PUT /api/permissions/{vhost}/{user}."""
     call.require()
     topology = call.broker.topology
     vhost, user = vhost_and_user(call)
@@ -170,6 +179,7 @@ async def put_permissions(call: Call) -> Response:
 
 
 async def delete_permissions(call: Call) -> Response:
+    """Answers DELETE /api/permissions/{vhost}/{user}."""
     found = permissions_named(call)
     await call.broker.clear_permissions(call.user, found.vhost, found.user)
     await call.durable()
@@ -185,16 +195,19 @@ async def topic_permissions(call: Call, vhost: str | None = None, user: str | No
 
 
 async def list_topic_permissions(call: Call) -> Response:
+    """Answers GET /api/topic-permissions."""
     call.require()
     return await listed(call, await topic_permissions(call), topic_item)
 
 
 async def vhost_topic_permissions(call: Call) -> Response:
+    """Answers GET /api/vhosts/{vhost}/topic-permissions."""
     call.require()
     return await listed(call, await topic_permissions(call, vhost=call.vhost), topic_item)
 
 
 async def user_topic_permissions(call: Call) -> Response:
+    """Answers GET /api/users/{user}/topic-permissions."""
     call.require()
     return await listed(call, await topic_permissions(call, user=user_named(call).name), topic_item)
 
@@ -214,6 +227,7 @@ async def show_topic_permissions(call: Call) -> Response:
 
 
 async def put_topic_permissions(call: Call) -> Response:
+    """Answers PUT /api/topic-permissions/{vhost}/{user}."""
     call.require()
     vhost, user = vhost_and_user(call)
     content = await call.body("exchange", "write", "read")

@@ -23,10 +23,12 @@ KINDS = {"q": "queue", "e": "exchange"}
 
 
 async def list_all(call: Call) -> Response:
+    """Answers GET /api/bindings."""
     return await listed(call, await bindings_in(call, call.visible_vhosts()), binding_item)
 
 
 async def list_vhost(call: Call) -> Response:
+    """Answers GET /api/bindings/{vhost}."""
     return await listed(call, await bindings_in(call, [call.vhost]), binding_item)
 
 
@@ -69,6 +71,7 @@ def binding_item(binding: Bound) -> Item:
 
 
 async def of_queue(call: Call) -> Response:
+    """Answers GET /api/queues/{vhost}/{queue}/bindings."""
     queue = call.queue()
     bound = call.broker.topology.bindings_to(queue.vhost, "queue", queue.name)
     found = sorted((each for each in bound if call.broker.router.is_live(each)), key=lambda each: each.source)
@@ -76,6 +79,7 @@ async def of_queue(call: Call) -> Response:
 
 
 async def from_exchange(call: Call) -> Response:
+    """Answers GET /api/exchanges/{vhost}/{exchange}/bindings/source."""
     exchange = exchange_of(call)
     if exchange.exchange == "":
         queues = await queues_in(call, {exchange.vhost})
@@ -87,6 +91,7 @@ async def from_exchange(call: Call) -> Response:
 
 
 async def to_exchange(call: Call) -> Response:
+    """Answers GET /api/exchanges/{vhost}/{exchange}/bindings/destination."""
     exchange = exchange_of(call)
     found = call.broker.topology.bindings_to(exchange.vhost, "exchange", exchange.exchange)
     return await listed(call, found, binding_item)
@@ -124,10 +129,12 @@ def bindings_between(call: Call) -> list[Bound]:
 
 
 async def between(call: Call) -> Response:
+    """Answers GET /api/bindings/{vhost}/e/{exchange}/{kind}/{destination}."""
     return reply([binding_item(each) for each in bindings_between(call)])
 
 
 async def bind(call: Call) -> Response:
+    """Answers POST /api/bindings/{vhost}/e/{exchange}/{kind}/{destination}."""
     vhost, source, kind, destination = ends(call)
     content = await call.body()
     routing_key = short("routing_key", text(content, "routing_key", ""))
@@ -150,10 +157,12 @@ def binding_named(call: Call) -> Bound:
 
 
 async def show(call: Call) -> Response:
+    """Answers GET /api/bindings/{vhost}/e/{exchange}/{kind}/{destination}/{key}."""
     return reply(binding_item(binding_named(call)))
 
 
 async def unbind(call: Call) -> Response:
+    """Answers DELETE /api/bindings/{vhost}/e/{exchange}/{kind}/{destination}/{key}."""
     each = binding_named(call)
     async with call.session(each.vhost) as session:
         await call.broker.unbind(

@@ -1,7 +1,7 @@
-"""Connections, channels and consumers: what is connected now. All of it is read from the broker's open sessions and
-from the queues' consumers in the machine, so nothing is counted twice.
+"""Connections, channels and consumers over HTTP: those that are open now.
 
-Where many nodes share a log, a node knows its own connections and their channels, and the consumers of all.
+They are read from the broker's sessions and from the consumers in the machine, so nothing is counted twice. Of several
+nodes on one log, a node knows its own connections and channels, and the consumers of all nodes.
 """
 
 from collections import Counter
@@ -48,10 +48,12 @@ def visible_sessions(call: Call, vhost: str | None) -> list["Session"]:
 
 
 async def connections(call: Call) -> Response:
+    """Answers GET /api/connections."""
     return await connections_of(call, visible_sessions(call, None))
 
 
 async def vhost_connections(call: Call) -> Response:
+    """Answers GET /api/vhosts/{vhost}/connections."""
     return await connections_of(call, visible_sessions(call, call.vhost))
 
 
@@ -68,6 +70,7 @@ def session_named(call: Call) -> "Session":
 
 
 async def connection(call: Call) -> Response:
+    """Answers GET /api/connections/{name}."""
     return single(call, connection_item(call.broker, session_named(call)))
 
 
@@ -93,6 +96,7 @@ def sessions_of_user(call: Call) -> "list[Session]":
 
 
 async def user_connections(call: Call) -> Response:
+    """Answers GET /api/connections/username/{user}."""
     return await listed(
         call,
         [
@@ -108,6 +112,7 @@ async def user_connections(call: Call) -> Response:
 
 
 async def close_user_connections(call: Call) -> Response:
+    """Answers DELETE /api/connections/username/{user}."""
     close(call, sessions_of_user(call))
     return Response(status_code=204)
 
@@ -182,14 +187,17 @@ def connection_item(broker: "Broker", session: "Session") -> Item:
 
 
 async def channels(call: Call) -> Response:
+    """Answers GET /api/channels."""
     return await channels_of(call, visible_sessions(call, None))
 
 
 async def vhost_channels(call: Call) -> Response:
+    """Answers GET /api/vhosts/{vhost}/channels."""
     return await channels_of(call, visible_sessions(call, call.vhost))
 
 
 async def connection_channels(call: Call) -> Response:
+    """Answers GET /api/connections/{name}/channels."""
     return await channels_of(call, [session_named(call)])
 
 
@@ -269,10 +277,12 @@ def channel_details(broker: "Broker", session_id: int, number: int) -> Item:
 
 
 async def consumers(call: Call) -> Response:
+    """Answers GET /api/consumers."""
     return await consumers_of(call, set(call.monitored_vhosts()))
 
 
 async def vhost_consumers(call: Call) -> Response:
+    """Answers GET /api/consumers/{vhost}."""
     return await consumers_of(call, {call.monitored_vhost})
 
 

@@ -1,6 +1,6 @@
 """The time in the log beside the wall clock: GET /api/clock, POST /api/clock/repair (docs/operators/clocks.md).
 
-Monitoring users see it; administrators set the time in the log to the wall clock.
+Monitoring users may see it. Administrators may set the time in the log to the wall clock.
 """
 
 from typing import TYPE_CHECKING
@@ -37,11 +37,13 @@ def clock_item(broker: "Broker") -> Item:
 
 
 async def show(call: Call) -> Response:
+    """Answers GET /api/clock."""
     call.require("monitoring")
     return reply(clock_item(call.broker))
 
 
 async def repair(call: Call) -> Response:
+    """Answers POST /api/clock/repair."""
     call.require()
     try:
         before_ms, after_ms = call.broker.clock_watch.repair(call.user)

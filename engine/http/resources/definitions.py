@@ -1,4 +1,4 @@
-"""Definitions over HTTP, for administrators: what the broker holds besides messages, out and in."""
+"""Export and import of definitions over HTTP, for administrators."""
 
 import pickle
 import re
@@ -16,11 +16,13 @@ FILE_NAME = re.compile(r"[\w .()-]{1,128}", re.ASCII)
 
 
 async def export_all(call: Call) -> Response:
+    """Answers GET /api/definitions and /api/all-configuration."""
     call.require()
     return await as_file(call, await definitions.export(call.broker, call.work))
 
 
 async def export_vhost(call: Call) -> Response:
+    """Answers GET /api/definitions/{vhost}."""
     call.require()
     vhost = call.segment("vhost")
     if vhost not in call.broker.topology.vhosts:
@@ -38,11 +40,13 @@ async def as_file(call: Call, document: definitions.Item) -> Response:
 
 
 async def import_all(call: Call) -> Response:
+    """Answers POST /api/definitions and /api/all-configuration."""
     call.require()
     return await imported(call, None)
 
 
 async def import_vhost(call: Call) -> Response:
+    """Answers POST /api/definitions/{vhost}."""
     call.require()
     vhost = call.segment("vhost")
     if vhost not in call.broker.topology.vhosts:

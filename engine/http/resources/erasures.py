@@ -1,5 +1,5 @@
-"""Erasing a subject: DELETE /api/subjects/{subject} (with ?reason=..., or {"reason": ...}), and what was erased:
-GET /api/erasures. Ours; for administrators.
+"""Erasing a subject: DELETE /api/subjects/{subject} (with ?reason=..., or {"reason": ...}), and the list of
+erasures: GET /api/erasures. Our own paths, for administrators.
 """
 
 from starlette.responses import Response

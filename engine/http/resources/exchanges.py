@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 
 
 async def list_all(call: Call) -> Response:
+    """Answers GET /api/exchanges."""
     return await exchanges_in(call, set(call.visible_vhosts()))
 
 
 async def list_vhost(call: Call) -> Response:
+    """Answers GET /api/exchanges/{vhost}."""
     return await exchanges_in(call, {call.vhost})
 
 
@@ -64,10 +66,12 @@ def exchange_of(call: Call) -> ExchangeDeclared:
 
 
 async def show(call: Call) -> Response:
+    """Answers GET /api/exchanges/{vhost}/{exchange}."""
     return reply(exchange_item(call.broker, exchange_of(call)) | {"incoming": [], "outgoing": []})
 
 
 async def declare(call: Call) -> Response:
+    """Answers PUT /api/exchanges/{vhost}/{exchange}."""
     vhost, name = call.vhost, call.exchange
     content = await call.body()
     durable, auto_delete = boolean(content, "durable", True), boolean(content, "auto_delete", False)
@@ -82,6 +86,7 @@ async def declare(call: Call) -> Response:
 
 
 async def delete(call: Call) -> Response:
+    """Answers DELETE /api/exchanges/{vhost}/{exchange}."""
     exchange = exchange_of(call)
     async with call.session(exchange.vhost) as session:
         await call.broker.delete_exchange(session, exchange.exchange, call.asks("if-unused"))

@@ -1,5 +1,7 @@
-"""What tools ask before they use a feature: feature flags and deprecated features by RabbitMQ 3.13's names, extensions,
-how to log in."""
+"""Facts that tools ask for before they use a feature.
+
+Feature flags and deprecated features have RabbitMQ 3.13's names.
+"""
 
 from dataclasses import fields
 
@@ -48,6 +50,7 @@ def feature_flags() -> list[Item]:
 
 
 async def list_feature_flags(call: Call) -> Response:
+    """Answers GET /api/feature-flags."""
     return reply(feature_flags())
 
 
@@ -60,10 +63,12 @@ async def enable_feature_flag(call: Call) -> Response:
 
 
 async def list_deprecated(call: Call) -> Response:
+    """Answers GET /api/deprecated-features."""
     return reply([deprecated(name) for name in DEPRECATED])
 
 
 async def list_deprecated_used(call: Call) -> Response:
+    """Answers GET /api/deprecated-features/used."""
     return reply([deprecated(name) for name in DEPRECATED if await is_used(call, name)])
 
 
@@ -94,6 +99,7 @@ async def extensions(call: Call) -> Response:
 
 
 async def auth(call: Call) -> Response:
+    """Answers GET /api/auth."""
     return reply({"oauth_enabled": False})
 
 

@@ -64,6 +64,7 @@ async def mirror_sync_critical(call: Call) -> Response:
 
 
 async def port_listener(call: Call) -> Response:
+    """Answers GET /api/health/checks/port-listener/{port}."""
     port = natural(call.segment("port"))
     if port is None:
         raise bad_request("Invalid port")
@@ -74,6 +75,7 @@ async def port_listener(call: Call) -> Response:
 
 
 async def protocol_listener(call: Call) -> Response:
+    """Answers GET /api/health/checks/protocol-listener/{protocol}."""
     asked_for = call.segment("protocol").lower()
     protocol = PROTOCOLS.get(asked_for, asked_for)
     protocols = list(dict.fromkeys(each for each, _, _ in open_listeners(call.broker)))

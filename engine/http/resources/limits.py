@@ -1,4 +1,4 @@
-"""Limits of vhosts and users over HTTP. They are shown to those who see the vhost, and changed by an administrator."""
+"""Limits of vhosts and users over HTTP. A user who sees a vhost sees its limits; administrators change them."""
 
 from starlette.responses import Response
 
@@ -7,6 +7,7 @@ from rewindmq.engine.http.listing import listed
 
 
 async def list_vhosts_limits(call: Call) -> Response:
+    """Answers GET /api/vhost-limits."""
     topology = call.broker.topology
     found = [
         {"vhost": vhost, "value": value}
@@ -17,12 +18,14 @@ async def list_vhosts_limits(call: Call) -> Response:
 
 
 async def vhost_limits(call: Call) -> Response:
+    """Answers GET /api/vhost-limits/{vhost}."""
     vhost = call.monitored_vhost
     value = call.broker.topology.vhost_limits(vhost)
     return await listed(call, [{"vhost": vhost, "value": value}] if value else [])
 
 
 async def put_vhost_limit(call: Call) -> Response:
+    """Answers PUT /api/vhost-limits/{vhost}/{name}."""
     call.require()
     vhost, name = call.vhost, call.segment("name")
     content = await call.body("value")
@@ -43,6 +46,7 @@ async def delete_vhost_limit(call: Call) -> Response:
 
 
 async def list_users_limits(call: Call) -> Response:
+    """Answers GET /api/user-limits."""
     found = sorted(call.broker.topology.user_limits.items())
     return await listed(call, [{"user": user, "value": value} for user, value in found])
 
@@ -55,12 +59,14 @@ def user_named(call: Call) -> str:
 
 
 async def user_limits(call: Call) -> Response:
+    """Answers GET /api/user-limits/{user}."""
     user = user_named(call)
     value = call.broker.topology.user_limits.get(user)
     return await listed(call, [{"user": user, "value": value}] if value else [])
 
 
 async def put_user_limit(call: Call) -> Response:
+    """Answers PUT /api/user-limits/{user}/{name}."""
     call.require()
     user, name = user_named(call), call.segment("name")
     content = await call.body("value")

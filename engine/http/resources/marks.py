@@ -1,8 +1,8 @@
 """Moments with a name: GET /api/marks, GET PUT DELETE /api/marks/{name}.
 
-PUT takes {"note": "..."} or nothing, and names this moment; a name that was there is given to this moment instead. The
-positions are taken in one turn of the loop. They are logged when what lies below them is durable: a crash then never
-leaves a mark that points to what came after it. Policymakers set and clear marks. Every user who may enter a vhost sees
+PUT takes {"note": "..."} or nothing, and gives this moment a name. A name that exists moves to this moment. The
+positions are taken in one turn of the loop, and logged when all events below them are durable: so after a crash no mark
+points behind the end of the log. Policymakers set and clear marks. Every user who may enter a vhost sees
 them; notes, and the names of other users, only with the tag policymaker, monitoring or administrator.
 """
 
@@ -41,14 +41,17 @@ def named(call: Call) -> MarkSet:
 
 
 async def list_all(call: Call) -> Response:
+    """Answers GET /api/marks."""
     return await listed(call, [mark_item(call, mark) for _, mark in sorted(seen(call).items())])
 
 
 async def show(call: Call) -> Response:
+    """Answers GET /api/marks/{name}."""
     return reply(mark_item(call, named(call)))
 
 
 async def put(call: Call) -> Response:
+    """Answers PUT /api/marks/{name}."""
     call.require_policymaker()
     name, note = call.segment("name"), text(await call.body(), "note", "")
     marks = call.broker.topology.marks
@@ -67,6 +70,7 @@ async def put(call: Call) -> Response:
 
 
 async def delete(call: Call) -> Response:
+    """Answers DELETE /api/marks/{name}."""
     call.require_policymaker()
     await call.broker.clear_mark(call.user, named(call).name)
     await call.durable()

@@ -1,9 +1,9 @@
-"""POST /api/queues/{vhost}/{queue}/get: RabbitMQ's way to look at messages, which disturbs them: it is an AMQP
-basic.get by the HTTP user, and stands in history as one.
+"""POST /api/queues/{vhost}/{queue}/get: RabbitMQ's way to look at messages, which changes the queue. It is an
+AMQP basic.get by the HTTP user, also in the history.
 
-An answer has MAX_GOT bytes of bodies (`truncate` cuts them first), or one larger message. When more is asked for, the
-answer has fewer messages than `count`, and the others stay in the queue. What is taken is held in the broker's account
-of memory until the client has it, and is sent as the client takes it.
+An answer has MAX_GOT bytes of bodies (`truncate` cuts them first), or one larger message. Beyond that the
+answer has fewer messages than `count`, and the others stay in the queue. The messages count as memory of the broker
+until the client has them, and are sent as fast as the client reads.
 """
 
 import base64

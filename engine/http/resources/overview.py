@@ -1,6 +1,6 @@
-"""The broker as a whole: overview, nodes, what it is and can, who asks. Health checks are in health.py.
+"""The broker as a whole: overview, nodes, version, the user who asks. Health checks are in health.py.
 
-What RabbitMQ says of Erlang (processes, schedulers, its memory) has no counterpart and is not made up.
+RabbitMQ's figures about Erlang (processes, schedulers, its memory) have no counterpart, and are left out.
 """
 
 import os
@@ -180,14 +180,17 @@ def log_item(broker: "Broker", partition: "Partition") -> Item:
 
 
 async def whoami(call: Call) -> Response:
+    """Answers GET /api/whoami."""
     return reply({"name": call.user, "tags": list(call.tags), "is_internal_user": True})
 
 
 async def version(call: Call) -> Response:
+    """Answers GET /api/version."""
     return reply(RABBITMQ_VERSION)
 
 
 async def cluster_name(call: Call) -> Response:
+    """Answers GET /api/cluster-name."""
     return reply({"name": call.broker.cluster_name})
 
 
@@ -281,6 +284,7 @@ def node_item(broker: "Broker") -> Item:
 
 
 async def nodes(call: Call) -> Response:
+    """Answers GET /api/nodes."""
     call.require("monitoring")
     return await listed(call, node_items(call.broker))
 
@@ -294,6 +298,7 @@ def node_named(call: Call) -> Item:
 
 
 async def node(call: Call) -> Response:
+    """Answers GET /api/nodes/{node}."""
     return single(call, node_named(call))
 
 

@@ -17,16 +17,19 @@ async def parameters_in(call: Call, vhosts: set[str], component: str | None = No
 
 
 async def list_all(call: Call) -> Response:
+    """Answers GET /api/parameters."""
     call.require_policymaker()
     return await parameters_in(call, set(call.visible_vhosts()))
 
 
 async def list_component(call: Call) -> Response:
+    """Answers GET /api/parameters/{component}."""
     call.require_policymaker()
     return await parameters_in(call, set(call.visible_vhosts()), call.segment("component"))
 
 
 async def list_vhost(call: Call) -> Response:
+    """Answers GET /api/parameters/{component}/{vhost}."""
     vhost = call.policymakers_vhost
     return await parameters_in(call, {vhost}, call.segment("component"))
 
@@ -38,6 +41,7 @@ def named(call: Call) -> Item | None:
 
 
 async def show(call: Call) -> Response:
+    """Answers GET /api/parameters/{component}/{vhost}/{name}."""
     found = named(call)
     if found is None:
         raise not_found()
@@ -45,6 +49,7 @@ async def show(call: Call) -> Response:
 
 
 async def put(call: Call) -> Response:
+    """Answers PUT /api/parameters/{component}/{vhost}/{name}."""
     new = named(call) is None
     where = (call.segment("vhost"), call.segment("component"), call.segment("name"))
     content = await call.body("value")
@@ -54,6 +59,7 @@ async def put(call: Call) -> Response:
 
 
 async def delete(call: Call) -> Response:
+    """Answers DELETE /api/parameters/{component}/{vhost}/{name}."""
     if named(call) is None:
         raise not_found()
     where = (call.segment("vhost"), call.segment("component"), call.segment("name"))
@@ -64,11 +70,13 @@ async def delete(call: Call) -> Response:
 
 # -- global parameters
 async def list_global(call: Call) -> Response:
+    """Answers GET /api/global-parameters."""
     call.require_policymaker()
     return await listed(call, await by_key(call.work, call.broker.topology.global_parameters), global_item)
 
 
 async def show_global(call: Call) -> Response:
+    """Answers GET /api/global-parameters/{name}."""
     call.require_policymaker()
     found = call.broker.topology.global_parameters.get(call.segment("name"))
     if found is None:
@@ -77,6 +85,7 @@ async def show_global(call: Call) -> Response:
 
 
 async def put_global(call: Call) -> Response:
+    """Answers PUT /api/global-parameters/{name}."""
     call.require_policymaker()
     name = call.segment("name")
     content = await call.body("value")
@@ -87,6 +96,7 @@ async def put_global(call: Call) -> Response:
 
 
 async def delete_global(call: Call) -> Response:
+    """Answers DELETE /api/global-parameters/{name}."""
     call.require_policymaker()
     name = call.segment("name")
     if name not in call.broker.topology.global_parameters:

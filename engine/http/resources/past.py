@@ -1,13 +1,13 @@
-"""What was in a queue then: GET /api/queues/{vhost}/{queue}/at?time=...|offset=... [&first=0] [&count=100].
+"""A queue as it was: GET /api/queues/{vhost}/{queue}/at?time=...|offset=... [&first=0] [&count=100].
 
 `time` is ISO 8601 with a zone, milliseconds since the epoch, how long ago (`-10m`), or mark:NAME; `offset` is one of
-the queue's partition. Who may read the queue now may read its past, back to its declaration: a queue that had the name
-before it is another incarnation. An administrator may also ask for queues and vhosts that are gone, and for an
+the queue's partition. A user who may read the queue may read its past, back to its declaration: an earlier queue of the
+same name is another incarnation. An administrator may also ask for queues and vhosts that are gone, and for an
 `incarnation` by its queue id.
 
 The fold runs in a process of its own (engine/rewind/worker.py), which also makes the answer's JSON. It reads the log as
-any other reader does, be it in the data directory or in Kafka. An answer shows at most MAX_SHOWN bytes of bodies: of
-more messages the first ones. A question is given up when its client hangs up.
+any other reader does, in the data directory or in Kafka. An answer has the first messages, up to MAX_SHOWN bytes of
+bodies. The process gives a question up when its client hangs up.
 """
 
 from dataclasses import dataclass, replace
@@ -96,6 +96,7 @@ def read_past(question: Question) -> Item | ApiError:
 
 
 async def at(call: Call) -> Response:
+    """Answers GET /api/queues/{vhost}/{queue}/at."""
     vhost, name = call.segment("vhost"), call.segment("queue")
     asked = number_of(call, "incarnation", 0) if "incarnation" in call.request.query_params else None
     incarnation = readable_incarnation(call, vhost, name, asked)

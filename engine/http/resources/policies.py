@@ -39,26 +39,32 @@ def named(call: Call, policies: Mapping[tuple[str, str], Set]) -> Set:
 
 
 async def list_all(call: Call) -> Response:
+    """Answers GET /api/policies."""
     return await policies_in(call, call.broker.topology.policies, set(call.visible_vhosts()))
 
 
 async def list_all_operator(call: Call) -> Response:
+    """Answers GET /api/operator-policies."""
     return await policies_in(call, call.broker.topology.operator_policies, set(call.visible_vhosts()))
 
 
 async def list_vhost(call: Call) -> Response:
+    """Answers GET /api/policies/{vhost}."""
     return await policies_in(call, call.broker.topology.policies, {call.vhost})
 
 
 async def list_vhost_operator(call: Call) -> Response:
+    """Answers GET /api/operator-policies/{vhost}."""
     return await policies_in(call, call.broker.topology.operator_policies, {call.vhost})
 
 
 async def show(call: Call) -> Response:
+    """Answers GET /api/policies/{vhost}/{name}."""
     return reply(policy_item(named(call, call.broker.topology.policies)))
 
 
 async def show_operator(call: Call) -> Response:
+    """Answers GET /api/operator-policies/{vhost}/{name}."""
     call.require()
     return reply(policy_item(named(call, call.broker.topology.operator_policies)))
 
@@ -74,6 +80,7 @@ async def asked(call: Call) -> tuple[str, dict[str, object], int, str]:
 
 
 async def put(call: Call) -> Response:
+    """Answers PUT /api/policies/{vhost}/{name}."""
     vhost, name = call.policymakers_vhost, call.segment("name")
     new = (vhost, name) not in call.broker.topology.policies
     await call.broker.set_policy(call.user, vhost, name, *await asked(call))
@@ -82,6 +89,7 @@ async def put(call: Call) -> Response:
 
 
 async def put_operator(call: Call) -> Response:
+    """Answers PUT /api/operator-policies/{vhost}/{name}."""
     call.require()
     vhost, name = call.vhost, call.segment("name")
     new = (vhost, name) not in call.broker.topology.operator_policies
@@ -91,6 +99,7 @@ async def put_operator(call: Call) -> Response:
 
 
 async def delete(call: Call) -> Response:
+    """Answers DELETE /api/policies/{vhost}/{name}."""
     policy = named(call, call.broker.topology.policies)
     await call.broker.clear_policy(call.user, policy.vhost, policy.name)
     await call.durable()
@@ -98,6 +107,7 @@ async def delete(call: Call) -> Response:
 
 
 async def delete_operator(call: Call) -> Response:
+    """Answers DELETE /api/operator-policies/{vhost}/{name}."""
     call.require()
     policy = named(call, call.broker.topology.operator_policies)
     await call.broker.clear_operator_policy(call.user, policy.vhost, policy.name)

@@ -1,4 +1,4 @@
-"""Records of the log that make no sense and were skipped: which, where, and why."""
+"""Records of the log that were skipped because they make no sense, with offset and reason."""
 
 from starlette.responses import Response
 

@@ -33,6 +33,7 @@ async def list_all(call: Call) -> Response:
 
 
 async def list_vhost(call: Call) -> Response:
+    """Answers GET /api/queues/{vhost}."""
     return await queues_of(call, {call.vhost})
 
 
@@ -69,6 +70,7 @@ def plain_item(broker: "Broker", partition: "Partition", queue: "Queue", with_to
 
 
 async def show(call: Call) -> Response:
+    """Answers GET /api/queues/{vhost}/{queue}."""
     queue = call.queue()
     partition = home_of(call.broker, queue)
     item = queue_item(call.broker, partition, queue, head=True)
@@ -214,6 +216,7 @@ def head_timestamp(partition: "Partition", queue: "Queue") -> Json:
 
 
 async def declare(call: Call) -> Response:
+    """Answers PUT /api/queues/{vhost}/{queue}."""
     vhost, name = call.vhost, call.segment("queue")
     content = await call.body()
     arguments = arguments_in(content)
@@ -226,6 +229,7 @@ async def declare(call: Call) -> Response:
 
 
 async def delete(call: Call) -> Response:
+    """Answers DELETE /api/queues/{vhost}/{queue}."""
     queue = call.queue()
     async with call.session(queue.vhost) as session:
         deleted = await call.broker.delete_queue(session, queue.name, call.asks("if-unused"), call.asks("if-empty"))
@@ -236,6 +240,7 @@ async def delete(call: Call) -> Response:
 
 
 async def purge(call: Call) -> Response:
+    """Answers DELETE /api/queues/{vhost}/{queue}/contents."""
     queue = call.queue()
     async with call.session(queue.vhost) as session:
         purged = await call.broker.purge_queue(session, queue.name)

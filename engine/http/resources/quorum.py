@@ -167,6 +167,7 @@ async def transfer(call: Call) -> Response:
 
 
 async def add(call: Call) -> Response:
+    """Answers POST /api/queues/quorum/{vhost}/{queue}/replicas/add."""
     call.require()
     queue = quorum_queue(call, "Cannot add members to a classic queue")
     replicas = replicas_of(call)
@@ -175,6 +176,7 @@ async def add(call: Call) -> Response:
 
 
 async def delete(call: Call) -> Response:
+    """Answers DELETE /api/queues/quorum/{vhost}/{queue}/replicas/delete."""
     call.require()
     queue = quorum_queue(call, "Cannot delete members of a classic queue")
     replicas = replicas_of(call)

@@ -1,18 +1,18 @@
-"""Bring back what was lost: POST /api/queues/{vhost}/{queue}/restore
+"""Brings messages back: POST /api/queues/{vhost}/{queue}/restore
 
-    {"time": "..."} or {"offset": N} or {"undo": "purge" | "delete"}      of which moment; a time may be mark:NAME
-    "only": ["purged", "expired", ...] or "all"    what became of them since; if not given: what was undone took them,
-                                                   and at a moment all that no consumer took
-    "messages": [ids]                              only these; with no moment: as they were published, whenever
+    {"time": "..."} or {"offset": N} or {"undo": "purge" | "delete"}      the moment; a time may be mark:NAME
+    "only": ["purged", "expired", ...] or "all"    their fate since then; default: removed by what is undone, and at a
+                                                   moment all that no consumer took
+    "messages": [ids]                              only these; without a moment: as they were published
     "to": "queue"                                  into another queue of the vhost
     "name": "..."                                  each message comes back once under a name
-    "dry_run": true                                only say what would
-    "incarnation": queue id                        only of this one of all queues that bore the name
+    "dry_run": true                                only show what would come back
+    "incarnation": queue id                        only of this one of the queues that had the name
 
-A user who may read the queue and write to the target may bring back what the queue has had that is there now.
-Administrators may also bring back what an earlier queue of the name had, or one that is gone. The answer says how many
-came back (`restored`), had come back already under this name (`duplicates`), or were refused by the target's limits
-(`refused`).
+A user who may read the queue and write to the target may bring back messages of the queue that is there now.
+Administrators may also bring back messages of an earlier queue of the name, or of a queue that is gone.
+The answer counts the messages that came back (`restored`), that had come back already under this name (`duplicates`),
+and that the target's limits refused (`refused`).
 A queue that is gone is declared as it was (`declared`) and gets the `bindings` that it had then; asked again after a
 crash, those that are missing. `bindings_lost` are those that can't be made again (their exchange is gone, the user may
 not), each with the reason.
@@ -49,6 +49,7 @@ MAX_MESSAGES = 100_000  # ids in one request
 
 
 async def post(call: Call) -> Response:
+    """Answers POST /api/queues/{vhost}/{queue}/restore."""
     vhost, queue = call.vhost, call.segment("queue")
     readable_incarnation(call, vhost, queue, None)
     content = await call.body(most_values=MAX_MESSAGES + MAX_VALUES)

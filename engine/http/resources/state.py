@@ -1,8 +1,8 @@
-"""This node's folded state as a tar (engine/cluster/state_copy.py): GET /api/state. For administrators, since the
-bodies of all that is queued are in it; on Kafka only, since an embedded log is beside its state, which is of no use
-without it.
+"""This node's folded state as a tar (engine/cluster/state_copy.py): GET /api/state. For administrators, as
+the bodies of all queued messages are in it. On Kafka only: an embedded log is beside its state, which is of no use
+without the log.
 
-One copy at a time. The broker goes on meanwhile: files are read in threads, and no faster than the client takes them.
+One copy at a time. The broker goes on meanwhile: threads read the files, no faster than the client takes them.
 """
 
 import asyncio
@@ -41,6 +41,7 @@ class Sent(StreamingResponse):
 
 
 async def copy(call: Call) -> Response:
+    """Answers GET /api/state."""
     call.require()
     try:
         store = call.broker.keeper.written_state()

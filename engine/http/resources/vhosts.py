@@ -1,5 +1,8 @@
-"""Virtual hosts over HTTP. Who sees them: an administrator and a monitoring user all, others those that they may enter;
-only an administrator sees one by its name and changes it."""
+"""Virtual hosts over HTTP.
+
+An administrator and a monitoring user see all in the listing, other users those that they may enter. Only an
+administrator may ask for one by its name, and change it.
+"""
 
 from collections.abc import Container
 from itertools import groupby
@@ -56,6 +59,7 @@ def vhost_item(call: Call, vhost: VhostCreated, numbers: dict[str, tuple[Numbers
 
 
 async def list_vhosts(call: Call) -> Response:
+    """Answers GET /api/vhosts."""
     names = set(call.monitored_vhosts())
     vhosts = await by_key(call.work, call.broker.topology.vhosts, names.__contains__)
     numbers = await numbers_of(call.broker, call.work, names)
@@ -72,6 +76,7 @@ def named(call: Call) -> str:
 
 
 async def show_vhost(call: Call) -> Response:
+    """Answers GET /api/vhosts/{vhost}."""
     vhost = call.broker.topology.vhosts[named(call)]
     return reply(vhost_item(call, vhost, await numbers_of(call.broker, call.work, {vhost.vhost})))
 
@@ -97,6 +102,7 @@ async def put_vhost(call: Call) -> Response:
 
 
 async def delete_vhost(call: Call) -> Response:
+    """Answers DELETE /api/vhosts/{vhost}."""
     await call.broker.delete_vhost(call.user, named(call))
     await call.durable()
     return Response(status_code=204)

@@ -1,0 +1,8 @@
+"""A log in files, with one writer. Read segments.py first: it has the format.
+
+segments.py, blocks.py, index.py   the files of a partition, their blocks, and the index beside them
+writer.py, commit.py               appends to a partition; one write and one sync for a group of appends
+reader.py, verify.py               reads a partition; checks its checksums and its hash chain
+log.py, directory.py, lock.py      all partitions of a data directory, which one broker opens at a time
+reserve.py                         disk blocks for the time when the disk is full
+"""

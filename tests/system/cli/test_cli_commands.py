@@ -170,7 +170,7 @@ def test_ping_status_version_help(cli: Cli, broker: RunningBroker) -> None:
 def test_no_broker_a_wrong_address_a_wrong_password(broker: RunningBroker) -> None:
     nobody = f"http://127.0.0.1:{free_port()}"
     failed(run("ping", "-q", REWINDMQ_URL=nobody), 69, f"Error: unable to connect to {nobody}: ")
-    failed(run("ping", "-q", "--url", "ftp://x"), 64, "Error: 'ftp://x' is no address of a management API")
+    failed(run("ping", "-q", "--url", "ftp://x"), 64, "Error: 'ftp://x' is not the address of a management API")
     failed(run("ping", "-q", "--url", nobody, "--http-port", "1"), 64, "Error: give either --url or --http-port")
     port = str(broker.http_port)
     failed(run("ping", "-q", "--http-port", port, "--password", "wrong"), 65, "Error: login failed at ")

@@ -83,7 +83,7 @@ def test_the_data_directory_of_a_new_node(tar: bytes, tmp_path: Path, there: boo
 def test_what_breaks_off_leaves_nothing(tar: bytes, tmp_path: Path) -> None:
     with saying(tar[: len(tar) // 2], len(tar)) as url:
         done = run("copy_state", "-q", "--data", str(tmp_path / "south"), "--url", url)
-    failed(done, 69, f"Error: {url} broke off: ")
+    failed(done, 69, f"Error: {url} closed the connection in the middle: ")
     nothing_left(tmp_path)
 
 

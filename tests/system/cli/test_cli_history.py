@@ -45,7 +45,7 @@ def test_start_refuses_bad_options(tmp_path: Path) -> None:
     failed(run("start"), 64, "Error (argument validation): Missing option '--data'")
     data = ("--data", str(tmp_path))
     failed(run("start", *data, "--kafka", ""), 64, "Error (argument validation): Invalid value for --kafka: ''")
-    which = "Error (argument validation): --kafka-prefix says which topics, but not of which Kafka: --kafka"
+    which = "Error (argument validation): --kafka-prefix needs --kafka"
     failed(run("start", *data, "--kafka-prefix", "other"), 64, which)
     somewhere = (*data, "--kafka", "127.0.0.1:1", "--kafka-prefix", "")
     failed(run("start", *somewhere), 64, "Error (argument validation): Invalid value for --kafka-prefix: ''")

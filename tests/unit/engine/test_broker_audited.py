@@ -16,6 +16,7 @@ from rewindmq.spark_replay.audit.findings import Finding
 from tests.support.audit_stories import Past, told
 from tests.support.auditing import findings_of
 from tests.support.broker_harness import Client, Harness, args
+from tests.support.examples import rounds
 
 QUORUM = args(x_queue_type="quorum")
 
@@ -111,7 +112,7 @@ def test_a_machine_that_forgets_what_a_restored_message_was_is_found(
 
 def test_stories_with_restores_crashes_and_marks_have_no_findings(tmp_path: Path) -> None:
     met: Counter[str] = Counter()
-    for seed in range(10):
+    for seed in range(rounds(10, quick=4)):
         findings, counts = told(seed, tmp_path / str(seed))
         assert findings == [], seed
         met += counts
