@@ -39,7 +39,7 @@ lint: setup
 PYTEST_OPTIONS ?= -n 2 --dist loadscope
 PYTEST := $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 
-# The loop: two minutes on two free cores. Nothing here starts a process.
+# The loop: about a minute on two free cores. Nothing here starts a process.
 check: lint
 	$(PYTEST) --tier quick tests/unit tests/tidy
 

@@ -18,16 +18,8 @@ other event is `odd`: no broker wrote it.
 from dataclasses import dataclass
 
 from rewindmq.projections.rules.internal_queues import is_delay_queue
-from rewindmq.schemas.events import (
-    BROKER,
-    Actor,
-    BrokerStarted,
-    Checkpointed,
-    DeadLettersForwarded,
-    Event,
-    Published,
-    QueueDeleted,
-)
+from rewindmq.schemas.events import BrokerStarted, Checkpointed, DeadLettersForwarded, Event, Published, QueueDeleted
+from rewindmq.schemas.values import BROKER, Actor
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from rewindmq.projections.replay import PartitionLog, events_of
 from rewindmq.projections.rewind import At, RewindError, parse_time
 from rewindmq.projections.topology.topology import Topology
-from rewindmq.schemas.events import MarkSet
+from rewindmq.schemas.metadata_events import MarkSet
 
 PREFIX = "mark:"
 Marks = Mapping[str, MarkSet]

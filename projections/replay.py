@@ -31,8 +31,9 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.store.store import Projector, StateStore, StoreError
 from rewindmq.schemas.codec import Decoder, UndecodableRecord
-from rewindmq.schemas.events import Actor, Event, Published
+from rewindmq.schemas.events import Event, Published
 from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.schemas.values import Actor
 
 logger = logging.getLogger(__name__)
 

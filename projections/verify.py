@@ -33,7 +33,8 @@ from rewindmq.projections.store.projector import STAMP_MS
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import BROKER, Actor, Event, Published
+from rewindmq.schemas.events import Event, Published
+from rewindmq.schemas.values import BROKER, Actor
 
 # A result begins so where nothing was compared; the reason follows.
 NOT_CHECKED = "not checked: "

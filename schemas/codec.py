@@ -22,24 +22,10 @@ Rules of this file
 
 from typing import Any
 
-from rewindmq.schemas.events import (
-    EVENT_TYPES,
-    Acked,
-    Actor,
-    Argument,
-    Credited,
-    Encryption,
-    Event,
-    Fetched,
-    Nacked,
-    Origin,
-    Policy,
-    Published,
-    Route,
-    Tick,
-)
+from rewindmq.schemas.events import EVENT_TYPES, Acked, Credited, Event, Fetched, Nacked, Published, Tick
 from rewindmq.schemas.registry import envelope_schema
 from rewindmq.schemas.shapes import Cursor, Shape, UndecodableRecord, long_bytes, read, shape_of, write
+from rewindmq.schemas.values import Actor, Argument, Encryption, Origin, Policy, Route
 
 __all__ = ["CLASSES", "Decoder", "Encoder", "UndecodableRecord", "strip_body"]
 

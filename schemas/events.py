@@ -9,94 +9,41 @@ Rules of this file
 
     Envelope { timestamp, actor { user, session }, event: one of the classes below }
 
-Events of a queue partition come first, then those of the metadata log. `BrokerStarted`, `NodeLost`, `MachineUpgraded`
-and those of `clock_events.py` stand in both.
-
-A broker's life is an epoch: the offset in the metadata log of the event with which it began, `BrokerStarted` (a log of
-one broker) or `NodeJoined` (a log that nodes share). Its session and consumer ids are (epoch << 24) | count, so that an
-id names its epoch: `id >> EPOCH_SHIFT`.
+Here are the events of a queue partition; those of the metadata log are in `metadata_events.py`. `BrokerStarted`,
+`NodeLost`, `MachineUpgraded` and those of `clock_events.py` stand in both. `values.py` has the values that they carry.
 """
 
 from dataclasses import dataclass
 
 from rewindmq.schemas.clock_events import ClockEvent, ClockSet, ClockStepped
-
-EPOCH_SHIFT = 24  # of session and consumer ids
-
-# An AMQP field-table value as history keeps it. Nested tables and arrays are kept as JSON text in a `str`.
-ArgumentValue = None | bool | int | float | str | bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Actor:
-    """Who asked. `session` identifies the connection (0: the broker itself); `user` is its authenticated name."""
-
-    user: str
-    session: int
-
-
-BROKER = Actor("", 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """One `x-` argument. `type` is RabbitMQ's name of the AMQP type: longstr, bool, byte, short, signedint, long,
-    unsignedbyte, unsignedshort, unsignedint, float, double, timestamp, binary, void, table, array."""
-
-    name: str
-    type: str
-    value: ArgumentValue
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """A policy as it was in force. `definition` is canonical JSON (sorted keys, no spaces). `version` is the offset of
-    the `PolicySet` (or `OperatorPolicySet`) event in the metadata log, so that every decision can name it."""
-
-    name: str
-    definition: str
-    version: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Route:
-    """Where a publish came in and which queues of this partition it goes to. Compared by identity: the broker and the
-    decoder intern routes, and the machine keeps the resolved queues per route object."""
-
-    vhost: str
-    exchange: str
-    routing_key: str
-    queues: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a message came from that nobody published anew: the source queue, its incarnation (`queue_id`), and the
-    message's id there. `reason`: why it died there (expired, rejected, maxlen, delivery_limit), delayed, or restored.
-    `sequence`: of a dead letter its number in the source queue's sequence, by which the target drops a forward that it
-    has already seen; of a restored message its number in the restoration that is named `restore`, for the same purpose.
-    `delivery_count` and `redelivered` are what a restored message was when it was last in its queue."""
-
-    vhost: str
-    queue: str
-    queue_id: int
-    message_id: int
-    reason: str
-    sequence: int
-    restore: str = ""
-    delivery_count: int = 0
-    redelivered: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Encryption:
-    """Body encrypted under a subject's key (erasure by destroying the key). `plain_size` is what limits count."""
-
-    subject: str
-    key_id: str
-    nonce: bytes
-    plain_size: int
-
+from rewindmq.schemas.metadata_events import (
+    Bound,
+    ExchangeDeclared,
+    ExchangeDeleted,
+    GlobalParameterCleared,
+    GlobalParameterSet,
+    MarkDeleted,
+    MarkSet,
+    NodeJoined,
+    OperatorPolicyCleared,
+    OperatorPolicySet,
+    ParameterCleared,
+    ParameterSet,
+    PermissionsCleared,
+    PermissionsSet,
+    PolicyCleared,
+    PolicySet,
+    SubjectErased,
+    TopicPermissionsCleared,
+    TopicPermissionsSet,
+    Unbound,
+    UserDeleted,
+    UserLimitsSet,
+    UserSet,
+    VhostCreated,
+    VhostDeleted,
+)
+from rewindmq.schemas.values import Argument, Encryption, Origin, Policy, Route
 
 # --- events of a queue partition -------------------------------------------------------------------------------------
 
@@ -345,222 +292,6 @@ class MachineUpgraded:
     """From here on the fold decides by this machine version."""
 
     machine_version: int
-
-
-# --- events of the metadata log ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class NodeJoined:
-    """A broker node begins to share the log. The event's offset is its epoch; an earlier epoch of the same node that
-    was alive is lost by it. `address`: host:port of its AMQP listener, for listings."""
-
-    node: str
-    version: str
-    machine_version: int
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class VhostCreated:
-    """Of a vhost that exists: it is given this description, tags and default queue type. `default_queue_type`: of the
-    queues that are declared without x-queue-type; empty: classic."""
-
-    vhost: str
-    description: str = ""
-    tags: tuple[str, ...] = ()
-    default_queue_type: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class VhostDeleted:
-    vhost: str
-
-
-@dataclass(frozen=True, slots=True)
-class UserSet:
-    """A user was made or changed. `password_hash` is in PHC string form (argon2id), or an imported one of RabbitMQ's
-    (`$rabbitmq-sha256$` and its base64; also -sha512, -md5); empty: cannot log in."""
-
-    name: str
-    password_hash: str
-    tags: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class UserDeleted:
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class PermissionsSet:
-    """Regular expressions as RabbitMQ's `set_permissions`."""
-
-    vhost: str
-    user: str
-    configure: str
-    write: str
-    read: str
-
-
-@dataclass(frozen=True, slots=True)
-class PermissionsCleared:
-    vhost: str
-    user: str
-
-
-@dataclass(frozen=True, slots=True)
-class TopicPermissionsSet:
-    """Regular expressions over routing keys of the topic exchange, beside what `PermissionsSet` says."""
-
-    vhost: str
-    user: str
-    exchange: str
-    write: str
-    read: str
-
-
-@dataclass(frozen=True, slots=True)
-class TopicPermissionsCleared:
-    vhost: str
-    user: str
-    exchange: str
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterSet:
-    """A runtime parameter; `value` is canonical JSON. Limits of a vhost are component vhost-limits, name limits."""
-
-    vhost: str
-    component: str
-    name: str
-    value: str
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterCleared:
-    vhost: str
-    component: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class GlobalParameterSet:
-    name: str
-    value: str
-
-
-@dataclass(frozen=True, slots=True)
-class GlobalParameterCleared:
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class UserLimitsSet:
-    """`definition`: canonical JSON of an object with max-connections, max-channels or both; `{}` lifts them."""
-
-    user: str
-    definition: str
-
-
-@dataclass(frozen=True, slots=True)
-class ExchangeDeclared:
-    vhost: str
-    exchange: str
-    type: str
-    durable: bool
-    auto_delete: bool
-    internal: bool
-    arguments: tuple[Argument, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ExchangeDeleted:
-    vhost: str
-    exchange: str
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """`destination_type`: queue or exchange. `queue_id`: the incarnation of the queue that was bound; of another queue
-    of the same name this is no binding. -1: an exchange, or not recorded (as before there were several nodes)."""
-
-    vhost: str
-    source: str
-    destination_type: str
-    destination: str
-    routing_key: str
-    arguments: tuple[Argument, ...] = ()
-    queue_id: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Unbound:
-    vhost: str
-    source: str
-    destination_type: str
-    destination: str
-    routing_key: str
-    arguments: tuple[Argument, ...] = ()
-    queue_id: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class PolicySet:
-    """`definition` is canonical JSON; `apply_to`: all, queues, exchanges, classic_queues, quorum_queues, streams."""
-
-    vhost: str
-    name: str
-    pattern: str
-    definition: str
-    priority: int
-    apply_to: str
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyCleared:
-    vhost: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorPolicySet:
-    vhost: str
-    name: str
-    pattern: str
-    definition: str
-    priority: int
-    apply_to: str
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorPolicyCleared:
-    vhost: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class SubjectErased:
-    """The keys of a subject were destroyed: bodies under them (`Published.encryption`) can't be read any more."""
-
-    subject: str
-    key_ids: tuple[str, ...]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class MarkSet:
-    """A moment was given a name. `positions`: of each queue partition its name and the offset below which all has
-    happened; in the metadata log that is this event itself."""
-
-    name: str
-    positions: tuple[tuple[str, int], ...]
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class MarkDeleted:
-    name: str
 
 
 # --- heartbeats, which are no history ---------------------------------------------------------------------------------

@@ -37,8 +37,9 @@ from typing import NamedTuple
 
 from rewindmq.schemas.amqp.properties import MAX_EXPIRY_MS, MAX_PROPERTIES_BYTES, join_by_name
 from rewindmq.schemas.amqp.tables import encode, seconds, utf8, whole, with_length
-from rewindmq.schemas.events import Actor, Published, Route
+from rewindmq.schemas.events import Published
 from rewindmq.schemas.single_object import FramedEncoder
+from rewindmq.schemas.values import Actor, Route
 
 ROUTES = 4_096  # queues that a publisher remembers; then it starts anew
 

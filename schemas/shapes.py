@@ -1,9 +1,8 @@
 """Any value of our schemas as Avro binary and back, driven by the schema: complete and exact, and in no hurry.
 
-A `Shape` is a schema made ready for this: what kind of value, of which parts, and which class of
-`rewindmq.schemas.events` a record becomes. `write` makes the bytes that every Avro library makes; `read` accepts every
-form that the Avro specification allows (arrays in several blocks, say) and names the byte at which anything else goes
-wrong.
+A `Shape` is a schema made ready for this: what kind of value, of which parts, and which of our classes a record
+becomes. `write` makes the bytes that every Avro library makes; `read` accepts every form that the Avro specification
+allows (arrays in several blocks, say) and names the byte at which anything else goes wrong.
 """
 
 import struct

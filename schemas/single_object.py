@@ -4,10 +4,11 @@
 """
 
 from rewindmq.schemas.codec import Decoder, Encoder, strip_body
-from rewindmq.schemas.events import Actor, Event
+from rewindmq.schemas.events import Event
 from rewindmq.schemas.evolution import upgraded
 from rewindmq.schemas.registry import envelope_fingerprint
 from rewindmq.schemas.shapes import UndecodableRecord
+from rewindmq.schemas.values import Actor
 
 MARKER = b"\xc3\x01"
 _HEADER = MARKER + bytes.fromhex(envelope_fingerprint())

@@ -27,8 +27,9 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import PartitionLog, RecordGroup, decoder_for, drive
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
 from rewindmq.schemas.codec import Decoder
-from rewindmq.schemas.events import Actor, Checkpointed, Event
+from rewindmq.schemas.events import Checkpointed, Event
 from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.kafka_frame import records_frame

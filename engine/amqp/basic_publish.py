@@ -17,7 +17,8 @@ from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.rules.internal_queues import is_reply_queue
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.properties import Parsed, carbon_copies
-from rewindmq.schemas.events import Actor, Encryption, Published, Route
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Actor, Encryption, Route
 
 FAN_OUT = 16  # a message to so many queues counts as work of a turn (channel.py FANNED_OUT)
 
@@ -40,12 +41,12 @@ def prompt(to: Destination) -> int:
 
 
 class PublishPostponed(Exception):
-    """A complete publish has to wait: for the key of its subject, or because it seems to go nowhere and this node has
-    not read to the end of the log (engine/runtime/certainty.py). Nothing was done. `wait` returns when it may be tried
-    again."""
+    """A complete publish has to wait: for the key of its subject, for room on the disk, or because it seems to go
+    nowhere and this node has not read to the end of the log (engine/runtime/certainty.py). Nothing was done. `wait`
+    returns when it may be tried again."""
 
     def __init__(
-        self, wait: Callable[[], Awaitable[None]], publish: "BasicPublish", properties: bytes, body: bytes
+        self, wait: Callable[[], Awaitable[object]], publish: "BasicPublish", properties: bytes, body: bytes
     ) -> None:
         super().__init__()
         self.wait = wait
@@ -64,8 +65,8 @@ class RouteCheck:
         self.routed = False
 
     def publish(self, to: Destination, actor: Actor, message: Published) -> int:
-        """Append the message to one of its partitions, and return its mark there."""
-        return to.partition.publish_told(actor, message, lambda: self.folded(to))
+        """Append the message to one of its partitions, and return its append position there."""
+        return to.partition.publish_then(actor, message, lambda: self.folded(to))
 
     def folded(self, at: Destination) -> None:
         """The message is folded in a partition."""

@@ -12,6 +12,7 @@ connection.close.
 
 from collections.abc import Callable
 from functools import partial
+from io import BytesIO
 
 from rewindmq.engine.amqp import methods
 from rewindmq.engine.amqp.basic_publish import (
@@ -40,10 +41,12 @@ from rewindmq.engine.erasure.encryption import NoKeyYet
 from rewindmq.engine.errors import FrameError, PreconditionFailed, UnexpectedFrame, refusal
 from rewindmq.engine.runtime.certainty import REFUSALS
 from rewindmq.engine.runtime.counters import Tally
+from rewindmq.engine.runtime.flow_control import LARGE_BYTES
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.properties import parse, with_reply_to
-from rewindmq.schemas.events import Encryption, Published
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Encryption
 
 # Distinct method frames and content properties that a channel remembers; beyond that it starts over.
 MEMO_SIZE = 512
@@ -90,7 +93,8 @@ class Channel:
         self.transaction: Transaction | None = None
         self.size = -1
         self.properties = b""
-        self.gathered = bytearray()  # the body so far
+        self.gathered = BytesIO()  # the body so far
+        self.gathered_bytes = 0
         self.confirming = False
         self.tally = Tally()
         self.confirms = Confirmations(output, shared.confirming, self.tally)
@@ -186,13 +190,13 @@ class Channel:
             self.confirms.expect(sequence, len(destinations))
         check = self.route_check(publish, destinations, properties.raw, body)
         for destination in destinations:
-            mark = self.publish_to(destination, properties, logged, encryption, check)
+            position = self.publish_to(destination, properties, logged, encryption, check)
             if sequence:
                 found = prompt(destination)
                 if found == ALWAYS or (found == TRANSIENT and not properties.persistent):
-                    destination.partition.await_folded(mark, self.confirms, sequence)
+                    destination.partition.await_folded(position, self.confirms, sequence)
                 else:
-                    destination.partition.await_durable(mark, self.confirms, sequence)
+                    destination.partition.await_durable(position, self.confirms, sequence)
         self.count_fan_out(tally.routed - routed)
         if publish.returned:
             self.return_message(publish, properties.raw, body)
@@ -287,7 +291,7 @@ class Channel:
         encryption: Encryption | None,
         check: RouteCheck | None,
     ) -> int:
-        """Append the message to one partition, and return its mark there."""
+        """Append the message to one partition, and return its append position there."""
         self.tally.routed += len(to.route.queues)
         published = message(to, properties.parsed, body, encryption)
         if check is not None:
@@ -373,35 +377,42 @@ class Channel:
         publish = self.expect_content()
         if self.size < 0:
             raise self.out_of_place()
-        received = len(self.gathered) + len(piece)
+        received = self.gathered_bytes + len(piece)
         if received > self.size:
             raise FrameError(f"content body of {received} bytes where {self.size} were announced")
         body = piece
-        if received < self.size or self.gathered:
-            self.gathered += piece  # one buffer: a list of frames of a byte each would be many times their size
+        if received < self.size or self.gathered_bytes:
+            self.gathered.write(piece)  # one buffer: a list of frames of a byte each would be many times their size
+            self.gathered_bytes = received
             self.broker.memory.take(Kind.BODY, len(piece))
             if received < self.size:
                 return
-            body = bytes(self.gathered)
+            body = self.gathered.getvalue()  # not a copy: CPython hands out the buffer
         self.end_content()
         self.take(publish, self.properties, body)
 
     def take(self, publish: BasicPublish, properties: bytes, body: bytes) -> None:
-        """Take a publish whose frames have all come."""
-        if self.transaction is None:
-            self.publish(publish, properties, body)
-        else:
+        """Take a publish whose frames have all come. PublishPostponed as `publish`, and if the log has no room."""
+        if self.transaction is not None:
             self.transaction.publish(publish, properties, body)
+            return
+        if len(body) >= LARGE_BYTES:
+            flow = self.broker.flow
+            size = len(body) * max(1, len(publish.destinations))  # each partition logs it
+            if not flow.has_room(size):
+                raise PublishPostponed(partial(flow.room, size, self.broker.memory), publish, properties, body)
+        self.publish(publish, properties, body)
 
     def forget_gathered(self) -> None:
         """Drop the body so far."""
-        self.broker.memory.give_back(Kind.BODY, len(self.gathered))
-        self.gathered = bytearray()
+        self.broker.memory.give_back(Kind.BODY, self.gathered_bytes)
+        self.gathered = BytesIO()
+        self.gathered_bytes = 0
 
     @property
     def kept_bytes(self) -> int:
         """Bytes of publishes that have not come whole, or wait for tx.commit."""
-        return len(self.gathered) + (0 if self.transaction is None else self.transaction.size)
+        return self.gathered_bytes + (0 if self.transaction is None else self.transaction.size)
 
     def expect_content(self) -> BasicPublish:
         """The publish that a content frame belongs to. UnexpectedFrame: there is none."""
@@ -419,7 +430,7 @@ class Channel:
         """The content has come whole: method frames may come again."""
         self.content_of = None
         self.size = -1
-        if self.gathered:
+        if self.gathered_bytes:
             self.forget_gathered()
         self.ready = self.transaction is None
 

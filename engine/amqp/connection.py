@@ -34,7 +34,7 @@ from rewindmq.engine.amqp.frames import (
 )
 from rewindmq.engine.amqp.method_fields import DEFINITIONS
 from rewindmq.engine.amqp.methods import Method, short_reply_text
-from rewindmq.engine.amqp.output import ChannelOutput, Output
+from rewindmq.engine.amqp.output import ChannelOutput, Output, Piece
 from rewindmq.engine.amqp.read_gate import Pause, ReadGate
 from rewindmq.engine.broker import limits
 from rewindmq.engine.broker.broker import Broker, Session
@@ -288,7 +288,7 @@ class Connection:
         if self.gate.blocked:
             return True
         flow = self.broker.flow
-        if flow is None or not flow.full or not any(channel.publish_memo for channel in self.channels.values()):
+        if not flow.full or not any(channel.publish_memo for channel in self.channels.values()):
             return False
         self.link.in_flow = True
         self.gate.close(Pause.FLOW)
@@ -423,7 +423,7 @@ class Connection:
         """Send a method of channel 0."""
         self.output.write(methods.encode(0, name, **values))
 
-    def take_output(self) -> list[bytes]:
+    def take_output(self) -> list[Piece]:
         """Take the bytes to write at the end of the loop's turn. The caller then calls `grant_credit`."""
         shared = self.shared
         if shared is not None and shared.confirming:

@@ -23,13 +23,14 @@ import struct
 from collections.abc import Callable
 
 from rewindmq.engine.amqp import methods
-from rewindmq.engine.amqp.output import ChannelOutput
+from rewindmq.engine.amqp.output import LARGE_BYTES, ChannelOutput, Piece
 from rewindmq.engine.amqp.settlement import DeliveryHolder, Settlement
 from rewindmq.engine.broker.broker import CREDIT_WINDOW
 from rewindmq.engine.runtime.partition import Partition
-from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.schemas.amqp.properties import with_long, without_blind_copies
-from rewindmq.schemas.events import Published, Route
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Route
 
 log = logging.getLogger("rewindmq.amqp")
 
@@ -81,25 +82,16 @@ class AmqpConsumer(DeliveryHolder):
         self.prefix = b""
         self.middle = b""
 
-    def deliver(
-        self,
-        partition: Partition,
-        queue: Queue,
-        message_id: int,
-        message: Published,
-        redelivered: bool,
-        delivery_count: int,
-        final: bool,
-        acquired_count: int = 0,
-    ) -> None:
-        """Send basic.deliver (hot). `final`: the message needs no ack."""
+    def deliver(self, partition: Partition, effect: Deliver, message: Published) -> None:
+        """Send basic.deliver (hot). `effect.final`: the message needs no ack."""
         settlement = self.settlement
         tag = settlement.last_tag + 1
         settlement.last_tag = tag
-        if not final:
-            settlement.unacked[tag] = (self, message_id)
-        else:
+        if effect.final:
             settlement.delivered_no_ack += 1
+        else:
+            settlement.unacked[tag] = (self, effect.message_id)
+        redelivered = effect.redelivered
         if redelivered:
             settlement.redelivered += 1
         body = message.body
@@ -109,22 +101,22 @@ class AmqpConsumer(DeliveryHolder):
             or message.properties is not self.properties
             or len(body) != self.size
             or redelivered is not self.redelivered
-            or delivery_count
-            or acquired_count
+            or effect.delivery_count
+            or effect.acquired_count
         ):
             if message.encryption is None:
-                self.prepare(message, redelivered, delivery_count, acquired_count)
+                self.prepare(effect, message)
             else:
                 message = partition.decrypted(message)
                 body = message.body
-                self.prepare(message, redelivered, delivery_count, acquired_count)
+                self.prepare(effect, message)
                 self.route = None  # the next one may look the same, and is to be decrypted, too
         if len(body) <= output.max_payload:
             output.parts += (self.prefix, tag.to_bytes(8, "big"), self.middle, body, END)
         else:
             head = (self.prefix, tag.to_bytes(8, "big"), self.middle)
-            if output.connection.crowded and not final and message.encryption is None and self.reader is None:
-                output.parts.append(LaterDelivery(self, tag, head, partition, queue, message_id))
+            if output.connection.crowded and not effect.final and message.encryption is None and self.reader is None:
+                output.parts.append(LaterDelivery(self, tag, head, partition, effect))
                 output.connection.later += 1
             else:
                 output.parts += head
@@ -139,37 +131,22 @@ class AmqpConsumer(DeliveryHolder):
                 self.wants_credit = True
                 self.creditors.append(self)
 
-    def prepare(self, message: Published, redelivered: bool, delivery_count: int, acquired_count: int) -> None:
+    def prepare(self, effect: Deliver, message: Published) -> None:
         """Make `prefix` and `middle` for this message."""
         route = message.route
-        rest = bytes((redelivered,)) + short_string(route.exchange) + short_string(route.routing_key)
+        rest = bytes((effect.redelivered,)) + short_string(route.exchange) + short_string(route.routing_key)
         number = self.output.number
         self.prefix = pack_method_start(1, number, 12 + len(self.short_tag) + len(rest), DELIVER) + self.short_tag
         properties = message.properties
-        if delivery_count or acquired_count:
-            properties = with_counts(properties, delivery_count, acquired_count)
+        if effect.delivery_count or effect.acquired_count:
+            properties = with_counts(properties, effect.delivery_count, effect.acquired_count)
             self.route = None  # made for this message alone
         else:
             self.route = route
         self.properties = message.properties
         self.size = len(message.body)
-        self.redelivered = redelivered
+        self.redelivered = effect.redelivered
         self.middle = rest + END + header_frame(self.output, properties, self.size)
-
-    def fetched(
-        self,
-        partition: Partition,
-        queue: Queue,
-        message_id: int,
-        message: Published | None,
-        redelivered: bool,
-        delivery_count: int,
-        final: bool,
-        messages_ready: int,
-        acquired_count: int = 0,
-    ) -> None:
-        """Basic.get is not a consumer's."""
-        raise AssertionError("a consumer does not fetch")
 
     def cancelled(self) -> None:
         """Send basic.cancel to a client that understands it: the broker has cancelled the consumer."""
@@ -211,22 +188,16 @@ class LaterDelivery:
     The message is in the store until it is acked, so its body need not be in memory."""
 
     def __init__(
-        self,
-        consumer: AmqpConsumer,
-        tag: int,
-        head: tuple[bytes, ...],
-        partition: Partition,
-        queue: Queue,
-        message_id: int,
+        self, consumer: AmqpConsumer, tag: int, head: tuple[bytes, ...], partition: Partition, effect: Deliver
     ) -> None:
         self.consumer = consumer
         self.tag = tag
         self.head = head
         self.partition = partition
-        self.queue = queue
-        self.message_id = message_id
+        self.queue = effect.queue
+        self.message_id = effect.message_id
 
-    def frames(self) -> list[bytes]:
+    def frames(self) -> list[Piece]:
         """The frames; none when the client has settled the delivery unseen, its channel is closed, or the queue is
         gone."""
         consumer, partition = self.consumer, self.partition
@@ -242,25 +213,14 @@ class LaterDelivery:
 
 
 class BasicGet(DeliveryHolder):
-    """One basic.get, until its message is settled. Implements `rewindmq.engine.runtime.partition.DeliveryTarget`."""
+    """One basic.get, until its message is settled. Implements `rewindmq.engine.runtime.partition.FetchTarget`."""
 
     def __init__(self, output: ChannelOutput, settlement: Settlement) -> None:
         super().__init__()
         self.output = output
         self.settlement = settlement
 
-    def fetched(
-        self,
-        partition: Partition,
-        queue: Queue,
-        message_id: int,
-        message: Published | None,
-        redelivered: bool,
-        delivery_count: int,
-        final: bool,
-        messages_ready: int,
-        acquired_count: int = 0,
-    ) -> None:
+    def fetched(self, partition: Partition, effect: FetchReply, message: Published | None) -> None:
         """Send basic.get-ok, or basic.get-empty."""
         output = self.output
         settlement = self.settlement
@@ -270,43 +230,26 @@ class BasicGet(DeliveryHolder):
             return
         tag = settlement.last_tag + 1
         settlement.last_tag = tag
-        settlement.redelivered += redelivered
-        if final:
+        settlement.redelivered += effect.redelivered
+        if effect.final:
             settlement.fetched_no_ack += 1
         else:
             settlement.fetched += 1
-            settlement.unacked[tag] = (self, message_id)
+            settlement.unacked[tag] = (self, effect.message_id)
         message = partition.decrypted(message)
         route = message.route
         frame = methods.encode(
             output.number,
             "Basic.GetOk",
             delivery_tag=tag,
-            redelivered=redelivered,
+            redelivered=effect.redelivered,
             exchange=route.exchange,
             routing_key=route.routing_key,
-            message_count=messages_ready,
+            message_count=effect.messages_ready,
         )
         output.connection.unsent += len(message.body)
-        content(output, frame, with_counts(message.properties, delivery_count, acquired_count), message.body)
-
-    def deliver(
-        self,
-        partition: Partition,
-        queue: Queue,
-        message_id: int,
-        message: Published,
-        redelivered: bool,
-        delivery_count: int,
-        final: bool,
-        acquired_count: int = 0,
-    ) -> None:
-        """Deliveries are a consumer's."""
-        raise AssertionError("a basic.get is no consumer")
-
-    def cancelled(self) -> None:
-        """So are cancellations."""
-        raise AssertionError("a basic.get is no consumer")
+        properties = with_counts(message.properties, effect.delivery_count, effect.acquired_count)
+        content(output, frame, properties, message.body)
 
 
 def with_counts(properties: bytes, delivery_count: int, acquired_count: int) -> bytes:
@@ -327,12 +270,15 @@ def header_frame(output: ChannelOutput, properties: bytes, size: int) -> bytes:
     return frame + END + (pack_frame(3, output.number, size) if size <= output.max_payload else b"")
 
 
-def body_frames(output: ChannelOutput, body: bytes) -> list[bytes]:
-    """The frames of a body that does not fit into one."""
+def body_frames(output: ChannelOutput, body: bytes) -> list[Piece]:
+    """The frames of a body that does not fit into one. They hold views of the body: a large one is not copied."""
     limit = output.max_payload
-    frames: list[bytes] = []
+    frames: list[Piece] = []
+    view = memoryview(body)
+    if len(body) >= LARGE_BYTES:
+        output.connection.has_large_body = True
     for start in range(0, len(body), limit):
-        piece = body[start : start + limit]
+        piece = view[start : start + limit]
         frames += (pack_frame(3, output.number, len(piece)), piece, END)
     return frames
 

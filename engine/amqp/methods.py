@@ -13,7 +13,7 @@ from rewindmq.engine.amqp.method_fields import DEFINITIONS, INDEXES
 from rewindmq.engine.errors import CommandInvalid, FrameError, refusal
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.errors import PropertyError
-from rewindmq.schemas.events import Argument
+from rewindmq.schemas.values import Argument
 
 FRAME_HEADER = struct.Struct(">BHII")
 

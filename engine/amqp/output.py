@@ -15,12 +15,15 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 CROWDED = 1_048_576  # octets: no large body is added to an output that holds more
+LARGE_BYTES = 262_144  # of a body that is not copied before it is written
+
+Piece = bytes | memoryview  # a part of a large body is a view of it
 
 
 class Later(Protocol):
     """A part that is made into frames when it can be written."""
 
-    def frames(self) -> list[bytes]:
+    def frames(self) -> list[Piece]:
         """The frames; none if the part is not to be sent any more."""
 
 
@@ -28,7 +31,7 @@ class Output:
     """The output of one connection. `wake`: called when there is something to write and no write is scheduled."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        self.parts: list[bytes | Later] = []
+        self.parts: list[Piece | Later] = []
         self.later = 0  # how many of `parts`, here and on channels that hold back, are `Later`
         self.scheduled = False
         self._wake = wake
@@ -36,6 +39,7 @@ class Output:
         self.relief: list[Callable[[], None]] = []  # called once it takes more again
         self.closed = False
         self.unsent = 0  # octets of bodies that basic.get took since the last write
+        self.has_large_body = False  # `parts` may hold one: they are not joined before they are written
         self._waiters: list[asyncio.Future[None]] = []  # for room
 
     def write(self, frame: bytes) -> None:
@@ -78,12 +82,12 @@ class Output:
         if self.parts and not self.scheduled:
             self.schedule()
 
-    def take(self) -> list[bytes]:
+    def take(self) -> list[Piece]:
         """Take what may be written now. A write of the rest is scheduled, unless it waits for the socket."""
         if self.later:
             parts = self._take_some()
         else:
-            parts = cast(list[bytes], self.parts[:])
+            parts = cast(list[Piece], self.parts[:])
             self.parts.clear()  # channels hold on to the list itself
         self.scheduled = False
         self.unsent = 0
@@ -93,11 +97,11 @@ class Output:
             self.schedule()
         return parts
 
-    def _take_some(self) -> list[bytes]:
-        taken: list[bytes] = []
+    def _take_some(self) -> list[Piece]:
+        taken: list[Piece] = []
         read = count = 0  # octets of bodies that were read for it; parts that are done
         for part in self.parts:
-            if isinstance(part, bytes):
+            if isinstance(part, Piece):
                 taken.append(part)
             elif self.congested or read > CROWDED:
                 break
@@ -120,7 +124,7 @@ class ChannelOutput:
         self.number = number
         self.max_payload = max_payload  # of a body frame (frame_max less the frame's own 8 bytes)
         self.parts = connection.parts
-        self.held: deque[list[bytes | Later]] = deque()
+        self.held: deque[list[Piece | Later]] = deque()
         self.cancels: list[bytes] | None = None  # basic.cancel frames that wait for the end of a queue.delete
 
     def write(self, frame: bytes) -> None:

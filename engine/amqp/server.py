@@ -109,10 +109,15 @@ class AmqpProtocol(asyncio.Protocol):
         if parts:
             if parts[0] is not HEARTBEAT_FRAME:  # or every second heartbeat would be left out
                 self.wrote = True
-            data = b"".join(parts)
-            connection.link.sent_octets += len(data)
+            if connection.output.has_large_body:
+                connection.output.has_large_body = False
+                connection.link.sent_octets += sum(map(len, parts))
+                transport.writelines(parts)  # from where they are: it takes 10 ms to join 50 MB
+            else:
+                data = b"".join(parts)
+                connection.link.sent_octets += len(data)
+                transport.write(data)
             connection.link.sent_count += 1
-            transport.write(data)
             if connection.output.congested:
                 unread = transport.get_write_buffer_size()
                 self.count_unread(unread)

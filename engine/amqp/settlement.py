@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.schemas.events import Acked, Actor, Nacked
+from rewindmq.schemas.events import Acked, Nacked
+from rewindmq.schemas.values import Actor
 
 if TYPE_CHECKING:
     from rewindmq.engine.rewind.reader import Reader

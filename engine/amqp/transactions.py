@@ -26,7 +26,7 @@ from rewindmq.engine.broker.broker import Destination
 from rewindmq.engine.errors import ConnectionForced, PreconditionFailed, ResourceError
 from rewindmq.engine.routing.router import Router
 from rewindmq.engine.runtime.memory import Kind
-from rewindmq.schemas.events import Encryption
+from rewindmq.schemas.values import Encryption
 
 if TYPE_CHECKING:
     from rewindmq.engine.amqp.channel import Channel
@@ -113,9 +113,11 @@ class Transaction:
     async def commit(self) -> None:
         """Log everything, and wait until it is durable. PreconditionFailed (406): a queue has refused a message; the
         other queues have theirs."""
-        publishes, settled = self.publishes, self.settled
+        publishes, settled, size = self.publishes, self.settled, self.size
         self.forget()
         logged = [await self.logged(pending) for pending in publishes]
+        waited = any(encryption is not None for _, encryption in logged)
+        waited = await self.channel.broker.flow.room(size, self.channel.broker.memory) or waited
         if self.channel.closing:
             raise ConnectionForced("the connection is gone")
         commit = Commit()
@@ -125,7 +127,7 @@ class Transaction:
             self.channel.settlement.settle_taken(taken, verdict)
         commit.waiting += 1
         self.channel.broker.when_durable(commit.step)
-        if any(encryption is not None for _, encryption in logged):  # after a wait nobody else ends this turn
+        if waited:  # nobody else ends this turn
             asyncio.get_running_loop().call_soon(self.channel.broker.end_of_turn)
         await commit.done
         if commit.refused:
@@ -151,9 +153,9 @@ class Transaction:
             return
         check = channel.route_check(pending.publish, destinations, pending.properties.raw, pending.body)
         for destination in destinations:
-            mark = channel.publish_to(destination, pending.properties, body, encryption, check)
+            position = channel.publish_to(destination, pending.properties, body, encryption, check)
             commit.waiting += 1
-            destination.partition.await_durable(mark, commit, 0)
+            destination.partition.await_durable(position, commit, 0)
         if pending.publish.returned:
             channel.return_message(pending.publish, pending.properties.raw, pending.body)
 

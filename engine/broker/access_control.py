@@ -13,7 +13,7 @@ from rewindmq.engine.broker.passwords import NOBODYS_HASH, Passwords
 from rewindmq.engine.errors import AccessRefused, resource
 from rewindmq.projections.rules.patterns import in_history
 from rewindmq.projections.topology.topology import Topology
-from rewindmq.schemas.events import ExchangeDeclared
+from rewindmq.schemas.metadata_events import ExchangeDeclared
 
 REMEMBERED_DECISIONS = 65_536
 ITSELF = ""  # the broker, as a user: may do everything, and nobody can log in as it

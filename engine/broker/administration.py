@@ -30,8 +30,8 @@ from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.rules.patterns import problem_in_history, shown
 from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
 from rewindmq.projections.topology.topology import VHOST_LIMITS
-from rewindmq.schemas.events import (
-    Actor,
+from rewindmq.schemas.events import PolicyApplied, QueueDeleted
+from rewindmq.schemas.metadata_events import (
     Bound,
     GlobalParameterCleared,
     GlobalParameterSet,
@@ -41,14 +41,13 @@ from rewindmq.schemas.events import (
     OperatorPolicySet,
     ParameterCleared,
     ParameterSet,
-    PolicyApplied,
     PolicyCleared,
     PolicySet,
-    QueueDeleted,
     SubjectErased,
     VhostCreated,
     VhostDeleted,
 )
+from rewindmq.schemas.values import Actor
 
 CLUSTER_NAME = "cluster_name"  # the global parameter that holds it, as in RabbitMQ
 

@@ -205,7 +205,7 @@ def counted(broker: "Broker") -> dict[Kind, int]:
         channels += len(session.channels)
         for channel in session.channels.values():
             unacked += len(channel.settlement.unacked)
-    consumers = sum(len(partition.consumers) for partition in broker.partitions)
+    consumers = sum(len(partition.consumers) + len(partition.getters) for partition in broker.partitions)
     return {
         Kind.UNACKED: unacked * UNACKED_BYTES,
         Kind.CONNECTION: len(broker.sessions) * CONNECTION_BYTES

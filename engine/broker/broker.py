@@ -68,7 +68,7 @@ from rewindmq.engine.runtime.log_clock import LogClock
 from rewindmq.engine.runtime.loop_share import LoopShare
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.engine.runtime.metadata import Metadata
-from rewindmq.engine.runtime.partition import Confirms, DeliveryTarget, Partition, Surroundings
+from rewindmq.engine.runtime.partition import Confirms, FetchTarget, Partition, Surroundings
 from rewindmq.engine.runtime.sessions import ChannelStatus, Link, Session
 from rewindmq.engine.runtime.watermarks import memory_of_machine
 from rewindmq.projections.machine.data.effects import PURGED, DeadLetter, Effect, Forget, QueueGone
@@ -77,9 +77,6 @@ from rewindmq.projections.rules.internal_queues import is_reply_queue
 from rewindmq.projections.rules.queue_arguments import argument_of
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.events import (
-    Actor,
-    Argument,
-    Bound,
     BrokerStarted,
     ConsumerAttached,
     ConsumerCancelled,
@@ -91,11 +88,9 @@ from rewindmq.schemas.events import (
     QueueDeclared,
     QueueDeleted,
     SessionClosed,
-    SubjectErased,
-    Unbound,
-    UserDeleted,
-    VhostDeleted,
 )
+from rewindmq.schemas.metadata_events import Bound, SubjectErased, Unbound, UserDeleted, VhostDeleted
+from rewindmq.schemas.values import Actor, Argument
 
 __all__ = [
     "CREDIT_WINDOW",
@@ -103,7 +98,6 @@ __all__ = [
     "ChannelStatus",
     "Config",
     "Confirms",
-    "DeliveryTarget",
     "Destination",
     "Partition",
     "Session",
@@ -386,7 +380,7 @@ class Broker(Exchanges):
 
     async def _renewed(self, session: Session, partition: Partition, queue: Queue) -> Queue:
         """Declaring a queue that exists, passively too, renews its lease (S-053; of quorum queues not, S-059)."""
-        if queue.expires_ms is not None and queue.type == "classic":
+        if queue.settings.expires_ms is not None and queue.type == "classic":
             await self._ask(session, partition, declarations.renewal(queue, partition.machine.machine_version))
             _check_not_gone(queue)
         return queue
@@ -534,9 +528,9 @@ class Broker(Exchanges):
         self.readings.landed()
 
     async def fetch(
-        self, session: Session, channel: int, consumer: DeliveryTarget, queue: str, no_ack: bool, count: int = 1
+        self, session: Session, channel: int, getter: FetchTarget, queue: str, no_ack: bool, count: int = 1
     ) -> tuple[Partition, Queue, int]:
-        """basic.get, `count` of them at once: `consumer.fetched(...)` is called with each answer when its effects are
+        """basic.get, `count` of them at once: `getter.fetched(...)` is called with each answer when its effects are
         carried out, at the latest at `end_of_turn`. Returns the partition, the queue and the holder's id, under which
         the messages are acked."""
         self.access.check(session.user, session.vhost, "read", "queue", queue)
@@ -547,7 +541,7 @@ class Broker(Exchanges):
         if holder_id is None:
             holder_id = session.holders[key] = self._next_id()
             session.note(channel, partition, holder_id)
-        partition.attach(holder_id, self.firehose.tapped(session, channel, consumer))
+        partition.attach_getter(holder_id, self.firehose.tapped_getter(session, channel, getter))
         get = Fetched(session.vhost, queue, holder_id, channel, no_ack)
         for _ in range(count - 1):
             partition.append(session.actor, get)

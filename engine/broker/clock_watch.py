@@ -16,7 +16,7 @@ from rewindmq.engine.runtime.log_clock import STEP_MS, LogClock, Telling
 from rewindmq.projections.machine.state import CLOCK_SET_VERSION
 from rewindmq.projections.rewind import format_time
 from rewindmq.schemas.clock_events import ClockSet, ClockStepped
-from rewindmq.schemas.events import BROKER, Actor
+from rewindmq.schemas.values import BROKER, Actor
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker

@@ -31,7 +31,9 @@ from rewindmq.projections.rules.queue_arguments import (
     one_of,
     value_problem,
 )
-from rewindmq.schemas.events import Argument, ExchangeDeclared, LeaseRenewed, QueueDeclared
+from rewindmq.schemas.events import LeaseRenewed, QueueDeclared
+from rewindmq.schemas.metadata_events import ExchangeDeclared
+from rewindmq.schemas.values import Argument
 
 TYPE_MODULES = {"classic": "rabbit_classic_queue", "quorum": "rabbit_quorum_queue", "stream": "rabbit_stream_queue"}
 

@@ -20,7 +20,8 @@ from rewindmq.engine.runtime.metadata import NOT_RECORDED
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.schemas.events import Argument, Bound, ExchangeDeclared
+from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared
+from rewindmq.schemas.values import Argument
 
 
 class Exchanges(Administration, ABC):

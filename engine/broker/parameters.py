@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from rewindmq.engine.broker import limits
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.projections.topology.topology import VHOST_LIMITS, Topology
-from rewindmq.schemas.events import OperatorPolicySet, ParameterSet
+from rewindmq.schemas.metadata_events import OperatorPolicySet, ParameterSet
 
 OPERATOR_POLICY = "operator_policy"
 OPERATOR_POLICY_KEYS = ("definition", "pattern", "priority")  # it must have these

@@ -108,7 +108,7 @@ class Turns:
     def when_durable(self, callback: Callable[[], None]) -> None:
         """Call back in the loop once everything appended so far, in every partition, is durable."""
         logs: list[Metadata | Partition] = [self.metadata, *self.partitions]
-        outstanding = [(each, each.appended) for each in logs if each.settled < each.appended]
+        outstanding = [(each, each.append_position) for each in logs if each.durable_position < each.append_position]
         if outstanding or self._waiters:
             self._waiters.append((outstanding, callback))
         else:
@@ -134,10 +134,10 @@ class Turns:
         if self._closed:
             return
         for partition in self.partitions:
-            partition.settle()
-        self.forwarder.settle()
+            partition.on_durable()
+        self.forwarder.on_durable()
         waiters = self._waiters
-        while waiters and all(mark <= each.settled for each, mark in waiters[0][0]):
+        while waiters and all(position <= each.durable_position for each, position in waiters[0][0]):
             _, callback = waiters.popleft()
             try:
                 callback()

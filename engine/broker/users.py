@@ -10,9 +10,7 @@ from rewindmq.engine.errors import NotFound, PreconditionFailed
 from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.projections.rules.patterns import refusal, shown
 from rewindmq.projections.topology.topology import Topology
-from rewindmq.schemas.events import (
-    BROKER,
-    Actor,
+from rewindmq.schemas.metadata_events import (
     PermissionsCleared,
     PermissionsSet,
     TopicPermissionsCleared,
@@ -21,6 +19,7 @@ from rewindmq.schemas.events import (
     UserLimitsSet,
     UserSet,
 )
+from rewindmq.schemas.values import BROKER, Actor
 
 
 class Users:

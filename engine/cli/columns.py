@@ -218,4 +218,5 @@ def chosen(asked: Sequence[str], default: Sequence[str], known: dict[str, Column
 
 
 def rows_of(items: Sequence[Item], names: Sequence[str], known: dict[str, Column]) -> list[dict[str, Value]]:
+    """The columns `names` of each item."""
     return [{name: known[name](item) for name in names} for item in items]

@@ -57,11 +57,14 @@ def width(text: str) -> int:
 
 
 def as_json(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]:
+    """A JSON list, one row a line."""
     lines = [json_line({column: row[column] for column in columns}) for row in rows]
     return ["[", *((("," if number else "") + line) for number, line in enumerate(lines)), "]"]
 
 
 def csv(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]:
+    """Comma-separated values, all in quotes. Nothing for no rows."""
+
     def line(cells: Sequence[str]) -> str:
         return ",".join('"' + cell.replace('"', '""') + '"' for cell in cells)
 

@@ -85,6 +85,7 @@ def plain(value: Value) -> str:
 
 
 def loose(value: object) -> str:
+    """A value of a policy definition in a table: a text without quotes."""
     return value if isinstance(value, str) else short_term(value)
 
 
@@ -153,6 +154,7 @@ def typed_term(value: object) -> str:
 
 
 def erlang_term(value: Value) -> str:
+    """A value in the formatter erlang."""
     match value:
         case None:
             return "''"
@@ -173,6 +175,7 @@ def erlang_term(value: Value) -> str:
 
 
 def jsonable(value: Value) -> object:
+    """A value in the formatters json and json_stream."""
     match value:
         case None:
             return ""
@@ -185,4 +188,5 @@ def jsonable(value: Value) -> object:
 
 
 def json_line(row: dict[str, Value]) -> str:
+    """A row as a JSON object on one line."""
     return json.dumps({name: jsonable(value) for name, value in row.items()}, ensure_ascii=False, separators=(",", ":"))

@@ -31,5 +31,5 @@ class RoundTripFlow(Flow):
 
     @property
     def full(self) -> bool:
-        under_way = sum(partition.appended - partition.settled for partition in self._partitions)
+        under_way = sum(partition.append_position - partition.durable_position for partition in self._partitions)
         return under_way >= max(LEAST_EVENTS, EVENTS_A_SECOND * self._fastest_seconds)

@@ -37,17 +37,10 @@ from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import UndecodableRecord
-from rewindmq.schemas.events import (
-    BROKER,
-    Actor,
-    CheckpointAsked,
-    MachineUpgraded,
-    NodeAlive,
-    NodeJoined,
-    NodeLost,
-    Tick,
-)
+from rewindmq.schemas.events import CheckpointAsked, MachineUpgraded, NodeAlive, NodeLost, Tick
+from rewindmq.schemas.metadata_events import NodeJoined
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
+from rewindmq.schemas.values import BROKER, Actor
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker

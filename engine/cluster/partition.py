@@ -8,9 +8,9 @@ Rules of this file
 - A node knows its own records by their bytes: those that it sent come back in the order in which it sent them, so one
   comparison with the first that is still missing tells, and nothing of its own is decoded. (Sessions are part of a
   record, so no other node writes the same bytes; the broker's own events, like Tick, are worth the same from anybody.)
-- A mark counts what this node appended. Time is the log's, told by each record; between records it is estimated from
-  this node's clock and the difference that the last own records showed, rather too early than too late: a Tick that
-  comes before its time would have to be sent again.
+- An append position counts what this node appended. Time is the log's, told by each record. Between records it is
+  estimated from this node's clock and the difference that the last own records showed, rather too early than too late:
+  a Tick that comes before its time would have to be sent again.
 - The queues' clock never goes back, so it would stand still when Kafka's goes back (a broker's clock was wrong). The
   owner sees it by an own record, and appends a ClockSet: the queues' clock goes on from where it stands. What was
   published meanwhile has its expiry from there, and must not lose the time for which the partition had been idle; if
@@ -33,23 +33,13 @@ from rewindmq.projections.machine.state import CLOCK_SET_VERSION
 from rewindmq.projections.store.store import Projector
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import UndecodableRecord
-from rewindmq.schemas.events import (
-    BROKER,
-    Actor,
-    CheckpointAsked,
-    Checkpointed,
-    Event,
-    NodeLost,
-    Published,
-    QueueDeclared,
-    Route,
-    Tick,
-)
+from rewindmq.schemas.events import CheckpointAsked, Checkpointed, Event, NodeLost, Published, QueueDeclared, Tick
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
+from rewindmq.schemas.values import BROKER, Actor, Route
 
 logger = logging.getLogger(__name__)
 
-# What is called when an own event was folded: its mark, its offset and its effects.
+# What is called when an own event was folded: its append position, its offset and its effects.
 Folded = Callable[[int, int, list[Effect]], None]
 Sent = tuple[bytes, Actor, Event, Folded | None]
 
@@ -84,12 +74,14 @@ class ReadBackPartition(Partition):
         self.told_lost: dict[int, None] = {}  # epochs whose end this node has appended here
         self._decode = FramedDecoder().decode
         self._sent: deque[Sent] = deque()
-        self._appended = 0
-        self._settled = 0
-        self._offsets: deque[int] = deque()  # of own events that were folded since the last `settle`
+        self._append_position = 0
+        self._durable_position = 0
+        self._offsets: deque[int] = deque()  # of own events that were folded since the last `on_durable`
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # of `folded`
         self._ticking = False
-        self._probe: tuple[int, int] | None = None  # own records from this mark on were sent at this time or later
+        self._probe: tuple[int, int] | None = (
+            None  # own records from this append position on were sent at this time or later
+        )
         self._setting_clock = False
         self._in_time_below = machine.next_offset  # up to here Kafka's time had not gone back
         self._skew_ms = 0  # the queues' clock less this node's
@@ -103,12 +95,12 @@ class ReadBackPartition(Partition):
     # -- appending ----------------------------------------------------------------------------------------------------
 
     @property
-    def appended(self) -> int:
-        return self._appended
+    def append_position(self) -> int:
+        return self._append_position
 
     @property
-    def settled(self) -> int:
-        return self._settled
+    def durable_position(self) -> int:
+        return self._durable_position
 
     @property
     def next_offset(self) -> int:
@@ -120,7 +112,7 @@ class ReadBackPartition(Partition):
 
     @property
     def undone_below(self) -> int:
-        return self._settled
+        return self._durable_position
 
     def now_ms(self) -> int:
         return max(self.machine.clock_ms, self._clock() + self._skew_ms)
@@ -141,12 +133,12 @@ class ReadBackPartition(Partition):
         except RecordTooLarge as error:
             raise PreconditionFailed(str(error)) from None
         self._sent.append((value, actor, message, None))
-        mark = self._appended
-        self._appended = mark + 1
-        return mark
+        position = self._append_position
+        self._append_position = position + 1
+        return position
 
-    def publish_told(self, actor: Actor, message: Published, folded: Callable[[], None]) -> int:
-        return self._send(actor, message, lambda _mark, _offset, _effects: folded())
+    def publish_then(self, actor: Actor, message: Published, folded: Callable[[], None]) -> int:
+        return self._send(actor, message, lambda _position, _offset, _effects: folded())
 
     def _send(self, actor: Actor, event: Event, folded: Folded | None) -> int:
         now = self._clock()
@@ -158,14 +150,14 @@ class ReadBackPartition(Partition):
         except RecordTooLarge as error:
             raise PreconditionFailed(str(error)) from None
         self._sent.append((value, actor, event, folded))
-        mark = self._appended
-        self._appended = mark + 1
-        return mark
+        position = self._append_position
+        self._append_position = position + 1
+        return position
 
     async def ask(self, actor: Actor, event: Event, folded: Callable[[], None] | None = None) -> list[Effect]:
         answer: asyncio.Future[list[Effect]] = asyncio.get_running_loop().create_future()
 
-        def answered(_mark: int, _offset: int, effects: list[Effect]) -> None:
+        def answered(_position: int, _offset: int, effects: list[Effect]) -> None:
             if folded is not None:
                 folded()
             if not answer.done():  # whoever asked may be gone
@@ -175,19 +167,19 @@ class ReadBackPartition(Partition):
         return await answer
 
     async def folded(self) -> None:
-        if self._settled < self._appended:
+        if self._durable_position < self._append_position:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiters.append((self._appended, done))
+            self._waiters.append((self._append_position, done))
             await done
 
     def forward(self, message: Published) -> int:
-        mark = self._send(BROKER, message, self._note_refusals)
-        self._refusals[mark] = None
-        return mark
+        position = self._send(BROKER, message, self._note_refusals)
+        self._refusals[position] = None
+        return position
 
-    def _note_refusals(self, mark: int, offset: int, effects: list[Effect]) -> None:
-        if mark in self._refusals:  # else nobody wants to know any more
-            self._refusals[mark] = tuple(effect.queue.name for effect in effects if isinstance(effect, Refuse))
+    def _note_refusals(self, position: int, offset: int, effects: list[Effect]) -> None:
+        if position in self._refusals:  # else nobody wants to know any more
+            self._refusals[position] = tuple(effect.queue.name for effect in effects if isinstance(effect, Refuse))
 
     def _record(self, offset: int) -> bytes | None:
         return self.log.record(offset, RECORD_SECONDS)
@@ -204,7 +196,7 @@ class ReadBackPartition(Partition):
             self._ticking = True
             self._send(BROKER, Tick(), self._ticked)
 
-    def _ticked(self, mark: int, offset: int, effects: list[Effect]) -> None:
+    def _ticked(self, position: int, offset: int, effects: list[Effect]) -> None:
         self._ticking = False
         deadline = self.machine.deadline_ms()
         if deadline is not None and deadline <= self.now_ms():  # too early? Then the next one must not be, too
@@ -223,12 +215,12 @@ class ReadBackPartition(Partition):
     def probe_clock(self) -> None:
         """Compare the time of records with this node's by the next own record: it was sent after this, and Kafka had it
         before it came back."""
-        if self._probe is None or self._settled == self._appended:
-            self._probe = (self._appended, self._clock())
+        if self._probe is None or self._durable_position == self._append_position:
+            self._probe = (self._append_position, self._clock())
 
     def _compare_clocks(self, newest_ms: int, own_ms: int, only_time_passed: bool) -> None:
         now_ms = self._clock()
-        if self._probe is not None and own_ms and self._settled > self._probe[0]:
+        if self._probe is not None and own_ms and self._durable_position > self._probe[0]:
             self.log_difference_ms = min(0, own_ms - self._probe[1]) or max(0, own_ms - now_ms)
             self._probe = None
         elif newest_ms - now_ms > self.log_difference_ms:
@@ -243,7 +235,7 @@ class ReadBackPartition(Partition):
         is_behind = own_ms + machine.ahead_ms + WENT_BACK_MS <= machine.clock_ms
         return is_behind and machine.machine_version >= CLOCK_SET_VERSION
 
-    def _clock_was_set(self, mark: int, offset: int, effects: list[Effect]) -> None:
+    def _clock_was_set(self, position: int, offset: int, effects: list[Effect]) -> None:
         self._setting_clock = False
 
     # -- reading back -------------------------------------------------------------------------------------------------
@@ -260,8 +252,8 @@ class ReadBackPartition(Partition):
         """What arrives is kept, and folded only when what this node has appended is among it."""
         return bool(self._kept_until)
 
-    def await_folded(self, mark: int, confirms: Confirms, sequence: int) -> None:
-        self.await_durable(mark, confirms, sequence)  # which is the same here
+    def await_folded(self, position: int, confirms: Confirms, sequence: int) -> None:
+        self.await_durable(position, confirms, sequence)  # which is the same here
 
     def read_back(self, arrived: Arrived) -> None:
         """Fold what has arrived, own and foreign. The effects gather for `carry_out`."""
@@ -285,7 +277,7 @@ class ReadBackPartition(Partition):
                 _, actor, event, folded = sent.popleft()
                 own_ms = timestamp_ms
                 offsets.append(offset)
-                self._settled += 1
+                self._durable_position += 1
             else:
                 try:
                     _, actor, event = decode(value)
@@ -300,7 +292,7 @@ class ReadBackPartition(Partition):
                 apply(offset, timestamp_ms, actor, event, effects)
                 if type(event) is QueueDeclared:
                     self._rare(offset, event)
-                folded(self._settled - 1, offset, effects[before:])
+                folded(self._durable_position - 1, offset, effects[before:])
             elif type(event) is Published:
                 fresh[offset] = event
                 apply(offset, timestamp_ms, actor, event, effects)
@@ -314,7 +306,7 @@ class ReadBackPartition(Partition):
         self._compare_clocks(arrived.timestamps_ms[-1], own_ms, only_time_passed)
         if not self._setting_clock:  # else it would learn from the time that is about to be put right
             self._learn_skew(own_ms or arrived.timestamps_ms[-1], own_ms > 0)
-        while self._waiters and self._waiters[0][0] <= self._settled:
+        while self._waiters and self._waiters[0][0] <= self._durable_position:
             done = self._waiters.popleft()[1]
             if not done.done():
                 done.set_result(None)
@@ -328,18 +320,18 @@ class ReadBackPartition(Partition):
         else:
             self._surroundings.queues_changed()  # routes may lead to it
 
-    def settle(self) -> None:
-        waiting, refused, settled = self._waiting, self.refused, self._settled
+    def on_durable(self) -> None:
+        waiting, refused, durable = self._waiting, self.refused, self._durable_position
         if refused:
-            mark = settled - len(self._offsets)
+            position = durable - len(self._offsets)
             for offset in self._offsets:
-                if waiting and waiting[0][0] == mark:
+                if waiting and waiting[0][0] == position:
                     _, confirms, sequence = waiting.popleft()
                     confirms.confirm(sequence, offset in refused)
-                mark += 1
+                position += 1
             refused.clear()
         else:
-            while waiting and waiting[0][0] < settled:
+            while waiting and waiting[0][0] < durable:
                 _, confirms, sequence = waiting.popleft()
                 confirms.confirm(sequence, False)
         self._offsets.clear()

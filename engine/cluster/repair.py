@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 from rewindmq.engine.runtime.metadata import NOT_RECORDED, unbound
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.schemas.events import BROKER, QueueDeleted
+from rewindmq.schemas.events import QueueDeleted
+from rewindmq.schemas.values import BROKER
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker

@@ -24,7 +24,8 @@ from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.amqp.json_arguments import table_of
-from rewindmq.schemas.events import (
+from rewindmq.schemas.json_values import UnfitJson, require_sane
+from rewindmq.schemas.metadata_events import (
     Bound,
     ExchangeDeclared,
     GlobalParameterSet,
@@ -34,7 +35,6 @@ from rewindmq.schemas.events import (
     UserSet,
     VhostCreated,
 )
-from rewindmq.schemas.json_values import UnfitJson, require_sane
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -104,6 +104,7 @@ def _is_exported(broker: "Broker", bound: Bound) -> bool:
 
 
 def user_item(topology: Topology, user: UserSet) -> Item:
+    """A user, with its password hash."""
     password_hash, algorithm = exported(user.password_hash)
     return {
         "name": user.name,
@@ -115,6 +116,7 @@ def user_item(topology: Topology, user: UserSet) -> Item:
 
 
 def permissions_item(each: PermissionsSet) -> Item:
+    """The permissions of a user in a vhost."""
     return {
         "user": each.user,
         "vhost": each.vhost,
@@ -125,6 +127,7 @@ def permissions_item(each: PermissionsSet) -> Item:
 
 
 def topic_item(each: TopicPermissionsSet) -> Item:
+    """The topic permissions of a user in a vhost."""
     return {
         "user": each.user,
         "vhost": each.vhost,
@@ -135,19 +138,23 @@ def topic_item(each: TopicPermissionsSet) -> Item:
 
 
 def global_item(each: GlobalParameterSet) -> Item:
+    """A global parameter."""
     return {"name": each.name, "value": json.loads(each.value)}
 
 
 def metadata_of(vhost: VhostCreated) -> Item:
+    """Description, tags and default queue type of a vhost."""
     kind: Item = {"default_queue_type": vhost.default_queue_type} if vhost.default_queue_type else {}
     return {"description": vhost.description, "tags": list(vhost.tags)} | kind
 
 
 def vhost_item(vhost: VhostCreated) -> Item:
+    """A vhost."""
     return {"name": vhost.vhost, **metadata_of(vhost), "metadata": metadata_of(vhost)}
 
 
 def policy_item(policy: PolicySet) -> Item:
+    """A policy."""
     return {
         "vhost": policy.vhost,
         "name": policy.name,
@@ -159,6 +166,7 @@ def policy_item(policy: PolicySet) -> Item:
 
 
 def queue_item(queue: Queue) -> Item:
+    """A queue."""
     return {
         "name": queue.name,
         "vhost": queue.vhost,
@@ -169,6 +177,7 @@ def queue_item(queue: Queue) -> Item:
 
 
 def exchange_item(exchange: ExchangeDeclared) -> Item:
+    """An exchange."""
     return {
         "name": exchange.exchange,
         "vhost": exchange.vhost,
@@ -181,6 +190,7 @@ def exchange_item(exchange: ExchangeDeclared) -> Item:
 
 
 def binding_item(bound: Bound) -> Item:
+    """A binding."""
     return {
         "source": bound.source,
         "vhost": bound.vhost,

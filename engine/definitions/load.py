@@ -14,6 +14,7 @@ Rules of this file
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +26,14 @@ from rewindmq.engine.errors import AmqpError, PreconditionFailed, resource
 from rewindmq.engine.routing import exchange_types
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.engine.runtime.slices import Pace
+from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
 from rewindmq.projections.topology.topology import VHOST_LIMITS, system_exchanges
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.json_arguments import arguments_from
-from rewindmq.schemas.events import Argument, ExchangeDeclared
 from rewindmq.schemas.json_values import Json
+from rewindmq.schemas.metadata_events import ExchangeDeclared
+from rewindmq.schemas.values import Argument
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -54,13 +57,13 @@ class Import:
         self.user = user
         self.document = document
         self.into = vhost
-        topology = broker.topology
-        self.vhosts = set(topology.vhosts)
-        self.users = set(topology.users)
-        self.exchanges = dict(topology.exchanges)
-        self.queues: set[tuple[str, str]] = set()  # new ones
-        self.default_types = {name: known.default_queue_type for name, known in topology.vhosts.items()}
-        self.queue_limits = {name: topology.vhost_limits(name).get("max-queues", -1) for name in topology.vhosts}
+        self.topology = broker.topology
+        # What the document adds to the topology, or changes in it.
+        self.default_types: dict[str, str] = {}  # of each of its vhosts
+        self.users: set[str] = set()
+        self.exchanges: dict[tuple[str, str], ExchangeDeclared] = {}
+        self.queues: set[tuple[str, str]] = set()
+        self.queue_limits: dict[str, int] = {}
         self.steps: list[Step] = []
         self.work = Work(broker.http_share)
 
@@ -87,7 +90,7 @@ class Import:
         await self._each("policies", "policy", self._policy)
         await self._each("parameters", "parameter", self._parameter)
         await self._each("queues", "queue", self._queue)
-        self._check_queue_limits()
+        await self._check_queue_limits()
         await self._each("bindings", "binding of", self._binding, name="source")
 
     async def _each(self, category: str, kind: str, judge: Callable[[Item], None], name: str = "name") -> None:
@@ -121,7 +124,7 @@ class Import:
                 same = password != "" and await self.broker.access.has_password(name, password)
                 await self.broker.set_user(self.user, name, None if same else password, tags)
             if isinstance(given, dict):
-                known = self.broker.topology.user_limits.get(name, {})
+                known = self.topology.user_limits.get(name, {})
                 await self.broker.set_user_limits(self.user, name, known | given)
 
         self.steps.append(step)
@@ -137,15 +140,14 @@ class Import:
         description = "" if described.get("description") is None else text(described, "description")
         tags = tags_from(described.get("tags") or [])
         kind = default_queue_type(described.get("default_queue_type"))
-        self.vhosts.add(name)
         self.default_types[name] = kind
         for system in system_exchanges(name):
-            self.exchanges.setdefault((name, system.exchange), system)
+            self.exchanges[name, system.exchange] = system
 
         async def step() -> None:
-            new = name not in self.broker.topology.vhosts
+            new = name not in self.topology.vhosts
             await self.broker.create_vhost(self.user, name, description, tags, kind)
-            if new and self.user in self.broker.topology.users:
+            if new and self.user in self.topology.users:
                 await self.broker.set_permissions(self.user, name, self.user, ".*", ".*", ".*")
 
         self.steps.append(step)
@@ -175,7 +177,7 @@ class Import:
             flag(item, "internal", False),
             arguments_from(item.get("arguments")),
         )
-        if (vhost, name) in self.exchanges:
+        if self._known_exchange(vhost, name) is not None:
             return
         exchange_types.check_type(declared.type)
         declarations.exchange_named_by("exchange", name, vhost, declared.arguments, "alternate-exchange")
@@ -183,7 +185,7 @@ class Import:
         self.exchanges[vhost, name] = declared
 
         async def step() -> None:
-            if (vhost, name) not in self.broker.topology.exchanges:
+            if (vhost, name) not in self.topology.exchanges:
                 with self._session(vhost) as session:
                     await self.broker.declare_exchange(
                         session,
@@ -199,14 +201,14 @@ class Import:
         self.steps.append(step)
 
     def _global_parameter(self, item: Item) -> None:
-        name, value = text(item, "name"), given(item, "value")
+        name, value = text(item, "name"), required(item, "value")
         self.steps.append(lambda: self.broker.set_global_parameter(self.user, name, value))
 
     def _policy(self, item: Item) -> None:
         vhost, name = self._known_vhost(item), text(item, "name")
         asked: tuple[Any, Any, Any, Any] = (
             text(item, "pattern"),
-            given(item, "definition"),
+            required(item, "definition"),
             item.get("priority", 0),
             item.get("apply-to", "all"),
         )
@@ -215,7 +217,7 @@ class Import:
 
     def _parameter(self, item: Item) -> None:
         vhost, component, name = self._known_vhost(item), text(item, "component"), text(item, "name")
-        value = given(item, "value")
+        value = required(item, "value")
         check_parameter(component, name, value)
         if component == OPERATOR_POLICY and isinstance(value, dict):
             asked = (value["pattern"], value["definition"], value["priority"], value.get("apply-to", "all"))
@@ -249,20 +251,37 @@ class Import:
     def _check_queue(
         self, vhost: str, name: str, durable: bool, auto_delete: bool, given_arguments: tuple[Argument, ...]
     ) -> None:
-        default = self.default_types.get(vhost, "")
+        default = self.default_types.get(vhost)
+        if default is None:
+            known = self.topology.vhosts.get(vhost)
+            default = "" if known is None else known.default_queue_type
         arguments = declarations.with_default_type(default, durable, False, auto_delete, given_arguments)
         declarations.exchange_named_by("queue", name, vhost, arguments, "x-dead-letter-exchange")
         kind, _ = self.broker.check_queue_arguments(vhost, name, arguments)
         declarations.check_queue_properties(vhost, name, kind, durable, False, auto_delete)
 
-    def _check_queue_limits(self) -> None:
-        for vhost, limit in sorted(self.queue_limits.items()):
-            new = sum(home == vhost for home, _ in self.queues)
-            there = limits.count_queues(self.broker.partitions, vhost) if limit >= 0 and new else 0
-            if limit >= 0 and new and there + new > limit:
+    async def _check_queue_limits(self) -> None:
+        new: Counter[str] = Counter()
+        async for vhost, _ in self.work.over(self.queues):
+            new[vhost] += 1
+        limited: dict[str, int] = {}
+        async for vhost in self.work.over(sorted(new)):
+            limit = self.queue_limits.get(vhost)
+            if limit is None:
+                limit = self.topology.vhost_limits(vhost).get("max-queues", -1)
+            if limit >= 0:
+                limited[vhost] = limit
+        there: Counter[str] = Counter()
+        for partition in self.broker.partitions if limited else ():
+            async for vhost, name in self.work.over(list(partition.machine.by_name)):
+                if vhost in limited and not is_hidden(name):
+                    there[vhost] += 1
+        for vhost, limit in limited.items():
+            if there[vhost] + new[vhost] > limit:
                 raise PreconditionFailed(
-                    f'Adding {new} queue(s) to virtual host "{vhost}" would exceed the limit of {limit} queue(s).\n\n'
-                    f"This virtual host currently has {there} queue(s) defined.\n\nImport aborted!"
+                    f'Adding {new[vhost]} queue(s) to virtual host "{vhost}" would exceed the limit of {limit}'
+                    f" queue(s).\n\nThis virtual host currently has {there[vhost]} queue(s) defined.\n\n"
+                    "Import aborted!"
                 )
 
     def _binding(self, item: Item) -> None:
@@ -271,7 +290,7 @@ class Import:
         arguments = arguments_from(item.get("arguments"))
         if source == "":
             return
-        exchange = self.exchanges.get((vhost, source))
+        exchange = self._known_exchange(vhost, source)
         if exchange is None:
             raise PreconditionFailed(f"there is no {resource('exchange', source, vhost)}")
         if kind == "queue":
@@ -280,7 +299,7 @@ class Import:
                 logger.warning("definitions: a binding to queue '%s' is left out, as the queue is", destination)
                 return
         elif kind == "exchange":
-            there = (vhost, destination) in self.exchanges and destination != ""
+            there = self._known_exchange(vhost, destination) is not None and destination != ""
         else:
             raise PreconditionFailed(f"destination_type '{kind}' is neither queue nor exchange")
         if not there:
@@ -303,15 +322,18 @@ class Import:
                 "no vhost is named: these are definitions of a single virtual host, which are imported into one"
             )
         vhost = text(item, "vhost")
-        if vhost not in self.vhosts:
+        if vhost not in self.default_types and vhost not in self.topology.vhosts:
             raise PreconditionFailed(f'Please create virtual host "{vhost}" prior to importing definitions.')
         return vhost
 
     def _known_user(self, item: Item) -> str:
         user = text(item, "user")
-        if user not in self.users:
+        if user not in self.users and user not in self.topology.users:
             raise PreconditionFailed(f"user '{user}' does not exist")
         return user
+
+    def _known_exchange(self, vhost: str, name: str) -> ExchangeDeclared | None:
+        return self.topology.exchanges.get((vhost, name)) or self.exchanges.get((vhost, name))
 
     @contextlib.contextmanager
     def _session(self, vhost: str) -> Iterator[Any]:
@@ -331,14 +353,16 @@ def about(what: str) -> Iterator[None]:
         raise PreconditionFailed(f"{what}: {error}") from None
 
 
-def given(item: Item, key: str) -> Json:
+def required(item: Item, key: str) -> Json:
+    """The value of a key that an entry must have. PreconditionFailed."""
     if key not in item:
         raise PreconditionFailed(f"{key} is missing")
     return item[key]
 
 
 def text(item: Item, key: str) -> str:
-    value = given(item, key)
+    """The text of a key that an entry must have. PreconditionFailed."""
+    value = required(item, key)
     if not isinstance(value, str):
         raise PreconditionFailed(f"{key} must be a string")
     if len(value.encode()) > 255 and key not in ("pattern", "configure", "write", "read", "description", "password"):
@@ -347,6 +371,7 @@ def text(item: Item, key: str) -> str:
 
 
 def flag(item: Item, key: str, default: bool) -> bool:
+    """The true or false of a key, or its default. PreconditionFailed."""
     value = item.get(key)
     if value is None:
         return default

@@ -23,7 +23,8 @@ from rewindmq.projections.machine.machine import MACHINE_VERSION
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.clock_events import ClockSet
-from rewindmq.schemas.events import BROKER, Actor, BrokerStarted
+from rewindmq.schemas.events import BrokerStarted
+from rewindmq.schemas.values import BROKER, Actor
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker

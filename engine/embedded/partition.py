@@ -1,9 +1,10 @@
 """A queue partition of the embedded log: this broker alone appends, so the offset is known and the fold goes on.
 
-    append(event) -> log (in memory) -> machine           settle() when the group commit has landed
+    append(event) -> log (in memory) -> machine           on_durable() when the group commit has landed
 
-A mark is the event's offset. The partition's time is the broker's (runtime/log_clock.py), in ms, but never behind what
-the machine has seen: history does not run backwards, but where an administrator sets the clock (`set_clock`).
+An append position is the event's offset. The partition's time is the broker's (runtime/log_clock.py), in ms, but never
+behind what the machine has seen: history does not run backwards, but where an administrator sets the clock
+(`set_clock`).
 """
 
 from collections.abc import Callable
@@ -15,7 +16,8 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store.store import Projector
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import BROKER, Actor, Checkpointed, Event, Published
+from rewindmq.schemas.events import Checkpointed, Event, Published
+from rewindmq.schemas.values import BROKER, Actor
 
 
 class SoleWriterPartition(Partition):
@@ -33,11 +35,11 @@ class SoleWriterPartition(Partition):
         self._folded: list[tuple[int, Confirms, int]] = []  # of this turn, those that need not wait for the disk
 
     @property
-    def appended(self) -> int:
+    def append_position(self) -> int:
         return self.log.next_offset
 
     @property
-    def settled(self) -> int:
+    def durable_position(self) -> int:
         return self.log.durable_offset
 
     @property
@@ -119,8 +121,8 @@ class SoleWriterPartition(Partition):
         )
         return offset
 
-    def await_folded(self, mark: int, confirms: Confirms, sequence: int) -> None:
-        self._folded.append((mark, confirms, sequence))
+    def await_folded(self, position: int, confirms: Confirms, sequence: int) -> None:
+        self._folded.append((position, confirms, sequence))
 
     def carry_out(self) -> None:
         super().carry_out()
@@ -129,7 +131,7 @@ class SoleWriterPartition(Partition):
             for offset, confirms, sequence in folded:
                 confirms.confirm(sequence, offset in self.refused)
 
-    def settle(self) -> None:
+    def on_durable(self) -> None:
         durable = self.log.durable_offset
         waiting = self._waiting
         refused = self.refused

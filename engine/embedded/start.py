@@ -22,7 +22,8 @@ from rewindmq.projections.replay import Recovery, recover
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import Decoder, UndecodableRecord
-from rewindmq.schemas.events import BROKER, Checkpointed, MachineUpgraded
+from rewindmq.schemas.events import Checkpointed, MachineUpgraded
+from rewindmq.schemas.values import BROKER
 
 logger = logging.getLogger(__name__)
 

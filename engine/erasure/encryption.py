@@ -40,7 +40,8 @@ from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.engine.errors import PreconditionFailed, ResourceError
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.properties import with_entry
-from rewindmq.schemas.events import Encryption, Published
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Encryption
 
 if TYPE_CHECKING:
     from rewindmq.schemas.amqp.properties import Parsed

@@ -32,8 +32,8 @@ from rewindmq.engine.runtime.memory import Kind
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.schemas.amqp.errors import Unacceptable
 from rewindmq.schemas.amqp.json_arguments import arguments_from
-from rewindmq.schemas.events import Argument
 from rewindmq.schemas.json_values import Json
+from rewindmq.schemas.values import Argument
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker, Session
@@ -275,7 +275,9 @@ class Call:
         except ProcessEnded:
             raise ApiError(503, "service_unavailable", "the process that reads large bodies ended: try again") from None
         except TooManyQuestions:
-            raise ApiError(429, "too_many_requests", "so many large bodies of this user wait already") from None
+            raise ApiError(
+                429, "too_many_requests", "too many large bodies of this user are waiting: try again"
+            ) from None
         if isinstance(found, BadBody):
             raise bad_request(str(found))
         return found
@@ -285,7 +287,7 @@ class Call:
         """So many bytes more are held until the answer is sent. 503 when there is no room for them."""
         memory = self.broker.memory
         if not memory.room(size):
-            raise ApiError(503, "service_unavailable", "the broker holds too much for clients already: try again")
+            raise ApiError(503, "service_unavailable", "the broker's memory for clients is full: try again")
         memory.take(Kind.HTTP, size)
         self.held_bytes += size
 

@@ -32,5 +32,5 @@ class NameFilter:
             raise bad_request(f"{self.shown} takes too many steps on {shown(name)}") from None
         self.left -= time.perf_counter() - began
         if self.left < 0:
-            raise bad_request(f"{self.shown} takes too long on so many names")
+            raise bad_request(f"{self.shown} takes too long on all these names")
         return found

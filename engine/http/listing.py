@@ -88,10 +88,12 @@ async def with_name(work: Work, chosen: Sequence[T], show: Callable[[T], Item], 
 
 
 def holding(part: str) -> Callable[[str], bool]:
+    """A test whether a name contains a text, whatever the case."""
     return lambda name: part.lower() in name.lower()
 
 
 async def queues_in(call: Call, vhosts: Container[str]) -> "list[tuple[Partition, Queue]]":
+    """The queues of vhosts by name, each with its partition."""
     return await call.broker.queues_by_name(call.work, vhosts)
 
 

@@ -170,6 +170,7 @@ def published(queue: "Queue") -> int:
 
 
 def of_channel(channel: "ChannelStatus") -> Numbers:
+    """The counts of a channel."""
     tally, settlement = channel.tally, channel.settlement
     fetched = settlement.fetched + settlement.fetched_no_ack
     return {
@@ -198,6 +199,7 @@ def of_node(broker: "Broker") -> tuple[Numbers, Numbers]:
 
 
 def summed(all_numbers: Iterable[Numbers]) -> Numbers:
+    """The sums of counts."""
     total: Numbers = {}
     for numbers in all_numbers:
         for name, value in numbers.items():
@@ -209,6 +211,7 @@ _statistics: WeakKeyDictionary["Broker", Statistics] = WeakKeyDictionary()
 
 
 def statistics(broker: "Broker") -> Statistics:
+    """The statistics of a broker, which exist once."""
     found = _statistics.get(broker)
     if found is None:
         found = _statistics[broker] = Statistics(broker)

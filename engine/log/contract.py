@@ -115,4 +115,7 @@ class Log(Protocol):
     def crowded(self) -> bool:
         """Whether as many bytes wait for the disk as may: publishing connections wait until some are written."""
 
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes can be appended at once, without a wait for what is appended behind them."""
+
     def close(self) -> None: ...

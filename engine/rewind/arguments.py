@@ -21,7 +21,8 @@ from rewindmq.projections.rewind import At, RewindError
 from rewindmq.projections.rules.erlang_terms import erlang_term
 from rewindmq.projections.rules.queue_arguments import INTEGER_TYPES, argument_of
 from rewindmq.schemas.amqp.properties import headers_of
-from rewindmq.schemas.events import Argument, Published
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Argument
 
 FIRST, LAST, NEXT, NUMBER, TIME = "first", "last", "next", "number", "time"
 OTHERS_ARGUMENTS = ("x-priority", "x-cancel-on-ha-failover")  # of other queue types' consumers (`capabilities/0`)

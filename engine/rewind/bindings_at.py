@@ -16,7 +16,7 @@ from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.replay import decoder_for, events_of
 from rewindmq.projections.rewind import At
 from rewindmq.projections.topology.topology import Topology
-from rewindmq.schemas.events import Bound, Unbound
+from rewindmq.schemas.metadata_events import Bound, Unbound
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker, Session

@@ -168,7 +168,7 @@ class LogSource(MessageSource):
     def _publishes(self, first: int, end: int) -> Scan:
         """Yield the messages that were published to the queue, and None after each SCANNED_BYTES of the log."""
         vhost, name = self.queue.vhost, self.queue.name
-        mark = name.encode()
+        needle = name.encode()
         decode = decoder_for(self.log).decode
         scanned = 0
         if first >= end:
@@ -177,7 +177,7 @@ class LogSource(MessageSource):
             for index, record in enumerate(block.records):
                 scanned += len(record)
                 offset = block.first_offset + index
-                if mark not in record or not first <= offset < end:
+                if needle not in record or not first <= offset < end:
                     continue
                 event = decode(record)[2]
                 if type(event) is Published and event.route.vhost == vhost and name in event.route.queues:

@@ -11,9 +11,11 @@ from rewindmq.engine.rewind.arguments import Filter, filter_of
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.engine.runtime.partition import DeliveryTarget, Partition
 from rewindmq.engine.runtime.sessions import Session
+from rewindmq.projections.machine.data.effects import Deliver
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.amqp.properties import around
-from rewindmq.schemas.events import Argument, Published
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Argument
 
 T = TypeVar("T")
 
@@ -135,7 +137,8 @@ class Reader(ABC):
             message.body,
             message.body_size,
         )
-        self.consumer.deliver(self.partition, self.queue, message_id, numbered, False, 0, False)
+        effect = Deliver(self.queue, message_id, self.consumer_id, False, 0, False)
+        self.consumer.deliver(self.partition, effect, numbered)
 
     @abstractmethod
     def close(self) -> None:

@@ -44,7 +44,9 @@ from rewindmq.projections.replay import decoder_for, drive, groups_of
 from rewindmq.projections.rewind import At, OutsideHistory, RewindError, format_time
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.schemas.codec import UndecodableRecord
-from rewindmq.schemas.events import Actor, Argument, Bound, Event, Origin, Published, Purged, QueueDeleted, Route
+from rewindmq.schemas.events import Event, Published, Purged, QueueDeleted
+from rewindmq.schemas.metadata_events import Bound
+from rewindmq.schemas.values import Actor, Argument, Origin, Route
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker, Partition, Session

@@ -41,7 +41,8 @@ from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.effects import DELAYED, REJECTED, DeadLetter
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.amqp.properties import without_blind_copies
-from rewindmq.schemas.events import BROKER, DeadLettersForwarded, Origin, Published
+from rewindmq.schemas.events import DeadLettersForwarded, Published
+from rewindmq.schemas.values import BROKER, Origin
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +55,10 @@ TAKEN, UNKNOWN, TRY_AGAIN, UNSURE = range(4)  # what became of sending a letter
 
 
 class Letter:
-    """A dead letter to forward. `message` None: the projector has it. `taken_by`: targets that already have it.
-    `logged_below`: the death is in the source's log below this mark. `heard`: as runtime/certainty.py has it."""
+    """A dead letter to forward.
+
+    `message` None: the projector has it. `taken_by`: targets that already have it. `logged_below`: the death is in the
+    source's log below this append position. `heard`: as runtime/certainty.py has it."""
 
     def __init__(
         self,
@@ -79,14 +82,16 @@ class Letter:
         self.logged_below = logged_below
         self.heard = heard
         self.taken_by: dict[str, None] = {}
-        self.sent: list[tuple[Partition, int]] = []  # where, and under which mark
-        self.asked: list[tuple[Partition, int, list[str]]] = []  # at-least-once: where, mark, and who has to take it
+        self.sent: list[tuple[Partition, int]] = []  # where, and at which append position
+        self.asked: list[
+            tuple[Partition, int, list[str]]
+        ] = []  # at-least-once: where, append position, and who has to take it
         self.refused = False  # by one of those asked
 
     def give_up(self) -> None:
         """Whoever has been asked need not answer."""
-        for partition, mark, _ in self.asked:
-            partition.disregard(mark)
+        for partition, position, _ in self.asked:
+            partition.disregard(position)
         self.asked.clear()
 
 
@@ -108,7 +113,7 @@ class Source:
     @property
     def may_send(self) -> bool:
         """There is a letter, and its death cannot be undone by a crash any more."""
-        return bool(self.letters) and self.letters[0].logged_below <= self.partition.settled
+        return bool(self.letters) and self.letters[0].logged_below <= self.partition.durable_position
 
 
 class Forwarder:
@@ -257,7 +262,7 @@ class Forwarder:
                 budget -= 1
                 outcome = self._outcome(source, letter) if letter.sequence in source.queue.outbox else TAKEN
                 if outcome == UNKNOWN:
-                    break  # `settle` comes back to it
+                    break  # `on_durable` comes back to it
                 if outcome == UNSURE:
                     self._make_sure(source)
                     break
@@ -306,8 +311,8 @@ class Forwarder:
                 return TRY_AGAIN
             return TAKEN if self._certainty.covers(letter.heard) else UNSURE
         while letter.asked:
-            partition, mark, targets = letter.asked[0]
-            refusing = partition.refusals(mark)
+            partition, position, targets = letter.asked[0]
+            refusing = partition.refusals(position)
             if refusing is None:
                 return UNKNOWN
             letter.asked.pop(0)
@@ -353,15 +358,15 @@ class Forwarder:
                 )
                 try:
                     if letter.at_least_once:
-                        mark = narrowed.partition.forward(forwarded)
-                        letter.asked.append((narrowed.partition, mark, targets))
+                        position = narrowed.partition.forward(forwarded)
+                        letter.asked.append((narrowed.partition, position, targets))
                     else:
-                        mark = narrowed.partition.publish(BROKER, forwarded)
+                        position = narrowed.partition.publish(BROKER, forwarded)
                 except PreconditionFailed as error:  # with its headers it is larger than a record may be
                     logger.error("dead letter %d of %s cannot be forwarded: %s", letter.message_id, queue.name, error)
                     letter.refused = letter.at_least_once
                 else:
-                    letter.sent.append((narrowed.partition, mark))
+                    letter.sent.append((narrowed.partition, position))
         return bool(destinations)
 
     def _bury(self, source: Source, letter: Letter, message: Published) -> tuple[Buried, int | None]:
@@ -400,7 +405,7 @@ class Forwarder:
 
     # -- durability ---------------------------------------------------------------------------------------------------
 
-    def settle(self) -> None:
+    def on_durable(self) -> None:
         """A group commit landed: tell the sources which of their letters have arrived; more deaths may be durable."""
         for key, source in list(self._sources.items()):
             self._schedule(source)
@@ -412,7 +417,7 @@ class Forwarder:
         """Let the source forget what has arrived, or has nowhere to go."""
         arrived = 0
         in_flight = source.in_flight
-        while in_flight and all(mark < target.settled for target, mark in in_flight[0][1]):
+        while in_flight and all(position < target.durable_position for target, position in in_flight[0][1]):
             arrived, _, at_least_once = in_flight.popleft()
             if at_least_once:
                 self._count("confirmed", source.queue, True)

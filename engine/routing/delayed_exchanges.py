@@ -36,16 +36,9 @@ from rewindmq.schemas.amqp.properties import (
     split,
     split_headers,
 )
-from rewindmq.schemas.events import (
-    BROKER,
-    Actor,
-    Argument,
-    Event,
-    ExchangeDeclared,
-    Published,
-    QueueDeclared,
-    QueueDeleted,
-)
+from rewindmq.schemas.events import Event, Published, QueueDeclared, QueueDeleted
+from rewindmq.schemas.metadata_events import ExchangeDeclared
+from rewindmq.schemas.values import BROKER, Actor, Argument
 
 if TYPE_CHECKING:
     from rewindmq.engine.runtime.partition import Partition

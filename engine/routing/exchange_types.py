@@ -11,7 +11,8 @@ from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE
 from rewindmq.engine.routing.matches import HASH_PROPERTIES, type_of, weight
 from rewindmq.projections.rules.erlang_terms import erlang_term
 from rewindmq.projections.rules.queue_arguments import argument_of
-from rewindmq.schemas.events import Argument, ExchangeDeclared
+from rewindmq.schemas.metadata_events import ExchangeDeclared
+from rewindmq.schemas.values import Argument
 
 EXCHANGE_TYPES = {
     "direct": "AMQP direct exchange, as per the AMQP specification",

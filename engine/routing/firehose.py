@@ -7,7 +7,7 @@ amq.rabbitmq.trace (rabbit_trace.erl of RabbitMQ 3.13).
 
 Rules of this file
 - It is off when a node starts, it is the node's own, and it costs nothing while it is off: publishes take the long way
-  only in a vhost that is traced (basic_publish.py), and the consumers of such a vhost are wrapped (`Tapped`).
+  only in a vhost that is traced (basic_publish.py), and the consumers of such a vhost are wrapped (`TappedConsumer`).
 - Copies are messages like others: they are in the log, and limits of their queues hold. They are transient, and are not
   traced themselves.
 - The body of a copy stays encrypted under its subject's key, so an erasure covers it too.
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from rewindmq.engine.config import Config
 from rewindmq.engine.routing.router import Router
-from rewindmq.engine.runtime.partition import DeliveryTarget, Partition
+from rewindmq.engine.runtime.partition import DeliveryTarget, FetchTarget, Partition
 from rewindmq.engine.runtime.sessions import Session
-from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.topology.topology import TRACE_EXCHANGE
 from rewindmq.schemas.amqp.properties import (
     HEADERS,
@@ -38,7 +38,8 @@ from rewindmq.schemas.amqp.properties import (
     without_blind_copies,
 )
 from rewindmq.schemas.amqp.tables import array, longstr, with_length
-from rewindmq.schemas.events import BROKER, Encryption, Published
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import BROKER, Encryption
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,14 +75,23 @@ class Firehose:
             for partition, consumer_ids in attached.items():
                 for consumer_id in consumer_ids:
                     consumer = partition.consumers.get(consumer_id)
+                    getter = partition.getters.get(consumer_id)
                     if consumer is not None:
                         partition.attach(consumer_id, self.tapped(session, channel, consumer))
+                    elif getter is not None:
+                        partition.attach_getter(consumer_id, self.tapped_getter(session, channel, getter))
 
     def tapped(self, session: Session, channel: int, consumer: DeliveryTarget) -> DeliveryTarget:
         """The consumer as a partition is to know it: wrapped in a vhost that is traced, else itself."""
-        if isinstance(consumer, Tapped):
+        if isinstance(consumer, TappedConsumer):
             consumer = consumer.consumer
-        return Tapped(self, session, channel, consumer) if session.vhost in self.vhosts else consumer
+        return TappedConsumer(self, session, channel, consumer) if session.vhost in self.vhosts else consumer
+
+    def tapped_getter(self, session: Session, channel: int, getter: FetchTarget) -> FetchTarget:
+        """As `tapped`, for a holder of basic.get."""
+        if isinstance(getter, TappedGetter):
+            getter = getter.getter
+        return TappedGetter(self, session, channel, getter) if session.vhost in self.vhosts else getter
 
     def published(
         self,
@@ -109,11 +119,12 @@ class Firehose:
                 {"routed_queues": routed},
             )
 
-    def delivered(self, session: Session, channel: int, queue: str, message: Published, redelivered: bool) -> None:
+    def delivered(self, session: Session, channel: int, effect: Deliver | FetchReply, message: Published) -> None:
+        """Copy a message that a client was given."""
         route = message.route
         if route.exchange != TRACE_EXCHANGE:
             self._copy(
-                f"deliver.{queue}",
+                f"deliver.{effect.queue.name}",
                 session,
                 channel,
                 route.exchange,
@@ -121,7 +132,7 @@ class Firehose:
                 message.properties,
                 message.body,
                 message.encryption,
-                {"redelivered": signedint(redelivered)},
+                {"redelivered": signedint(effect.redelivered)},
             )
 
     def _copy(
@@ -168,9 +179,8 @@ class Firehose:
             to.partition.publish(BROKER, Published(to.route, told, None, None, False, None, encryption, body, size))
 
 
-class Tapped:
-    """A consumer, or a holder of basic.get, whose deliveries are copied. A `DeliveryTarget` of
-    rewindmq.engine.runtime.partition."""
+class TappedConsumer:
+    """A consumer whose deliveries are copied. A `DeliveryTarget` of rewindmq.engine.runtime.partition."""
 
     def __init__(self, firehose: Firehose, session: Session, channel: int, consumer: DeliveryTarget) -> None:
         self.firehose = firehose
@@ -178,40 +188,27 @@ class Tapped:
         self.channel = channel
         self.consumer = consumer
 
-    def deliver(
-        self,
-        partition: Partition,
-        queue: Queue,
-        message_id: int,
-        message: Published,
-        redelivered: bool,
-        delivery_count: int,
-        final: bool,
-        acquired_count: int = 0,
-    ) -> None:
-        self.consumer.deliver(partition, queue, message_id, message, redelivered, delivery_count, final, acquired_count)
-        self.firehose.delivered(self.session, self.channel, queue.name, message, redelivered)
-
-    def fetched(
-        self,
-        partition: Partition,
-        queue: Queue,
-        message_id: int,
-        message: Published | None,
-        redelivered: bool,
-        delivery_count: int,
-        final: bool,
-        messages_ready: int,
-        acquired_count: int = 0,
-    ) -> None:
-        self.consumer.fetched(
-            partition, queue, message_id, message, redelivered, delivery_count, final, messages_ready, acquired_count
-        )
-        if message is not None:
-            self.firehose.delivered(self.session, self.channel, queue.name, message, redelivered)
+    def deliver(self, partition: Partition, effect: Deliver, message: Published) -> None:
+        self.consumer.deliver(partition, effect, message)
+        self.firehose.delivered(self.session, self.channel, effect, message)
 
     def cancelled(self) -> None:
         self.consumer.cancelled()
+
+
+class TappedGetter:
+    """A holder of basic.get whose answers are copied. A `FetchTarget` of rewindmq.engine.runtime.partition."""
+
+    def __init__(self, firehose: Firehose, session: Session, channel: int, getter: FetchTarget) -> None:
+        self.firehose = firehose
+        self.session = session
+        self.channel = channel
+        self.getter = getter
+
+    def fetched(self, partition: Partition, effect: FetchReply, message: Published | None) -> None:
+        self.getter.fetched(partition, effect, message)
+        if message is not None:
+            self.firehose.delivered(self.session, self.channel, effect, message)
 
 
 def carbon_copies(properties: bytes) -> list[str]:

@@ -27,7 +27,8 @@ from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.errors import Malformed
 from rewindmq.schemas.amqp.properties import headers_of, values
-from rewindmq.schemas.events import Argument, Bound, ExchangeDeclared
+from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared
+from rewindmq.schemas.values import Argument
 
 PICK_ONE = ("x-consistent-hash", "x-modulus-hash", "x-random")
 HASH_PROPERTIES = ("correlation_id", "message_id", "timestamp")

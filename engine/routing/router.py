@@ -27,7 +27,8 @@ from rewindmq.engine.runtime.metadata import NOT_RECORDED
 from rewindmq.projections.machine.data.delayed_order import queue_of
 from rewindmq.projections.rules.internal_queues import is_delay_queue
 from rewindmq.projections.topology.topology import Topology
-from rewindmq.schemas.events import Bound, Route
+from rewindmq.schemas.metadata_events import Bound
+from rewindmq.schemas.values import Route
 
 if TYPE_CHECKING:
     from rewindmq.engine.runtime.partition import Partition

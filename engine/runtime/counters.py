@@ -11,6 +11,7 @@ for the message_stats of the management API.
 
 from bisect import bisect_left
 from collections.abc import Iterable
+from typing import Final, Literal
 
 from rewindmq.projections.machine.data.effects import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED
 
@@ -44,10 +45,13 @@ SIZES = tuple(f"message_sizes_up_to_{bound}" for bound in (*SIZE_BOUNDS, "infini
 SIZES_SUM = "message_sizes_sum"
 
 DEATHS = frozenset((EXPIRED, REJECTED, MAXLEN, DELIVERY_LIMIT))
-AT_MOST_ONCE, AT_LEAST_ONCE, DISABLED = "at_most_once", "at_least_once", "disabled"
+Strategy = Literal["at_most_once", "at_least_once", "disabled"]
+AT_MOST_ONCE: Final = "at_most_once"
+AT_LEAST_ONCE: Final = "at_least_once"
+DISABLED: Final = "disabled"
 
 
-def dead_lettered(what: str, queue_type: str, strategy: str) -> str:
+def dead_lettered(what: str, queue_type: str, strategy: Strategy) -> str:
     """The counter of dead letters. `what`: their reason, or confirmed."""
     labels = f'queue_type="rabbit_{queue_type}_queue",dead_letter_strategy="{strategy}"'
     return f"global_messages_dead_lettered_{what}_total{{{labels}}}"
@@ -55,13 +59,14 @@ def dead_lettered(what: str, queue_type: str, strategy: str) -> str:
 
 def all_counters() -> dict[str, int]:
     """Each of them at 0, those with labels where RabbitMQ has them."""
+    labels: tuple[tuple[str, tuple[Strategy, ...], tuple[str, ...]], ...] = (
+        ("classic", (AT_MOST_ONCE, DISABLED), (EXPIRED, MAXLEN, REJECTED)),
+        ("quorum", (AT_MOST_ONCE, DISABLED), (EXPIRED, MAXLEN, REJECTED, DELIVERY_LIMIT)),
+        ("quorum", (AT_LEAST_ONCE,), ("confirmed", EXPIRED, REJECTED, DELIVERY_LIMIT)),
+    )
     deaths = [
         dead_lettered(reason, queue_type, strategy)
-        for queue_type, strategies, reasons in (
-            ("classic", (AT_MOST_ONCE, DISABLED), (EXPIRED, MAXLEN, REJECTED)),
-            ("quorum", (AT_MOST_ONCE, DISABLED), (EXPIRED, MAXLEN, REJECTED, DELIVERY_LIMIT)),
-            ("quorum", (AT_LEAST_ONCE,), ("confirmed", EXPIRED, REJECTED, DELIVERY_LIMIT)),
-        )
+        for queue_type, strategies, reasons in labels
         for reason in reasons
         for strategy in strategies
     ]
@@ -110,7 +115,7 @@ class Tally:
         yield SIZES_SUM, self.bytes
 
     def merge_into(self, counters: dict[str, int]) -> None:
-        """The channel is closed: what it counted moves to the broker's counters."""
+        """Move what the channel counted to the broker's counters: it is closed."""
         for name, value in self.named():
             if value:
                 counters[name] += value

@@ -4,11 +4,21 @@ Rules of this file
 - A connection that only consumes never waits: its acks make room. Precedent: RabbitMQ's credit flow.
 - First come, first served.
 - What is enough depends on the log: engine/embedded/flow_control.py, engine/cluster/flow_control.py.
+- A large publish that the log has no room for waits by itself, before it is appended; other publishers go on.
 """
 
+import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+
+from rewindmq.engine.runtime.memory import Kind, MemoryAccount
+
+LARGE_BYTES = 1_048_576  # a smaller publish need not ask for room
+ROOM_SECONDS = 1.0  # between looks whether there is room
+
+logger = logging.getLogger(__name__)
 
 
 class Flow(ABC):
@@ -23,6 +33,23 @@ class Flow(ABC):
     def wait(self, go_on: Callable[[], None]) -> None:
         """`go_on` is called once, when there is room again."""
         self._waiting.append(go_on)
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes may be appended at once."""
+        return True
+
+    async def room(self, size: int, memory: MemoryAccount) -> bool:
+        """Wait until so many bytes, which are held meanwhile, may be appended at once. Returns whether it waited."""
+        if self.has_room(size):
+            return False
+        logger.warning("a publish of %d bytes waits until the disk has room for it", size)
+        memory.take(Kind.BODY, size)
+        try:
+            while not self.has_room(size):
+                await asyncio.sleep(ROOM_SECONDS)
+        finally:
+            memory.give_back(Kind.BODY, size)
+        return True
 
     def landed(self) -> None:
         """More of what was on its way has arrived."""

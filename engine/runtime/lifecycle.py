@@ -11,7 +11,7 @@ from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.store.repair import mend
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.clock_events import ClockSet
-from rewindmq.schemas.events import Actor
+from rewindmq.schemas.values import Actor
 
 if TYPE_CHECKING:
     from rewindmq.engine.runtime.partition import Partition

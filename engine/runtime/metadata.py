@@ -20,8 +20,10 @@ from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import Encoder, UndecodableRecord
-from rewindmq.schemas.events import Actor, Bound, Event, ExchangeDeleted, MetadataEvent, NodeJoined, NodeLost, Unbound
+from rewindmq.schemas.events import Event, MetadataEvent, NodeLost
+from rewindmq.schemas.metadata_events import Bound, ExchangeDeleted, NodeJoined, Unbound
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
+from rewindmq.schemas.values import Actor
 
 NOT_RECORDED = -1  # the incarnation of a queue, in a binding of before it was recorded
 
@@ -73,12 +75,13 @@ class Metadata(ABC):
 
     @property
     @abstractmethod
-    def appended(self) -> int:
-        """The mark of the next event that this broker appends; `settled`: all marks below are durable, and folded."""
+    def append_position(self) -> int:
+        """The append position of the next event that this broker appends."""
 
     @property
     @abstractmethod
-    def settled(self) -> int: ...
+    def durable_position(self) -> int:
+        """Every event that this broker appended at a lower position is durable, and folded."""
 
     @abstractmethod
     def append(self, actor: Actor, event: MetadataEvent) -> None:
@@ -125,7 +128,7 @@ class Metadata(ABC):
 
 
 class SoleWriterMetadata(Metadata):
-    """Of the embedded log. A mark is the event's offset."""
+    """The metadata log of a broker with an embedded log. An append position is the event's offset."""
 
     def __init__(self, log: LogPartition, clock: Callable[[], int], changed: Changed) -> None:
         super().__init__(log, clock, changed)
@@ -133,11 +136,11 @@ class SoleWriterMetadata(Metadata):
         self._encoder = Encoder()
 
     @property
-    def appended(self) -> int:
+    def append_position(self) -> int:
         return self._log.next_offset
 
     @property
-    def settled(self) -> int:
+    def durable_position(self) -> int:
         return self._log.durable_offset
 
     def append(self, actor: Actor, event: MetadataEvent) -> None:
@@ -162,8 +165,10 @@ class SoleWriterMetadata(Metadata):
 
 
 class ReadBackMetadata(Metadata):
-    """Of a log that many nodes share. A mark counts what this node appended. Own records are known by their bytes, as
-    in engine/cluster/partition.py. `nodes_changed()`: a node joined, or was lost."""
+    """The metadata log that many nodes share.
+
+    An append position counts what this node appended. Own records are known by their bytes, as in
+    engine/cluster/partition.py. `nodes_changed()`: a node joined, or was lost."""
 
     def __init__(
         self, log: SharedPartition, clock: Callable[[], int], changed: Changed, nodes_changed: Callable[[], None]
@@ -174,16 +179,16 @@ class ReadBackMetadata(Metadata):
         self._encoder = FramedEncoder()
         self._decoder = FramedDecoder()
         self._sent: deque[tuple[bytes, asyncio.Future[int] | None]] = deque()
-        self._appended = 0
-        self._settled = 0
+        self._append_position = 0
+        self._durable_position = 0
 
     @property
-    def appended(self) -> int:
-        return self._appended
+    def append_position(self) -> int:
+        return self._append_position
 
     @property
-    def settled(self) -> int:
-        return self._settled
+    def durable_position(self) -> int:
+        return self._durable_position
 
     def append(self, actor: Actor, event: MetadataEvent) -> None:
         self._send(actor, event, None)
@@ -200,14 +205,14 @@ class ReadBackMetadata(Metadata):
         except RecordTooLarge as error:
             raise PreconditionFailed(str(error)) from None
         self._sent.append((value, answer))
-        self._appended += 1
+        self._append_position += 1
 
     def read_back(self, arrived: Arrived) -> None:
         for offset, timestamp_ms, value in zip(arrived.offsets, arrived.timestamps_ms, arrived.values, strict=True):
             answer = None
             if self._sent and self._sent[0][0] == value:
                 answer = self._sent.popleft()[1]
-                self._settled += 1
+                self._durable_position += 1
             try:
                 _, actor, event = self._decoder.decode(value)
             except UndecodableRecord as error:

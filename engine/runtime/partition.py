@@ -2,7 +2,7 @@
 
     connection -> append(event) -> log -> machine -> effects gather
     end of a turn                -> carry_out(): deliveries to consumers, dead letters forwarded, RocksDB bookkeeping
-    more is durable              -> settle(): confirms for all of it
+    more is durable              -> on_durable(): confirms for all of it
 
 The two kinds differ in what comes between log and machine:
     embedded/partition.py   the embedded log: this broker alone appends, so an event is folded as soon as it is appended
@@ -47,44 +47,32 @@ from rewindmq.projections.replay import PartitionLog as ReadableLog
 from rewindmq.projections.replay import decoder_for
 from rewindmq.projections.store.store import Batch, Projector, StoreError
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import BROKER, Actor, Event, Published, Tick
+from rewindmq.schemas.events import Event, Published, Tick
+from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor
 
 logger = logging.getLogger(__name__)
 
-NOBODY = Served()  # of no queue
+# Deliveries of one queue that follow each other: the queue (None: no run), their number, and how many of them were
+# final and how many redelivered.
+Run = tuple[Queue | None, int, int, int]
 PREPARE_EVENTS = 10_000  # a batch for RocksDB after so many events, or when the projector holds much
 
 
 class DeliveryTarget(Protocol):
-    """A consumer or a basic.get, as a partition calls it (rewindmq.engine.amqp.consumer implements it)."""
+    """The client's side of a basic.consume (engine/amqp/consumer.py)."""
 
-    def deliver(
-        self,
-        partition: "Partition",
-        queue: Queue,
-        message_id: int,
-        message: Published,
-        redelivered: bool,
-        delivery_count: int,
-        final: bool,
-        acquired_count: int = 0,
-    ) -> None: ...
-
-    def fetched(
-        self,
-        partition: "Partition",
-        queue: Queue,
-        message_id: int,
-        message: Published | None,
-        redelivered: bool,
-        delivery_count: int,
-        final: bool,
-        messages_ready: int,
-        acquired_count: int = 0,
-    ) -> None: ...
+    def deliver(self, partition: "Partition", effect: Deliver, message: Published) -> None:
+        """Send the message of `effect` to the client."""
 
     def cancelled(self) -> None:
-        """The queue is gone: tell the client (basic.cancel), forget the consumer."""
+        """Tell the client that the queue is gone (basic.cancel), and forget the consumer."""
+
+
+class FetchTarget(Protocol):
+    """The client's side of a basic.get (engine/amqp/consumer.py)."""
+
+    def fetched(self, partition: "Partition", effect: FetchReply, message: Published | None) -> None:
+        """Send the answer to the client. `message` is None when the queue is empty."""
 
 
 class Confirms(Protocol):
@@ -152,7 +140,8 @@ class Partition(ABC):
         self.encoder = encoder
         self.effects = []
         self.fresh: dict[int, Published] = {}
-        self.consumers: dict[int, DeliveryTarget] = {}
+        self.consumers: dict[int, DeliveryTarget] = {}  # by consumer id
+        self.getters: dict[int, FetchTarget] = {}  # by the id of the holder of basic.get
         self.refused: set[int] = set()  # offsets of publishes that a queue would not take, until they are settled
         self.quarantined: dict[str, int] = {}  # by event type
         self.served: dict[Queue, Served] = {}  # what was delivered of each
@@ -161,7 +150,7 @@ class Partition(ABC):
         self._now_ms = machine.log_ms
         self.log_difference_ms = 0  # time of records less this node's; 0 where this node gives records their time
         self._waiting: deque[tuple[int, Confirms, int]] = deque()
-        self._refusals: dict[int, tuple[str, ...] | None] = {}  # by mark; None: not known yet
+        self._refusals: dict[int, tuple[str, ...] | None] = {}  # by append position; None: not known yet
         self._prefix = b""
         self._prefix_ms = -1
         self._prefix_actor = BROKER
@@ -176,13 +165,13 @@ class Partition(ABC):
 
     @property
     @abstractmethod
-    def appended(self) -> int:
-        """The mark of the next event that this broker appends. Marks ascend."""
+    def append_position(self) -> int:
+        """The append position of the next event that this broker appends. Positions ascend."""
 
     @property
     @abstractmethod
-    def settled(self) -> int:
-        """Every event that this broker appended under a lower mark is durable, and folded."""
+    def durable_position(self) -> int:
+        """Every event that this broker appended at a lower position is durable, and folded."""
 
     @property
     @abstractmethod
@@ -197,7 +186,7 @@ class Partition(ABC):
     @property
     @abstractmethod
     def undone_below(self) -> int:
-        """A crash may undo what the fold has decided so far, until `settled` has reached this mark."""
+        """A crash may undo what the fold has decided so far, until `durable_position` has reached this."""
 
     @abstractmethod
     def now_ms(self) -> int:
@@ -209,17 +198,19 @@ class Partition(ABC):
 
     @abstractmethod
     def append(self, actor: Actor, event: Event) -> int:
-        """Log an event; its mark. Folded at once where this broker is the sole writer, else when it is read back."""
+        """Log an event. Returns its append position.
+
+        It is folded at once where this broker is the sole writer, else when it is read back."""
 
     @abstractmethod
     def publish(self, actor: Actor, message: Published) -> int:
         """`append` for the hot path; the message is at hand until carry_out has delivered or kept it."""
 
-    def publish_told(self, actor: Actor, message: Published, folded: Callable[[], None]) -> int:
-        """`publish`; `folded` is called at the moment when it was folded. With a sole writer that is now."""
-        mark = self.publish(actor, message)
+    def publish_then(self, actor: Actor, message: Published, folded: Callable[[], None]) -> int:
+        """`publish`, and call `folded` when the event is folded. With a sole writer that is at once."""
+        position = self.publish(actor, message)
         folded()
-        return mark
+        return position
 
     @abstractmethod
     async def ask(self, actor: Actor, event: Event, folded: Callable[[], None] | None = None) -> list[Effect]:
@@ -250,37 +241,48 @@ class Partition(ABC):
     def forward(self, message: Published) -> int:
         """`publish` a dead letter that is forwarded; `refusals` then tells who would not have it."""
 
-    def refusals(self, mark: int) -> tuple[str, ...] | None:
-        """The queues that would not take the letter forwarded under this mark; None: not known yet. Told once."""
-        refusing = self._refusals.get(mark)
+    def refusals(self, position: int) -> tuple[str, ...] | None:
+        """The queues that refused the letter forwarded at this append position; None: not known yet.
+
+        The answer is given once."""
+        refusing = self._refusals.get(position)
         if refusing is not None:
-            del self._refusals[mark]
+            del self._refusals[position]
         return refusing
 
-    def disregard(self, mark: int) -> None:
-        """Nobody will ask for the refusals under this mark."""
-        self._refusals.pop(mark, None)
+    def disregard(self, position: int) -> None:
+        """Nobody will ask for the refusals at this append position."""
+        self._refusals.pop(position, None)
 
     def _renew_prefix(self, now: int, actor: Actor) -> None:
         self._prefix = self.encoder.prefix(now, actor)
         self._prefix_ms = now
         self._prefix_actor = actor
 
-    def await_durable(self, mark: int, confirms: Confirms, sequence: int) -> None:
-        """`confirms.confirm(sequence, refused)` once what has this mark is durable. Call in ascending order."""
-        self._waiting.append((mark, confirms, sequence))
+    def await_durable(self, position: int, confirms: Confirms, sequence: int) -> None:
+        """Call `confirms.confirm(sequence, refused)` once the event at this append position is durable.
+
+        Positions of calls must ascend."""
+        self._waiting.append((position, confirms, sequence))
 
     @abstractmethod
-    def await_folded(self, mark: int, confirms: Confirms, sequence: int) -> None:
-        """`confirms.confirm(sequence, refused)` once what has this mark is folded, and its effects are carried out: of
-        messages whose confirm need not wait for the disk."""
+    def await_folded(self, position: int, confirms: Confirms, sequence: int) -> None:
+        """Call `confirms.confirm(sequence, refused)` once the event is folded, and its effects are carried out.
+
+        For messages whose confirm need not wait for the disk."""
 
     def attach(self, consumer_id: int, consumer: DeliveryTarget) -> None:
-        """Deliveries for this id go to `consumer` (also the holder ids of basic.get)."""
+        """Send deliveries for this id to `consumer`."""
         self.consumers[consumer_id] = consumer
 
-    def detach(self, consumer_id: int) -> None:
-        self.consumers.pop(consumer_id, None)
+    def attach_getter(self, holder_id: int, getter: FetchTarget) -> None:
+        """Send answers to basic.get for this id to `getter`."""
+        self.getters[holder_id] = getter
+
+    def detach(self, holder_id: int) -> None:
+        """Forget the consumer or getter with this id: effects for it are dropped."""
+        if self.consumers.pop(holder_id, None) is None:
+            self.getters.pop(holder_id, None)
 
     # -- effects ------------------------------------------------------------------------------------------------------
 
@@ -298,74 +300,65 @@ class Partition(ABC):
     def _perform(self, effects: list[Effect], fresh: dict[int, Published]) -> None:
         consumers = self.consumers
         epoch = self.epoch
-        delivered = finally_delivered = redelivered = acked = 0
-        known = self.served
-        last: Queue | None = None
-        served = NOBODY  # of `last`: counts what was delivered since these
-        run_delivered = run_final = run_redelivered = 0
+        runs: list[Run] = []  # of deliveries of one queue
+        queue: Queue | None = None
+        delivered = final = redelivered = acked = 0
         for effect in effects:
             if isinstance(effect, Deliver):
-                if effect.queue is not last:
-                    final = finally_delivered - run_final
-                    served.deliver += delivered - run_delivered - final
-                    if final:
-                        served.deliver_no_ack += final
-                        run_final = finally_delivered
-                    if redelivered != run_redelivered:
-                        served.redeliver += redelivered - run_redelivered
-                        run_redelivered = redelivered
-                    run_delivered = delivered
-                    last = effect.queue
-                    served = known.get(last) or self._served(last)
                 consumer = consumers.get(effect.consumer)
                 if consumer is not None:
-                    queue = effect.queue
                     message_id = effect.message_id
                     message = fresh.get(message_id)
                     try:
                         if message is None:
-                            message = self.message(queue.queue_id, message_id)
-                        consumer.deliver(
-                            self,
-                            queue,
-                            message_id,
-                            message,
-                            effect.redelivered,
-                            effect.delivery_count,
-                            effect.final,
-                            effect.acquired_count,
-                        )
+                            message = self.message(effect.queue.queue_id, message_id)
+                        consumer.deliver(self, effect, message)
                     except Exception:  # a defect of one connection must not cost the others their deliveries
                         logger.exception("%s: message %d was not delivered", self.machine.partition, message_id)
                         self.undelivered(effect.consumer)
+                    if effect.queue is not queue:
+                        runs.append((queue, delivered, final, redelivered))
+                        queue = effect.queue
+                        delivered = final = redelivered = 0
                     delivered += 1
                     if effect.final:
-                        finally_delivered += 1
+                        final += 1
                     if effect.redelivered:
                         redelivered += 1
-                elif epoch is not None and effect.consumer >> 24 != epoch:
+                elif epoch is not None and effect.consumer >> EPOCH_SHIFT != epoch:
                     self._note_elsewhere(effect)
             elif isinstance(effect, Keep):
                 pass
             elif isinstance(effect, Forget):
                 if effect.reason == ACKED:
-                    if epoch is None or effect.consumer >> 24 == epoch:
+                    if epoch is None or effect.consumer >> EPOCH_SHIFT == epoch:
                         acked += len(effect.message_ids)
                 elif effect.reason in DEATHS and self.owned and not effect.queue.stream:
                     self._note_deaths(effect)
             else:
                 self._perform_rare(effect, fresh)
-        final = finally_delivered - run_final
-        served.deliver += delivered - run_delivered - final
-        served.deliver_no_ack += final
-        served.redeliver += redelivered - run_redelivered
-        if delivered or acked:
-            counters = self._surroundings.counters
-            counters["global_messages_delivered_total"] += delivered
-            counters["global_messages_delivered_consume_auto_ack_total"] += finally_delivered
-            counters["global_messages_delivered_consume_manual_ack_total"] += delivered - finally_delivered
-            counters["global_messages_redelivered_total"] += redelivered
-            counters["global_messages_acknowledged_total"] += acked
+        if queue is not None or acked:
+            runs.append((queue, delivered, final, redelivered))
+            self._count(runs, acked)
+
+    def _count(self, runs: list[Run], acked: int) -> None:
+        """Count what this node delivered, for each queue and for the broker, and how many messages were acked."""
+        all_delivered = all_final = all_redelivered = 0
+        for queue, delivered, final, redelivered in runs:
+            if queue is not None:
+                served = self._served(queue)
+                served.deliver += delivered - final
+                served.deliver_no_ack += final
+                served.redeliver += redelivered
+                all_delivered += delivered
+                all_final += final
+                all_redelivered += redelivered
+        counters = self._surroundings.counters
+        counters["global_messages_delivered_total"] += all_delivered
+        counters["global_messages_delivered_consume_auto_ack_total"] += all_final
+        counters["global_messages_delivered_consume_manual_ack_total"] += all_delivered - all_final
+        counters["global_messages_redelivered_total"] += all_redelivered
+        counters["global_messages_acknowledged_total"] += acked
 
     def _served(self, queue: Queue) -> Served:
         served = self.served.get(queue)
@@ -382,7 +375,7 @@ class Partition(ABC):
         self._surroundings.counters["global_messages_delivered_consume_manual_ack_total"] += 1
 
     def _note_elsewhere(self, effect: Deliver) -> None:
-        """Another node delivers it: that node counts it, but a queue's figures are the same at all."""
+        """Count a delivery that another node makes: a queue's figures are the same at all nodes."""
         served = self._served(effect.queue)
         served.deliver += not effect.final
         served.deliver_no_ack += effect.final
@@ -421,8 +414,8 @@ class Partition(ABC):
             self._note_quarantine(effect)
 
     def _answer(self, effect: FetchReply, fresh: dict[int, Published]) -> None:
-        consumer = self.consumers.get(effect.consumer)
-        if consumer is None and (self.epoch is None or effect.consumer >> 24 == self.epoch):
+        getter = self.getters.get(effect.consumer)
+        if getter is None and (self.epoch is None or effect.consumer >> EPOCH_SHIFT == self.epoch):
             return  # its session is gone
         served = self._served(effect.queue)
         if effect.message_id < 0:
@@ -432,7 +425,7 @@ class Partition(ABC):
         else:
             served.get += 1
         served.redeliver += effect.redelivered
-        if consumer is None:
+        if getter is None:
             return
         counters = self._surroundings.counters
         message: Published | None = None
@@ -445,17 +438,7 @@ class Partition(ABC):
             if message is None:
                 message = self.message(effect.queue.queue_id, effect.message_id)
         counters[f"global_messages_{what}_total"] += 1
-        consumer.fetched(
-            self,
-            effect.queue,
-            effect.message_id,
-            message,
-            effect.redelivered,
-            effect.delivery_count,
-            effect.final,
-            effect.messages_ready,
-            effect.acquired_count,
-        )
+        getter.fetched(self, effect, message)
 
     def undelivered(self, consumer_id: int) -> None:
         """It is given nothing more. What it was to get is given back when its connection ends."""
@@ -508,8 +491,8 @@ class Partition(ABC):
     # -- durability ---------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def settle(self) -> None:
-        """More is durable: confirm it. Then `project`."""
+    def on_durable(self) -> None:
+        """Confirm what has become durable. Then call `project`."""
 
     def project(self) -> None:
         """Write the projector's batch if the log covers it, prepare one when much has changed. Fails as RocksDB does,

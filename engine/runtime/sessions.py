@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from rewindmq.engine.runtime.counters import Tally
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.tls import TlsPeer
-from rewindmq.schemas.events import Actor
+from rewindmq.schemas.values import Actor
 
 
 class Deliveries(Protocol):
@@ -57,8 +57,8 @@ class Link:
     sent_count: int = 0
 
     @property
-    def state(self) -> str:
-        """As RabbitMQ names it."""
+    def state(self) -> Literal["running", "flow", "blocked"]:
+        """The connection's state in the words of RabbitMQ's listings."""
         return "blocked" if self.blocked else "flow" if self.in_flow else "running"
 
 

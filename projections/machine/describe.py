@@ -36,7 +36,8 @@ from rewindmq.projections.machine.data.effects import (
     Requeue,
 )
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.schemas.events import Actor, Argument, Event, Published
+from rewindmq.schemas.events import Event, Published
+from rewindmq.schemas.values import Actor, Argument
 
 SHOWN = 20  # ranges of messages in a line; the others are counted
 _SECRET = "password_hash"
@@ -59,12 +60,15 @@ class Names:
         return " ".join(shown) + (f" and {beyond} more" if beyond else "")
 
     def message(self, message_id: int) -> str:
+        """A message, by its id."""
         return self.messages((message_id,))
 
     def consumer(self, consumer: int) -> str:
+        """A consumer, by its id."""
         return str(consumer)
 
     def time(self, time_ms: int) -> str:
+        """A time of the machine's clock."""
         return f"{time_ms} ms"
 
 
@@ -84,6 +88,7 @@ def text(value: str) -> str:
 
 
 def printable(line: str) -> str:
+    """The line, with characters that cannot be printed escaped."""
     return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
 
 
@@ -91,6 +96,7 @@ def printable(line: str) -> str:
 
 
 def event(e: Event) -> str:
+    """An event on one line: its type and its fields."""
     return " ".join([type(e).__name__, *_words(e)])
 
 
@@ -156,6 +162,7 @@ def _jsonable(value: Any) -> Any:
 
 
 def effect(e: Effect, names: Names = IDS) -> str:
+    """An effect on one line: its queue and what happens there."""
     if isinstance(e, Quarantine):
         return printable(f"quarantined: {e.reason}")
     return printable(f"[{queue_name(e.queue)}] {_TOLD[type(e)](e, names)}")

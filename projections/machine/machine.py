@@ -21,13 +21,12 @@ Rules
   one.
 - Bodies play no part; `event.body_size` does.
 
-Where to find
 Where things are
     state.py            queues, indexes, clock, deadlines
     events/             what each event does: publish, delivery, settlement, queues (declare, delete, policy, sessions)
     rules/              the rules that decide: settings, limits, expiry, dead_letters, single_active, profile
     data/               the data: queue, consumer, the orders of messages; and effects, the output
-    serialization.py    packing, loading, digests
+    serialization/      packing, changes since the last time, loading, digests
 
 Persistence (see projections/store/store.py). The state is stored in pieces, so that a small change of a long queue
 writes little: a `head` for the machine; for each queue a `meta` (settings, counters, consumers, unacked, outbox) and
@@ -41,7 +40,6 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from rewindmq.projections.machine import serialization as storing
 from rewindmq.projections.machine import validation
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import NEVER, Queue
@@ -63,12 +61,15 @@ from rewindmq.projections.machine.events.queues import (
 )
 from rewindmq.projections.machine.events.settlement import on_acked, on_nacked
 from rewindmq.projections.machine.rules.expiry import lease_ends_ms
-from rewindmq.projections.machine.serialization import Dirty, DirtyQueue
+from rewindmq.projections.machine.serialization.changes import Dirty, DirtyQueue, take_dirty
+from rewindmq.projections.machine.serialization.digest import digest
+from rewindmq.projections.machine.serialization.load import load
+from rewindmq.projections.machine.serialization.pack import pack_head, pieces
 from rewindmq.projections.machine.state import (
     CLOCK_SET_VERSION,
     MACHINE_VERSION,
-    MESSAGES,
     NODE_LOST,
+    DeadlineKind,
     NewerHistory,
     State,
     epoch_of,
@@ -77,7 +78,6 @@ from rewindmq.projections.machine.state import (
 from rewindmq.schemas.clock_events import ClockSet, ClockStepped
 from rewindmq.schemas.events import (
     Acked,
-    Actor,
     BrokerStarted,
     CheckpointAsked,
     Checkpointed,
@@ -101,6 +101,7 @@ from rewindmq.schemas.events import (
     SessionClosed,
     Tick,
 )
+from rewindmq.schemas.values import Actor
 
 __all__ = ["MACHINE_VERSION", "Dirty", "DirtyQueue", "Machine", "NewerHistory"]
 
@@ -133,29 +134,53 @@ def on_upgraded(state: State, offset: int, actor: Actor, event: MachineUpgraded,
 
 
 HANDLERS: dict[type[Any], Callable[[State, int, Actor, Any, list[Effect]], None]] = {
+    # a message goes into the queues of its route
     Published: on_published,
+    # a consumer is done with messages
     Acked: on_acked,
+    # a consumer gives messages back, to be requeued or dead-lettered
     Nacked: on_nacked,
+    # a consumer without prefetch may take more
     Credited: on_credited,
+    # basic.get
     Fetched: on_fetched,
+    # a queue comes, or its lease is renewed
     QueueDeclared: on_declared,
+    # a queue goes, if the conditions allow it
     QueueDeleted: on_deleted,
+    # another policy holds for a queue
     PolicyApplied: on_policy,
+    # basic.consume
     ConsumerAttached: on_attached,
+    # basic.cancel
     ConsumerCancelled: on_cancelled,
+    # the ready messages of a queue go
     Purged: on_purged,
+    # time passed, and something was due
     Tick: on_nothing,
+    # a connection or channel ended
     SessionClosed: on_session_closed,
+    # dead letters have arrived where they belong
     DeadLettersForwarded: on_forwarded,
+    # a broker's claim about its state; an audit compares it
     Checkpointed: on_nothing,
+    # a node wants such claims
     CheckpointAsked: on_nothing,
+    # a queue was declared again, which renews its lease
     LeaseRenewed: on_lease_renewed,
+    # a client reads the past, which changes nothing
     PastRead: on_nothing,
+    # a broker took over: all earlier sessions are over
     BrokerStarted: on_broker_started,
+    # the rules of another version hold from here on
     MachineUpgraded: on_upgraded,
+    # a channel's consumers share a limit
     GlobalPrefetchSet: on_global_prefetch,
+    # a node's sessions are over, and what it writes later is ignored
     NodeLost: on_node_lost,
+    # a clock differs, which changes nothing
     ClockStepped: on_nothing,
+    # the clock goes on from another time
     ClockSet: on_clock_set,
 }
 
@@ -176,12 +201,12 @@ class Machine(State):
                     self.due_effects = (offset, len(effects) - before)
                 self.clock_ms = clock_ms
         self.next_offset = offset + 1
-        if self.lost_epochs and actor is not self.let_in:
+        if self.lost_epochs and actor is not self.admitted:
             epoch = epoch_of(actor)
             if epoch in self.lost_epochs:
                 quarantine(self, event, f"{NODE_LOST}: epoch {epoch} is over", effects)
                 return
-            self.let_in = actor
+            self.admitted = actor
         handler = HANDLERS.get(type(event))
         if handler is None:
             quarantine(self, event, "not an event of a queue partition", effects)
@@ -209,9 +234,9 @@ class Machine(State):
             queue = self.by_id.get(queue_id)
             if queue is None or queue.gone:
                 continue
-            if kind == MESSAGES:
-                if queue.armed_ms == time_ms:
-                    queue.armed_ms = NEVER
+            if kind is DeadlineKind.MESSAGES:
+                if queue.messages_armed_ms == time_ms:
+                    queue.messages_armed_ms = NEVER
                 messages_due(self, queue, effects)
             else:
                 if queue.lease_armed_ms == time_ms:
@@ -232,6 +257,7 @@ class Machine(State):
         return None if self.next_deadline_ms == NEVER else self.next_deadline_ms
 
     def queue(self, vhost: str, name: str) -> Queue | None:
+        """The queue of this name; None if there is none."""
         return self.by_name.get((vhost, name))
 
     def queues(self) -> Iterator[Queue]:
@@ -250,17 +276,19 @@ class Machine(State):
 
         Equal states have equal digests, in whatever way they came about (folded from the beginning, from a snapshot, in
         another process, under another PYTHONHASHSEED). The clock and next_offset are not part of it."""
-        return storing.digest(self)
+        return digest(self)
 
     def head(self) -> bytes:
         """The state that belongs to no queue, packed: clock, next offset, version, shared limits."""
-        return storing.pack_head(self)
+        return pack_head(self)
 
     def take_dirty(self) -> Dirty:
-        return storing.take_dirty(self)
+        """The changes since the last call, packed."""
+        return take_dirty(self)
 
     def pieces(self) -> Iterator[tuple[int, bytes, dict[int, bytes]]]:
-        return storing.pieces(self)
+        """Yields (queue id, meta, chunks) of every queue, packed. `take_dirty` is not disturbed."""
+        return pieces(self)
 
     @staticmethod
     def load(partition: str, head: bytes, pieces: Iterable[tuple[bytes, dict[int, bytes]]]) -> "Machine":
@@ -268,7 +296,7 @@ class Machine(State):
 
         Raises ValueError when the pieces are not those of one state, NewerHistory when a newer version wrote them."""
         machine = Machine(partition)
-        storing.load(machine, head, pieces)
+        load(machine, head, pieces)
         return machine
 
     def validate(self) -> None:

@@ -2,19 +2,19 @@
 
 Indexes are derived (they are rebuilt by `load` and checked by `validate`). Deadlines are lazy: an entry of the heap
 says when to look at a queue, not that a deadline has come. A queue remembers the earliest entry that stands for it
-(`armed_ms`, `lease_armed_ms`), so that a head that changes a million times pushes few entries.
+(`messages_armed_ms`, `lease_armed_ms`), so that a head that changes a million times pushes few entries.
 """
 
 import heapq
+from enum import IntEnum
 
 from rewindmq.projections.machine.data.consumer import Consumer, Limiter
 from rewindmq.projections.machine.data.effects import Effect, Quarantine
 from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.queue import NEVER, NO_EPOCH, Queue
-from rewindmq.schemas.events import EPOCH_SHIFT, Actor, Event, Route
+from rewindmq.schemas.events import Event
+from rewindmq.schemas.values import EPOCH_SHIFT, Actor, Route
 
-MESSAGES = 0  # a deadline of the message at the head
-LEASE = 1  # a deadline of the queue itself (x-expires)
 ROUTES_REMEMBERED = 10_000
 EPOCHS_REMEMBERED = 1000  # epochs of lost nodes: a node that was lost a thousand epochs ago writes no more
 
@@ -35,6 +35,13 @@ DEADLINES_A_QUEUE = 8  # the heap may hold so many entries a queue, and DEADLINE
 DEADLINES_MORE = 1000
 
 
+class DeadlineKind(IntEnum):
+    """What a deadline is about."""
+
+    MESSAGES = 0  # the message at the head, or the first delayed one
+    LEASE = 1  # the queue itself (x-expires)
+
+
 class NewerHistory(Exception):
     """The history goes on under a machine version that this code does not know.
 
@@ -48,6 +55,8 @@ class NewerHistory(Exception):
 
 
 class State:
+    """What a machine knows. See the attributes."""
+
     def __init__(self, partition: str) -> None:
         self.partition = partition  # e.g. "queues-0"
         self.next_offset = 0  # the lowest offset that apply expects next; every event below it has been applied
@@ -61,11 +70,11 @@ class State:
         self.sessions: dict[int, dict[tuple[int, int], Consumer]] = {}  # session -> (queue_id, consumer) -> holder
         self.limiters: dict[tuple[int, int], Limiter] = {}  # (session, channel)
         self.lost_epochs: dict[int, None] = {}  # epochs of lost nodes, which are over: events from them are ignored
-        self.let_in: Actor | None = None  # the last actor that was found not to be of a lost epoch
+        self.admitted: Actor | None = None  # the last actor that was found not to be of a lost epoch
 
         self.routes: dict[Route, list[Queue]] = {}  # resolved; cleared whenever a queue comes or goes
 
-        self.deadlines: list[tuple[int, int, int]] = []  # heap of (time, queue_id, MESSAGES | LEASE)
+        self.deadlines: list[tuple[int, int, DeadlineKind]] = []  # heap of (time, queue_id, kind)
         self.next_deadline_ms = NEVER
         self.due_effects = (-1, 0)  # offset of the last event that let deadlines pass, and their effects: no state
 
@@ -78,8 +87,9 @@ class State:
         return self.clock_ms - self.ahead_ms
 
     def lose_epoch(self, epoch: int) -> None:
+        """Note that a node's epoch is over. Only the last EPOCHS_REMEMBERED are kept."""
         self.lost_epochs[epoch] = None
-        self.let_in = None
+        self.admitted = None
         if len(self.lost_epochs) > EPOCHS_REMEMBERED:
             del self.lost_epochs[next(iter(self.lost_epochs))]  # in the order of their loss, not of their age
 
@@ -90,6 +100,7 @@ class State:
             self.dirty_queues.append(queue)
 
     def add_queue(self, queue: Queue) -> None:
+        """Index a queue that was declared or loaded."""
         self.by_id[queue.queue_id] = queue
         if queue.gone:
             return
@@ -113,10 +124,12 @@ class State:
             self.drop_queue(queue)
 
     def drop_queue(self, queue: Queue) -> None:
+        """Forget a queue that is gone and whose outbox is empty."""
         del self.by_id[queue.queue_id]
         self.gone.append(queue.queue_id)
 
-    def push_deadline(self, time_ms: int, queue_id: int, kind: int) -> None:
+    def push_deadline(self, time_ms: int, queue_id: int, kind: DeadlineKind) -> None:
+        """Add a deadline to the heap, which is swept when it has grown."""
         if len(self.deadlines) > DEADLINES_A_QUEUE * len(self.by_id) + DEADLINES_MORE:
             self._sweep_deadlines()
         heapq.heappush(self.deadlines, (time_ms, queue_id, kind))
@@ -125,10 +138,12 @@ class State:
 
     def _sweep_deadlines(self) -> None:
         """Drop the entries that no queue stands for any more: their queue is gone, or has a later entry."""
-        kept: list[tuple[int, int, int]] = []
+        kept: list[tuple[int, int, DeadlineKind]] = []
         for entry in self.deadlines:
             queue = self.by_id.get(entry[1])
-            if queue is not None and entry[0] == (queue.armed_ms if entry[2] == MESSAGES else queue.lease_armed_ms):
+            if queue is not None and entry[0] == (
+                queue.messages_armed_ms if entry[2] is DeadlineKind.MESSAGES else queue.lease_armed_ms
+            ):
                 kept.append(entry)
         heapq.heapify(kept)
         self.deadlines[:] = kept  # in place: a loop may be working it off
@@ -137,11 +152,12 @@ class State:
     def arm_messages(self, queue: Queue) -> None:
         """Have the queue looked at when its next message expires or a delayed message is due."""
         expiry = queue.next_deadline_ms()
-        if expiry != NONE and expiry < queue.armed_ms:
-            queue.armed_ms = expiry
-            self.push_deadline(expiry, queue.queue_id, MESSAGES)
+        if expiry != NONE and expiry < queue.messages_armed_ms:
+            queue.messages_armed_ms = expiry
+            self.push_deadline(expiry, queue.queue_id, DeadlineKind.MESSAGES)
 
     def index_holder(self, holder: Consumer) -> None:
+        """Note a holder under its session."""
         key = (holder.queue.queue_id, holder.consumer)
         self.sessions.setdefault(holder.session, {})[key] = holder
 

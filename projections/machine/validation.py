@@ -3,23 +3,16 @@
 from rewindmq.projections.machine.data import stream
 from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.delayed_order import Timed
-from rewindmq.projections.machine.data.message_order import (
-    CHUNK,
-    COUNT_SHIFT,
-    NONE,
-    SIZE_MASK,
-    Order,
-    first_number,
-    space_of,
-)
+from rewindmq.projections.machine.data.message_order import CHUNK, NONE, Order, first_number, space_of
+from rewindmq.projections.machine.data.message_word import LEVEL_SHIFT, SIZE_MASK, seconds_of
 from rewindmq.projections.machine.data.priority_order import Prioritized
 from rewindmq.projections.machine.data.queue import NEVER, NO_EPOCH, Queue
 from rewindmq.projections.machine.rules.expiry import lease_ends_ms
 from rewindmq.projections.machine.rules.limits import is_over
 from rewindmq.projections.machine.rules.settings import DROP_HEAD, resolve
 from rewindmq.projections.machine.rules.single_active import is_single_active
-from rewindmq.projections.machine.state import EPOCHS_REMEMBERED, LEASE, MESSAGES, State, epoch_of
-from rewindmq.schemas.events import EPOCH_SHIFT
+from rewindmq.projections.machine.state import EPOCHS_REMEMBERED, DeadlineKind, State, epoch_of
+from rewindmq.schemas.values import EPOCH_SHIFT
 
 SETTINGS = (
     "max_length",
@@ -47,6 +40,7 @@ SETTINGS = (
 
 
 def validate(state: State) -> None:
+    """Check every invariant of the state. Raises AssertionError if one is broken."""
     for (vhost, name), queue in state.by_name.items():
         assert (queue.vhost, queue.name) == (vhost, name)
         assert state.by_id[queue.queue_id] is queue
@@ -76,20 +70,20 @@ def _validate_queue(state: State, queue: Queue) -> None:
     if queue.prioritized is not None:
         _validate_levels(queue, queue.prioritized)
     ready = [*queue.returned.items(), *queue.arrived.items()]
-    held = [(message_id, info) for h in queue.holders.values() for message_id, info in h.held.items()]
+    held = [(message_id, word) for h in queue.holders.values() for message_id, word in h.held.items()]
     waiting = [] if queue.delayed is None else list(queue.delayed.items())
     ids = [m[0] for m in ready] + [m[0] for m in held] + [m[0] for m in waiting]
     assert len(set(ids)) == len(ids), "a message is in two places"
     if not queue.quorum:
-        by_level = [(-(m[1] >> COUNT_SHIFT) if queue.prioritized else 0, m[0]) for m in ready]
+        by_level = [(-(m[1] >> LEVEL_SHIFT) if queue.prioritized else 0, m[0]) for m in ready]
         assert by_level == sorted(by_level), "a classic queue is out of order"
     assert queue.messages_ready == len(ready)
-    assert queue.message_bytes_ready == sum(info & SIZE_MASK for _, info, _ in ready)
+    assert queue.message_bytes_ready == sum(word & SIZE_MASK for _, word, _ in ready)
     assert queue.messages_unacked == len(held)
-    assert queue.message_bytes_unacked == sum(info & SIZE_MASK for _, info in held)
+    assert queue.message_bytes_unacked == sum(word & SIZE_MASK for _, word in held)
     assert set(queue.held_expiries) <= {m[0] for m in [*held, *waiting]}
     assert queue.messages_delayed == len(waiting)
-    assert queue.message_bytes_delayed == sum(info & SIZE_MASK for _, info, _ in waiting)
+    assert queue.message_bytes_delayed == sum(word & SIZE_MASK for _, word, _ in waiting)
     if queue.delayed is not None:
         due = [(due_ms, message_id) for message_id, _, due_ms in waiting]
         assert due == sorted(due)
@@ -116,8 +110,8 @@ def _validate_levels(queue: Queue, levels: Prioritized) -> None:
     for level, orders in levels.levels.items():
         assert [(order.returned, order.space) for order in orders] == [(True, level), (False, level)]
         assert (levels.used >> level & 1 > 0) == (orders[0].count + orders[1].count > 0)
-        infos = [info for order in orders for _, info, _ in order.items()]
-        assert all(info >> COUNT_SHIFT & levels.mask == level for info in infos)
+        words = [word for order in orders for _, word, _ in order.items()]
+        assert all(word >> LEVEL_SHIFT & levels.mask == level for word in words)
     assert levels.used >> levels.highest + 1 == 0
     assert levels.count == sum(order.count for order in levels.orders())
     assert levels.expiring == sum(order.expiring for order in levels.orders())
@@ -140,7 +134,7 @@ def _validate_order(order: Order) -> None:
     assert order.expiring == sum(1 for _, _, expiry in order.items() if expiry != NONE)
     assert order.start < max(1, len(order.head.ids))
     for chunk in order.chunks:
-        assert len(chunk.ids) == len(chunk.infos) <= 2 * CHUNK
+        assert len(chunk.ids) == len(chunk.words) <= 2 * CHUNK
         assert chunk.expiries is None or len(chunk.expiries) == len(chunk.ids)
         assert not chunk.dirty or chunk in order.changed
         assert len(chunk.ids) > 0 or order.count == 0
@@ -197,12 +191,12 @@ def _validate_at_rest(state: State, queue: Queue) -> None:
     expiry = queue.next_deadline_ms()
     assert expiry == NONE or expiry > state.clock_ms, "a dead message at the head"
     if expiry != NONE:
-        assert (queue.armed_ms, queue.queue_id, MESSAGES) in state.deadlines
-        assert queue.armed_ms <= expiry
+        assert (queue.messages_armed_ms, queue.queue_id, DeadlineKind.MESSAGES) in state.deadlines
+        assert queue.messages_armed_ms <= expiry
     ends_ms = lease_ends_ms(queue)
     if ends_ms != NEVER:
         assert ends_ms > state.clock_ms
-        assert (queue.lease_armed_ms, queue.queue_id, LEASE) in state.deadlines
+        assert (queue.lease_armed_ms, queue.queue_id, DeadlineKind.LEASE) in state.deadlines
         assert queue.lease_armed_ms <= ends_ms
     for level in queue.levels:
         for consumer in level.service:
@@ -210,9 +204,9 @@ def _validate_at_rest(state: State, queue: Queue) -> None:
             full = limiter is not None and limiter.outstanding >= limiter.limit
             able = consumer.has_room() and not full
             assert queue.messages_ready == 0 or not able, "a message waits although a consumer has room"
-    if queue.overflow == DROP_HEAD:
-        assert queue.messages_ready <= queue.stays or not is_over(queue), "over its limit (S-007)"
-    if not queue.quorum and queue.overflow != DROP_HEAD:
+    if queue.settings.overflow == DROP_HEAD:
+        assert queue.messages_ready <= queue.least_ready or not is_over(queue), "over its limit (S-007)"
+    if not queue.quorum and queue.settings.overflow != DROP_HEAD:
         assert not queue.blocked
     if queue.blocked:
         assert queue.quorum
@@ -224,7 +218,7 @@ def _validate_stream(queue: Queue) -> None:
     first = stream.first_number(queue)
     assert [stream.id_of(queue, first + position) for position in range(len(ids))] == ids
     assert not any(holder.held or holder.serviced for holder in queue.holders.values()), "something was taken"
-    seconds = [info >> stream.SECONDS_SHIFT for _, info, _ in queue.arrived.items()]
+    seconds = [seconds_of(word) for _, word, _ in queue.arrived.items()]
     assert seconds == sorted(seconds)
     assert queue.published == first + len(ids)
     assert queue.returned.count == 0
@@ -237,8 +231,8 @@ def _validate_epochs(state: State) -> None:
     for queue in state.by_name.values():
         assert queue.epoch not in state.lost_epochs, "a lost node's transient queue is there"
         assert queue.epoch == NO_EPOCH or not (queue.durable or queue.exclusive)
-    if state.let_in is not None:
-        assert epoch_of(state.let_in) not in state.lost_epochs
+    if state.admitted is not None:
+        assert epoch_of(state.admitted) not in state.lost_epochs
 
 
 def _validate_sessions(state: State) -> None:

@@ -10,6 +10,7 @@ REPLY_TO = "amq.rabbitmq.reply-to"  # the pseudo queue; a requester's queue is n
 
 
 def is_delay_queue(queue: str) -> bool:
+    """Whether the queue is that of a delayed exchange."""
     return queue.startswith(DELAYED)
 
 
@@ -19,4 +20,5 @@ def is_reply_queue(queue: str) -> bool:
 
 
 def is_hidden(queue: str) -> bool:
+    """Whether the broker keeps the queue for itself."""
     return is_delay_queue(queue) or is_reply_queue(queue)

@@ -71,6 +71,8 @@ class TooManySteps(Exception):
 
 
 class Pattern:
+    """A compiled pattern, whose searches take a limited number of steps."""
+
     def __init__(self, text: str, ignore_case: bool = False, steps: int = STEPS, shortcuts: bool = True) -> None:
         """Compile a pattern.
 
@@ -125,6 +127,7 @@ class _Never(Pattern):
         self.text = text
 
     def search(self, name: str) -> bool:
+        """Find nothing."""
         return False
 
 

@@ -88,6 +88,7 @@ def _retry_problem(definition: Mapping[str, object]) -> str | None:
 
 
 def apply_to_problem(apply_to: object) -> str | None:
+    """What is wrong with a policy's apply-to, in RabbitMQ's words; None if nothing is."""
     if apply_to in APPLY_TO:
         return None
     return (
@@ -97,6 +98,7 @@ def apply_to_problem(apply_to: object) -> str | None:
 
 
 def pattern_problem(pattern: object) -> str | None:
+    """What is wrong with a policy's pattern, in RabbitMQ's words; None if nothing is."""
     if not isinstance(pattern, str):
         return f"pattern should be a binary but was {erlang_term(pattern)}"
     wrong = refusal(pattern)
@@ -106,6 +108,7 @@ def pattern_problem(pattern: object) -> str | None:
 
 
 def priority_problem(priority: object) -> str | None:
+    """What is wrong with a policy's priority, in RabbitMQ's words; None if nothing is."""
     if isinstance(priority, int) and not isinstance(priority, bool):
         return None
     return f"priority should be a number, actually was {erlang_term(priority)}"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from rewindmq.projections.machine.rules.profile import RABBITMQ_4_3
 from rewindmq.projections.machine.rules.settings import age_ms
-from rewindmq.schemas.events import Argument
+from rewindmq.schemas.values import Argument
 
 MAX_EXPIRY_MS = 315_360_000_000  # ten years, rabbit_misc.erl `check_expiry/1` (S-036)
 INTEGER_TYPES = ("byte", "short", "signedint", "long", "unsignedbyte", "unsignedshort", "unsignedint")
@@ -86,6 +86,7 @@ def value_problem(argument: Argument, given: Arguments, semantics: str) -> Probl
 
 
 def integer(argument: Argument, _given: Arguments) -> Problem:
+    """What is wrong with an argument that is an integer."""
     return None if argument.type in INTEGER_TYPES else f'"expected integer, got {argument.type}"'
 
 
@@ -95,6 +96,7 @@ def _number(argument: Argument) -> int:
 
 
 def not_negative(argument: Argument, given: Arguments) -> Problem:
+    """What is wrong with an argument that is an integer from 0 on."""
     problem = integer(argument, given)
     if problem is None and _number(argument) < 0:
         problem = f"{{value_negative,{_number(argument)}}}"
@@ -153,6 +155,8 @@ def _max_age(argument: Argument, given: Arguments) -> Problem:
 
 
 def one_of(problem: str, *values: str) -> "Callable[[Argument, Arguments], Problem]":
+    """A check that an argument is one of these texts; else it says `problem`, with the value for the word VALUE."""
+
     def check(argument: Argument, given: Arguments) -> Problem:
         wrong_type = _string(argument, given)
         if wrong_type is not None or argument.value in values:

@@ -39,7 +39,8 @@ from rewindmq.projections.store import keys
 from rewindmq.projections.store.bodies import MESSAGE_OVERHEAD_BYTES, Body, BodyCache, size_of
 from rewindmq.projections.store.rocks import Database, StoreError
 from rewindmq.schemas.codec import Decoder, Encoder
-from rewindmq.schemas.events import BROKER, Published
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import BROKER
 
 if TYPE_CHECKING:
     from rewindmq.projections.machine.data.queue import Queue
@@ -312,9 +313,9 @@ class Projector:
             first = keys.messages(self._prefix, queue_id)
             for message_id in message_ids:
                 changes.delete(first + message_id.to_bytes(8, "big"))
-        self._put_bodies(changes)
         self._put_state(changes, dirty)
         changes.put(keys.applied(self._prefix), offset.to_bytes(8, "big"))
+        self._put_bodies(changes)  # last: what is put behind a large body makes RocksDB move that to a larger buffer
         batch = Batch(offset, changes, self._fresh)
         self._in_flight.append(batch)
         self._fresh, self._leaving = {}, {}

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 
 from rewindmq.projections.machine.data.effects import Effect, Quarantine
-from rewindmq.schemas.events import Actor, Event
+from rewindmq.schemas.events import Event
+from rewindmq.schemas.values import Actor
 
 LISTED = 10_000
 # A reason may quote names, and a name in a record from anywhere may be of any length.

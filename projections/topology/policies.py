@@ -7,7 +7,8 @@
 
 from rewindmq.projections.machine.rules.settings import definition
 from rewindmq.projections.rules.patterns import in_history
-from rewindmq.schemas.events import OperatorPolicySet, Policy, PolicySet
+from rewindmq.schemas.metadata_events import OperatorPolicySet, PolicySet
+from rewindmq.schemas.values import Policy
 
 # Definition keys that keep a whole policy away from a queue of the type (v3.13.7 `capabilities/0` of each queue type).
 UNSUPPORTED_KEYS = {

@@ -37,27 +37,22 @@ from rewindmq.projections.rules.patterns import problem_in_history
 from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
 from rewindmq.projections.topology.policies import PolicyRule, highest, highest_for_queue
 from rewindmq.schemas.clock_events import ClockSet, ClockStepped
-from rewindmq.schemas.events import (
-    Actor,
+from rewindmq.schemas.events import BrokerStarted, Event, MachineUpgraded, NodeLost
+from rewindmq.schemas.metadata_events import (
     Bound,
-    BrokerStarted,
-    Event,
     ExchangeDeclared,
     ExchangeDeleted,
     GlobalParameterCleared,
     GlobalParameterSet,
-    MachineUpgraded,
     MarkDeleted,
     MarkSet,
     NodeJoined,
-    NodeLost,
     OperatorPolicyCleared,
     OperatorPolicySet,
     ParameterCleared,
     ParameterSet,
     PermissionsCleared,
     PermissionsSet,
-    Policy,
     PolicyCleared,
     PolicySet,
     SubjectErased,
@@ -70,6 +65,7 @@ from rewindmq.schemas.events import (
     VhostCreated,
     VhostDeleted,
 )
+from rewindmq.schemas.values import Actor, Policy
 
 DEFAULT_VHOST = "/"
 VHOST_LIMITS = ("vhost-limits", "limits")  # component and name of the parameter that holds a vhost's limits

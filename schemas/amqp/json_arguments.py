@@ -3,15 +3,15 @@ other numbers `double`, strings `longstr`, lists `array`, objects `table`. JSON 
 answers have them beside the arguments (`argument_types`, our addition). `list_queues` prints them as rabbitmqctl does
 (S-164).
 
-History keeps nested tables and arrays as JSON text (rewindmq.schemas.events.ArgumentValue).
+History keeps nested tables and arrays as JSON text (rewindmq.schemas.values.ArgumentValue).
 """
 
 import base64
 import json
 
 from rewindmq.schemas.amqp.errors import Unacceptable
-from rewindmq.schemas.events import Argument, ArgumentValue
 from rewindmq.schemas.json_values import Json
+from rewindmq.schemas.values import Argument, ArgumentValue
 
 MAX_ARGUMENTS = 1_024  # of a declaration
 MAX_BYTES = 131_072  # of all arguments together: over AMQP they come in one frame

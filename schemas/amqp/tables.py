@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import cast
 
 from rewindmq.schemas.amqp.errors import Malformed, Unacceptable
-from rewindmq.schemas.events import Argument, ArgumentValue
+from rewindmq.schemas.values import Argument, ArgumentValue
 
 # Nesting is bounded: a frame full of nested tables must not exhaust the stack.
 MAX_DEPTH = 32

@@ -6,7 +6,8 @@ higher priority; every other queue waits until the active one has left. The cons
 it got a message: then any other may follow.
 """
 
-from rewindmq.schemas.events import EPOCH_SHIFT, ConsumerAttached
+from rewindmq.schemas.events import ConsumerAttached
+from rewindmq.schemas.values import EPOCH_SHIFT
 
 Key = tuple[str, str]  # vhost, queue
 _Consumer = tuple[Key, int, int, bool, int]  # queue, session, channel, no_ack, priority

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from rewindmq.projections.machine.data.effects import DeadLetter, Release
 from rewindmq.projections.topology.topology import Topology
-from rewindmq.schemas.events import Bound, DeadLettersForwarded, Event, Published
+from rewindmq.schemas.events import DeadLettersForwarded, Event, Published
+from rewindmq.schemas.metadata_events import Bound
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.history.outcomes import batch_of

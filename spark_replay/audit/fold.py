@@ -33,9 +33,7 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.state import CLOCK_SET_VERSION
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.events import (
-    EPOCH_SHIFT,
     Acked,
-    Actor,
     BrokerStarted,
     CheckpointAsked,
     Checkpointed,
@@ -47,13 +45,13 @@ from rewindmq.schemas.events import (
     GlobalPrefetchSet,
     Nacked,
     NodeLost,
-    Policy,
     PolicyApplied,
     Published,
     Purged,
     QueueDeclared,
     SessionClosed,
 )
+from rewindmq.schemas.values import EPOCH_SHIFT, Actor, Policy
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.checkpoint_claims import Claims
 from rewindmq.spark_replay.audit.consumers import Attached

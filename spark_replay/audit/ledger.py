@@ -26,17 +26,8 @@ from rewindmq.projections.machine.data.effects import (
     TRANSIENT,
 )
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.schemas.events import (
-    Acked,
-    BrokerStarted,
-    Event,
-    Nacked,
-    Origin,
-    PolicyApplied,
-    Published,
-    Purged,
-    QueueDeclared,
-)
+from rewindmq.schemas.events import Acked, BrokerStarted, Event, Nacked, PolicyApplied, Published, Purged, QueueDeclared
+from rewindmq.schemas.values import Origin
 from rewindmq.spark_replay.audit.limits import Limits, read_limits
 from rewindmq.spark_replay.audit.priority_levels import Levels
 

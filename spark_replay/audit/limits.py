@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rewindmq.schemas.events import Argument, Policy
+from rewindmq.schemas.values import Argument, Policy
 
 Values = Mapping[str, Any]
 

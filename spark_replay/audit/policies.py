@@ -18,14 +18,8 @@ from rewindmq.projections.replay import decoder_for
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.codec import UndecodableRecord
-from rewindmq.schemas.events import (
-    Bound,
-    OperatorPolicyCleared,
-    OperatorPolicySet,
-    Policy,
-    PolicyCleared,
-    PolicySet,
-)
+from rewindmq.schemas.metadata_events import Bound, OperatorPolicyCleared, OperatorPolicySet, PolicyCleared, PolicySet
+from rewindmq.schemas.values import Policy
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.history.events import canonical_json

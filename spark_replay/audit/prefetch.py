@@ -4,7 +4,8 @@
 that are attached under it and, when it is set later, those that were there before, except at quorum queues (S-097).
 """
 
-from rewindmq.schemas.events import EPOCH_SHIFT, ConsumerAttached
+from rewindmq.schemas.events import ConsumerAttached
+from rewindmq.schemas.values import EPOCH_SHIFT
 
 Channel = tuple[int, int]  # session, number
 

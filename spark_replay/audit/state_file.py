@@ -31,9 +31,10 @@ _CLASSES = {
     ("rewindmq.spark_replay.audit.priority_levels", "Levels"),
     ("rewindmq.spark_replay.audit.limits", "Limits"),
     ("rewindmq.spark_replay.audit.prefetch", "Prefetches"),
-    ("rewindmq.schemas.events", "Argument"),
-    ("rewindmq.schemas.events", "Policy"),
+    ("rewindmq.schemas.values", "Argument"),
+    ("rewindmq.schemas.values", "Policy"),
 }
+_MOVED = {"rewindmq.schemas.events": "rewindmq.schemas.values"}  # files of earlier versions name the module on the left
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
@@ -88,6 +89,7 @@ class AuditStates:
 
 class _Plain(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        module = _MOVED.get(module, module)
         if (module, name) not in _CLASSES:
             raise pickle.UnpicklingError(f"{module}.{name} is no part of an audit's state")
         return super().find_class(module, name)

@@ -9,7 +9,8 @@ import json
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from rewindmq.schemas.events import EVENT_TYPES, Actor, Event, Published
+from rewindmq.schemas.events import EVENT_TYPES, Event, Published
+from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay.history.properties import headers
 
 # event field -> column, where the field means the same as the column

@@ -31,12 +31,13 @@ from rewindmq.projections.machine.data.effects import (
     Release,
     Requeue,
 )
-from rewindmq.projections.machine.data.message_order import SIZE_MASK
+from rewindmq.projections.machine.data.message_word import SIZE_MASK
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.state import NODE_LOST
 from rewindmq.schemas.amqp.properties import problem
-from rewindmq.schemas.events import Actor, Checkpointed, Event, Policy, Published
+from rewindmq.schemas.events import Checkpointed, Event, Published
+from rewindmq.schemas.values import Actor, Policy
 from rewindmq.spark_replay import columns
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.projections.machine.data.queue import MessageView, Queue
-from rewindmq.projections.machine.serialization import queue_digest
+from rewindmq.projections.machine.serialization.digest import queue_digest
 from rewindmq.projections.replay import drive
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.store.snapshots import Snapshots
-from rewindmq.schemas.events import Argument
+from rewindmq.schemas.values import Argument
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, broker_snapshots, fold_log
 from rewindmq.spark_replay.history.events import canonical_json

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Protocol
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.location import HistoryPartition
 from rewindmq.projections.replay import PartitionLog, RecordGroup, decoder_for
-from rewindmq.schemas.events import Actor, Published
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay.location.ranges import BadRequest
 
 if TYPE_CHECKING:

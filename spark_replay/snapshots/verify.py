@@ -25,12 +25,13 @@ from typing import TYPE_CHECKING, Any
 
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.serialization import queue_digest
+from rewindmq.projections.machine.serialization.digest import queue_digest
 from rewindmq.projections.replay import PartitionLog, decoder_for, drive
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.projections.verify import NOT_CHECKED, stored_offset, verify_state
-from rewindmq.schemas.events import Actor, CheckpointAsked, Checkpointed, Event
+from rewindmq.schemas.events import CheckpointAsked, Checkpointed, Event
+from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.checkpoint_claims import Claims
 from rewindmq.spark_replay.audit.checkpoint_claims import in_words as claims_in_words

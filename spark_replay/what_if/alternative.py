@@ -40,19 +40,8 @@ from rewindmq.projections.machine.data.effects import (
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.rules.patterns import in_history
-from rewindmq.schemas.events import (
-    BROKER,
-    Acked,
-    Actor,
-    Argument,
-    ArgumentValue,
-    Event,
-    Nacked,
-    Policy,
-    PolicyApplied,
-    Published,
-    QueueDeclared,
-)
+from rewindmq.schemas.events import Acked, Event, Nacked, PolicyApplied, Published, QueueDeclared
+from rewindmq.schemas.values import BROKER, Actor, Argument, ArgumentValue, Policy
 from rewindmq.spark_replay.history.events import canonical_json
 from rewindmq.spark_replay.history.outcomes import REFUSED, is_queue
 from rewindmq.spark_replay.what_if.exclusion import Exclusion

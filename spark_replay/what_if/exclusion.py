@@ -23,7 +23,8 @@ from rewindmq.projections.marks import Marks, marks_of, name_in, positions, topo
 from rewindmq.projections.replay import decoder_for, events_of
 from rewindmq.projections.rewind import parse_time
 from rewindmq.schemas.codec import UndecodableRecord
-from rewindmq.schemas.events import Actor, Published, QueueDeclared
+from rewindmq.schemas.events import Published, QueueDeclared
+from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, fold_log
 from rewindmq.spark_replay.history.outcomes import batch_of

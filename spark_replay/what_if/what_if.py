@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.replay import drive
-from rewindmq.schemas.events import EVENT_TYPES, Actor, Event
+from rewindmq.schemas.events import EVENT_TYPES, Event
+from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, fold_log
 from rewindmq.spark_replay.location.log import Location

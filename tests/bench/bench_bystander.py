@@ -1,15 +1,18 @@
-"""What an AMQP client feels while the management API is flooded.
+"""What an AMQP client feels while the management API is flooded, or large messages come and go.
 
     python -m tests.bench.bench_bystander [--queues 20000] [--seconds 10] [--clients 8] [--only get,listing]
 
 A broker with many queues; one AMQP client that publishes with confirms, one message at a time; and, for each kind of
-flood, some processes that ask the same over HTTP again and again. Prints how long a confirm took (p50, p99, max) and
-how many answers the flood got. Idle comes first, for comparison: how fast the disk is, and how busy the machine.
+flood, some processes that ask the same over HTTP again and again; `publish` and `deliver` are messages of 50 MB over
+AMQP. Prints how long a confirm took (p50, p99, max), how many answers the flood got, and the broker's CPU time for each
+answer (that of the probe's publishes is among it). Idle comes first, for comparison: how fast the disk is, and how busy
+the machine.
 """
 
 import argparse
 import json
 import multiprocessing
+import os
 import tempfile
 import time
 from collections import Counter
@@ -57,6 +60,8 @@ FLOODS: dict[str, Ask | None] = {
     "at": lambda client: client.get("/api/queues/%2F/small/at?offset=1000000000&count=10000"),
     "metrics": lambda client: client.get("/metrics"),
     "per-object": lambda client: client.get("/metrics/per-object"),
+    "publish": None,
+    "deliver": None,
 }
 
 
@@ -65,6 +70,27 @@ def definitions(queues: int) -> bytes:
         {"name": f"q{n}", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}} for n in range(queues)
     ]
     return json.dumps({"queues": named}).encode()
+
+
+def flood_amqp(url: str, kind: str, until: float, told: Any) -> None:
+    """`publish`: large messages, each confirmed, that no consumer takes. `deliver`: the same one again and again."""
+    count = 0
+    with pika.BlockingConnection(pika.URLParameters(url + "?heartbeat=0")) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        arguments = {"x-max-length": 1}
+        queue = channel.queue_declare("", exclusive=True, arguments=arguments).method.queue
+        body = bytes(LARGE)
+        channel.basic_publish("", queue, body)
+        while time.time() < until:
+            if kind == "publish":
+                channel.basic_publish("", queue, body)
+            else:
+                method, _, got = channel.basic_get(queue)
+                assert got == body
+                channel.basic_nack(method.delivery_tag)
+            count += 1
+    told.put({kind: count})
 
 
 def flood(url: str, kind: str, until: float, told: Any) -> None:
@@ -95,9 +121,12 @@ def run(broker: RunningBroker, channel: Any, kind: str, seconds: float, clients:
     context = multiprocessing.get_context("spawn")
     told = context.Queue()
     floods = []
-    if FLOODS[kind] is not None:
+    before = cpu_seconds(broker)
+    if kind != "idle":
         until = time.time() + seconds + 2
-        floods = [context.Process(target=flood, args=(broker.http_url, kind, until, told)) for _ in range(clients)]
+        http = FLOODS[kind] is not None
+        how, url = (flood, broker.http_url) if http else (flood_amqp, broker.amqp_url)
+        floods = [context.Process(target=how, args=(url, kind, until, told)) for _ in range(clients)]
         for each in floods:
             each.start()
         time.sleep(2)  # they import
@@ -107,8 +136,14 @@ def run(broker: RunningBroker, channel: Any, kind: str, seconds: float, clients:
         answers.update(told.get())
     for each in floods:
         each.join()
+    cpu_ms = (cpu_seconds(broker) - before) * 1000 / max(1, sum(answers.values()))
     p50, p99 = took[len(took) // 2], took[len(took) * 99 // 100]
-    return f"{kind:<12} {p50:>8.1f} {p99:>8.1f} {took[-1]:>8.1f} {len(took):>8}   {dict(answers)}"
+    return f"{kind:<12} {p50:>8.1f} {p99:>8.1f} {took[-1]:>8.1f} {len(took):>8} {cpu_ms:>8.1f}   {dict(answers)}"
+
+
+def cpu_seconds(broker: RunningBroker) -> float:
+    fields = Path(f"/proc/{broker.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -131,7 +166,7 @@ def main() -> None:
         for _ in range(1_000):
             channel.basic_publish("", "small", bytes(1_000))
         print(f"{asked.queues} queues, {asked.clients} clients; confirms in ms")
-        print(f"{'flood':<12} {'p50':>8} {'p99':>8} {'max':>8} {'confirms':>8}   answers")
+        print(f"{'flood':<12} {'p50':>8} {'p99':>8} {'max':>8} {'confirms':>8} {'CPU ms':>8}   answers")
         for kind in asked.only.split(","):
             channel.queue_purge("probe")
             print(run(broker, channel, kind, asked.seconds, asked.clients), flush=True)

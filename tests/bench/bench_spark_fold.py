@@ -16,7 +16,8 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.placement import partition_of
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.codec import Decoder, Encoder
-from rewindmq.schemas.events import Acked, Actor, ConsumerAttached, Event, Published, QueueDeclared, Route
+from rewindmq.schemas.events import Acked, ConsumerAttached, Event, Published, QueueDeclared
+from rewindmq.schemas.values import Actor, Route
 
 START_MS = 1_763_694_000_000
 GROUP = 500  # events in a block

@@ -20,19 +20,16 @@ from pathlib import Path
 from rewindmq.engine.log.embedded.log import EmbeddedLog, EmbeddedPartition
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import (
-    BROKER,
     Acked,
-    Actor,
-    Argument,
     BrokerStarted,
     ConsumerAttached,
     Event,
     Nacked,
     Published,
     QueueDeclared,
-    Route,
     Tick,
 )
+from rewindmq.schemas.values import BROKER, Actor, Argument, Route
 
 START_MS = 1_763_694_000_000
 GROUP = 2_000  # events in a block

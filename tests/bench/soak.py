@@ -28,6 +28,8 @@ import pika
 from tests.support.running import RunningBroker
 
 MAX_HOURS = 24.0
+# A read of the past folds up to a million events: ten seconds of CPU, and minutes of them on a machine that is swamped.
+TIMEOUT_SECONDS = 600
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 LISTINGS = (
     "/api/overview",
@@ -164,7 +166,9 @@ class Soak:
             self.connects += 1
 
     def http(self) -> httpx.Client:
-        return httpx.Client(base_url=self.broker.http_url, auth=("guest", "guest"), trust_env=False, timeout=120)
+        return httpx.Client(
+            base_url=self.broker.http_url, auth=("guest", "guest"), trust_env=False, timeout=TIMEOUT_SECONDS
+        )
 
     def poll(self) -> None:
         with self.http() as client:
@@ -216,7 +220,7 @@ class Soak:
             self.show(minute)
         self.stopping.set()
         for thread in self.threads:
-            thread.join(120)
+            thread.join(TIMEOUT_SECONDS)
             if thread.is_alive():
                 self.errors.put(f"{thread} does not end")
         while not self.errors.empty():

@@ -13,10 +13,12 @@ from rewindmq.engine.amqp.settlement import ranges
 from rewindmq.engine.broker.broker import Partition, Session
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.routing.matches import Content
+from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_delay_queue
-from rewindmq.schemas.events import Acked, Argument, Credited, Nacked, Published
-from tests.simulation.witness import Publish, Receipt
+from rewindmq.schemas.events import Acked, Credited, Nacked, Published
+from rewindmq.schemas.values import Argument
+from tests.simulation.witness import Publish, Receipt, received_row
 from tests.simulation.world import POINTS, SimulatedCrash, World
 
 Step = tuple[str, int]
@@ -115,43 +117,22 @@ class Taker:
         key = (partition.index, consumer_id, life)
         self.receipt = self.world.witness.receipts.setdefault(key, Receipt(life, partition.machine.next_offset - 1))
 
-    def deliver(
-        self,
-        partition: Partition,
-        queue: Queue,
-        message_id: int,
-        message: Published,
-        redelivered: bool,
-        delivery_count: int,
-        final: bool,
-        acquired_count: int = 0,
-    ) -> None:
+    def deliver(self, partition: Partition, effect: Deliver, message: Published) -> None:
         self.world.passed("deliver")
         self.world.witness.counts["deliveries"] += 1
-        self.receipt.rows.append((queue.queue_id, message_id, redelivered, delivery_count, final))
-        self.receipt.bodies.append((message_id, message.body))
-        if not final:
-            self.outstanding.append(message_id)
+        self.receipt.rows.append(received_row(effect))
+        self.receipt.bodies.append((effect.message_id, message.body))
+        if not effect.final:
+            self.outstanding.append(effect.message_id)
 
-    def fetched(
-        self,
-        partition: Partition,
-        queue: Queue,
-        message_id: int,
-        message: Published | None,
-        redelivered: bool,
-        delivery_count: int,
-        final: bool,
-        messages_ready: int,
-        acquired_count: int = 0,
-    ) -> None:
+    def fetched(self, partition: Partition, effect: FetchReply, message: Published | None) -> None:
         self.world.passed("deliver")
-        self.receipt.rows.append((queue.queue_id, message_id, redelivered, delivery_count, final))
-        assert (message is None) == (message_id < 0)
+        self.receipt.rows.append(received_row(effect))
+        assert (message is None) == (effect.message_id < 0)
         if message is not None:
-            self.receipt.bodies.append((message_id, message.body))
-            if not final:
-                self.outstanding.append(message_id)
+            self.receipt.bodies.append((effect.message_id, message.body))
+            if not effect.final:
+                self.outstanding.append(effect.message_id)
 
     def cancelled(self) -> None:
         self.attached = False
@@ -504,7 +485,7 @@ class Clients:
         broker = self.world.broker
         for queue in list(broker.queues()):
             bound = [bound.source for bound in broker.topology.bindings_to("/", "queue", queue.name)]
-            if queue.outbox and queue.at_least_once and "dlx" in bound:
+            if queue.outbox and queue.settings.at_least_once and "dlx" in bound:
                 broker.delete_queue(session, queue.name, False, False)
 
     def drained(self) -> bool:

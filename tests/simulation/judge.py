@@ -42,7 +42,6 @@ from rewindmq.projections.replay import drive, groups_of
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import (
-    Actor,
     BrokerStarted,
     Checkpointed,
     ConsumerAttached,
@@ -50,7 +49,8 @@ from rewindmq.schemas.events import (
     Event,
     Published,
 )
-from tests.simulation.witness import Claim, EffectRow, Witness, row_of
+from rewindmq.schemas.values import Actor
+from tests.simulation.witness import Claim, EffectRow, Witness, received_row, row_of
 
 READY = "ready"
 WAITING = "waiting"  # after delayed retry
@@ -137,7 +137,7 @@ class Account:
         assert message not in self.born_at
         self.place[message] = READY
         self.born_at[message] = self.machine.clock_ms
-        known = (queue.settings.max_age_ms,) if queue.stream else (queue.message_ttl_ms, event.expiration_ms)
+        known = (queue.settings.max_age_ms,) if queue.stream else (queue.settings.message_ttl_ms, event.expiration_ms)
         lives = [ms for ms in known if ms is not None]
         if lives:
             self.dies_at[message] = self.machine.clock_ms + min(lives)
@@ -154,7 +154,7 @@ class Account:
             if effect.message_id >= 0:
                 self._hand_over(effect)
             else:
-                self.received[effect.consumer].append(_receipt(effect))
+                self.received[effect.consumer].append(received_row(effect))
         elif isinstance(effect, Forget):
             for message_id in effect.message_ids:
                 self._leave((effect.queue.queue_id, message_id), effect)
@@ -192,7 +192,7 @@ class Account:
         if dies_at is not None:
             at_once = dies_at == now == self.born_at[message]
             assert now < dies_at or at_once, f"{message} is delivered at {now}, and died at {dies_at}"
-        self.received[effect.consumer].append(_receipt(effect))
+        self.received[effect.consumer].append(received_row(effect))
         if effect.final:
             del self.place[message]
             self.ended["delivered"] += 1
@@ -247,10 +247,6 @@ class Account:
         assert waiting == {queue_id: list(outbox) for queue_id, outbox in self.outboxes.items() if outbox}
         again = {key: times for key, times in self.taken.items() if times > 1}
         assert not again, f"dead letters taken in more than once: {again}"
-
-
-def _receipt(effect: Deliver | FetchReply) -> EffectRow:
-    return (effect.queue.queue_id, effect.message_id, effect.redelivered, effect.delivery_count, effect.final)
 
 
 # -- the judgement ----------------------------------------------------------------------------------------------------

@@ -13,20 +13,18 @@ from rewindmq.engine.amqp.settlement import ranges
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import AmqpError
 from rewindmq.schemas.events import (
-    BROKER,
     Acked,
-    Actor,
-    Bound,
     ConsumerCancelled,
     Credited,
     DeadLettersForwarded,
     Event,
     Nacked,
     Published,
-    Route,
     Tick,
 )
+from rewindmq.schemas.metadata_events import Bound
 from rewindmq.schemas.single_object import FramedEncoder
+from rewindmq.schemas.values import BROKER, Actor, Route
 from tests.simulation.clients import ARGUMENTS, DEAD, PERSISTENT, POLICIES, QUEUES, TRANSIENT, arguments
 from tests.simulation.nodes_connections import Answer, Client, Publish, Taker
 from tests.simulation.nodes_world import Life, World

@@ -3,12 +3,13 @@
 from dataclasses import dataclass, field
 
 from rewindmq.engine.broker.broker import Partition, Session
+from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import (
     Published,
 )
 from tests.simulation.nodes_world import Life
-from tests.simulation.witness import EffectRow
+from tests.simulation.witness import EffectRow, received_row
 from tests.support.consumers import NeverCongested
 
 
@@ -78,42 +79,19 @@ class Taker(NeverCongested):
         assert self.queue is not None
         return self.partition.machine.queue(self.queue.vhost, self.queue.name) is self.queue
 
-    def deliver(
-        self,
-        partition: Partition,
-        queue: Queue,
-        message_id: int,
-        message: Published,
-        redelivered: bool,
-        delivery_count: int,
-        final: bool,
-        acquired_count: int = 0,
-    ) -> None:
-        self._given(queue, message_id, message, redelivered, delivery_count, final)
+    def deliver(self, partition: Partition, effect: Deliver, message: Published) -> None:
+        self._given(effect, message)
 
-    def fetched(
-        self,
-        partition: Partition,
-        queue: Queue,
-        message_id: int,
-        message: Published | None,
-        redelivered: bool,
-        delivery_count: int,
-        final: bool,
-        messages_ready: int,
-        acquired_count: int = 0,
-    ) -> None:
-        assert (message is None) == (message_id < 0)
-        self._given(queue, message_id, message, redelivered, delivery_count, final)
+    def fetched(self, partition: Partition, effect: FetchReply, message: Published | None) -> None:
+        assert (message is None) == (effect.message_id < 0)
+        self._given(effect, message)
 
-    def _given(
-        self, queue: Queue, message_id: int, message: Published | None, redelivered: bool, count: int, final: bool
-    ) -> None:
-        self.rows.append((queue.queue_id, message_id, redelivered, count, final))
+    def _given(self, effect: Deliver | FetchReply, message: Published | None) -> None:
+        self.rows.append(received_row(effect))
         if message is not None:
-            self.bodies.append((message_id, message.body))
-            if not final:
-                self.outstanding.append(message_id)
+            self.bodies.append((effect.message_id, message.body))
+            if not effect.final:
+                self.outstanding.append(effect.message_id)
 
     def cancelled(self) -> None:
         self.attached = False

@@ -239,7 +239,7 @@ class Drive:
         broker = broker_of(client.life)
         for queue in list(broker.queues("/")):
             bound = [bound.source for bound in broker.topology.bindings_to("/", "queue", queue.name)]
-            if queue.outbox and queue.at_least_once and "dlx" in bound:
+            if queue.outbox and queue.settings.at_least_once and "dlx" in bound:
                 self.asked(client, broker.delete_queue(client.session, queue.name, False, False))
 
     def drained(self) -> bool:

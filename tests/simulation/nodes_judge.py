@@ -23,8 +23,10 @@ from rewindmq.projections.machine.data.effects import Effect, Quarantine
 from rewindmq.projections.machine.state import NODE_LOST
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.codec import UndecodableRecord
-from rewindmq.schemas.events import EPOCH_SHIFT, Checkpointed, NodeJoined, NodeLost, Published, Tick
+from rewindmq.schemas.events import Checkpointed, NodeLost, Published, Tick
+from rewindmq.schemas.metadata_events import NodeJoined
 from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.schemas.values import EPOCH_SHIFT
 from tests.simulation.clients import DEAD
 from tests.simulation.judge import Account, check_letters
 from tests.simulation.nodes_connections import Publish, Taker

@@ -26,8 +26,9 @@ from rewindmq.projections.machine.data.effects import (
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.state import NODE_LOST
 from rewindmq.schemas.codec import Decoder, UndecodableRecord
-from rewindmq.schemas.events import BROKER, Actor, Checkpointed, Event, Published
+from rewindmq.schemas.events import Checkpointed, Event, Published
 from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.schemas.values import BROKER, Actor
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.dead_letter_join import SORTED_BY, LetterRows, check_arrivals
 from rewindmq.spark_replay.audit.fold import AuditProduct

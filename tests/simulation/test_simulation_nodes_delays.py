@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.routing.matches import Content
-from rewindmq.schemas.events import BROKER, ExchangeDeclared, ExchangeDeleted, Published
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.metadata_events import ExchangeDeclared, ExchangeDeleted
 from rewindmq.schemas.single_object import FramedEncoder
+from rewindmq.schemas.values import BROKER
 from tests.simulation.clients import PERSISTENT, arguments
 from tests.simulation.nodes_clients import broker_of
 from tests.simulation.nodes_connections import Client

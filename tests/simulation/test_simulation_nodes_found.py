@@ -9,8 +9,10 @@ import pytest
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import AmqpError, NotFound
 from rewindmq.engine.log.simulated.shared import SharedFaults
-from rewindmq.schemas.events import BROKER, ExchangeDeleted, NodeJoined, NodeLost, Tick, VhostDeleted
+from rewindmq.schemas.events import NodeLost, Tick
+from rewindmq.schemas.metadata_events import ExchangeDeleted, NodeJoined, VhostDeleted
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
+from rewindmq.schemas.values import BROKER
 from tests.simulation.clients import Settings, arguments
 from tests.simulation.nodes_clients import Clients, broker_of
 from tests.simulation.nodes_connections import Client, Taker
@@ -269,4 +271,4 @@ def test_an_owner_that_is_behind_does_not_put_a_policy_back(story: Story) -> Non
     story.world.loop.run(8)
     queue = broker_of(other).queue("/", "q1")
     assert queue is not None
-    assert (queue.max_length, queue.messages_ready) == (9, 5)
+    assert (queue.settings.max_length, queue.messages_ready) == (9, 5)

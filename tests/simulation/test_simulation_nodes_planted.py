@@ -8,7 +8,8 @@ import pytest
 
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.projections.machine.machine import HANDLERS
-from rewindmq.schemas.events import BROKER, NodeLost, Tick
+from rewindmq.schemas.events import NodeLost, Tick
+from rewindmq.schemas.values import BROKER
 from tests.simulation.nodes_history import history_of, run
 
 TRIES = 80
@@ -39,7 +40,7 @@ def own_clock(partition: Any, arrived: Any) -> None:
     READ_BACK(partition, arrived)
 
 
-SETTLE, READ_BACK = ReadBackPartition.settle, ReadBackPartition.read_back
+SETTLE, READ_BACK = ReadBackPartition.on_durable, ReadBackPartition.read_back
 PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is found
     "clients of a lost node stay": (
         "rewindmq.engine.cluster.node.Node._drop_clients",
@@ -52,7 +53,7 @@ PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is fo
         r"alive are|is nobody's|not drained|does not come",
     ),
     "refusals are confirmed": (
-        "rewindmq.engine.cluster.partition.ReadBackPartition.settle",
+        "rewindmq.engine.cluster.partition.ReadBackPartition.on_durable",
         confirm_all,
         r"was told a lie",
     ),

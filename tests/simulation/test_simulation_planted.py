@@ -9,7 +9,7 @@ import pytest
 
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.effects import Requeue
-from rewindmq.projections.machine.data.message_order import REDELIVERED, SIZE_MASK
+from rewindmq.projections.machine.data.message_word import REDELIVERED, SIZE_MASK
 from rewindmq.projections.machine.events.settlement import give_back
 from rewindmq.projections.store.projector import Projector
 from tests.simulation.history import STEPS, Failure, check, history_of, run
@@ -18,14 +18,14 @@ TRIES = 150
 
 
 def forget_a_requeue(
-    state: Any, queue: Any, holder: Any, ids: list[int], asked: bool, reason: str, effects: list[Any]
+    state: Any, queue: Any, holder: Any, ids: list[int], reason: str, effects: list[Any], requeued: bool = True
 ) -> None:
     """The last of several messages that come back is said to, and is lost."""
-    give_back(state, queue, holder, ids[:-1] or ids, asked, reason, effects)
+    give_back(state, queue, holder, ids[:-1] or ids, reason, effects, requeued)
     if len(ids) > 1:
-        info = holder.held.pop(ids[-1])
+        word = holder.held.pop(ids[-1])
         queue.messages_unacked -= 1
-        queue.message_bytes_unacked -= info & SIZE_MASK
+        queue.message_bytes_unacked -= word & SIZE_MASK
         queue.held_expiries.pop(ids[-1], None)
         if holder.limiter is not None:
             holder.limiter.outstanding -= 1
@@ -33,14 +33,14 @@ def forget_a_requeue(
 
 
 def leave_the_flag_out(
-    state: Any, queue: Any, holder: Any, ids: list[int], asked: bool, reason: str, effects: list[Any]
+    state: Any, queue: Any, holder: Any, ids: list[int], reason: str, effects: list[Any], requeued: bool = True
 ) -> None:
     """What comes back is delivered as if for the first time."""
-    give_back(state, queue, holder, ids, asked, reason, effects)
+    give_back(state, queue, holder, ids, reason, effects, requeued)
     for order in (queue.returned, queue.arrived):
         for chunk in order.chunks:
-            for at in range(len(chunk.infos)):
-                chunk.infos[at] &= ~REDELIVERED
+            for at in range(len(chunk.words)):
+                chunk.words[at] &= ~REDELIVERED
 
 
 def confirming(original: Callable[[Any], None]) -> Callable[[Any], None]:

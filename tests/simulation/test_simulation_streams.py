@@ -15,7 +15,7 @@ import pytest
 from rewindmq.engine.broker.broker import Session
 from rewindmq.engine.rewind.reader import Reader
 from rewindmq.engine.runtime.partition import Partition
-from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.effects import Deliver
 from rewindmq.projections.machine.data.stream import first_number
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.properties import parse
@@ -54,23 +54,13 @@ class StreamTaker:
     def when_relieved(self, callback: Callable[[], None]) -> None:
         self.relief.append(callback)
 
-    def deliver(
-        self,
-        partition: Partition,
-        queue: Queue,
-        message_id: int,
-        message: Published,
-        redelivered: bool,
-        delivery_count: int,
-        final: bool,
-        acquired_count: int = 0,
-    ) -> None:
+    def deliver(self, partition: Partition, effect: Deliver, message: Published) -> None:
         self.clients.world.passed("deliver")
         assert not self.congested
         number = int(str(tables.mapping(parse(message.properties).header_table())["x-stream-offset"]))
-        assert message_id < partition.durable_offset, "read before it was durable"
-        assert self.last < 0 or number == max(self.last + 1, first_number(queue)), "out of order"
-        assert self.clients.found.setdefault((queue.name, number), message.body) == message.body
+        assert effect.message_id < partition.durable_offset, "read before it was durable"
+        assert self.last < 0 or number == max(self.last + 1, first_number(effect.queue)), "out of order"
+        assert self.clients.found.setdefault((effect.queue.name, number), message.body) == message.body
         self.last = number
         self.unsettled += 1
         self.clients.world.witness.counts["read"] += 1

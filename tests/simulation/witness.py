@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from rewindmq.projections.machine.data.effects import Effect
+from rewindmq.projections.machine.data.effects import Deliver, Effect, FetchReply
 
 EffectRow = tuple[Any, ...]
 _NAMES: dict[type, tuple[str, ...]] = {}
@@ -26,6 +26,11 @@ def row_of(effect: Effect) -> EffectRow:
     if names is None:
         names = _NAMES[kind] = tuple(each.name for each in fields(effect))
     return (kind.__name__, *[_plain(name, getattr(effect, name)) for name in names])
+
+
+def received_row(effect: Deliver | FetchReply) -> EffectRow:
+    """What a client sees of the effect."""
+    return (effect.queue.queue_id, effect.message_id, effect.redelivered, effect.delivery_count, effect.final)
 
 
 def _plain(name: str, value: Any) -> Any:

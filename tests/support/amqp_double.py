@@ -15,10 +15,13 @@ from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
 from rewindmq.engine.errors import AccessRefused, NotAllowed, NotFound
 from rewindmq.engine.routing.matches import Content
 from rewindmq.engine.runtime.certainty import Certainty
+from rewindmq.engine.runtime.flow_control import Flow
 from rewindmq.engine.runtime.memory import MemoryAccount
+from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13
 from rewindmq.projections.machine.rules.settings import Settings
-from rewindmq.schemas.events import Acked, Actor, Credited, Nacked, Published, Route
+from rewindmq.schemas.events import Acked, Credited, Nacked, Published
+from rewindmq.schemas.values import Actor, Route
 
 
 class DoubleQueue:
@@ -113,7 +116,8 @@ class DoublePartition:
                 consumer.unacked[message_id] = (message, count)
             if consumer.no_ack or not consumer.prefetch:
                 consumer.credit -= 1
-            consumer.out.deliver(self, queue, message_id, message, redelivered, count, consumer.no_ack)
+            effect = Deliver(queue, message_id, 0, redelivered, count, consumer.no_ack)  # type: ignore[arg-type]
+            consumer.out.deliver(self, effect, message)
 
 
 class DoubleConsumer:
@@ -124,6 +128,10 @@ class DoubleConsumer:
 
     def room(self) -> bool:
         return len(self.unacked) < self.prefetch
+
+
+class Unhindered(Flow):
+    full = False
 
 
 class DoubleBroker:
@@ -157,7 +165,7 @@ class DoubleBroker:
         self.blocked: str | None = None
         self.memory = MemoryAccount(1 << 40)
         self.alarms = SimpleNamespace(relieve=None)
-        self.flow: Any = None
+        self.flow = Unhindered()
         self.on_blocked: list[Any] = []
         self.callbacks: list[Any] = []
         self.subjects = Subjects("", KeyStore(NO_KEYS), {})
@@ -312,10 +320,11 @@ class DoubleBroker:
                 message_id, message, redelivered, count = queue.ready.pop(0)
                 if not holder.no_ack:
                     holder.unacked[message_id] = (message, count)
-                behind = len(queue.ready)
-                out.fetched(place, queue, message_id, message, redelivered, count, holder.no_ack, behind)
             else:
-                out.fetched(place, queue, -1, None, False, 0, holder.no_ack, 0)
+                message_id, message, redelivered, count = -1, None, False, 0
+            known: Any = queue  # a double, too
+            effect = FetchReply(known, message_id, 0, redelivered, count, holder.no_ack, len(queue.ready))
+            out.fetched(place, effect, message)
         self.fetching.clear()
         for partition in self.partitions:
             partition.carry_out()

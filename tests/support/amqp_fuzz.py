@@ -18,7 +18,7 @@ from rewindmq.engine.amqp.channel import MEMO_SIZE
 from rewindmq.engine.amqp.connection import Connection
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.schemas.amqp import tables
-from rewindmq.schemas.events import Actor
+from rewindmq.schemas.values import Actor
 from tests.support.amqp_wire import (
     HANDSHAKE,
     HEADER,
@@ -314,7 +314,7 @@ class Target:
         for channel in connection.channels.values():
             assert len(channel.publish_memo) <= MEMO_SIZE
             assert len(channel.parsed) <= MEMO_SIZE
-            assert len(channel.gathered) <= max(channel.size, 0)
+            assert channel.gathered_bytes <= max(channel.size, 0)
 
     def check_closes(self, said: list[Said]) -> None:
         closes = [each for each in said if each.name == "Connection.Close"]

@@ -18,7 +18,9 @@ from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.restore import FATES, LOST, THERE, UNDONE_FATES, NoPlan, RestoreRequest, name_of, restore
 from rewindmq.engine.rewind.worker import Question, WorkerPool
 from rewindmq.projections.rewind import At
-from rewindmq.schemas.events import Argument, MarkSet, Published
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.metadata_events import MarkSet
+from rewindmq.schemas.values import Argument
 from rewindmq.spark_replay.audit.findings import Finding
 from tests.support.auditing import findings_of
 from tests.support.broker_harness import Client, Harness, args

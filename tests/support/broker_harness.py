@@ -19,8 +19,10 @@ import pytest
 from rewindmq.engine.broker.broker import Config, Partition, Session
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.process import open_broker
+from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.schemas.events import Acked, Actor, Argument, Event, Nacked, Published
+from rewindmq.schemas.events import Acked, Event, Nacked, Published
+from rewindmq.schemas.values import Actor, Argument
 from tests.support.consumers import NeverCongested
 from tests.support.direct import Attached, Direct
 from tests.support.queues import queue_of
@@ -45,33 +47,13 @@ class Client(NeverCongested):
         self.cancellations = 0
         self.confirms: list[tuple[int, bool]] = []
 
-    def deliver(
-        self,
-        partition: Partition,
-        queue: Queue,
-        message_id: int,
-        message: Published,
-        redelivered: bool,
-        delivery_count: int,
-        final: bool,
-        acquired_count: int = 0,
-    ) -> None:
-        self.deliveries.append((queue.name, message_id, message.body, redelivered, delivery_count))
+    def deliver(self, partition: Partition, effect: Deliver, message: Published) -> None:
+        name, count = effect.queue.name, effect.delivery_count
+        self.deliveries.append((name, effect.message_id, message.body, effect.redelivered, count))
         self.messages.append(message)
 
-    def fetched(
-        self,
-        partition: Partition,
-        queue: Queue,
-        message_id: int,
-        message: Published | None,
-        redelivered: bool,
-        delivery_count: int,
-        final: bool,
-        messages_ready: int,
-        acquired_count: int = 0,
-    ) -> None:
-        self.fetches.append((message_id, None if message is None else message.body, messages_ready))
+    def fetched(self, partition: Partition, effect: FetchReply, message: Published | None) -> None:
+        self.fetches.append((effect.message_id, None if message is None else message.body, effect.messages_ready))
         if message is not None:
             self.messages.append(message)
 

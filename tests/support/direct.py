@@ -7,7 +7,7 @@ from rewindmq.engine.broker.broker import Broker, Partition, Session
 from rewindmq.engine.rewind.reader import ReadingConsumer
 from rewindmq.engine.runtime.eager import at_once
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.schemas.events import Argument
+from rewindmq.schemas.values import Argument
 
 Attached = tuple[Partition, Queue, int]
 

@@ -23,22 +23,18 @@ from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import (
     Acked,
-    Actor,
-    Argument,
     ConsumerAttached,
     Event,
     Fetched,
     GlobalPrefetchSet,
     MachineUpgraded,
     Nacked,
-    Origin,
-    Policy,
     PolicyApplied,
     Published,
     QueueDeclared,
-    Route,
     SessionClosed,
 )
+from rewindmq.schemas.values import Actor, Argument, Origin, Policy, Route
 
 VHOST = "/"
 START_MS = 1_000_000

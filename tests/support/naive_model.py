@@ -6,10 +6,9 @@ has tests of its own). Outcomes are plain tuples; `explain` in test_machine_mode
 """
 
 from rewindmq.projections.machine.rules.profile import profile_of
-from rewindmq.projections.machine.rules.settings import Settings, resolve
+from rewindmq.projections.machine.rules.settings import Settings, is_queue_type, resolve
 from rewindmq.schemas.events import (
     Acked,
-    Actor,
     BrokerStarted,
     ConsumerAttached,
     ConsumerCancelled,
@@ -21,7 +20,6 @@ from rewindmq.schemas.events import (
     MachineUpgraded,
     Nacked,
     NodeLost,
-    Policy,
     PolicyApplied,
     Published,
     Purged,
@@ -29,6 +27,7 @@ from rewindmq.schemas.events import (
     QueueDeleted,
     SessionClosed,
 )
+from rewindmq.schemas.values import Actor, Policy
 
 Outcome = tuple[object, ...]
 
@@ -376,6 +375,7 @@ class NaiveMachine:
         self, event: QueueDeclared, policy: Policy | None, operator_policy: Policy | None, version: int
     ) -> Settings:
         profile = profile_of(event.semantics, version)
+        assert is_queue_type(event.type)
         return resolve(event.type, event.arguments, policy, operator_policy, profile)
 
     def QueueDeclared(self, offset: int, actor: Actor, event: QueueDeclared) -> None:

@@ -12,9 +12,7 @@ from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import MACHINE_VERSION, Machine
 from rewindmq.schemas.events import (
-    BROKER,
     Acked,
-    Actor,
     BrokerStarted,
     Checkpointed,
     ConsumerAttached,
@@ -27,8 +25,6 @@ from rewindmq.schemas.events import (
     MachineUpgraded,
     Nacked,
     NodeLost,
-    Origin,
-    Policy,
     PolicyApplied,
     Published,
     Purged,
@@ -37,6 +33,7 @@ from rewindmq.schemas.events import (
     SessionClosed,
     Tick,
 )
+from rewindmq.schemas.values import BROKER, Actor, Origin, Policy
 from tests.support.events_for_tests import START_MS, VHOST, arguments, policy, route
 
 DELAYS = "amq.delayed.x"

@@ -9,7 +9,8 @@ import fastavro
 from rewindmq.engine.log.contract import Block, LogPartition
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import Acked, Actor, Published, Route
+from rewindmq.schemas.events import Acked, Published
+from rewindmq.schemas.values import Actor, Route
 
 START_MS = 1_763_715_845_000
 ACTOR = Actor("guest", 7)

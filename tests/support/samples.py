@@ -13,31 +13,33 @@ from typing import Any
 
 from rewindmq.schemas import clock_events
 from rewindmq.schemas import events as e
+from rewindmq.schemas import metadata_events as m
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.registry import envelope_fingerprint
 from rewindmq.schemas.single_object import wrap
+from rewindmq.schemas.values import BROKER, Actor, Argument, Encryption, Origin, Policy, Route
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
-GUEST = e.Actor("guest", 7)
-ADMIN = e.Actor("ops-naïve-✈", 300)
+GUEST = Actor("guest", 7)
+ADMIN = Actor("ops-naïve-✈", 300)
 TIMESTAMP_MS = 1_763_715_845_678
-ROUTE = e.Route("/", "flights", "dep.JFK.AA", ("jfk", "carrier-aa"))
+ROUTE = Route("/", "flights", "dep.JFK.AA", ("jfk", "carrier-aa"))
 PROPERTIES = bytes.fromhex("9000") + b"\x10application/json" + b"\x02"
-POLICY = e.Policy("limits", '{"dead-letter-exchange":"dlx","max-length":1000}', 41)
-OPERATOR_POLICY = e.Policy("ceiling", '{"max-length":100000}', 42)
+POLICY = Policy("limits", '{"dead-letter-exchange":"dlx","max-length":1000}', 41)
+OPERATOR_POLICY = Policy("ceiling", '{"max-length":100000}', 42)
 ARGUMENTS = (
-    e.Argument("x-max-length", "long", 1000),
-    e.Argument("x-overflow", "longstr", "reject-publish"),
-    e.Argument("x-single-active-consumer", "bool", True),
-    e.Argument("x-weight", "double", 0.5),
-    e.Argument("x-void", "void", None),
-    e.Argument("x-binary", "binary", b"\x00\xff"),
-    e.Argument("x-table", "table", '{"a":[1,2]}'),
-    e.Argument("x-negative", "signedint", -5),
+    Argument("x-max-length", "long", 1000),
+    Argument("x-overflow", "longstr", "reject-publish"),
+    Argument("x-single-active-consumer", "bool", True),
+    Argument("x-weight", "double", 0.5),
+    Argument("x-void", "void", None),
+    Argument("x-binary", "binary", b"\x00\xff"),
+    Argument("x-table", "table", '{"a":[1,2]}'),
+    Argument("x-negative", "signedint", -5),
 )
 
-SAMPLES: dict[str, tuple[int, e.Actor, e.Event]] = {
+SAMPLES: dict[str, tuple[int, Actor, e.Event]] = {
     "Published": (
         TIMESTAMP_MS,
         GUEST,
@@ -45,19 +47,19 @@ SAMPLES: dict[str, tuple[int, e.Actor, e.Event]] = {
     ),
     "Published-plain": (
         0,
-        e.BROKER,
-        e.Published(e.Route("/", "", "q", ("q",)), b"\0\0", 0, 0, False, None, None, b"", 0),
+        BROKER,
+        e.Published(Route("/", "", "q", ("q",)), b"\0\0", 0, 0, False, None, None, b"", 0),
     ),
     "Published-dead-letter": (
         TIMESTAMP_MS,
-        e.BROKER,
+        BROKER,
         e.Published(
-            e.Route("/", "dlx", "jfk", ("dead",)),
+            Route("/", "dlx", "jfk", ("dead",)),
             PROPERTIES,
             60_000,
             9,
             True,
-            e.Origin("/", "jfk", 12, 123_456, "maxlen", 3),
+            Origin("/", "jfk", 12, 123_456, "maxlen", 3),
             None,
             b"x" * 300,
             300,
@@ -67,12 +69,12 @@ SAMPLES: dict[str, tuple[int, e.Actor, e.Event]] = {
         TIMESTAMP_MS,
         ADMIN,
         e.Published(
-            e.Route("/", "flights", "dep.JFK", ("jfk",)),
+            Route("/", "flights", "dep.JFK", ("jfk",)),
             PROPERTIES,
             5_000,
             None,
             True,
-            e.Origin("/", "jfk", 12, 123_456, "restored", 7, "jfk@1763715845678", 2, True),
+            Origin("/", "jfk", 12, 123_456, "restored", 7, "jfk@1763715845678", 2, True),
             None,
             b"again",
             5,
@@ -88,14 +90,14 @@ SAMPLES: dict[str, tuple[int, e.Actor, e.Event]] = {
             None,
             True,
             None,
-            e.Encryption("passenger-1", "key-2026", bytes(range(12)), 11),
+            Encryption("passenger-1", "key-2026", bytes(range(12)), 11),
             bytes(range(27)),
             11,
         ),
     ),
     "Acked": (TIMESTAMP_MS, GUEST, e.Acked("/", "jfk", 5, ((100, 163), (200, 200), (2**40, 2**40 + 1)))),
     "Nacked": (TIMESTAMP_MS, GUEST, e.Nacked("/", "jfk", 5, ((7, 7),), False, "reject")),
-    "Credited": (TIMESTAMP_MS, e.BROKER, e.Credited("/", "jfk", 5, 1000)),
+    "Credited": (TIMESTAMP_MS, BROKER, e.Credited("/", "jfk", 5, 1000)),
     "Fetched": (TIMESTAMP_MS, GUEST, e.Fetched("/", "jfk", 6, 1, False)),
     "QueueDeclared": (
         TIMESTAMP_MS,
@@ -118,69 +120,69 @@ SAMPLES: dict[str, tuple[int, e.Actor, e.Event]] = {
     ),
     "ConsumerCancelled": (TIMESTAMP_MS, GUEST, e.ConsumerCancelled("/", "jfk", 5)),
     "Purged": (TIMESTAMP_MS, ADMIN, e.Purged("/", "jfk")),
-    "Tick": (TIMESTAMP_MS, e.BROKER, e.Tick()),
+    "Tick": (TIMESTAMP_MS, BROKER, e.Tick()),
     "SessionClosed": (TIMESTAMP_MS, GUEST, e.SessionClosed(7, 0)),
-    "DeadLettersForwarded": (TIMESTAMP_MS, e.BROKER, e.DeadLettersForwarded("/", "jfk", 12, 3)),
-    "Checkpointed": (TIMESTAMP_MS, e.BROKER, e.Checkpointed(123_456, "ab" * 32)),
-    "BrokerStarted": (TIMESTAMP_MS, e.BROKER, e.BrokerStarted("rewindmq@host", "0.1.0", 1)),
-    "MachineUpgraded": (TIMESTAMP_MS, e.BROKER, e.MachineUpgraded(2)),
-    "VhostCreated": (TIMESTAMP_MS, ADMIN, e.VhostCreated("shop", "The shop")),
-    "VhostDeleted": (TIMESTAMP_MS, ADMIN, e.VhostDeleted("shop")),
-    "UserSet": (TIMESTAMP_MS, ADMIN, e.UserSet("eve", "$argon2id$v=19$m=1,t=1,p=1$c2FsdA$aGFzaA", ("monitoring",))),
-    "UserDeleted": (TIMESTAMP_MS, ADMIN, e.UserDeleted("eve")),
-    "PermissionsSet": (TIMESTAMP_MS, ADMIN, e.PermissionsSet("/", "eve", "^eve-", ".*", "")),
-    "PermissionsCleared": (TIMESTAMP_MS, ADMIN, e.PermissionsCleared("/", "eve")),
+    "DeadLettersForwarded": (TIMESTAMP_MS, BROKER, e.DeadLettersForwarded("/", "jfk", 12, 3)),
+    "Checkpointed": (TIMESTAMP_MS, BROKER, e.Checkpointed(123_456, "ab" * 32)),
+    "BrokerStarted": (TIMESTAMP_MS, BROKER, e.BrokerStarted("rewindmq@host", "0.1.0", 1)),
+    "MachineUpgraded": (TIMESTAMP_MS, BROKER, e.MachineUpgraded(2)),
+    "VhostCreated": (TIMESTAMP_MS, ADMIN, m.VhostCreated("shop", "The shop")),
+    "VhostDeleted": (TIMESTAMP_MS, ADMIN, m.VhostDeleted("shop")),
+    "UserSet": (TIMESTAMP_MS, ADMIN, m.UserSet("eve", "$argon2id$v=19$m=1,t=1,p=1$c2FsdA$aGFzaA", ("monitoring",))),
+    "UserDeleted": (TIMESTAMP_MS, ADMIN, m.UserDeleted("eve")),
+    "PermissionsSet": (TIMESTAMP_MS, ADMIN, m.PermissionsSet("/", "eve", "^eve-", ".*", "")),
+    "PermissionsCleared": (TIMESTAMP_MS, ADMIN, m.PermissionsCleared("/", "eve")),
     "ExchangeDeclared": (
         TIMESTAMP_MS,
         GUEST,
-        e.ExchangeDeclared("/", "flights", "topic", True, False, False, ARGUMENTS),
+        m.ExchangeDeclared("/", "flights", "topic", True, False, False, ARGUMENTS),
     ),
-    "ExchangeDeleted": (TIMESTAMP_MS, GUEST, e.ExchangeDeleted("/", "flights")),
-    "Bound": (TIMESTAMP_MS, GUEST, e.Bound("/", "flights", "queue", "jfk", "dep.JFK.*", (), 4_711)),
-    "Unbound": (TIMESTAMP_MS, GUEST, e.Unbound("/", "flights", "exchange", "archive", "#", ARGUMENTS[:2])),
-    "PolicySet": (TIMESTAMP_MS, ADMIN, e.PolicySet("/", "limits", "^jfk$", POLICY.definition, 3, "queues")),
-    "PolicyCleared": (TIMESTAMP_MS, ADMIN, e.PolicyCleared("/", "limits")),
+    "ExchangeDeleted": (TIMESTAMP_MS, GUEST, m.ExchangeDeleted("/", "flights")),
+    "Bound": (TIMESTAMP_MS, GUEST, m.Bound("/", "flights", "queue", "jfk", "dep.JFK.*", (), 4_711)),
+    "Unbound": (TIMESTAMP_MS, GUEST, m.Unbound("/", "flights", "exchange", "archive", "#", ARGUMENTS[:2])),
+    "PolicySet": (TIMESTAMP_MS, ADMIN, m.PolicySet("/", "limits", "^jfk$", POLICY.definition, 3, "queues")),
+    "PolicyCleared": (TIMESTAMP_MS, ADMIN, m.PolicyCleared("/", "limits")),
     "OperatorPolicySet": (
         TIMESTAMP_MS,
         ADMIN,
-        e.OperatorPolicySet("/", "ceiling", ".*", OPERATOR_POLICY.definition, 0, "quorum_queues"),
+        m.OperatorPolicySet("/", "ceiling", ".*", OPERATOR_POLICY.definition, 0, "quorum_queues"),
     ),
-    "OperatorPolicyCleared": (TIMESTAMP_MS, ADMIN, e.OperatorPolicyCleared("/", "ceiling")),
+    "OperatorPolicyCleared": (TIMESTAMP_MS, ADMIN, m.OperatorPolicyCleared("/", "ceiling")),
     "GlobalPrefetchSet": (TIMESTAMP_MS, GUEST, e.GlobalPrefetchSet(7, 1, 20)),
-    "NodeJoined": (TIMESTAMP_MS, e.BROKER, e.NodeJoined("rewindmq@one", "0.2.0", 1, "one:5672")),
-    "NodeLost": (TIMESTAMP_MS, e.BROKER, e.NodeLost("rewindmq@one", 300, "lapsed")),
-    "NodeAlive": (TIMESTAMP_MS, e.BROKER, e.NodeAlive("rewindmq@one", 300)),
-    "CheckpointAsked": (TIMESTAMP_MS, e.BROKER, e.CheckpointAsked()),
+    "NodeJoined": (TIMESTAMP_MS, BROKER, m.NodeJoined("rewindmq@one", "0.2.0", 1, "one:5672")),
+    "NodeLost": (TIMESTAMP_MS, BROKER, e.NodeLost("rewindmq@one", 300, "lapsed")),
+    "NodeAlive": (TIMESTAMP_MS, BROKER, e.NodeAlive("rewindmq@one", 300)),
+    "CheckpointAsked": (TIMESTAMP_MS, BROKER, e.CheckpointAsked()),
     "LeaseRenewed": (TIMESTAMP_MS, GUEST, e.LeaseRenewed("/", "jfk", 12)),
     "PastRead": (
         TIMESTAMP_MS,
         GUEST,
-        e.PastRead("/", "jfk", 6, 1, "ctag1.1", (e.Argument("x-rewind-to", "longstr", "2025-11-21T09:00:00Z"),)),
+        e.PastRead("/", "jfk", 6, 1, "ctag1.1", (Argument("x-rewind-to", "longstr", "2025-11-21T09:00:00Z"),)),
     ),
-    "TopicPermissionsSet": (TIMESTAMP_MS, ADMIN, e.TopicPermissionsSet("/", "eve", "flights", "^dep\\.", ".*")),
-    "TopicPermissionsCleared": (TIMESTAMP_MS, ADMIN, e.TopicPermissionsCleared("/", "eve", "flights")),
-    "ParameterSet": (TIMESTAMP_MS, ADMIN, e.ParameterSet("shop", "vhost-limits", "limits", '{"max-queues":100}')),
-    "ParameterCleared": (TIMESTAMP_MS, ADMIN, e.ParameterCleared("shop", "vhost-limits", "limits")),
-    "GlobalParameterSet": (TIMESTAMP_MS, ADMIN, e.GlobalParameterSet("cluster_name", '"airport"')),
-    "GlobalParameterCleared": (TIMESTAMP_MS, ADMIN, e.GlobalParameterCleared("cluster_name")),
-    "UserLimitsSet": (TIMESTAMP_MS, ADMIN, e.UserLimitsSet("eve", '{"max-channels":10}')),
-    "SubjectErased": (TIMESTAMP_MS, ADMIN, e.SubjectErased("passenger-7", ("k1", "k2"), "asked for it")),
+    "TopicPermissionsSet": (TIMESTAMP_MS, ADMIN, m.TopicPermissionsSet("/", "eve", "flights", "^dep\\.", ".*")),
+    "TopicPermissionsCleared": (TIMESTAMP_MS, ADMIN, m.TopicPermissionsCleared("/", "eve", "flights")),
+    "ParameterSet": (TIMESTAMP_MS, ADMIN, m.ParameterSet("shop", "vhost-limits", "limits", '{"max-queues":100}')),
+    "ParameterCleared": (TIMESTAMP_MS, ADMIN, m.ParameterCleared("shop", "vhost-limits", "limits")),
+    "GlobalParameterSet": (TIMESTAMP_MS, ADMIN, m.GlobalParameterSet("cluster_name", '"airport"')),
+    "GlobalParameterCleared": (TIMESTAMP_MS, ADMIN, m.GlobalParameterCleared("cluster_name")),
+    "UserLimitsSet": (TIMESTAMP_MS, ADMIN, m.UserLimitsSet("eve", '{"max-channels":10}')),
+    "SubjectErased": (TIMESTAMP_MS, ADMIN, m.SubjectErased("passenger-7", ("k1", "k2"), "asked for it")),
     "ClockStepped": (
         TIMESTAMP_MS,
-        e.BROKER,
+        BROKER,
         clock_events.ClockStepped("rewindmq-1", "running", TIMESTAMP_MS + 18_000_000, TIMESTAMP_MS),
     ),
     "ClockSet": (TIMESTAMP_MS, ADMIN, clock_events.ClockSet(-315_532_800_000, TIMESTAMP_MS + 315_532_800_000)),
     "MarkSet": (
         TIMESTAMP_MS,
         ADMIN,
-        e.MarkSet("before-release", (("queues-0", 12), ("queues-1", 0)), "4.2 goes live"),
+        m.MarkSet("before-release", (("queues-0", 12), ("queues-1", 0)), "4.2 goes live"),
     ),
-    "MarkDeleted": (TIMESTAMP_MS, ADMIN, e.MarkDeleted("before-release")),
-    "Nacked-timeout": (TIMESTAMP_MS, e.BROKER, e.Nacked("/", "jfk", 5, ((1, 3),), True, "timeout")),
-    "VhostCreated-tagged": (TIMESTAMP_MS, ADMIN, e.VhostCreated("shop", "The shop", ("eu", "paid"), "quorum")),
-    "Checkpointed-final": (TIMESTAMP_MS, e.BROKER, e.Checkpointed(123_456, "ab" * 32, "rewindmq@one", True)),
-    "BrokerStarted-after-crash": (TIMESTAMP_MS, e.BROKER, e.BrokerStarted("rewindmq@host", "0.2.0", 1, True)),
+    "MarkDeleted": (TIMESTAMP_MS, ADMIN, m.MarkDeleted("before-release")),
+    "Nacked-timeout": (TIMESTAMP_MS, BROKER, e.Nacked("/", "jfk", 5, ((1, 3),), True, "timeout")),
+    "VhostCreated-tagged": (TIMESTAMP_MS, ADMIN, m.VhostCreated("shop", "The shop", ("eu", "paid"), "quorum")),
+    "Checkpointed-final": (TIMESTAMP_MS, BROKER, e.Checkpointed(123_456, "ab" * 32, "rewindmq@one", True)),
+    "BrokerStarted-after-crash": (TIMESTAMP_MS, BROKER, e.BrokerStarted("rewindmq@host", "0.2.0", 1, True)),
 }
 
 
@@ -193,7 +195,7 @@ def readable(value: Any) -> Any:
     return [readable(item) for item in value] if isinstance(value, tuple) else value
 
 
-def readable_envelope(timestamp_ms: int, actor: e.Actor, event: e.Event) -> dict[str, Any]:
+def readable_envelope(timestamp_ms: int, actor: Actor, event: e.Event) -> dict[str, Any]:
     return {"timestamp": timestamp_ms, "actor": readable(actor), "event": {type(event).__name__: readable(event)}}
 
 

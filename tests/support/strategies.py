@@ -11,7 +11,8 @@ from typing import Any, get_type_hints
 
 from hypothesis import strategies as st
 
-from rewindmq.schemas.events import EVENT_TYPES, Actor, Argument, Encryption, Event, Origin, Policy, Published, Route
+from rewindmq.schemas.events import EVENT_TYPES, Event, Published
+from rewindmq.schemas.values import Actor, Argument, Encryption, Origin, Policy, Route
 
 longs = st.one_of(st.integers(0, 300), st.integers(-(2**63), 2**63 - 1))
 texts = st.one_of(st.sampled_from(["", "/", "orders", "naïve ✈"]), st.text(max_size=80))

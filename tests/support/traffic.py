@@ -18,10 +18,7 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store.projector import Projector
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import (
-    BROKER,
     Acked,
-    Actor,
-    Argument,
     BrokerStarted,
     ConsumerAttached,
     DeadLettersForwarded,
@@ -32,10 +29,10 @@ from rewindmq.schemas.events import (
     Purged,
     QueueDeclared,
     QueueDeleted,
-    Route,
     SessionClosed,
     Tick,
 )
+from rewindmq.schemas.values import BROKER, Actor, Argument, Route
 
 START_MS = 1_763_694_000_000
 ANN = Actor("ann", 7)

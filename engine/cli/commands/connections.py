@@ -65,6 +65,7 @@ def close_all_user_connections(settings: Settings, name: str, explanation: str) 
 
 
 def close_each(settings: Settings, names: list[str], explanation: str, delay_ms: int) -> None:
+    """Closes connections one after the other, and prints their number."""
     for number, name in enumerate(names):
         if number and delay_ms:
             time.sleep(delay_ms / 1000)

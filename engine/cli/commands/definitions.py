@@ -14,6 +14,7 @@ FORMATS = ("json",)  # rabbitmqctl also knows Erlang terms
 
 
 def check_format(asked: str) -> None:
+    """CliError for a format other than JSON."""
     if asked.lower() not in FORMATS:
         raise CliError(DATA, "(argument validation): Bad argument: Format should be json")
 

@@ -65,14 +65,17 @@ ELSEWHERE = {
 
 
 def node_of(client: Client) -> str:
+    """The name of the node that answers."""
     return str(client.get_one("overview")["node"])
 
 
 def listeners_of(client: Client) -> list[Json]:
+    """The listeners of the node, as the API lists them."""
     return cast(list[Json], client.get_one("overview")["listeners"])
 
 
 def passed(settings: Settings, text: str, **more: object) -> None:
+    """Prints the result of a check that passed. `more`: fields of the JSON output."""
     if settings.formatter in ("json", "json_stream"):
         click.echo(json.dumps({"result": "ok", **more}))
     elif not settings.silent:
@@ -114,6 +117,8 @@ def is_running(settings: Settings) -> None:
 
 
 def alarms_check(name: str, path: str, help: str, fine: str) -> click.Command:
+    """A command that fails while there is an alarm. `path`: the health check of the API."""
+
     @click.command(name, help=help)
     @with_settings
     def command(settings: Settings) -> None:

@@ -60,7 +60,7 @@ def check_erasure(settings: Settings, subject: str, data: Path | None, keys: Pat
     Example:
       rewindmq check_erasure customer-4711 --data ./data
     """
-    from rewindmq.engine.cli.commands.history import not_there
+    from rewindmq.engine.cli.commands.history import history_error_code
     from rewindmq.engine.erasure.key_store import KeyStore
     from rewindmq.engine.erasure.proof import prove
     from rewindmq.engine.log.contract import LogError
@@ -78,7 +78,7 @@ def check_erasure(settings: Settings, subject: str, data: Path | None, keys: Pat
     try:
         proof = prove(history.open(), KeyStore(directory), subject)
     except LogError as error:
-        raise CliError(not_there(history, error), str(error)) from None
+        raise CliError(history_error_code(history, error), str(error)) from None
     settings.show(PROOF, [row(each) for each in proof.keys])
     if proof.plain:
         settings.banner(f"{proof.plain} more records name the subject in a header and are not encrypted")
@@ -90,6 +90,7 @@ def check_erasure(settings: Settings, subject: str, data: Path | None, keys: Pat
 
 
 def row(report: "object") -> dict[str, Value]:
+    """A key as a row of the table."""
     from rewindmq.engine.erasure.proof import KeyReport
     from rewindmq.projections.rewind import format_time
 

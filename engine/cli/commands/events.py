@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rewindmq.engine.cli.commands.history import not_there
+from rewindmq.engine.cli.commands.history import history_error_code
 from rewindmq.engine.cli.exits import DATA, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.settings import Settings, with_settings
@@ -32,7 +32,8 @@ from rewindmq.projections.machine import describe
 from rewindmq.projections.machine.data.effects import Effect, Quarantine
 from rewindmq.projections.marks import marks_of, moment
 from rewindmq.projections.rewind import At, OutsideHistory, RewindError, absolute, format_time, state_at
-from rewindmq.schemas.events import Actor, Event
+from rewindmq.schemas.events import Event
+from rewindmq.schemas.values import Actor
 
 if TYPE_CHECKING:
     from rewindmq.engine.log.location import History, HistoryReader
@@ -114,7 +115,7 @@ def events(
     from rewindmq.projections.machine.machine import NewerHistory
 
     if data is None and kafka.servers is None:
-        raise CliError(USAGE, "where is the history: --data, or --kafka?")
+        raise CliError(USAGE, "say where the history is: --data DIR, or --kafka HOST:PORT")
     if start is not None and start.startswith("-") and start[1:].isdecimal():
         tail = int(start[1:]) if tail is None else tail
         start = None
@@ -136,10 +137,11 @@ def events(
     except (RewindError, NewerHistory) as error:
         raise CliError(DATA, str(error)) from None
     except LogError as error:
-        raise CliError(not_there(history, error), str(error)) from None
+        raise CliError(history_error_code(history, error), str(error)) from None
 
 
 def partitions_of(reader: "HistoryReader", name: str | None) -> "list[PartitionLog]":
+    """The partition with this name, or all. CliError."""
     every: list[PartitionLog] = [reader.metadata, *reader.queues]
     if name is None:
         return every
@@ -274,6 +276,7 @@ def machine_before(history: "History", log: "PartitionLog", first: int) -> "Mach
 
 
 def names_queue(line: Line, wanted: QueueName) -> bool:
+    """Whether the event names the queue."""
     return line.event is not None and wanted in describe.queues_of(line.event)
 
 
@@ -297,12 +300,14 @@ NAMES = _Times()
 
 
 def as_text(line: Line) -> str:
+    """A line for people, with a line for each effect below it."""
     event = f"no event: {line.problem}" if line.event is None else describe.event(line.event)
     head = f"{line.partition}:{line.offset}  {format_time(line.time_ms)}  {describe.actor(line.actor)}  {event}\n"
     return head + "".join(f"    {describe.effect(effect, NAMES)}\n" for effect in line.effects)
 
 
 def as_json(line: Line) -> str:
+    """A JSON object on one line."""
     found: dict[str, Any] = {
         "partition": line.partition,
         "offset": line.offset,

@@ -1,6 +1,7 @@
 """Our own commands: `rewind` shows a queue as it was, `verify` compares the stored state with the log."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -34,6 +35,19 @@ COLUMNS = (
     "properties",
     "payload",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class PastQuery:
+    """A question about the past of a queue. Either `time` or `offset` is given. `incarnation`: a queue id, or None."""
+
+    vhost: str
+    queue: str
+    time: str | None
+    offset: int | None
+    first: int
+    count: int
+    incarnation: int | None
 
 
 @click.command("rewind")
@@ -100,13 +114,12 @@ def rewind(
             parse_time(time)
         except UnreadableTime as error:
             raise CliError(USAGE, str(error)) from None
+    query = PastQuery(settings.vhost_name, queue, time, offset, first, count, incarnation)
     if data is not None or kafka.asked_for:
         keys = keys or (NO_KEYS if data is None else data / "keys")
-        past = past_offline(
-            kafka.history(data), keys, settings.vhost_name, queue, time, offset, first, count, incarnation
-        )
+        past = past_offline(kafka.history(data), keys, query)
     else:
-        past = past_online(settings, queue, time, offset, first, count, incarnation)
+        past = past_online(settings, query)
     moment = cast(dict[str, object], past["at"])
     messages = cast(list[dict[str, object]], past["message_details"])
     settings.banner(
@@ -121,6 +134,7 @@ def rewind(
 
 
 def message_row(message: dict[str, object], formatter: str | None) -> dict[str, Value]:
+    """A message as it is listed: for people the body is cut and printable, for programs it is whole."""
     row: dict[str, Value] = {name: message.get(name) for name in COLUMNS}
     if formatter == "json":
         return row
@@ -133,63 +147,49 @@ def message_row(message: dict[str, object], formatter: str | None) -> dict[str, 
     return row
 
 
-def past_online(
-    settings: Settings,
-    queue: str,
-    time: str | None,
-    offset: int | None,
-    first: int,
-    count: int,
-    incarnation: int | None,
-) -> dict[str, object]:
-    query = {"first": str(first), "count": str(count)}
-    query |= {"time": time} if time is not None else {"offset": str(offset)}
-    if incarnation is not None:
-        query["incarnation"] = str(incarnation)
+def past_online(settings: Settings, query: PastQuery) -> dict[str, object]:
+    """The queue as the broker shows it. CliError."""
+    asked = {"first": str(query.first), "count": str(query.count)}
+    asked |= {"time": query.time} if query.time is not None else {"offset": str(query.offset)}
+    if query.incarnation is not None:
+        asked["incarnation"] = str(query.incarnation)
     try:
-        return settings.client().get_one("queues", settings.vhost_name, queue, "at", **query)
+        return settings.client().get_one("queues", query.vhost, query.queue, "at", **asked)
     except Refused as refused:
         if refused.status in (400, 404):
             raise CliError(DATA, refused.reason) from None
         raise
 
 
-def past_offline(
-    history: "History",
-    keys: Path,
-    vhost: str,
-    queue: str,
-    time: str | None,
-    offset: int | None,
-    first: int,
-    count: int,
-    incarnation: int | None,
-) -> dict[str, object]:
+def past_offline(history: "History", keys: Path, query: PastQuery) -> dict[str, object]:
+    """The queue as this process folds it, without a broker. `keys`: the directory of the subjects' keys. CliError."""
     from rewindmq.engine.erasure.encryption import Subjects
     from rewindmq.engine.http.resources.past import MAX_BODY_SHOWN, MAX_SHOWN, Cut, past_item
     from rewindmq.engine.log.contract import LogError
     from rewindmq.engine.rewind.queue_at import NoSuchQueue, histories_of, queue_at
     from rewindmq.projections.machine.machine import NewerHistory
 
+    vhost, queue = query.vhost, query.queue
     refusal: Exception | None = None
     try:
         store = KeyStore(keys, topology_of(history.open().metadata).erased_keys)
         cut = Cut(Subjects("", store, {}), MAX_BODY_SHOWN)
         for each in histories_of(history, vhost, queue):
             try:
-                at = At(offset=offset) if time is None else moment_in(each, vhost, queue, time)
-                past = queue_at(each, vhost, queue, at, first, count, incarnation, cut, MAX_SHOWN)
+                at = At(offset=query.offset) if query.time is None else moment_in(each, vhost, queue, query.time)
+                past = queue_at(each, vhost, queue, at, query.first, query.count, query.incarnation, cut, MAX_SHOWN)
                 return past_item(past, MAX_BODY_SHOWN)
             except (NoSuchQueue, RewindError) as error:
-                refusal = refusal or error  # the first: it is of where the queue would be by all partitions
+                refusal = refusal or error  # of the partition where the queue would be if all partitions were there
     except NewerHistory as error:
         refusal = error
     except LogError as error:
-        raise CliError(not_there(history, error), str(error)) from None
+        raise CliError(history_error_code(history, error), str(error)) from None
     raise CliError(DATA, str(refusal))
 
 
 def moment_in(history: "History", vhost: str, queue: str, time: str) -> At:
+    """The moment that a time or a mark means in the partition of a queue."""
     from rewindmq.engine.rewind.queue_at import log_of
 
     reader = history.open()
@@ -222,7 +222,7 @@ def verify(settings: Settings, data: Path, kafka: Kafka) -> None:
     try:
         reader = history.open()
     except LogError as error:
-        raise CliError(not_there(history, error), str(error)) from None
+        raise CliError(history_error_code(history, error), str(error)) from None
     settings.banner(f"Verifying {data} ...")
     try:
         rows = [] if kafka.servers is not None else log_rows(data, [log.name for log in reader.queues])
@@ -232,7 +232,7 @@ def verify(settings: Settings, data: Path, kafka: Kafka) -> None:
     except NewerHistory as error:
         raise CliError(DATA, str(error)) from None
     except LogError as error:
-        away = not_there(history, error) == UNAVAILABLE
+        away = history_error_code(history, error) == UNAVAILABLE
         raise CliError(UNAVAILABLE if away else DIFFERENT, str(error)) from None
     rows += [state_row(report) for report in reports]
     settings.show(("partition", "check", "events", "queues", "messages", "result", "chain"), rows)
@@ -263,7 +263,7 @@ def log_rows(data: Path, queues: list[str]) -> list[dict[str, Value]]:
     return rows
 
 
-def not_there(history: "History", error: "LogError") -> int:
+def history_error_code(history: "History", error: "LogError") -> int:
     """The exit code when a history cannot be opened or read."""
     from rewindmq.engine.log.contract import CorruptLog
     from rewindmq.engine.log.location import OtherHistory
@@ -272,6 +272,7 @@ def not_there(history: "History", error: "LogError") -> int:
 
 
 def state_row(report: "object") -> dict[str, Value]:
+    """The comparison of one partition's state, as a row."""
     from rewindmq.projections.verify import Verification
 
     assert isinstance(report, Verification)
@@ -287,6 +288,7 @@ def state_row(report: "object") -> dict[str, Value]:
 
 
 def report_differences(reports: Sequence["object"]) -> None:
+    """Prints each difference. CliError when there is one."""
     from rewindmq.projections.verify import Verification
 
     total = 0

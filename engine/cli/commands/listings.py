@@ -22,6 +22,7 @@ CONSUMER_COLUMNS = (
 
 
 def show(settings: Settings, names: Sequence[str], known: dict[str, Column], items: list[dict[str, object]]) -> None:
+    """Prints the columns `names` of items. `known`: all columns of this listing."""
     settings.show(names, rows_of(items, names, known))
 
 

@@ -38,6 +38,7 @@ def list_marks(settings: Settings) -> None:
 
 
 def value(of_api: Value) -> Value:
+    """A field of a mark as it is printed."""
     return json_line(cast(dict[str, Value], of_api)) if isinstance(of_api, dict) else of_api
 
 

@@ -257,6 +257,7 @@ def status(settings: Settings) -> None:
 
 
 def facts(overview: dict[str, object], node: dict[str, object]) -> dict[str, Value]:
+    """The status as one object, for programs."""
     return {
         "pid": int(str(node["os_pid"])),
         "uptime": cast(int, node["uptime"]) // 1000,
@@ -282,6 +283,7 @@ def facts(overview: dict[str, object], node: dict[str, object]) -> dict[str, Val
 
 
 def clock_line(clock: Json) -> str:
+    """The difference between the time in the log and the wall clock."""
     difference_ms = cast(int, clock["difference_ms"])
     return f"Time in the log less wall clock: {difference_ms} ms (wall clock {clock['wall_time']})"
 
@@ -296,6 +298,7 @@ def alarms(overview: dict[str, object]) -> list[str]:
 
 
 def status_lines(client: Client, overview: dict[str, object], node: dict[str, object]) -> list[str]:
+    """The status in lines, for people, with rabbitmqctl's headings."""
     totals = cast(dict[str, int], overview["object_totals"])
     listeners = cast(list[dict[str, object]], overview["listeners"])
     log = cast(list[dict[str, object]], overview["log"])
@@ -370,6 +373,7 @@ def cluster_status(settings: Settings) -> None:
 
 
 def cluster_facts(overview: Json, nodes: list[Json]) -> dict[str, Value]:
+    """The status of the cluster as one object, for programs."""
     names = [node["name"] for node in nodes]
     return {
         "cluster_name": overview["cluster_name"],
@@ -384,10 +388,12 @@ def cluster_facts(overview: Json, nodes: list[Json]) -> dict[str, Value]:
 
 
 def node_version(node: Json) -> object:
+    """The version of RewindMQ on a node."""
     return cast(list[Json], node["applications"])[0]["version"]
 
 
 def cluster_lines(overview: Json, nodes: list[Json]) -> list[str]:
+    """The status of the cluster in lines, for people, with rabbitmqctl's headings."""
     log = cast(list[dict[str, list[str]]], overview["log"])
     return [
         "Basics",

@@ -16,6 +16,8 @@ UNITS = {"bytes": 1, "kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000}
 
 
 def listener_command(name: str, path: tuple[str, str], banner: str, help: str) -> click.Command:
+    """A command that opens or closes the listeners of a node by a POST."""
+
     @click.command(name, help=help)
     @with_settings
     def command(settings: Settings) -> None:

@@ -56,6 +56,7 @@ def delete_queue(settings: Settings, queue: str, if_empty: bool, if_unused: bool
 
 
 def no_such_queue(settings: Settings, queue: str, code: int) -> CliError:
+    """The error of a command whose queue does not exist."""
     return CliError(code, f"Queue not found: there is no queue '{queue}' in vhost '{settings.vhost_name}'")
 
 

@@ -37,6 +37,7 @@ def request(settings: Settings, method: str, segments: tuple[str, ...], queue: s
 
 
 def failure(settings: Settings, refused: Refused, queue: str | None) -> CliError:
+    """The error of a refusal. Prints the shell commands that do the change instead, if any."""
     if refused.status == 404 and queue is not None:
         return CliError(DATA, f"queue '{queue}' was not found in virtual host '{settings.vhost_name}'")
     if refused.status == 400:
@@ -57,6 +58,7 @@ def script(answer: dict[str, object]) -> None:
 
 
 def of_queue(settings: Settings, method: str, queue: str, *more: str, **body: str) -> Any:
+    """The API's answer to a request about one quorum queue."""
     return request(settings, method, ("queues", "quorum", settings.vhost_name, queue, *more), queue, **body)
 
 

@@ -70,7 +70,7 @@ def _partitions(data: Path | None, kafka: Kafka) -> "Sequence[Sealable]":
     if data is not None and not kafka.asked_for:
         return segmented(data)
     if data is not None or kafka.servers is None:
-        raise CliError(USAGE, "where is the history: --data, or --kafka?")
+        raise CliError(USAGE, "say where the history is: --data DIR, or --kafka HOST:PORT")
     log = KafkaLogReader(kafka.servers, kafka.prefix, dict(kafka.settings))
     log.clients.require_answer(FIRST_ANSWER_SECONDS)
     return in_topics(log)

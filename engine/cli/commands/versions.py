@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rewindmq.engine.cli.commands.history import not_there
+from rewindmq.engine.cli.commands.history import history_error_code
 from rewindmq.engine.cli.exits import DATA, DIFFERENT, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.settings import Settings, with_settings
@@ -42,7 +42,7 @@ def compare_versions(settings: Settings, data: Path | None, kafka: Kafka, effect
     from rewindmq.projections.versions.compare import VersionError, first_difference
 
     if data is None and kafka.servers is None:
-        raise CliError(USAGE, "where is the history: --data, or --kafka?")
+        raise CliError(USAGE, "say where the history is: --data DIR, or --kafka HOST:PORT")
     history = kafka.history(data)
     try:
         reader = history.open()
@@ -50,7 +50,7 @@ def compare_versions(settings: Settings, data: Path | None, kafka: Kafka, effect
     except VersionError as error:
         raise CliError(DATA, str(error)) from None
     except LogError as error:
-        raise CliError(not_there(history, error), str(error)) from None
+        raise CliError(history_error_code(history, error), str(error)) from None
     rows: list[dict[str, Value]] = [
         {
             "partition": log.name,
@@ -68,11 +68,12 @@ def compare_versions(settings: Settings, data: Path | None, kafka: Kafka, effect
 
 
 def explain(difference: "FirstDifference") -> None:
+    """Prints the first difference of a partition."""
     when = datetime.fromtimestamp(difference.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
     who = difference.user or "the broker"
     click.echo(f"{difference.partition} offset {difference.offset}: {difference.event or 'no event'} by {who}, {when}")
     for name, side in (("here", difference.here), ("there", difference.there)):
-        click.echo(f"  {name}: {said(side)}")
+        click.echo(f"  {name}: {side_text(side)}")
     fields = list(difference.fields())
     for queue, field, here, there in fields[:FIELDS_SHOWN]:
         click.echo(f"  {queue}: {field} is {here} here, {there} there")
@@ -80,7 +81,8 @@ def explain(difference: "FirstDifference") -> None:
         click.echo(f"  ... and {len(fields) - FIELDS_SHOWN} more fields")
 
 
-def said(side: "Side") -> str:
+def side_text(side: "Side") -> str:
+    """The effects in one version, or the error that ended its fold."""
     return f"it cannot go on: {side.ended}" if side.ended else ", ".join(side.effects) or "nothing follows"
 
 

@@ -19,13 +19,15 @@ DESCRIBED = (
 )
 
 
-def described(command: "click.decorators.FC") -> "click.decorators.FC":
+def with_metadata(command: "click.decorators.FC") -> "click.decorators.FC":
+    """A decorator that adds the options of a virtual host's metadata."""
     for option in reversed(DESCRIBED):
         command = option(command)
     return command
 
 
 def require_known_type(default_queue_type: str | None) -> None:
+    """CliError for a queue type that does not exist."""
     if default_queue_type not in (None, *QUEUE_TYPES):
         raise CliError(
             DATA,
@@ -35,7 +37,7 @@ def require_known_type(default_queue_type: str | None) -> None:
 
 
 @click.command("add_vhost")
-@described
+@with_metadata
 @click.argument("name")
 @with_settings
 def add_vhost(
@@ -53,7 +55,7 @@ def add_vhost(
 
 
 @click.command("update_vhost_metadata")
-@described
+@with_metadata
 @click.argument("name")
 @with_settings
 def update_vhost_metadata(
@@ -82,6 +84,7 @@ def set_vhost_tags(settings: Settings, name: str, tag: tuple[str, ...]) -> None:
 
 
 def metadata_of(client: Client, name: str) -> Json:
+    """The metadata of a virtual host. Raises the error of a missing virtual host."""
     found = find_vhost(client, name)["metadata"]
     assert isinstance(found, dict), "the API's metadata are an object"
     return found
@@ -129,6 +132,7 @@ def trace_off(settings: Settings) -> None:
 
 
 def trace(settings: Settings, on: bool) -> None:
+    """Switches tracing in the virtual host on or off."""
     client = settings.client()
     client.put("vhosts", settings.vhost_name, content=metadata_of(client, settings.vhost_name) | {"tracing": on})
 

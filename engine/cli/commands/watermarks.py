@@ -10,6 +10,7 @@ from rewindmq.engine.runtime.watermarks import ABSOLUTE, MEM_RELATIVE, Limit, di
 
 
 def put_limit(settings: Settings, what: str, name: str, parse: Callable[[str], Limit], value: str, to: str) -> None:
+    """Checks a limit and sets it on the node. CliError."""
     try:
         parse(value)
     except ValueError as error:

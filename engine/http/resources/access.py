@@ -10,12 +10,13 @@ from rewindmq.engine.http.call import Call, bad_request, done, missing, not_foun
 from rewindmq.engine.http.listing import Item, listed
 from rewindmq.engine.runtime.loop_share import by_key
 from rewindmq.projections.topology.topology import Topology
-from rewindmq.schemas.events import PermissionsSet, TopicPermissionsSet, UserSet
 from rewindmq.schemas.json_values import Json
+from rewindmq.schemas.metadata_events import PermissionsSet, TopicPermissionsSet, UserSet
 
 
 # -- users
 def user_named(call: Call) -> UserSet:
+    """The user in the path. Raises ApiError (404)."""
     user = call.broker.topology.users.get(call.segment("user"))
     if user is None:
         raise not_found()
@@ -23,6 +24,7 @@ def user_named(call: Call) -> UserSet:
 
 
 async def user_items(call: Call, names: list[str]) -> Response:
+    """The answer with these users."""
     topology = call.broker.topology
     return await listed(call, [topology.users[name] for name in names], lambda user: user_item(topology, user))
 
@@ -121,6 +123,8 @@ async def hash_password(call: Call) -> Response:
 
 # -- permissions
 async def permissions_of(call: Call, vhost: str | None = None, user: str | None = None) -> Response:
+    """The answer with permissions, of one vhost or one user if asked."""
+
     def wanted(key: tuple[str, str]) -> bool:
         return vhost in (None, key[0]) and user in (None, key[1])
 
@@ -146,6 +150,7 @@ async def user_permissions(call: Call) -> Response:
 
 
 def permissions_named(call: Call) -> PermissionsSet:
+    """The permissions in the path. Raises ApiError (404)."""
     call.require()
     found = call.broker.topology.permissions.get((call.segment("vhost"), call.segment("user")))
     if found is None:
@@ -159,6 +164,7 @@ async def show_permissions(call: Call) -> Response:
 
 
 def vhost_and_user(call: Call) -> tuple[str, str]:
+    """The vhost and the user in the path. Raises ApiError when one is missing."""
     vhost, user = call.segment("vhost"), call.segment("user")
     if vhost not in call.broker.topology.vhosts or user not in call.broker.topology.users:
         raise missing("vhost_or_user_not_found")
@@ -188,6 +194,8 @@ async def delete_permissions(call: Call) -> Response:
 
 # -- topic permissions
 async def topic_permissions(call: Call, vhost: str | None = None, user: str | None = None) -> list[TopicPermissionsSet]:
+    """Topic permissions, of one vhost or one user if asked."""
+
     def wanted(key: tuple[str, str, str]) -> bool:
         return vhost in (None, key[0]) and user in (None, key[1])
 
@@ -213,6 +221,7 @@ async def user_topic_permissions(call: Call) -> Response:
 
 
 async def topic_permissions_named(call: Call, exchange: str | None) -> list[Item]:
+    """The topic permissions in the path. Raises ApiError (404)."""
     call.require()
     found = await topic_permissions(call, call.segment("vhost"), call.segment("user"))
     found = [each for each in found if exchange in (None, each.exchange)]

@@ -16,8 +16,9 @@ from rewindmq.engine.http.listing import Item, listed, queues_in
 from rewindmq.engine.http.resources.exchanges import exchange_of
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.schemas.amqp.json_arguments import table_of, types_of
-from rewindmq.schemas.events import Argument, Bound
 from rewindmq.schemas.json_values import Json
+from rewindmq.schemas.metadata_events import Bound
+from rewindmq.schemas.values import Argument
 
 KINDS = {"q": "queue", "e": "exchange"}
 
@@ -44,10 +45,12 @@ async def bindings_in(call: Call, vhosts: list[str]) -> list[Bound]:
 
 
 def default_binding(vhost: str, queue: str) -> Bound:
+    """The binding of a queue to the default exchange."""
     return Bound(vhost, "", "queue", queue, queue)
 
 
 def properties_key(routing_key: str, arguments: tuple[Argument, ...]) -> str:
+    """The name of a binding among those of the same two ends."""
     key = quote_plus(routing_key).replace("~", "%7E")
     if not arguments:
         return key or "~"
@@ -57,6 +60,7 @@ def properties_key(routing_key: str, arguments: tuple[Argument, ...]) -> str:
 
 
 def binding_item(binding: Bound) -> Item:
+    """A binding as JSON."""
     arguments: dict[str, Json] = table_of(binding.arguments)
     return {
         "source": binding.source,
@@ -120,6 +124,7 @@ def ends(call: Call) -> tuple[str, str, str, str]:
 
 
 def bindings_between(call: Call) -> list[Bound]:
+    """The bindings between the two ends in the path."""
     vhost, source, kind, destination = ends_named(call)
     if source == "":
         there = kind == "queue" and call.broker.queue(vhost, destination) is not None and not is_hidden(destination)

@@ -14,7 +14,7 @@ from rewindmq.engine.http.listing import Item, listed, queues_in, single
 from rewindmq.engine.http.properties import plain
 from rewindmq.engine.http.statistics import of_channel, statistics
 from rewindmq.schemas.amqp.json_arguments import table_of
-from rewindmq.schemas.events import EPOCH_SHIFT
+from rewindmq.schemas.values import EPOCH_SHIFT
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker, ChannelStatus, Session
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 def peer_details(broker: "Broker", session: "Session") -> Item:
+    """Name and address of a connection."""
     host, _, port = session.peer.split(" -> ")[0].rpartition(":")
     return {
         "name": broker.config.connection_name(session.peer),
@@ -58,10 +59,12 @@ async def vhost_connections(call: Call) -> Response:
 
 
 async def connections_of(call: Call, sessions: "list[Session]") -> Response:
+    """The answer with the connections of these sessions."""
     return await listed(call, sessions, lambda session: connection_item(call.broker, session))
 
 
 def session_named(call: Call) -> "Session":
+    """The session of the connection in the path. Raises ApiError (404)."""
     name = call.segment("name")
     for session in visible_sessions(call, None):
         if call.broker.config.connection_name(session.peer) == name:
@@ -82,6 +85,7 @@ async def close_connection(call: Call) -> Response:
 
 
 def close(call: Call, sessions: "list[Session]") -> None:
+    """Closes connections, for the reason of X-Reason. Raises ApiError for connections of another user."""
     if any(session.user != call.user for session in sessions):
         call.require()
     for session in sessions:
@@ -91,6 +95,7 @@ def close(call: Call, sessions: "list[Session]") -> None:
 
 
 def sessions_of_user(call: Call) -> "list[Session]":
+    """The sessions of the user in the path that the asking user may see."""
     user = call.segment("user")
     return [session for session in visible_sessions(call, None) if session.user == user]
 
@@ -145,6 +150,7 @@ def state_of(broker: "Broker", link: "Link | None") -> str:
 
 
 def connection_item(broker: "Broker", session: "Session") -> Item:
+    """A connection as JSON."""
     config, link = broker.config, session.link
     over_tls = config.tls if link is not None and link.tls is not None else None
     item = (
@@ -235,6 +241,7 @@ async def channels_of(call: Call, sessions: "list[Session]") -> Response:
 
 
 def channel_item(broker: "Broker", session: "Session", channel: "ChannelStatus", consumers: int) -> Item:
+    """A channel as JSON."""
     connection = peer_details(broker, session)
     stats = statistics(broker).message_stats((session.session_id, channel.number), of_channel(channel))
     unconfirmed = channel.tally.unconfirmed if channel.confirm else 0
@@ -261,6 +268,7 @@ def channel_item(broker: "Broker", session: "Session", channel: "ChannelStatus",
 
 
 def channel_details(broker: "Broker", session_id: int, number: int) -> Item:
+    """The channel of a consumer as JSON, also of another node."""
     session = broker.sessions.get(session_id)
     if session is None:
         return {"number": number, **elsewhere(broker, session_id)}
@@ -287,6 +295,7 @@ async def vhost_consumers(call: Call) -> Response:
 
 
 async def consumers_of(call: Call, vhosts: set[str]) -> Response:
+    """The answer with the consumers of these vhosts."""
     found = await consumers_in(call, vhosts)
     return await listed(call, found, lambda pair: consumer_item(call.broker, *pair))
 
@@ -302,6 +311,7 @@ async def consumers_in(call: Call, vhosts: set[str]) -> "list[tuple[Queue, Consu
 
 
 def consumer_item(broker: "Broker", queue: "Queue", consumer: "ConsumerView") -> Item:
+    """A consumer as JSON."""
     return {
         "queue": {"name": queue.name, "vhost": queue.vhost},
         "consumer_tag": consumer.tag,

@@ -48,6 +48,6 @@ async def repair(call: Call) -> Response:
     try:
         before_ms, after_ms = call.broker.clock_watch.repair(call.user)
     except LogError as error:
-        raise ApiError(503, "service_unavailable", f"the clock is not set: {error}") from None
+        raise ApiError(503, "service_unavailable", f"the time in the log was not set: {error}") from None
     await call.durable()
     return reply({"before": format_time(before_ms), "after": format_time(after_ms), "moved_ms": after_ms - before_ms})

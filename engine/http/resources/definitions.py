@@ -81,7 +81,7 @@ def header(value: bytes) -> str:
     """An address of ours that may stand in a header."""
     text = value.decode("latin-1")
     if not text.isprintable():
-        raise bad_request("redirect is no address")
+        raise bad_request("redirect is not an address")
     if not stays_here(text):
         raise bad_request("redirect leads to another site: give a relative address")
     return text

@@ -19,7 +19,7 @@ from rewindmq.engine.runtime.loop_share import by_key
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.json_arguments import table_of, types_of
 from rewindmq.schemas.amqp.properties import parse
-from rewindmq.schemas.events import ExchangeDeclared
+from rewindmq.schemas.metadata_events import ExchangeDeclared
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker, Destination, Session
@@ -36,12 +36,14 @@ async def list_vhost(call: Call) -> Response:
 
 
 async def exchanges_in(call: Call, vhosts: set[str]) -> Response:
+    """The answer with the exchanges of these vhosts."""
     broker = call.broker
     found = await by_key(call.work, broker.topology.exchanges, lambda key: key[0] in vhosts)
     return await listed(call, found, lambda exchange: exchange_item(broker, exchange))
 
 
 def exchange_item(broker: "Broker", exchange: ExchangeDeclared) -> Item:
+    """An exchange as JSON."""
     policy = broker.topology.effective_exchange_policy(exchange.vhost, exchange.exchange)
     hidden = broker.hidden.of(exchange.vhost, exchange.exchange) if exchange.type == DELAYED_EXCHANGE else None
     return {
@@ -59,6 +61,7 @@ def exchange_item(broker: "Broker", exchange: ExchangeDeclared) -> Item:
 
 
 def exchange_of(call: Call) -> ExchangeDeclared:
+    """The exchange in the path. Raises ApiError (404)."""
     found = call.broker.topology.exchanges.get((call.vhost, call.exchange))
     if found is None:
         raise not_found()
@@ -128,6 +131,8 @@ async def publish(call: Call) -> Response:
     properties = properties_from(content["properties"])
     routing_key = short("routing_key", text(content, "routing_key", ""))
     body = decoded(text(content, "payload", ""), text(content, "payload_encoding", ""))
+    if not call.broker.flow.has_room(len(body)):
+        raise bad_request(f"publishing is blocked: the disk has no room for {len(body)} bytes")
     try:
         async with call.session(vhost) as session:
             outcome = await send(call.broker, session, call.exchange, routing_key, properties, body)
@@ -186,13 +191,14 @@ async def send(
     outcome = Outcome(len(destinations), broker.counters)
     check = RouteCheck(len(destinations), outcome.nowhere)
     for destination in destinations:
-        mark = check.publish(destination, session.actor, message(destination, parsed, logged, encryption))
-        destination.partition.await_durable(mark, outcome, 1)
+        position = check.publish(destination, session.actor, message(destination, parsed, logged, encryption))
+        destination.partition.await_durable(position, outcome, 1)
     tally.merge_into(broker.counters)
     return outcome if destinations else None
 
 
 def decoded(payload: str, encoding: str) -> bytes:
+    """The bytes of a payload. Raises ApiError (400)."""
     if encoding == "string":
         return payload.encode("utf-8", "surrogateescape")
     if encoding != "base64":

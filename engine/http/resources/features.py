@@ -36,6 +36,7 @@ DEPRECATED = {
 
 
 def feature_flags() -> list[Item]:
+    """RabbitMQ's feature flags, all enabled."""
     return [
         {
             "name": name,
@@ -73,6 +74,7 @@ async def list_deprecated_used(call: Call) -> Response:
 
 
 def deprecated(name: str) -> Item:
+    """A deprecated feature as JSON."""
     description, anchor = DEPRECATED[name]
     return {
         "name": name,
@@ -84,6 +86,7 @@ def deprecated(name: str) -> Item:
 
 
 async def is_used(call: Call, name: str) -> bool:
+    """Whether a deprecated feature is in use."""
     if name == "global_qos":
         sessions = call.broker.sessions.values()
         return any(channel.global_prefetch for session in sessions for channel in session.channels.values())

@@ -11,7 +11,8 @@ from rewindmq.engine.http.call import Call, bad_request, natural, not_found, rep
 from rewindmq.engine.http.listing import Item
 from rewindmq.engine.http.resources.messages import Taken
 from rewindmq.engine.http.resources.overview import alarms_of, node_items, open_listeners
-from rewindmq.schemas.events import Argument, Published
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Argument
 
 # Other names of the protocols that are spoken here (rabbit_mgmt_wm_health_check_protocol_listener.erl).
 PROTOCOLS = {
@@ -25,10 +26,12 @@ ALIVENESS = "aliveness-test"
 
 
 def ok(**more: object) -> Response:
+    """The answer of a check that passed."""
     return reply({"status": "ok", **more})
 
 
 def failed(reason: str, **more: object) -> Response:
+    """The answer of a check that failed."""
     return reply({"status": "failed", "reason": reason, **more}, 503)
 
 

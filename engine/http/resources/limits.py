@@ -52,6 +52,7 @@ async def list_users_limits(call: Call) -> Response:
 
 
 def user_named(call: Call) -> str:
+    """The name of the user in the path. Raises ApiError (404)."""
     user = call.segment("user")
     if user not in call.broker.topology.users:
         raise not_found()

@@ -11,13 +11,14 @@ from starlette.responses import Response
 from rewindmq.engine.http.call import Call, bad_request, done, not_found, reply, text
 from rewindmq.engine.http.listing import Item, listed
 from rewindmq.projections.rewind import format_time
-from rewindmq.schemas.events import MarkSet
+from rewindmq.schemas.metadata_events import MarkSet
 
 MAX_MARKS = 10_000
 MAX_NOTE_BYTES = 4_096
 
 
 def mark_item(call: Call, mark: MarkSet) -> Item:
+    """A mark as JSON, with what the user may see of it."""
     time_ms, user = call.broker.topology.marked[mark.name]
     all_of_it = user == call.user or call.monitors or "policymaker" in call.tags
     return {
@@ -29,12 +30,14 @@ def mark_item(call: Call, mark: MarkSet) -> Item:
     }
 
 
-def seen(call: Call) -> dict[str, MarkSet]:
+def visible_marks(call: Call) -> dict[str, MarkSet]:
+    """The marks by name; none for a user who may see no vhost."""
     return call.broker.topology.marks if call.monitored_vhosts() else {}
 
 
-def named(call: Call) -> MarkSet:
-    found = seen(call).get(call.segment("name"))
+def mark_in_path(call: Call) -> MarkSet:
+    """The mark in the path. Raises ApiError (404)."""
+    found = visible_marks(call).get(call.segment("name"))
     if found is None:
         raise not_found()
     return found
@@ -42,12 +45,12 @@ def named(call: Call) -> MarkSet:
 
 async def list_all(call: Call) -> Response:
     """Answers GET /api/marks."""
-    return await listed(call, [mark_item(call, mark) for _, mark in sorted(seen(call).items())])
+    return await listed(call, [mark_item(call, mark) for _, mark in sorted(visible_marks(call).items())])
 
 
 async def show(call: Call) -> Response:
     """Answers GET /api/marks/{name}."""
-    return reply(mark_item(call, named(call)))
+    return reply(mark_item(call, mark_in_path(call)))
 
 
 async def put(call: Call) -> Response:
@@ -56,9 +59,9 @@ async def put(call: Call) -> Response:
     name, note = call.segment("name"), text(await call.body(), "note", "")
     marks = call.broker.topology.marks
     if not name or name != name.strip():
-        raise bad_request("a mark has a name, with no space before or behind it: nobody could ask for it")
+        raise bad_request("a mark's name must not be empty, nor begin or end with a space")
     if len(note.encode()) > MAX_NOTE_BYTES:
-        raise bad_request(f"a mark has a note of at most {MAX_NOTE_BYTES} bytes")
+        raise bad_request(f"a mark's note has at most {MAX_NOTE_BYTES} bytes")
     if name not in marks and len(marks) >= MAX_MARKS:
         raise bad_request(f"there are {MAX_MARKS} marks already: clear one")
     positions = call.broker.positions()
@@ -72,6 +75,6 @@ async def put(call: Call) -> Response:
 async def delete(call: Call) -> Response:
     """Answers DELETE /api/marks/{name}."""
     call.require_policymaker()
-    await call.broker.clear_mark(call.user, named(call).name)
+    await call.broker.clear_mark(call.user, mark_in_path(call).name)
     await call.durable()
     return Response(status_code=204)

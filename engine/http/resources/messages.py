@@ -24,6 +24,7 @@ from rewindmq.schemas.events import Nacked, Published
 
 if TYPE_CHECKING:
     from rewindmq.engine.runtime.partition import Partition
+    from rewindmq.projections.machine.data.effects import FetchReply
     from rewindmq.projections.machine.data.queue import Queue
 
 ACKMODES = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
@@ -43,45 +44,18 @@ class Got:
 
 
 class Taken:
-    """The consumer of basic.gets: keeps what it was given, as far as it is shown."""
+    """The target of basic.gets: keeps the messages that it was given, as far as they are shown."""
 
     def __init__(self, truncate: int | None) -> None:
         self.truncate = truncate
         self.messages: list[Got] = []
 
-    def fetched(
-        self,
-        partition: "Partition",
-        queue: "Queue",
-        message_id: int,
-        message: Published | None,
-        redelivered: bool,
-        delivery_count: int,
-        final: bool,
-        messages_ready: int,
-        acquired_count: int = 0,
-    ) -> None:
+    def fetched(self, partition: "Partition", effect: "FetchReply", message: Published | None) -> None:
         if message is not None:
             opened = partition.decrypted(message)
             if self.truncate is not None:
                 opened = replace(opened, body=opened.body[: self.truncate])
-            self.messages.append(Got(message_id, opened, redelivered, messages_ready))
-
-    def deliver(
-        self,
-        partition: "Partition",
-        queue: "Queue",
-        message_id: int,
-        message: Published,
-        redelivered: bool,
-        delivery_count: int,
-        final: bool,
-        acquired_count: int = 0,
-    ) -> None:
-        raise AssertionError("a basic.get is never given a delivery")
-
-    def cancelled(self) -> None:
-        """The queue is gone; so is what was taken."""
+            self.messages.append(Got(effect.message_id, opened, effect.redelivered, effect.messages_ready))
 
 
 async def get(call: Call) -> Response:
@@ -151,6 +125,7 @@ def next_wave(call: Call, queue: "Queue", taken: Taken, most: int) -> int:
 
 
 async def as_json(work: Work, messages: list[Got], encoding: str) -> AsyncIterator[str]:
+    """Yields the JSON of messages in pieces."""
     before = "["
     for got in messages:
         message = got.message
@@ -194,6 +169,7 @@ async def payload(work: Work, body: bytes, encoding: str) -> AsyncIterator[str]:
 
 
 async def is_utf8(work: Work, body: bytes) -> bool:
+    """Whether a body is UTF-8. A long body is checked in slices."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         for first in range(0, len(body), BODY_PIECE):

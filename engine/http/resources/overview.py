@@ -36,6 +36,7 @@ MECHANISMS = {"AMQPLAIN": "QPid AMQPLAIN mechanism", "PLAIN": "SASL PLAIN authen
 
 
 def uptime_seconds() -> float:
+    """Seconds since the process started."""
     return time.monotonic() - STARTED
 
 
@@ -129,6 +130,7 @@ def alarms_of(broker: "Broker") -> list[Item]:
 
 
 def exchange_types() -> list[Item]:
+    """The exchange types that exist."""
     return [{"name": name, "description": description, "enabled": True} for name, description in EXCHANGE_TYPES.items()]
 
 
@@ -140,6 +142,7 @@ def open_listeners(broker: "Broker") -> list[tuple[str, str, int]]:
 
 
 def listeners(broker: "Broker") -> list[Item]:
+    """The open listeners of the node."""
     return [
         {"node": broker.config.node, "protocol": protocol, "ip_address": address, "port": port, "socket_opts": {}}
         for protocol, address, port in open_listeners(broker)
@@ -147,6 +150,7 @@ def listeners(broker: "Broker") -> list[Item]:
 
 
 def contexts(broker: "Broker") -> list[Item]:
+    """The listeners of the management API."""
     names = {"http": "RabbitMQ Management", "https": "RabbitMQ Management", "http/prometheus": "RabbitMQ Prometheus"}
     return [
         {
@@ -231,6 +235,7 @@ def node_items(broker: "Broker") -> list[Item]:
 
 
 def node_item(broker: "Broker") -> Item:
+    """This node as JSON."""
     used, most = open_descriptors()
     config = broker.config
     switches = resource.getrusage(resource.RUSAGE_SELF)
@@ -290,6 +295,7 @@ async def nodes(call: Call) -> Response:
 
 
 def node_named(call: Call) -> Item:
+    """The node in the path. Raises ApiError (404)."""
     call.require("monitoring")
     for item in node_items(call.broker):
         if item["name"] == call.segment("node"):

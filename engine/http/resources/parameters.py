@@ -10,6 +10,8 @@ from rewindmq.engine.runtime.loop_share import by_key
 
 
 async def parameters_in(call: Call, vhosts: set[str], component: str | None = None) -> Response:
+    """The answer with the parameters of these vhosts, or of one component."""
+
     def wanted(key: tuple[str, str, str]) -> bool:
         return key[0] in vhosts and component in (None, key[1])
 
@@ -34,7 +36,8 @@ async def list_vhost(call: Call) -> Response:
     return await parameters_in(call, {vhost}, call.segment("component"))
 
 
-def named(call: Call) -> Item | None:
+def parameter_in_path(call: Call) -> Item | None:
+    """The parameter in the path; None if there is none."""
     vhost, name = call.policymakers_vhost, call.segment("name")
     found = all_parameters(call.broker.topology).get((vhost, call.segment("component"), name))
     return None if found is None else parameter_item(found)
@@ -42,7 +45,7 @@ def named(call: Call) -> Item | None:
 
 async def show(call: Call) -> Response:
     """Answers GET /api/parameters/{component}/{vhost}/{name}."""
-    found = named(call)
+    found = parameter_in_path(call)
     if found is None:
         raise not_found()
     return reply(found)
@@ -50,7 +53,7 @@ async def show(call: Call) -> Response:
 
 async def put(call: Call) -> Response:
     """Answers PUT /api/parameters/{component}/{vhost}/{name}."""
-    new = named(call) is None
+    new = parameter_in_path(call) is None
     where = (call.segment("vhost"), call.segment("component"), call.segment("name"))
     content = await call.body("value")
     await call.broker.set_parameter(call.user, *where, content["value"])
@@ -60,7 +63,7 @@ async def put(call: Call) -> Response:
 
 async def delete(call: Call) -> Response:
     """Answers DELETE /api/parameters/{component}/{vhost}/{name}."""
-    if named(call) is None:
+    if parameter_in_path(call) is None:
         raise not_found()
     where = (call.segment("vhost"), call.segment("component"), call.segment("name"))
     await call.broker.clear_parameter(call.user, *where)

@@ -110,10 +110,11 @@ async def at(call: Call) -> Response:
     config = call.broker.config
     keys = KeyStore(config.keys_directory, frozenset(call.broker.topology.erased_keys))
     question = Question(history_of(config), vhost, name, when, first, count, truncate, keys, incarnation)
-    return await unless_gone(call, answered(call, question))
+    return await unless_gone(call, answer_to(call, question))
 
 
-async def answered(call: Call, question: Question) -> Response:
+async def answer_to(call: Call, question: Question) -> Response:
+    """The answer that the process which reads the past makes."""
     return Response(await read(call.broker.past, question, call.user), media_type="application/json")
 
 
@@ -139,10 +140,12 @@ def readable_incarnation(call: Call, vhost: str, name: str, asked: int | None) -
 
 
 def partition_name(call: Call, vhost: str, name: str) -> str:
+    """The name of a queue's partition."""
     return call.broker.partition_for(vhost, name).machine.partition
 
 
 def moment_of(call: Call, vhost: str, name: str) -> At:
+    """The moment that `time` or `offset` means. Raises ApiError (400)."""
     query = call.request.query_params
     if ("time" in query) == ("offset" in query):
         raise bad_request("give either time or offset")
@@ -156,6 +159,7 @@ def moment_of(call: Call, vhost: str, name: str) -> At:
 
 
 def number_of(call: Call, name: str, default: int) -> int:
+    """A whole number of the query, or its default. Raises ApiError (400)."""
     value = call.request.query_params.get(name, str(default))
     number = natural(value)
     if number is None:
@@ -206,6 +210,7 @@ def past_item(past: PastQueue, truncate: int) -> Item:
 
 
 def message_item(message: PastMessage, published: Published, truncate: int, ahead_ms: int) -> Item:
+    """A message of the past as JSON."""
     view = message.view
     expires = None if view.expires_ms is None else format_time(view.expires_ms - ahead_ms)
     payload, encoding = shown(published.body, "auto", truncate)

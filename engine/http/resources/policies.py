@@ -11,12 +11,13 @@ from starlette.responses import Response
 from rewindmq.engine.http.call import Call, bad_request, done, not_found, reply, text
 from rewindmq.engine.http.listing import Item, listed
 from rewindmq.engine.runtime.loop_share import by_key
-from rewindmq.schemas.events import OperatorPolicySet, PolicySet
+from rewindmq.schemas.metadata_events import OperatorPolicySet, PolicySet
 
 Set = PolicySet | OperatorPolicySet
 
 
 def policy_item(policy: Set) -> Item:
+    """A policy as JSON."""
     return {
         "vhost": policy.vhost,
         "name": policy.name,
@@ -28,10 +29,12 @@ def policy_item(policy: Set) -> Item:
 
 
 async def policies_in(call: Call, policies: Mapping[tuple[str, str], Set], vhosts: set[str]) -> Response:
+    """The answer with the policies of these vhosts."""
     return await listed(call, await by_key(call.work, policies, lambda key: key[0] in vhosts), policy_item)
 
 
-def named(call: Call, policies: Mapping[tuple[str, str], Set]) -> Set:
+def policy_in_path(call: Call, policies: Mapping[tuple[str, str], Set]) -> Set:
+    """The policy in the path. Raises ApiError (404)."""
     policy = policies.get((call.policymakers_vhost, call.segment("name")))
     if policy is None:
         raise not_found()
@@ -60,13 +63,13 @@ async def list_vhost_operator(call: Call) -> Response:
 
 async def show(call: Call) -> Response:
     """Answers GET /api/policies/{vhost}/{name}."""
-    return reply(policy_item(named(call, call.broker.topology.policies)))
+    return reply(policy_item(policy_in_path(call, call.broker.topology.policies)))
 
 
 async def show_operator(call: Call) -> Response:
     """Answers GET /api/operator-policies/{vhost}/{name}."""
     call.require()
-    return reply(policy_item(named(call, call.broker.topology.operator_policies)))
+    return reply(policy_item(policy_in_path(call, call.broker.topology.operator_policies)))
 
 
 async def asked(call: Call) -> tuple[str, dict[str, object], int, str]:
@@ -100,7 +103,7 @@ async def put_operator(call: Call) -> Response:
 
 async def delete(call: Call) -> Response:
     """Answers DELETE /api/policies/{vhost}/{name}."""
-    policy = named(call, call.broker.topology.policies)
+    policy = policy_in_path(call, call.broker.topology.policies)
     await call.broker.clear_policy(call.user, policy.vhost, policy.name)
     await call.durable()
     return Response(status_code=204)
@@ -109,7 +112,7 @@ async def delete(call: Call) -> Response:
 async def delete_operator(call: Call) -> Response:
     """Answers DELETE /api/operator-policies/{vhost}/{name}."""
     call.require()
-    policy = named(call, call.broker.topology.operator_policies)
+    policy = policy_in_path(call, call.broker.topology.operator_policies)
     await call.broker.clear_operator_policy(call.user, policy.vhost, policy.name)
     await call.durable()
     return Response(status_code=204)

@@ -12,11 +12,11 @@ from rewindmq.engine.http.listing import Item, columns_of, listed, queues_in, si
 from rewindmq.engine.http.properties import properties_of
 from rewindmq.engine.http.resources.clients import channel_details, consumer_item, elsewhere, peer_details
 from rewindmq.engine.http.statistics import depth_of, statistics
-from rewindmq.projections.machine.data.message_order import redelivered_of, size_of
+from rewindmq.projections.machine.data.message_word import is_redelivered, size_of
 from rewindmq.projections.machine.rules.profile import RABBITMQ_4_3
 from rewindmq.schemas.amqp.json_arguments import table_of, types_of
-from rewindmq.schemas.events import EPOCH_SHIFT
 from rewindmq.schemas.json_values import Json
+from rewindmq.schemas.values import EPOCH_SHIFT
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -38,6 +38,7 @@ async def list_vhost(call: Call) -> Response:
 
 
 async def queues_of(call: Call, vhosts: set[str]) -> Response:
+    """The answer with the queues of these vhosts."""
     broker, found = call.broker, await queues_in(call, vhosts)
     if call.asks("disable_stats"):
         with_totals = call.asks("enable_queue_totals")
@@ -86,12 +87,13 @@ async def unacked(call: Call) -> Response:
     return await listed(call, found, lambda each: unacked_item(call.broker, *each))
 
 
-def unacked_item(broker: "Broker", holder: "Consumer", message_id: int, info: int) -> Item:
+def unacked_item(broker: "Broker", holder: "Consumer", message_id: int, word: int) -> Item:
+    """A message that a consumer holds, as JSON."""
     return {
         "message_id": message_id,
         "consumer_tag": holder.tag,
-        "message_bytes": size_of(info),
-        "redelivered": redelivered_of(info),
+        "message_bytes": size_of(word),
+        "redelivered": is_redelivered(word),
         "channel_details": channel_details(broker, holder.session, holder.channel),
     }
 
@@ -137,6 +139,7 @@ async def act(call: Call) -> Response:
 
 
 def home_of(broker: "Broker", queue: "Queue") -> "Partition":
+    """The partition of a queue."""
     return broker.partition_for(queue.vhost, queue.name)
 
 

@@ -40,6 +40,7 @@ BY_KAFKA = (
 
 
 def quorum_queue(call: Call, refusal: str) -> "Queue":
+    """The quorum queue in the path. Raises ApiError with `refusal` for another type."""
     queue = call.queue()
     if queue.type != "quorum":
         raise ApiError(503, "failed", refusal)
@@ -61,6 +62,7 @@ async def status(call: Call) -> Response:
 
 
 def member_item(partition: "Partition", member: str, leads: bool, online: bool) -> Item:
+    """A member of a quorum queue as JSON."""
     committed = partition.durable_offset - 1
     known = {
         "Last Log Index": partition.next_offset - 1 if leads else committed,
@@ -172,7 +174,7 @@ async def add(call: Call) -> Response:
     queue = quorum_queue(call, "Cannot add members to a classic queue")
     replicas = replicas_of(call)
     placed, member = await placed_and_member(replicas, text(await call.body("node"), "node", ""))
-    return by_kafka(call, grown([of_queue(call, queue, placed)], member))
+    return by_kafka(call, with_member([of_queue(call, queue, placed)], member))
 
 
 async def delete(call: Call) -> Response:
@@ -181,7 +183,7 @@ async def delete(call: Call) -> Response:
     queue = quorum_queue(call, "Cannot delete members of a classic queue")
     replicas = replicas_of(call)
     placed, member = await placed_and_member(replicas, text(await call.body("node"), "node", ""), gone=True)
-    return by_kafka(call, shrunk([of_queue(call, queue, placed)], member))
+    return by_kafka(call, without_member([of_queue(call, queue, placed)], member))
 
 
 async def grow(call: Call) -> Response:
@@ -197,7 +199,7 @@ async def grow(call: Call) -> Response:
     chosen = await matching(call, text(content, "vhost_pattern", ".*"), text(content, "queue_pattern", ".*"))
     names = {partition.name for partition, _ in chosen} | {"metadata-0", "nodes-0"}
     of_these = [each for each in placed if each.name in names]
-    return by_kafka(call, grown([e for e in of_these if strategy == "all" or len(e.replicas) % 2 == 0], member))
+    return by_kafka(call, with_member([e for e in of_these if strategy == "all" or len(e.replicas) % 2 == 0], member))
 
 
 async def shrink(call: Call) -> Response:
@@ -205,14 +207,16 @@ async def shrink(call: Call) -> Response:
     call.require()
     replicas = replicas_of(call)
     placed, member = await placed_and_member(replicas, call.segment("node"), gone=True)
-    return by_kafka(call, shrunk(placed, member))
+    return by_kafka(call, without_member(placed, member))
 
 
-def grown(placed: "Iterable[Placed]", member: int) -> list[Change]:
+def with_member(placed: "Iterable[Placed]", member: int) -> list[Change]:
+    """The partitions that gain a member, with their new members."""
     return [(each, (*each.replicas, member)) for each in placed if member not in each.replicas]
 
 
-def shrunk(placed: "Iterable[Placed]", member: int) -> list[Change]:
+def without_member(placed: "Iterable[Placed]", member: int) -> list[Change]:
+    """The partitions that lose a member, with those left. Raises ApiError (503) if too few are."""
     changes: list[Change] = []
     for each in placed:
         if member in each.replicas:
@@ -256,6 +260,7 @@ def by_kafka(call: Call, changes: Sequence[Change], reason: str = BY_KAFKA) -> R
 
 
 def replicas_of(call: Call) -> "KafkaReplicas":
+    """The replicas on Kafka. Raises ApiError (501) on an embedded log."""
     config = call.broker.config
     if config.kafka is None:
         raise ApiError(501, "not_implemented", NO_MEMBERS)
@@ -287,6 +292,7 @@ async def placed_and_member(replicas: "KafkaReplicas", named: str, gone: bool = 
 
 
 def of_queue(call: Call, queue: "Queue", placed: "Sequence[Placed]") -> "Placed":
+    """The partition of a queue with its members."""
     name = call.broker.partition_for(queue.vhost, queue.name).name
     return next(each for each in placed if each.name == name)
 

@@ -42,8 +42,8 @@ from rewindmq.engine.rewind.restore import (
 from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions
 from rewindmq.projections.marks import moment
 from rewindmq.projections.rewind import At, RewindError, format_time
-from rewindmq.schemas.events import Bound
 from rewindmq.schemas.json_values import Json
+from rewindmq.schemas.metadata_events import Bound
 
 MAX_MESSAGES = 100_000  # ids in one request
 
@@ -64,9 +64,9 @@ async def post(call: Call) -> Response:
         if isinstance(plan, NoPlan):
             raise not_found(plan.reason, "not_found") if plan.missing else bad_request(plan.reason)
         name = text(content, "name", name_of(plan))
-        answer = told(plan, target, name) | {"dry_run": dry_run}
+        answer = plan_item(plan, target, name) | {"dry_run": dry_run}
         if dry_run:
-            return reply(answer | shown(*split(call.broker, to_bind(call.broker, vhost, plan, target, name))))
+            return reply(answer | bindings_item(*split(call.broker, to_bind(call.broker, vhost, plan, target, name))))
         async with call.session(vhost) as session:
             done = await restore(call.broker, session, call.broker.past, wish.history, plan, target, name)
     except ProcessEnded as error:
@@ -80,12 +80,13 @@ async def post(call: Call) -> Response:
             "duplicates": done.duplicates,
             "refused": done.refused,
             "declared": done.declared,
-            **shown(done.bound, done.lost),
+            **bindings_item(done.bound, done.lost),
         }
     )
 
 
 def request_of(call: Call, vhost: str, queue: str, target: str, content: dict[str, Json]) -> RestoreRequest:
+    """The restoration that a body asks for. Raises ApiError (400)."""
     given = [key for key in ("time", "offset", "undo") if key in content]
     if len(given) > 1 or not (given or content.get("messages")):
         raise bad_request("give one of time, offset and undo, or messages")
@@ -105,6 +106,7 @@ def request_of(call: Call, vhost: str, queue: str, target: str, content: dict[st
 
 
 def moment_of(call: Call, vhost: str, queue: str, content: dict[str, Json]) -> At | None:
+    """The moment that a body names; None if it names messages only. Raises ApiError (400)."""
     offset = content.get("offset")
     if "time" in content:
         try:
@@ -120,6 +122,7 @@ def moment_of(call: Call, vhost: str, queue: str, content: dict[str, Json]) -> A
 
 
 def fates_of(only: Json) -> tuple[str, ...]:
+    """The fates that `only` names. Raises ApiError (400)."""
     if only == "all":
         return FATES
     if not isinstance(only, list) or not only or any(fate not in FATES for fate in only):
@@ -128,6 +131,7 @@ def fates_of(only: Json) -> tuple[str, ...]:
 
 
 def ids_of(content: dict[str, Json]) -> frozenset[int]:
+    """The message ids of a body. Raises ApiError (400)."""
     ids = content.get("messages", [])
     if not isinstance(ids, list) or any(isinstance(each, bool) or not isinstance(each, int) for each in ids):
         raise bad_request("messages is a list of message ids")
@@ -136,14 +140,16 @@ def ids_of(content: dict[str, Json]) -> frozenset[int]:
     return frozenset(each for each in ids if isinstance(each, int))
 
 
-def shown(bound: list[Bound], lost: list[LostBinding]) -> dict[str, object]:
+def bindings_item(bound: list[Bound], lost: list[LostBinding]) -> dict[str, object]:
+    """Bindings that came back, and those that are lost, as JSON."""
     return {
         "bindings": [binding_item(each) for each in bound],
         "bindings_lost": [binding_item(each.bound) | {"reason": each.reason} for each in lost],
     }
 
 
-def told(plan: Plan, target: str, name: str) -> dict[str, object]:
+def plan_item(plan: Plan, target: str, name: str) -> dict[str, object]:
+    """A plan as JSON."""
     return {
         "name": name,
         "vhost": plan.vhost,

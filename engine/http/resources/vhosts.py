@@ -17,7 +17,7 @@ from rewindmq.engine.http.call import Call, bad_request, done, not_found, reply,
 from rewindmq.engine.http.listing import Item, listed
 from rewindmq.engine.http.statistics import AT_ONCE, Numbers, depth_of, statistics, summed
 from rewindmq.engine.runtime.loop_share import Work, by_key
-from rewindmq.schemas.events import VhostCreated
+from rewindmq.schemas.metadata_events import VhostCreated
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker

@@ -178,8 +178,16 @@ class EmbeddedLog:
     @property
     def crowded(self) -> bool:
         """Whether the waiting records take half of the reserve, or the log has begun to use it up."""
-        waiting = sum([partition.waiting_bytes for partition in (self.metadata, *self.queues)])
-        return waiting >= WAITING_BYTES or not self._reserve.whole
+        return self._waiting_bytes >= WAITING_BYTES or not self._reserve.whole
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes fit into half of the reserve, with the records that wait, or else onto the disk."""
+        needed = self._waiting_bytes + size
+        return needed <= WAITING_BYTES or self._reserve.has_room_beside(needed)
+
+    @property
+    def _waiting_bytes(self) -> int:
+        return sum([partition.waiting_bytes for partition in (self.metadata, *self.queues)])
 
     def close(self) -> None:
         """Make everything appended durable, then free the directory.

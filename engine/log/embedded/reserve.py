@@ -60,11 +60,14 @@ class Reserve:
     def refill(self) -> bool:
         """Try to make the reserve whole. Returns whether it is."""
         with self._changing:
-            if not self.whole:
-                space = os.fstatvfs(self._descriptor)
-                if space.f_bavail * space.f_frsize >= RESERVE_BYTES - self.held_bytes + MARGIN_BYTES:
-                    self._allocate()
+            if not self.whole and self.has_room_beside(RESERVE_BYTES - self.held_bytes):
+                self._allocate()
             return self.whole
+
+    def has_room_beside(self, needed_bytes: int) -> bool:
+        """Whether the disk has room for so many bytes and a margin, beside what the reserve holds."""
+        space = os.fstatvfs(self._descriptor)
+        return space.f_bavail * space.f_frsize >= needed_bytes + MARGIN_BYTES
 
     def _allocate(self) -> None:
         try:

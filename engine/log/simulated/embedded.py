@@ -152,6 +152,9 @@ class MemoryLog:
     def crowded(self) -> bool:
         return False
 
+    def has_room(self, size: int) -> bool:
+        return True
+
     def close(self) -> None:
         self.commit_and_wait()
         self._dead = True

@@ -1,12 +1,12 @@
 """The holders of a queue's messages: consumers, the holders that basic.get leaves behind, and shared limits.
 
 A holder is known by its consumer id and lives as long as it is attached or holds a message. `held` are its
-unacknowledged messages in the order in which they were delivered: {message id: info} (`info` as in message_order.py).
+unacknowledged messages in the order in which they were delivered: {message id: word} (message_word.py).
 """
 
 from typing import TYPE_CHECKING
 
-from rewindmq.schemas.events import Argument
+from rewindmq.schemas.values import Argument
 
 if TYPE_CHECKING:
     from rewindmq.projections.machine.data.queue import Queue

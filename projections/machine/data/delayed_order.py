@@ -23,7 +23,7 @@ How the engine makes a delayed exchange (type x-delayed-message, named X) of it:
 from array import array
 from typing import TYPE_CHECKING
 
-from rewindmq.projections.machine.data import message_order as ready
+from rewindmq.projections.machine.data import message_order
 from rewindmq.projections.machine.data.message_order import Chunk, Order
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def queue_of(exchange: str) -> str:
 
 
 def exchange_of(queue: str) -> str:
+    """The delayed exchange that has this hidden queue."""
     return queue.removeprefix(PREFIX)
 
 
@@ -52,7 +53,7 @@ class Timed(Order):
         super().__init__(False, SPACE)
         self.next_number = self.tail.number + 1
 
-    def append(self, message_id: int, info: int, expiry: int) -> None:
+    def append(self, message_id: int, word: int, expiry: int) -> None:
         """Put a message where its time and id belong."""
         key = (expiry, message_id)
         chunks = self.chunks
@@ -71,11 +72,11 @@ class Timed(Order):
                 first = middle + 1
             else:
                 last = middle
-        chunk.insert(first, message_id, info, expiry)
+        chunk.insert(first, message_id, word, expiry)
         self.count += 1
         self.expiring += 1
         self._changed(chunk)
-        if len(chunk.ids) > 2 * ready.CHUNK:
+        if len(chunk.ids) > 2 * message_order.CHUNK:
             self._split(low)
 
     def _changed(self, chunk: Chunk) -> None:
@@ -87,14 +88,14 @@ class Timed(Order):
         chunk = self.chunks[index]
         assert chunk.expiries is not None
         if index == 0 and self.start > 0:  # first remove the messages that were taken
-            del chunk.ids[: self.start], chunk.infos[: self.start], chunk.expiries[: self.start]
+            del chunk.ids[: self.start], chunk.words[: self.start], chunk.expiries[: self.start]
             self.start = 0
             return
-        half = ready.CHUNK
+        half = message_order.CHUNK
         rest = Chunk(self.next_number)
         self.next_number += 1
-        rest.ids, rest.infos, rest.expiries = chunk.ids[half:], chunk.infos[half:], chunk.expiries[half:]
-        del chunk.ids[half:], chunk.infos[half:], chunk.expiries[half:]
+        rest.ids, rest.words, rest.expiries = chunk.ids[half:], chunk.words[half:], chunk.expiries[half:]
+        del chunk.ids[half:], chunk.words[half:], chunk.expiries[half:]
         self.chunks.insert(index + 1, rest)
         self.tail = self.chunks[-1]
         self._changed(rest)
@@ -104,6 +105,7 @@ class Timed(Order):
         return self.tail.expiry(len(self.tail.ids) - 1)
 
     def clear(self) -> "list[array[int]]":
+        """Remove all messages. Returns their ids, in order, in arrays."""
         removed = super().clear()
         self.tail.number = self.next_number
         self.next_number += 1

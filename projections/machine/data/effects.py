@@ -8,22 +8,27 @@ carry out twice. `queue` is always the live `Queue` of the machine (its `.vhost`
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from rewindmq.projections.machine.data.queue import Queue
 
-# The reasons for which a message leaves its queue (the first four are RabbitMQ's dead-letter reasons, word for word).
-EXPIRED = "expired"
-REJECTED = "rejected"  # nacked or rejected without requeue
-MAXLEN = "maxlen"  # dropped from the head, or refused at the door, by a length limit
-DELIVERY_LIMIT = "delivery_limit"
-ACKED = "acked"
-DELIVERED = "delivered"  # to a no_ack consumer or get: gone as soon as sent
-PURGED = "purged"
-DELETED = "deleted"  # the queue was deleted
-DELAYED = "delayed"  # its delay is over: it leaves the delayed exchange's queue, and the exchange routes it
-TRANSIENT = "transient"  # not persistent, and the broker restarted
+# The reasons for which a message dies, RabbitMQ's words; and all for which it leaves its queue. They are Literal types
+# and not an Enum: the texts stand in events, digests and rows as they are, and nothing is looked up for each message.
+DeathReason = Literal["expired", "rejected", "maxlen", "delivery_limit"]
+LeaveReason = DeathReason | Literal["acked", "delivered", "purged", "deleted", "delayed", "transient"]
+GoneReason = Literal["deleted", "expired", "auto_delete", "exclusive_owner_gone", "transient"]
+
+EXPIRED: Final = "expired"
+REJECTED: Final = "rejected"  # nacked or rejected without requeue
+MAXLEN: Final = "maxlen"  # dropped from the head, or refused at the door, by a length limit
+DELIVERY_LIMIT: Final = "delivery_limit"
+ACKED: Final = "acked"
+DELIVERED: Final = "delivered"  # to a no_ack consumer or get: gone as soon as sent
+PURGED: Final = "purged"
+DELETED: Final = "deleted"  # the queue was deleted
+DELAYED: Final = "delayed"  # its delay is over: it leaves the delayed exchange's queue, and the exchange routes it
+TRANSIENT: Final = "transient"  # not persistent, and the broker restarted
 
 
 @dataclass(slots=True)  # effects are not frozen: one is made for each message
@@ -48,7 +53,7 @@ class Forget:
 
     queue: "Queue"
     message_ids: Sequence[int]
-    reason: str
+    reason: LeaveReason
     consumer: int
     rule: str
 
@@ -134,7 +139,7 @@ class DeadLetter:
 
     queue: "Queue"
     message_id: int
-    reason: str
+    reason: DeathReason | Literal["delayed"]
     sequence: int
     exchange: str
     routing_key: str | None
@@ -170,7 +175,7 @@ class QueueGone:
     `queue.outbox` (see `Release`)."""
 
     queue: "Queue"
-    reason: str
+    reason: GoneReason
     messages: int
 
 

@@ -1,8 +1,6 @@
 """The order of ready messages, compact: 16 bytes a message, 24 with an expiry; no message is a Python object.
 
-A message here is its id and one packed `info` number (and its expiry, absolute ms, NONE when it never expires):
-
-    info =  size (32 bits) | PERSISTENT | REDELIVERED | BY_PROPERTY | delivery count (28 bits)
+A message here is its id, its packed word (message_word.py), and its expiry (absolute ms; NONE when it never expires).
 
 An `Order` is a run of chunks; the head chunk has a `start`, so that taking from the head changes no chunk:
 
@@ -25,22 +23,6 @@ SPACE_SHIFT = 40  # an order may use up to 2**40 chunk numbers in all its life
 BIG_ENDIAN = array("H", [1]).tobytes() == b"\0\1"  # this machine
 ODD = bytes(range(1, 256, 2))
 
-SIZE_MASK = (1 << 32) - 1
-PERSISTENT = 1 << 32
-REDELIVERED = 1 << 33
-BY_PROPERTY = 1 << 34  # the expiry comes from the message's own `expiration`, not from the queue's message TTL
-COUNT_SHIFT = 35
-COUNT_ONE = 1 << COUNT_SHIFT
-COUNT_MAX = (1 << 28) - 1  # a delivery count stops here
-
-
-def size_of(info: int) -> int:
-    return info & SIZE_MASK
-
-
-def redelivered_of(info: int) -> bool:
-    return info & REDELIVERED != 0
-
 
 class Chunk:
     """Up to CHUNK messages in order. `expiries` exists only when one of them has an expiry."""
@@ -48,19 +30,21 @@ class Chunk:
     def __init__(self, number: int) -> None:
         self.number = number
         self.ids: array[int] = array("q")
-        self.infos: array[int] = array("q")
+        self.words: array[int] = array("q")
         self.expiries: array[int] | None = None
         self.dirty = False  # changed since the last take_dirty
         self.stored = False  # a store has (an older state of) this chunk
 
     def expiry(self, index: int) -> int:
+        """The expiry of the message at `index`; NONE for never."""
         return NONE if self.expiries is None else self.expiries[index]
 
-    def insert(self, index: int, message_id: int, info: int, expiry: int) -> None:
+    def insert(self, index: int, message_id: int, word: int, expiry: int) -> None:
+        """Put a message before the one at `index`."""
         if expiry != NONE and self.expiries is None:
             self.expiries = array("q", [NONE]) * len(self.ids)
         self.ids.insert(index, message_id)
-        self.infos.insert(index, info)
+        self.words.insert(index, word)
         if self.expiries is not None:
             self.expiries.insert(index, expiry)
 
@@ -90,7 +74,8 @@ class Order:
         self.changed: list[Chunk] = []  # every chunk with `dirty` set
         self.vanished: list[int] = []  # numbers of stored chunks that are gone
 
-    def append(self, message_id: int, info: int, expiry: int) -> None:
+    def append(self, message_id: int, word: int, expiry: int) -> None:
+        """Put a message at the end."""
         tail = self.tail
         ids = tail.ids
         if len(ids) >= CHUNK:
@@ -99,7 +84,7 @@ class Order:
             self.chunks.append(tail)
             self.tail = tail
         ids.append(message_id)
-        tail.infos.append(info)
+        tail.words.append(word)
         if expiry != NONE:
             self.expiring += 1
             if tail.expiries is None:
@@ -113,15 +98,16 @@ class Order:
             self.changed.append(tail)
 
     def first_expiry(self) -> int:
+        """The expiry of the first message; NONE for never. The order must not be empty."""
         expiries = self.head.expiries
         return NONE if expiries is None else expiries[self.start]
 
     def take(self) -> tuple[int, int, int]:
-        """Remove the first message. Returns (id, info, expiry). The order must not be empty."""
+        """Remove the first message. Returns (id, word, expiry). The order must not be empty."""
         head = self.head
         start = self.start
         message_id = head.ids[start]
-        info = head.infos[start]
+        word = head.words[start]
         expiry = NONE
         if head.expiries is not None:
             expiry = head.expiries[start]
@@ -132,7 +118,7 @@ class Order:
         self.count -= 1
         if start == len(head.ids):
             self._head_is_used_up()
-        return message_id, info, expiry
+        return message_id, word, expiry
 
     def _head_is_used_up(self) -> None:
         head = self.head
@@ -142,7 +128,7 @@ class Order:
             return
         # This is the only chunk: empty it and go on with it. If it is `stored` and still empty, the store deletes it.
         del head.ids[:]
-        del head.infos[:]
+        del head.words[:]
         head.expiries = None
         if not head.dirty:
             head.dirty = True
@@ -156,10 +142,10 @@ class Order:
         del self.chunks[0]
         self.head = self.chunks[0]
 
-    def insert(self, message_id: int, info: int, expiry: int) -> None:
+    def insert(self, message_id: int, word: int, expiry: int) -> None:
         """Put a message at the place of its id, in an order that is sorted by id (a classic queue's `returned`)."""
         if self.count == 0 or message_id > self.tail.ids[-1]:
-            self.append(message_id, info, expiry)
+            self.append(message_id, word, expiry)
             return
         self.count += 1
         if expiry != NONE:
@@ -178,7 +164,7 @@ class Order:
         if low == 0 and first > 0 and message_id < ids[first]:  # into the place of a taken message
             self.start = first - 1
             ids[first - 1] = message_id
-            chunk.infos[first - 1] = info
+            chunk.words[first - 1] = word
             if expiry != NONE and chunk.expiries is None:
                 chunk.expiries = array("q", [NONE]) * last
             if chunk.expiries is not None:
@@ -190,7 +176,7 @@ class Order:
                     first = middle + 1
                 else:
                     last = middle
-            chunk.insert(first, message_id, info, expiry)
+            chunk.insert(first, message_id, word, expiry)
         if not chunk.dirty:
             chunk.dirty = True
             self.changed.append(chunk)
@@ -201,9 +187,9 @@ class Order:
         """Cut a chunk that grew too long in two. Numbers must ascend along the run, so all are numbered anew."""
         chunk = self.chunks[index]
         rest = Chunk(0)
-        rest.ids, rest.infos = chunk.ids[CHUNK:], chunk.infos[CHUNK:]
+        rest.ids, rest.words = chunk.ids[CHUNK:], chunk.words[CHUNK:]
         del chunk.ids[CHUNK:]
-        del chunk.infos[CHUNK:]
+        del chunk.words[CHUNK:]
         if chunk.expiries is not None:
             rest.expiries = chunk.expiries[CHUNK:]
             del chunk.expiries[CHUNK:]
@@ -248,8 +234,8 @@ class Order:
         self.count = self.expiring = total = 0
         start = self.start
         for chunk in self.chunks:
-            words = array("I", chunk.infos[start:].tobytes())
-            total += sum(words[1::2] if BIG_ENDIAN else words[0::2])
+            halves = array("I", chunk.words[start:].tobytes())  # of each word the lower one is the size
+            total += sum(halves[1::2] if BIG_ENDIAN else halves[0::2])
             self.count += len(chunk.ids) - start
             if chunk.expiries is not None:
                 expiries = chunk.expiries[start:]
@@ -258,10 +244,10 @@ class Order:
         return total
 
     def has_transient(self) -> bool:
-        """Whether any message is not PERSISTENT (the lowest bit of the fifth byte of its info)."""
+        """Whether any message is not PERSISTENT (bit 32: the lowest of the word's fifth byte)."""
         start = self.start
         for chunk in self.chunks:
-            flags = chunk.infos[start:].tobytes()[(3 if BIG_ENDIAN else 4) :: 8]
+            flags = chunk.words[start:].tobytes()[(3 if BIG_ENDIAN else 4) :: 8]
             if flags.translate(None, ODD):
                 return True
             start = 0
@@ -272,13 +258,14 @@ class Order:
         yield self
 
     def ids(self) -> Iterator[int]:
+        """Yields the messages' ids, in order."""
         for message_id, _, _ in self.items():
             yield message_id
 
     def items(self) -> Iterator[tuple[int, int, int]]:
-        """Yields (id, info, expiry) of each message, in order."""
+        """Yields (id, word, expiry) of each message, in order."""
         start = self.start
         for chunk in self.chunks:
             for index in range(start, len(chunk.ids)):
-                yield chunk.ids[index], chunk.infos[index], chunk.expiry(index)
+                yield chunk.ids[index], chunk.words[index], chunk.expiry(index)
             start = 0

@@ -12,15 +12,16 @@
   levels have only `arrived`: returned messages go to the queue's own `returned`, which is served first, in the order of
   return (S-108). The first message of each level expires in time, whatever is above (rabbit_fifo_pq.erl).
 
-A message's level is part of its info, in the lowest of the bits that hold the delivery count elsewhere, so that it is
-known while a consumer has the message. The chunks of a level have numbers of its own (`space` in message_order.py).
+A message's level is part of its word (message_word.py), so that it is known while a consumer has the message. The
+chunks of a level have numbers of its own (`space` in message_order.py).
 """
 
 from array import array
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rewindmq.projections.machine.data.message_order import COUNT_SHIFT, NONE, Order
+from rewindmq.projections.machine.data.message_order import NONE, Order
+from rewindmq.projections.machine.data.message_word import LEVEL_SHIFT
 
 if TYPE_CHECKING:
     from rewindmq.projections.machine.data.queue import Queue
@@ -35,22 +36,24 @@ class Prioritized(Order):
         super().__init__(False)
         self.highest = highest
         self.default = default
-        self.mask = (1 << highest.bit_length()) - 1  # the bits of an info that hold the level
+        self.mask = (1 << highest.bit_length()) - 1  # the bits of a word that hold the level
         self.levels: dict[int, tuple[Order, Order]] = {}  # level -> returned, arrived
         self.used = 0  # bit n: level n has messages
 
     def level_of(self, priority: int | None) -> int:
+        """The level of a message with this priority."""
         return self.default if priority is None else max(0, min(priority, self.highest))
 
-    def append(self, message_id: int, info: int, expiry: int) -> None:
-        level = info >> COUNT_SHIFT & self.mask
-        self._level(level)[1].append(message_id, info, expiry)
+    def append(self, message_id: int, word: int, expiry: int) -> None:
+        """Put a message at the end of its level."""
+        level = word >> LEVEL_SHIFT & self.mask
+        self._level(level)[1].append(message_id, word, expiry)
         self._added(level, expiry)
 
-    def insert(self, message_id: int, info: int, expiry: int) -> None:
+    def insert(self, message_id: int, word: int, expiry: int) -> None:
         """Put a message back at its original place."""
-        level = info >> COUNT_SHIFT & self.mask
-        self._level(level)[0].insert(message_id, info, expiry)
+        level = word >> LEVEL_SHIFT & self.mask
+        self._level(level)[0].insert(message_id, word, expiry)
         self._added(level, expiry)
 
     def _level(self, level: int) -> tuple[Order, Order]:
@@ -71,7 +74,7 @@ class Prioritized(Order):
         return returned.first_expiry() if returned.count > 0 else arrived.first_expiry()
 
     def take(self) -> tuple[int, int, int]:
-        """Remove the next message. Returns (id, info, expiry). The order must not be empty."""
+        """Remove the next message. Returns (id, word, expiry). The order must not be empty."""
         level = self.used.bit_length() - 1
         returned, arrived = self.levels[level]
         taken = returned.take() if returned.count > 0 else arrived.take()
@@ -102,6 +105,7 @@ class Prioritized(Order):
         return {level: sum(order.count for order in orders) for level, orders in levels if self.used >> level & 1}
 
     def clear(self) -> list["array[int]"]:
+        """Remove all messages of all levels. Returns their ids, in order, in arrays."""
         removed = [ids for order in self.orders() for ids in order.clear()]
         self.used = self.count = self.expiring = 0
         return removed
@@ -120,6 +124,7 @@ class Prioritized(Order):
         return total
 
     def has_transient(self) -> bool:
+        """Whether any message is not PERSISTENT."""
         return any(order.has_transient() for order in self.orders())
 
     def orders(self) -> Iterator[Order]:
@@ -128,11 +133,12 @@ class Prioritized(Order):
             yield from self.levels[level]
 
     def ids(self) -> Iterator[int]:
+        """Yields the messages' ids, in the order of delivery."""
         for order in self.orders():
             yield from order.ids()
 
     def items(self) -> Iterator[tuple[int, int, int]]:
-        """Yields (id, info, expiry) of each message, in order."""
+        """Yields (id, word, expiry) of each message, in order."""
         for order in self.orders():
             yield from order.items()
 
@@ -144,9 +150,9 @@ class Prioritized(Order):
 def give_priorities(queue: "Queue") -> None:
     """Give a new or loading queue its priorities: it has them, or has none, for ever (S-106)."""
     profile = queue.profile
-    asked = queue.asks_for("x-max-priority")
-    if queue.type == "classic" and isinstance(asked, int) and not isinstance(asked, bool):
-        queue.prioritized = queue.arrived = Prioritized(max(1, min(asked, MAX_PRIORITY)), 0)
+    highest = queue.asks_for("x-max-priority")
+    if queue.type == "classic" and isinstance(highest, int) and not isinstance(highest, bool):
+        queue.prioritized = queue.arrived = Prioritized(max(1, min(highest, MAX_PRIORITY)), 0)
     elif queue.quorum and profile.quorum_levels:
         queue.prioritized = queue.arrived = Prioritized(profile.quorum_levels - 1, profile.default_level)
-        queue.every_head = True
+        queue.levels_expire = True

@@ -16,6 +16,7 @@ until they are due (`delayed`, delayed_order.py).
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from rewindmq.projections.machine.data.consumer import Consumer, Level
 from rewindmq.projections.machine.data.delayed_order import SPACE as DELAYED_SPACE
@@ -30,23 +31,25 @@ from rewindmq.projections.machine.data.effects import (
     PURGED,
     REJECTED,
     TRANSIENT,
+    DeathReason,
 )
-from rewindmq.projections.machine.data.message_order import (
-    COUNT_SHIFT,
-    NONE,
+from rewindmq.projections.machine.data.message_order import NONE, Order, space_of
+from rewindmq.projections.machine.data.message_word import (
     REDELIVERED,
     SIZE_MASK,
-    Order,
-    redelivered_of,
+    count_of,
+    counts_of,
+    is_redelivered,
     size_of,
-    space_of,
 )
 from rewindmq.projections.machine.data.priority_order import Prioritized
-from rewindmq.projections.machine.data.return_counts import counts_of
 from rewindmq.projections.machine.data.stream import cut_at_ms
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13, Profile
-from rewindmq.projections.machine.rules.settings import Settings, effective_definition
-from rewindmq.schemas.events import Argument, ArgumentValue, Policy
+from rewindmq.projections.machine.rules.settings import QueueType, Settings, effective_definition
+from rewindmq.schemas.values import Argument, ArgumentValue, Policy
+
+MessageState = Literal["ready", "unacked", "delayed"]
+ActivityStatus = Literal["up", "single_active", "waiting"]
 
 NEVER = 1 << 62  # a time that never comes
 NO_EPOCH = -1
@@ -61,7 +64,7 @@ class MessageView:
 
     message_id: int
     size: int
-    state: str
+    state: MessageState
     position: int  # in ready order from 0; else -1
     redelivered: bool
     delivery_count: int
@@ -71,6 +74,8 @@ class MessageView:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerView:
+    """A consumer as a listing shows it. `unacked`: how many messages it holds."""
+
     consumer: int
     tag: str
     session: int
@@ -83,7 +88,7 @@ class ConsumerView:
     unacked: int
     arguments: tuple[Argument, ...] = ()
     active: bool = True
-    activity_status: str = "up"  # or single_active, waiting
+    activity_status: ActivityStatus = "up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +98,7 @@ class OutboxEntry:
     sequence: int
     message_id: int
     size: int
-    reason: str
+    reason: DeathReason | Literal["delayed"]
     exchange: str
     routing_key: str | None
     at_least_once: bool
@@ -145,7 +150,9 @@ class Outcomes:
 
 
 class Queue(Outcomes):
-    def __init__(self, vhost: str, name: str, queue_id: int, type: str) -> None:
+    """A queue: what was declared, its settings, its messages, its consumers, its outbox."""
+
+    def __init__(self, vhost: str, name: str, queue_id: int, type: QueueType) -> None:
         super().__init__()
         self.vhost = vhost
         self.name = name
@@ -153,9 +160,9 @@ class Queue(Outcomes):
         self.type = type
         self.quorum = type == "quorum"
         self.stream = type == "stream"
-        self.apart = type not in ("classic", "quorum")  # its published messages do not become ready as in those two
-        self.made_ms = 0  # of a stream: its messages' times count from here
-        self.stays = 1 if self.stream else 0  # a length limit keeps at least so many messages
+        self.has_own_publish = type in ("stream", "delayed")  # events/publish.py has a way of its own for each
+        self.created_ms = 0  # of a stream: the times of its messages count from here
+        self.least_ready = 1 if self.stream else 0  # a length limit keeps at least so many messages
         self.durable = True
         self.exclusive = False
         self.auto_delete = False
@@ -177,7 +184,7 @@ class Queue(Outcomes):
         self.arrived = Order(False)
         self.returned = Order(True)
         self.prioritized: Prioritized | None = None  # the same as `arrived`, in a queue with priorities
-        self.every_head = False  # the first message of each level expires in time, not only that of the highest
+        self.levels_expire = False  # the first message of each level expires in time, not only that of the highest
         self.delayed: Timed | None = None  # None: no message ever waits in this queue
         self.messages_delayed = 0
         self.message_bytes_delayed = 0
@@ -196,7 +203,7 @@ class Queue(Outcomes):
         self.blocked = False  # quorum reject-publish: refuses until the queue is at 80 % of its limit (S-027)
         self.crash_offset = 0  # after a crash nobody knows whether messages below it had been delivered
         self.last_used_ms = 0  # the lease (x-expires) runs from here while there is no consumer
-        self.armed_ms = NEVER  # the earliest message deadline in the machine's heap for this queue
+        self.messages_armed_ms = NEVER  # the earliest message deadline in the machine's heap for this queue
         self.lease_armed_ms = NEVER
 
         self.next_sequence = 1
@@ -205,7 +212,8 @@ class Queue(Outcomes):
         self.message_bytes_dlx = 0
         # Ids of messages that were restored into the queue, as ranges, by restoration and source queue.
         self.restored: dict[tuple[str, str, str, int], list[list[int]]] = {}
-        self.seen: dict[tuple[str, str, int], int] = {}  # source queue -> highest sequence of its dead letters taken in
+        # The highest sequence of the dead letters that were taken in, by source queue.
+        self.letters_seen: dict[tuple[str, str, int], int] = {}
 
         self.dirty = False  # something changed since the last take_dirty
 
@@ -222,46 +230,11 @@ class Queue(Outcomes):
     # -- effective settings ----------------------------------------------------------------------------------------
 
     def apply_settings(self, settings: Settings) -> None:
+        """Let these settings hold, and derive from them what publishes look at."""
         self.settings = settings
         self.max_length_or_never = NEVER if settings.max_length is None else settings.max_length
         self.max_bytes_or_never = NEVER if settings.max_length_bytes is None else settings.max_length_bytes
         self.limited = settings.max_length is not None or settings.max_length_bytes is not None
-
-    @property
-    def max_length(self) -> int | None:
-        return self.settings.max_length
-
-    @property
-    def max_length_bytes(self) -> int | None:
-        return self.settings.max_length_bytes
-
-    @property
-    def overflow(self) -> str:
-        return self.settings.overflow
-
-    @property
-    def message_ttl_ms(self) -> int | None:
-        return self.settings.message_ttl_ms
-
-    @property
-    def expires_ms(self) -> int | None:
-        return self.settings.expires_ms
-
-    @property
-    def dead_letter_exchange(self) -> str | None:
-        return self.settings.dead_letter_exchange
-
-    @property
-    def dead_letter_routing_key(self) -> str | None:
-        return self.settings.dead_letter_routing_key
-
-    @property
-    def at_least_once(self) -> bool:
-        return self.settings.at_least_once
-
-    @property
-    def delivery_limit(self) -> int | None:
-        return self.settings.delivery_limit
 
     def effective_definition(self) -> dict[str, object]:
         """The merged policy definition, as rabbitmqctl's effective_policy_definition shows it."""
@@ -270,7 +243,7 @@ class Queue(Outcomes):
     # -- the front of the queue ----------------------------------------------------------------------------------------
 
     def take(self) -> tuple[int, int, int]:
-        """Remove the next message. Returns (id, info, expiry). The queue must have a ready message."""
+        """Remove the next message. Returns (id, word, expiry). The queue must have a ready message."""
         taken = self.returned.take() if self.returned.count > 0 else self.arrived.take()
         self.messages_ready -= 1
         self.message_bytes_ready -= taken[1] & SIZE_MASK
@@ -278,14 +251,14 @@ class Queue(Outcomes):
 
     def first_expiry(self) -> int:
         """The time at which the next message that can expire does; NONE for never."""
-        if self.every_head:
+        if self.levels_expire:
             heads = [order.first_expiry() for order in self._heads()]
             return min((expiry for expiry in heads if expiry != NONE), default=NONE)
         if self.returned.count > 0:
             return self.returned.first_expiry()
         if self.arrived.count > 0:
             if self.stream:
-                return cut_at_ms(self, self.arrived.head.infos[self.arrived.start])
+                return cut_at_ms(self, self.arrived.head.words[self.arrived.start])
             return self.arrived.first_expiry()
         return NONE
 
@@ -296,8 +269,8 @@ class Queue(Outcomes):
                 yield order
 
     def take_expired(self, now_ms: int) -> tuple[int, int, int]:
-        """Remove the first expired message. Returns (id, info, expiry). `first_expiry` must have found one."""
-        if self.prioritized is None or not self.every_head:
+        """Remove the first expired message. Returns (id, word, expiry). `first_expiry` must have found one."""
+        if self.prioritized is None or not self.levels_expire:
             return self.take()
         if self.returned.count > 0 and NONE != self.returned.first_expiry() <= now_ms:
             return self.take()
@@ -330,10 +303,10 @@ class Queue(Outcomes):
             return self.prioritized.at(space, returned)
         return self.returned if returned else self.arrived
 
-    def counts(self, info: int) -> tuple[int, int]:
+    def counts(self, word: int) -> tuple[int, int]:
         """A message's delivery count, and its acquired count where the profile counts it besides (else 0)."""
         if self.quorum:
-            return counts_of(info) if self.profile.failures_count else (info >> COUNT_SHIFT, 0)
+            return counts_of(word) if self.profile.failures_count else (count_of(word), 0)
         return 0, 0
 
     # -- views ---------------------------------------------------------------------------------------------------------
@@ -347,32 +320,32 @@ class Queue(Outcomes):
         """Yields ready messages in delivery order, then delayed ones in the order of their time, then unacked by id."""
         position = 0
         for order in (self.returned, self.arrived):
-            for message_id, info, expiry in order.items():
+            for message_id, word, expiry in order.items():
                 if self.stream:
-                    expiry, info = cut_at_ms(self, info), info & SIZE_MASK
+                    expiry, word = cut_at_ms(self, word), word & SIZE_MASK
                 elif message_id < self.crash_offset:
-                    info |= REDELIVERED
-                yield self._view(message_id, info, expiry, position, 0)
+                    word |= REDELIVERED
+                yield self._view(message_id, word, expiry, position, 0)
                 position += 1
         if self.delayed is not None:
-            for message_id, info, _ in self.delayed.items():
+            for message_id, word, _ in self.delayed.items():
                 expiry = self.held_expiries.get(message_id, NONE)
-                yield self._view(message_id, info, expiry, -1, 0, DELAYED)
-        held = [(message_id, info, h.consumer) for h in self.holders.values() for message_id, info in h.held.items()]
+                yield self._view(message_id, word, expiry, -1, 0, DELAYED)
+        held = [(message_id, word, h.consumer) for h in self.holders.values() for message_id, word in h.held.items()]
         held.sort()
-        for message_id, info, consumer in held:
-            yield self._view(message_id, info, self.held_expiries.get(message_id, NONE), -1, consumer, "unacked")
+        for message_id, word, consumer in held:
+            yield self._view(message_id, word, self.held_expiries.get(message_id, NONE), -1, consumer, "unacked")
 
     def _view(
-        self, message_id: int, info: int, expiry: int, position: int, consumer: int, state: str = "ready"
+        self, message_id: int, word: int, expiry: int, position: int, consumer: int, state: MessageState = "ready"
     ) -> MessageView:
         return MessageView(
             message_id,
-            size_of(info),
+            size_of(word),
             state,
             position,
-            redelivered_of(info),
-            self.counts(info)[0],
+            is_redelivered(word),
+            self.counts(word)[0],
             None if expiry == NONE else expiry,
             consumer,
         )
@@ -399,11 +372,12 @@ class Queue(Outcomes):
             if c.attached
         ]
 
-    def _activity_status(self, consumer: Consumer) -> str:
+    def _activity_status(self, consumer: Consumer) -> ActivityStatus:
         """The consumer's activity status in the words of RabbitMQ's listings."""
         if not self.single_active:
             return "up"
         return "single_active" if consumer is self.active else "waiting"
 
     def consumer_count(self) -> int:
+        """How many consumers are attached."""
         return self.attached

@@ -7,10 +7,9 @@ mistake: each message comes in once under its name. The queue remembers the ids 
 
 from bisect import bisect_right
 
-from rewindmq.projections.machine.data.message_order import REDELIVERED
+from rewindmq.projections.machine.data.message_word import REDELIVERED, delivered_before
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.data.return_counts import delivered_before
-from rewindmq.schemas.events import Origin
+from rewindmq.schemas.values import Origin
 
 
 def is_restored(queue: Queue, origin: Origin) -> bool:
@@ -21,6 +20,7 @@ def is_restored(queue: Queue, origin: Origin) -> bool:
 
 
 def note_restored(queue: Queue, origin: Origin) -> None:
+    """Remember that the message came in under the restoration's name."""
     ranges = queue.restored.setdefault(_source(origin), [])
     message_id = origin.message_id
     at = bisect_right(ranges, message_id, key=_first)
@@ -33,13 +33,13 @@ def note_restored(queue: Queue, origin: Origin) -> None:
         ranges[at][1] = ranges.pop(at + 1)[1]
 
 
-def as_it_was(queue: Queue, info: int, origin: Origin) -> int:
-    """The message's `info` (message_order.py) with its former delivery count and redelivered flag."""
+def as_it_was(queue: Queue, word: int, origin: Origin) -> int:
+    """The message's `word` (message_order.py) with its former delivery count and redelivered flag."""
     if origin.redelivered:
-        info |= REDELIVERED
+        word |= REDELIVERED
     if queue.quorum:  # classic queues count no deliveries
-        info = delivered_before(info, max(0, origin.delivery_count), queue.profile.failures_count)
-    return info
+        word = delivered_before(word, max(0, origin.delivery_count), queue.profile.failures_count)
+    return word
 
 
 def _source(origin: Origin) -> tuple[str, str, str, int]:

@@ -7,34 +7,32 @@
 A message's number in its stream is dense: published messages are counted from 0. It is the number that x-stream-offset
 means. The first message still there has number `published - messages_ready`, so the numbers need no memory.
 
-The time of a publish is kept in whole seconds since the stream was made, in the bits of `info` that hold flags and the
-delivery count of other queues' messages (30 bits: 34 years). So max-age cuts up to a second late, never early, and a
-message of a stream costs 16 bytes as any other. max-length-bytes never cuts the newest message.
+The time of a publish is kept in whole seconds since the stream was made, in the message's word (message_word.py). So
+max-age cuts up to a second late, never early, and a message of a stream costs 16 bytes as any other. max-length-bytes
+never cuts the newest message.
 """
 
 from typing import TYPE_CHECKING
 
-from rewindmq.projections.machine.data import message_order as ready
-from rewindmq.projections.machine.data.message_order import NONE, PERSISTENT
+from rewindmq.projections.machine.data import message_order
+from rewindmq.projections.machine.data.message_order import NONE
+from rewindmq.projections.machine.data.message_word import seconds_of, stream_word
 
 if TYPE_CHECKING:
     from rewindmq.projections.machine.data.queue import Queue
 
-SECONDS_SHIFT = 33
-SECONDS_MAX = (1 << 30) - 1
+
+def word_of(queue: "Queue", size: int, now_ms: int) -> int:
+    """The packed word of a message that is published now."""
+    return stream_word(size, (now_ms - queue.created_ms) // 1000)
 
 
-def info_of(queue: "Queue", size: int, now_ms: int) -> int:
-    seconds = min((now_ms - queue.made_ms) // 1000, SECONDS_MAX)
-    return size | PERSISTENT | seconds << SECONDS_SHIFT
-
-
-def cut_at_ms(queue: "Queue", info: int) -> int:
+def cut_at_ms(queue: "Queue", word: int) -> int:
     """The time at which max-age cuts a message; NONE without max-age.
 
     (The second in which it was published has to be over.)"""
     age = queue.settings.max_age_ms
-    return NONE if age is None else queue.made_ms + ((info >> SECONDS_SHIFT) + 1) * 1000 + age
+    return NONE if age is None else queue.created_ms + (seconds_of(word) + 1) * 1000 + age
 
 
 def first_number(queue: "Queue") -> int:
@@ -48,7 +46,7 @@ def id_of(queue: "Queue", number: int) -> int:
     No message is ever put between others, so all chunks but the last are full (and CHUNK can't change unless stored
     states are folded anew)."""
     order = queue.arrived
-    chunk, index = divmod(order.start + number - first_number(queue), ready.CHUNK)
+    chunk, index = divmod(order.start + number - first_number(queue), message_order.CHUNK)
     return order.chunks[chunk].ids[index]
 
 
@@ -56,13 +54,13 @@ def number_from(queue: "Queue", time_ms: int) -> int:
     """The number of the first message that may have been published at `time_ms` or later.
 
     Exact to the second, and rather one message too many."""
-    seconds = (time_ms - queue.made_ms) // 1000
+    seconds = (time_ms - queue.created_ms) // 1000
     order = queue.arrived
     low, high = 0, order.count
     while low < high:
         middle = (low + high) // 2
-        chunk, index = divmod(order.start + middle, ready.CHUNK)
-        if order.chunks[chunk].infos[index] >> SECONDS_SHIFT < seconds:
+        chunk, index = divmod(order.start + middle, message_order.CHUNK)
+        if seconds_of(order.chunks[chunk].words[index]) < seconds:
             low = middle + 1
         else:
             high = middle

@@ -21,13 +21,15 @@ it.
 
 from rewindmq.projections.machine.data.consumer import Consumer, Level, Limiter
 from rewindmq.projections.machine.data.effects import Deliver, Effect, FetchReply
-from rewindmq.projections.machine.data.message_order import COUNT_SHIFT, NONE, REDELIVERED, SIZE_MASK
+from rewindmq.projections.machine.data.message_order import NONE
+from rewindmq.projections.machine.data.message_word import COUNT_SHIFT, REDELIVERED, SIZE_MASK
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.expiry import expire_heads, renew_lease
 from rewindmq.projections.machine.rules.limits import enforce
-from rewindmq.projections.machine.rules.single_active import enter, give_way, leave
+from rewindmq.projections.machine.rules.single_active import give_way, join, leave
 from rewindmq.projections.machine.state import IN_EXCLUSIVE_USE, STREAM, State, is_locked, quarantine
-from rewindmq.schemas.events import Actor, ConsumerAttached, Credited, Fetched, GlobalPrefetchSet
+from rewindmq.schemas.events import ConsumerAttached, Credited, Fetched, GlobalPrefetchSet
+from rewindmq.schemas.values import Actor
 
 FAIR_SINCE_VERSION = 3  # consumers under a channel's limit are served in turn from this machine version on
 
@@ -49,32 +51,33 @@ def next_consumer(queue: Queue) -> Consumer | None:
     return None
 
 
-def hand_over(queue: Queue, consumer: Consumer, message_id: int, info: int, expiry: int, effects: list[Effect]) -> None:
+def hand_over(queue: Queue, consumer: Consumer, message_id: int, word: int, expiry: int, effects: list[Effect]) -> None:
     """Deliver a message (already out of the ready order) to a consumer that `next_consumer` returned."""
     if message_id < queue.crash_offset:
-        info |= REDELIVERED
-    count, acquired = info >> COUNT_SHIFT, 0
-    if count:
-        count, acquired = queue.counts(info)
+        word |= REDELIVERED
+    count = acquired = 0
+    if word >> COUNT_SHIFT:
+        count, acquired = queue.counts(word)
     if consumer.no_ack:
         consumer.credit -= 1
         queue.delivered += 1
-        redelivered = info & REDELIVERED != 0
+        redelivered = word & REDELIVERED != 0
         effects.append(Deliver(queue, message_id, consumer.consumer, redelivered, count, True, acquired))
     else:
-        hold(queue, consumer, message_id, info, expiry)
+        hold(queue, consumer, message_id, word, expiry)
         if consumer.windowed:
             consumer.credit -= 1
-        redelivered = info & REDELIVERED != 0
+        redelivered = word & REDELIVERED != 0
         effects.append(Deliver(queue, message_id, consumer.consumer, redelivered, count, False, acquired))
     if not queue.quorum or consumer.has_room():
         serve(consumer)
 
 
-def hold(queue: Queue, holder: Consumer, message_id: int, info: int, expiry: int) -> None:
-    holder.held[message_id] = info
+def hold(queue: Queue, holder: Consumer, message_id: int, word: int, expiry: int) -> None:
+    """Give a message to a holder, unacked."""
+    holder.held[message_id] = word
     queue.messages_unacked += 1
-    queue.message_bytes_unacked += info & SIZE_MASK
+    queue.message_bytes_unacked += word & SIZE_MASK
     if expiry != NONE:
         queue.held_expiries[message_id] = expiry
     if holder.limiter is not None:
@@ -110,8 +113,8 @@ def deliver(state: State, queue: Queue, effects: list[Effect]) -> None:
         consumer = next_consumer(queue)
         if consumer is None:
             break
-        message_id, info, expiry = queue.take()
-        hand_over(queue, consumer, message_id, info, expiry, effects)
+        message_id, word, expiry = queue.take()
+        hand_over(queue, consumer, message_id, word, expiry, effects)
         if expiring:
             expire_heads(state, queue, effects)
 
@@ -172,6 +175,10 @@ def resume_all(state: State, limiter: Limiter, effects: list[Effect]) -> None:
 
 
 def on_attached(state: State, offset: int, actor: Actor, event: ConsumerAttached, effects: list[Effect]) -> None:
+    """Attach a consumer (basic.consume), and deliver to it what it may take.
+
+    Quarantined: without the queue, with an id that is taken, with negative numbers, and where another consumer or
+    another session has the queue for itself."""
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is None:
         quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
@@ -211,7 +218,7 @@ def on_attached(state: State, offset: int, actor: Actor, event: ConsumerAttached
     queue.attached += 1
     join_level(queue, consumer)
     if queue.single_active:
-        enter(queue, consumer)
+        join(queue, consumer)
         change_over(queue)
     if not queue.stream:
         serve_again(consumer)
@@ -276,6 +283,7 @@ def _lift_limit(state: State, holders: list[Consumer], effects: list[Effect]) ->
 
 
 def join_level(queue: Queue, consumer: Consumer) -> None:
+    """Put an attached consumer into the level of its priority; levels are sorted from the highest on."""
     position = 0
     for level in queue.levels:
         if level.priority == consumer.priority:
@@ -331,6 +339,7 @@ def leave_level(queue: Queue, consumer: Consumer) -> None:
 
 
 def on_credited(state: State, offset: int, actor: Actor, event: Credited, effects: list[Effect]) -> None:
+    """Let a consumer without prefetch take `credit` more deliveries."""
     queue = state.by_name.get((event.vhost, event.queue))
     consumer = queue.holders.get(event.consumer) if queue is not None else None
     takes = consumer is not None and consumer.attached and consumer.windowed and not consumer.queue.stream
@@ -344,6 +353,10 @@ def on_credited(state: State, offset: int, actor: Actor, event: Credited, effect
 
 
 def on_fetched(state: State, offset: int, actor: Actor, event: Fetched, effects: list[Effect]) -> None:
+    """Answer a basic.get with the next message, or that there is none. It renews the queue's lease.
+
+    Quarantined: without the queue, from a stream, from a quorum queue with a single active consumer, and where the
+    holder's id is that of a consumer."""
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is None:
         quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
@@ -367,9 +380,9 @@ def on_fetched(state: State, offset: int, actor: Actor, event: Fetched, effects:
     if queue.messages_ready == 0:
         effects.append(FetchReply(queue, -1, event.consumer, False, 0, event.no_ack, 0))
         return
-    message_id, info, expiry = queue.take()
+    message_id, word, expiry = queue.take()
     if message_id < queue.crash_offset:
-        info |= REDELIVERED
+        word |= REDELIVERED
     if event.no_ack:
         queue.delivered += 1
     else:
@@ -377,10 +390,10 @@ def on_fetched(state: State, offset: int, actor: Actor, event: Fetched, effects:
             holder = Consumer(queue, event.consumer, actor.session, event.channel, actor.user)
             queue.holders[event.consumer] = holder
             state.index_holder(holder)
-        hold(queue, holder, message_id, info, expiry)
-    count, acquired = queue.counts(info)
+        hold(queue, holder, message_id, word, expiry)
+    count, acquired = queue.counts(word)
     reply = FetchReply(
-        queue, message_id, event.consumer, info & REDELIVERED != 0, count, event.no_ack, queue.messages_ready, acquired
+        queue, message_id, event.consumer, word & REDELIVERED != 0, count, event.no_ack, queue.messages_ready, acquired
     )
     effects.append(reply)
     if queue.arrived.expiring or queue.returned.expiring:

@@ -8,10 +8,11 @@ otherwise                                                               -> to th
 """
 
 from rewindmq.projections.machine.data.effects import MAXLEN, Duplicate, Effect, Keep, Refuse
-from rewindmq.projections.machine.data.message_order import BY_PROPERTY, COUNT_SHIFT, NONE, PERSISTENT, SIZE_MASK
+from rewindmq.projections.machine.data.message_order import NONE
+from rewindmq.projections.machine.data.message_word import BY_PROPERTY, LEVEL_SHIFT, PERSISTENT, SIZE_MASK
 from rewindmq.projections.machine.data.queue import NEVER, Queue
 from rewindmq.projections.machine.data.restored_ids import as_it_was
-from rewindmq.projections.machine.data.stream import info_of
+from rewindmq.projections.machine.data.stream import word_of
 from rewindmq.projections.machine.events.delivery import hand_over, next_consumer
 from rewindmq.projections.machine.rules.dead_letters import bury, is_repeated, remember
 from rewindmq.projections.machine.rules.expiry import decided_by_property, expire_heads, expiry_of, release_due, wait
@@ -19,10 +20,15 @@ from rewindmq.projections.machine.rules.limits import counted, enforce, rule_bro
 from rewindmq.projections.machine.rules.settings import DROP_HEAD, REJECT_PUBLISH_DLX
 from rewindmq.projections.machine.state import ROUTES_REMEMBERED, State, quarantine
 from rewindmq.schemas.amqp.properties import problem
-from rewindmq.schemas.events import Actor, Published, Route
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Actor, Route
 
 
 def on_published(state: State, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> None:
+    """Put a message into each queue of its route, by the rules at the head of this file.
+
+    Quarantined: with a size or expiration that cannot be, and from outside a session with properties that are not
+    AMQP's."""
     size = event.body_size
     expiration_ms = event.expiration_ms
     if size < 0 or size > SIZE_MASK or (expiration_ms is not None and expiration_ms < 0):
@@ -76,32 +82,32 @@ def _publish(state: State, queue: Queue, message_id: int, event: Published, size
     if origin is not None:
         remember(queue, origin)
     queue.published += 1
-    if queue.apart:
+    if queue.has_own_publish:
         if queue.stream:
             _keep_in_stream(state, queue, message_id, size, effects)
         else:
             _keep_waiting(state, queue, message_id, size, event.expiration_ms, effects)
         return
-    info = size | PERSISTENT if event.persistent or queue.quorum else size
+    word = size | PERSISTENT if event.persistent or queue.quorum else size
     expiry = NONE
     if event.expiration_ms is not None or queue.settings.message_ttl_ms is not None:
         expiry = expiry_of(queue, state.clock_ms, event.expiration_ms)
         if decided_by_property(queue, event.expiration_ms):
-            info |= BY_PROPERTY
+            word |= BY_PROPERTY
     if queue.prioritized is not None:
-        info |= queue.prioritized.level_of(event.priority) << COUNT_SHIFT
+        word |= queue.prioritized.level_of(event.priority) << LEVEL_SHIFT
     if origin is not None and origin.restore:
-        info = as_it_was(queue, info, origin)
+        word = as_it_was(queue, word, origin)
 
     if queue.messages_ready == 0 and queue.attached > 0:
         consumer = next_consumer(queue)
         if consumer is not None:
             if not consumer.no_ack:
                 effects.append(Keep(queue, message_id))
-            hand_over(queue, consumer, message_id, info, expiry, effects)
+            hand_over(queue, consumer, message_id, word, expiry, effects)
             return
     effects.append(Keep(queue, message_id))
-    queue.arrived.append(message_id, info, expiry)
+    queue.arrived.append(message_id, word, expiry)
     queue.messages_ready += 1
     queue.message_bytes_ready += size
     if queue.limited:
@@ -120,7 +126,7 @@ def _keep_waiting(
 
 def _keep_in_stream(state: State, queue: Queue, message_id: int, size: int, effects: list[Effect]) -> None:
     effects.append(Keep(queue, message_id))
-    queue.arrived.append(message_id, info_of(queue, size, state.clock_ms), NONE)
+    queue.arrived.append(message_id, word_of(queue, size, state.clock_ms), NONE)
     queue.messages_ready += 1
     queue.message_bytes_ready += size
     if queue.limited:
@@ -143,4 +149,4 @@ def _refuse(queue: Queue, message_id: int, size: int, effects: list[Effect]) -> 
     effects.append(Refuse(queue, message_id, rule))
     if queue.settings.overflow == REJECT_PUBLISH_DLX and queue.settings.dead_letter_exchange is not None:
         effects.append(Keep(queue, message_id))
-        bury(queue, message_id, size, MAXLEN, True, effects)
+        bury(queue, message_id, size, MAXLEN, effects, refused=True)

@@ -15,9 +15,12 @@ from rewindmq.projections.machine.data.effects import (
     CancelConsumer,
     Effect,
     Forget,
+    GoneReason,
+    LeaveReason,
     QueueGone,
 )
-from rewindmq.projections.machine.data.message_order import NONE, PERSISTENT, SIZE_MASK
+from rewindmq.projections.machine.data.message_order import NONE
+from rewindmq.projections.machine.data.message_word import PERSISTENT, SIZE_MASK
 from rewindmq.projections.machine.data.priority_order import give_priorities
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.events.delivery import leave_level, run, run_after_taking, unblock
@@ -26,12 +29,10 @@ from rewindmq.projections.machine.rules.dead_letters import give_up_held, releas
 from rewindmq.projections.machine.rules.expiry import arm_lease, expire_heads, release_due, renew_lease
 from rewindmq.projections.machine.rules.limits import drop_heads, enforce
 from rewindmq.projections.machine.rules.profile import profile_of
-from rewindmq.projections.machine.rules.settings import DROP_HEAD, SINCE_VERSION, resolve
+from rewindmq.projections.machine.rules.settings import DROP_HEAD, SINCE_VERSION, is_queue_type, resolve
 from rewindmq.projections.machine.rules.single_active import is_single_active
 from rewindmq.projections.machine.state import STREAM, State, epoch_of, is_locked, quarantine
 from rewindmq.schemas.events import (
-    EPOCH_SHIFT,
-    Actor,
     BrokerStarted,
     ConsumerCancelled,
     DeadLettersForwarded,
@@ -43,9 +44,13 @@ from rewindmq.schemas.events import (
     QueueDeleted,
     SessionClosed,
 )
+from rewindmq.schemas.values import EPOCH_SHIFT, Actor
 
 
 def on_declared(state: State, offset: int, actor: Actor, event: QueueDeclared, effects: list[Effect]) -> None:
+    """Make a queue, with all that its declaration decides for ever; renew the lease of one that exists (S-053).
+
+    Quarantined: a type that the machine version does not know, and a policy that cannot be read."""
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is not None:
         if is_locked(state, queue, actor, event, effects):
@@ -54,7 +59,7 @@ def on_declared(state: State, offset: int, actor: Actor, event: QueueDeclared, e
         if not queue.quorum:  # S-059
             renew_lease(state, queue)
         return
-    if SINCE_VERSION.get(event.type, state.machine_version + 1) > state.machine_version:
+    if not is_queue_type(event.type) or SINCE_VERSION[event.type] > state.machine_version:
         what = f"machine version {state.machine_version} knows no queues of type {event.type!r}"
         quarantine(state, event, what, effects)
         return
@@ -85,7 +90,7 @@ def on_declared(state: State, offset: int, actor: Actor, event: QueueDeclared, e
     give_priorities(queue)
     give_delays(queue)
     if queue.stream:
-        queue.made_ms = state.clock_ms
+        queue.created_ms = state.clock_ms
     state.add_queue(queue)
     state.touch(queue)
     renew_lease(state, queue)
@@ -120,10 +125,10 @@ def on_policy(state: State, offset: int, actor: Actor, event: PolicyApplied, eff
         quarantine(state, event, f"policy of queue {event.queue!r}: {error}", effects)
         return
     state.touch(queue)
-    dropping = not queue.quorum and queue.overflow == DROP_HEAD
+    dropping = not queue.quorum and queue.settings.overflow == DROP_HEAD
     queue.policy = event.policy
     queue.operator_policy = event.operator_policy
-    if queue.at_least_once and not settings.at_least_once:
+    if queue.settings.at_least_once and not settings.at_least_once:
         queue.apply_settings(settings)
         give_up_held(state, queue, effects)
     queue.apply_settings(settings)
@@ -136,6 +141,7 @@ def on_policy(state: State, offset: int, actor: Actor, event: PolicyApplied, eff
 
 
 def on_purged(state: State, offset: int, actor: Actor, event: Purged, effects: list[Effect]) -> None:
+    """Remove every ready and delayed message of a queue. Unacked messages stay with their holders."""
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is None:
         quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
@@ -151,7 +157,7 @@ def on_purged(state: State, offset: int, actor: Actor, event: Purged, effects: l
     enforce(state, queue, effects)
 
 
-def _forget_ready(queue: Queue, reason: str, effects: list[Effect]) -> None:
+def _forget_ready(queue: Queue, reason: LeaveReason, effects: list[Effect]) -> None:
     removed: list[array[int]] = queue.returned.clear() + queue.arrived.clear()
     for ids in removed:
         effects.append(Forget(queue, ids, reason, 0, ""))
@@ -166,6 +172,7 @@ def _forget_ready(queue: Queue, reason: str, effects: list[Effect]) -> None:
 
 
 def on_deleted(state: State, offset: int, actor: Actor, event: QueueDeleted, effects: list[Effect]) -> None:
+    """Delete a queue, unless `if_unused` or `if_empty` forbids it."""
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is None:
         quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
@@ -177,7 +184,7 @@ def on_deleted(state: State, offset: int, actor: Actor, event: QueueDeleted, eff
     delete(state, queue, "deleted", effects)
 
 
-def delete(state: State, queue: Queue, reason: str, effects: list[Effect]) -> None:
+def delete(state: State, queue: Queue, reason: GoneReason, effects: list[Effect]) -> None:
     """Delete a queue with its messages; none is dead-lettered (S-060). Its outbox is still forwarded."""
     messages = queue.messages_ready
     _forget_ready(queue, DELETED, effects)
@@ -204,6 +211,7 @@ def delete(state: State, queue: Queue, reason: str, effects: list[Effect]) -> No
 
 
 def on_forwarded(state: State, offset: int, actor: Actor, event: DeadLettersForwarded, effects: list[Effect]) -> None:
+    """Release the dead letters that have arrived; a limit that counted them may let publishes in again."""
     queue = state.by_id.get(event.queue_id)
     if queue is None or queue.name != event.queue or queue.vhost != event.vhost:
         quarantine(state, event, f"no queue {event.queue!r} with id {event.queue_id} waits for forwards", effects)
@@ -218,6 +226,7 @@ def on_forwarded(state: State, offset: int, actor: Actor, event: DeadLettersForw
 
 
 def on_cancelled(state: State, offset: int, actor: Actor, event: ConsumerCancelled, effects: list[Effect]) -> None:
+    """Detach a consumer (basic.cancel). It keeps what it holds; an auto-delete queue goes with its last consumer."""
     queue = state.by_name.get((event.vhost, event.queue))
     consumer = queue.holders.get(event.consumer) if queue is not None else None
     if queue is None or consumer is None or not consumer.attached:
@@ -245,6 +254,9 @@ def _lost_consumers(state: State, queue: Queue, effects: list[Effect]) -> None:
 
 
 def on_session_closed(state: State, offset: int, actor: Actor, event: SessionClosed, effects: list[Effect]) -> None:
+    """Detach the consumers of a channel, or of a connection, and return what they held.
+
+    With a connection (`channel` 0) its exclusive queues go."""
     leaving = state.sessions.get(event.session)
     if leaving:
         holders = [h for h in leaving.values() if event.channel == 0 or h.channel == event.channel]
@@ -297,7 +309,7 @@ def _detach_all(state: State, holders: Sequence[Consumer], reason: str, effects:
                 if holder.limiter is not None:
                     freed[holder.limiter] = None
                 ids = list(holder.held) if queue.quorum else sorted(holder.held)
-                give_back(state, queue, holder, ids, False, reason, effects)
+                give_back(state, queue, holder, ids, reason, effects, requeued=False)
             state.forget_holder(holder)
         if had > queue.attached:
             _lost_consumers(state, queue, effects)
@@ -336,7 +348,7 @@ def _detach_everybody(state: State, queue: Queue, effects: list[Effect]) -> None
             leave_level(queue, holder)
         if holder.held:
             ids = list(holder.held) if queue.quorum else sorted(holder.held)
-            give_back(state, queue, holder, ids, False, "broker_started", effects)
+            give_back(state, queue, holder, ids, "broker_started", effects, requeued=False)
         state.forget_holder(holder)
 
 
@@ -346,15 +358,15 @@ def _lose_transient(queue: Queue, effects: list[Effect]) -> None:
         if not order.has_transient():
             continue
         kept: list[tuple[int, int, int]] = []
-        for message_id, info, expiry in order.items():
-            if info & PERSISTENT:
-                kept.append((message_id, info, expiry))
+        for message_id, word, expiry in order.items():
+            if word & PERSISTENT:
+                kept.append((message_id, word, expiry))
             else:
                 lost.append(message_id)
-                queue.message_bytes_ready -= info & SIZE_MASK
+                queue.message_bytes_ready -= word & SIZE_MASK
         order.clear()
-        for message_id, info, expiry in kept:
-            order.append(message_id, info, expiry)
+        for message_id, word, expiry in kept:
+            order.append(message_id, word, expiry)
     if lost:
         queue.messages_ready -= len(lost)
         queue.lost += len(lost)

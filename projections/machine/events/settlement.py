@@ -18,18 +18,27 @@ from collections.abc import Sequence
 
 from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.effects import ACKED, DELIVERY_LIMIT, REJECTED, Delay, Effect, Forget, Requeue
-from rewindmq.projections.machine.data.message_order import COUNT_SHIFT, NONE, REDELIVERED, SIZE_MASK
+from rewindmq.projections.machine.data.message_order import NONE
+from rewindmq.projections.machine.data.message_word import (
+    DELIVERIES_MAX_4_3,
+    LEVEL_SHIFT,
+    REDELIVERED,
+    SIZE_MASK,
+    returned,
+    returned_or_failed,
+)
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.data.return_counts import DELIVERIES_MAX, returned, returned_or_failed
 from rewindmq.projections.machine.events.delivery import change_over, run, run_after_taking, serve_again, unblock
 from rewindmq.projections.machine.rules.dead_letters import bury
 from rewindmq.projections.machine.rules.expiry import renew_lease, wait
 from rewindmq.projections.machine.rules.profile import FAILURES
 from rewindmq.projections.machine.state import State, quarantine
-from rewindmq.schemas.events import Acked, Actor, Nacked
+from rewindmq.schemas.events import Acked, Nacked
+from rewindmq.schemas.values import Actor
 
 
 def on_acked(state: State, offset: int, actor: Actor, event: Acked, effects: list[Effect]) -> None:
+    """Remove acked messages from their holder and the queue. Ids that it does not hold are quarantined."""
     queue = state.by_name.get((event.vhost, event.queue))
     holder = queue.holders.get(event.consumer) if queue is not None else None
     if queue is None or holder is None or queue.stream:
@@ -45,11 +54,11 @@ def on_acked(state: State, offset: int, actor: Actor, event: Acked, effects: lis
             ids = _those_held(state, holder, event, first, last, effects)
         missing: list[int] = []
         for message_id in ids:
-            info = held.pop(message_id, -1)
-            if info < 0:
+            word = held.pop(message_id, -1)
+            if word < 0:
                 missing.append(message_id)
             else:
-                message_bytes += info & SIZE_MASK
+                message_bytes += word & SIZE_MASK
         if missing:
             absent = dict.fromkeys(missing)
             ids = [message_id for message_id in ids if message_id not in absent]
@@ -70,6 +79,7 @@ def on_acked(state: State, offset: int, actor: Actor, event: Acked, effects: lis
 
 
 def on_nacked(state: State, offset: int, actor: Actor, event: Nacked, effects: list[Effect]) -> None:
+    """Return or dead-letter messages of a holder. Ids that it does not hold are quarantined."""
     queue = state.by_name.get((event.vhost, event.queue))
     holder = queue.holders.get(event.consumer) if queue is not None else None
     if queue is None or holder is None:
@@ -83,7 +93,7 @@ def on_nacked(state: State, offset: int, actor: Actor, event: Nacked, effects: l
     state.touch(queue)
     ids = _in_order(holder, ids)
     if event.requeue:
-        give_back(state, queue, holder, ids, True, event.method, effects)
+        give_back(state, queue, holder, ids, event.method, effects)
     else:
         _reject(queue, holder, ids, effects)
     _settled(state, queue, holder, effects)
@@ -118,14 +128,14 @@ def _some(ids: list[int]) -> str:
 
 
 def _unhold(queue: Queue, holder: Consumer, message_id: int) -> tuple[int, int]:
-    """Take a held message from its holder. Returns (info, expiry)."""
-    info = holder.held.pop(message_id)
+    """Take a held message from its holder. Returns (word, expiry)."""
+    word = holder.held.pop(message_id)
     queue.messages_unacked -= 1
-    queue.message_bytes_unacked -= info & SIZE_MASK
+    queue.message_bytes_unacked -= word & SIZE_MASK
     if holder.limiter is not None:
         holder.limiter.outstanding -= 1
     expiry = queue.held_expiries.pop(message_id, NONE) if queue.held_expiries else NONE
-    return info, expiry
+    return word, expiry
 
 
 def _settled(state: State, queue: Queue, holder: Consumer, effects: list[Effect]) -> None:
@@ -146,58 +156,64 @@ def _settled(state: State, queue: Queue, holder: Consumer, effects: list[Effect]
 def _reject(queue: Queue, holder: Consumer, ids: list[int], effects: list[Effect]) -> None:
     """Reject messages. In a classic queue the highest priority dies first (rabbit_priority_queue.erl ackfold)."""
     if queue.prioritized is not None and not queue.quorum:
-        ids = sorted(ids, key=lambda message_id: holder.held[message_id] >> COUNT_SHIFT, reverse=True)
+        ids = sorted(ids, key=lambda message_id: holder.held[message_id] >> LEVEL_SHIFT, reverse=True)
     effects.append(Forget(queue, ids, REJECTED, holder.consumer, ""))
     queue.rejected += len(ids)
     for message_id in ids:
-        info, _ = _unhold(queue, holder, message_id)
-        bury(queue, message_id, info & SIZE_MASK, REJECTED, False, effects)
+        word, _ = _unhold(queue, holder, message_id)
+        bury(queue, message_id, word & SIZE_MASK, REJECTED, effects)
 
 
 def give_back(
-    state: State, queue: Queue, holder: Consumer, ids: list[int], asked: bool, reason: str, effects: list[Effect]
+    state: State,
+    queue: Queue,
+    holder: Consumer,
+    ids: list[int],
+    reason: str,
+    effects: list[Effect],
+    requeued: bool = True,
 ) -> None:
     """Make the holder's messages ready again.
 
-    `asked`: they return by nack, reject or recover; else the holder is gone."""
+    `requeued`: they return by nack, reject or recover; else the holder is gone."""
     if queue.quorum:
-        _give_back_quorum(state, queue, holder, ids, asked, reason, effects)
+        _give_back_quorum(state, queue, holder, ids, reason, effects, requeued)
         return
     place = queue.returned if queue.prioritized is None else queue.prioritized
     for message_id in ids:
-        info, expiry = _unhold(queue, holder, message_id)
-        place.insert(message_id, info | REDELIVERED, expiry)
+        word, expiry = _unhold(queue, holder, message_id)
+        place.insert(message_id, word | REDELIVERED, expiry)
         queue.messages_ready += 1
-        queue.message_bytes_ready += info & SIZE_MASK
+        queue.message_bytes_ready += word & SIZE_MASK
     effects.append(Requeue(queue, ids, holder.consumer, reason))
 
 
 def _give_back_quorum(
-    state: State, queue: Queue, holder: Consumer, ids: list[int], asked: bool, reason: str, effects: list[Effect]
+    state: State, queue: Queue, holder: Consumer, ids: list[int], reason: str, effects: list[Effect], requeued: bool
 ) -> None:
     settings, separate, failed = queue.settings, queue.profile.failures_count, reason in FAILURES
     limit = settings.delivery_limit
-    order = queue.arrived if asked and limit is None and queue.profile.returns_behind else queue.returned
+    order = queue.arrived if requeued and limit is None and queue.profile.returns_behind else queue.returned
     waits = settings.retries_later(failed)
     back: list[int] = []
     dead: list[tuple[int, int]] = []
     for message_id in ids:
-        info, expiry = _unhold(queue, holder, message_id)
-        info = REDELIVERED | (returned_or_failed(info, failed) if separate else returned(info))
-        count = queue.counts(info)[0]
-        if limit is not None and (count > limit or (separate and count == DELIVERIES_MAX)):  # S-159
-            dead.append((message_id, info))
+        word, expiry = _unhold(queue, holder, message_id)
+        word = REDELIVERED | (returned_or_failed(word, failed) if separate else returned(word))
+        count = queue.counts(word)[0]
+        if limit is not None and (count > limit or (separate and count == DELIVERIES_MAX_4_3)):  # S-159
+            dead.append((message_id, word))
             continue
         if waits:
             due_ms = state.clock_ms + min(settings.retry_min_ms * max(count, 1), settings.retry_max_ms)
             if expiry != NONE:
                 queue.held_expiries[message_id] = expiry
             effects.append(Delay(queue, message_id, holder.consumer, reason, due_ms))
-            wait(state, queue, message_id, info, due_ms)
+            wait(state, queue, message_id, word, due_ms)
             continue
-        order.append(message_id, info, expiry)
+        order.append(message_id, word, expiry)
         queue.messages_ready += 1
-        queue.message_bytes_ready += info & SIZE_MASK
+        queue.message_bytes_ready += word & SIZE_MASK
         back.append(message_id)
     if back:
         effects.append(Requeue(queue, back, holder.consumer, reason))
@@ -209,5 +225,5 @@ def _exceed_limit(queue: Queue, holder: Consumer, dead: list[tuple[int, int]], e
     queue.delivery_limited += len(dead)
     rule = queue.settings.delivery_limit_rule
     effects.append(Forget(queue, [d[0] for d in dead], DELIVERY_LIMIT, holder.consumer, rule))
-    for message_id, info in dead:
-        bury(queue, message_id, info & SIZE_MASK, DELIVERY_LIMIT, False, effects)
+    for message_id, word in dead:
+        bury(queue, message_id, word & SIZE_MASK, DELIVERY_LIMIT, effects)

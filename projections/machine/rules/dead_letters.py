@@ -7,15 +7,19 @@ at-least-once letters count towards the queue's limits (S-150), and are given up
 at-most-once (S-153).
 """
 
+from typing import Literal
+
 from rewindmq.projections.machine.data.delayed_order import exchange_of
-from rewindmq.projections.machine.data.effects import DELAYED, DeadLetter, Effect, Release
+from rewindmq.projections.machine.data.effects import DELAYED, DeadLetter, DeathReason, Effect, Release
 from rewindmq.projections.machine.data.queue import OutboxEntry, Queue
 from rewindmq.projections.machine.data.restored_ids import is_restored, note_restored
 from rewindmq.projections.machine.state import State
-from rewindmq.schemas.events import Origin
+from rewindmq.schemas.values import Origin
 
 
-def bury(queue: Queue, message_id: int, size: int, reason: str, refused: bool, effects: list[Effect]) -> None:
+def bury(
+    queue: Queue, message_id: int, size: int, reason: DeathReason, effects: list[Effect], refused: bool = False
+) -> None:
     """Put a message that died into the outbox, if the queue has a dead-letter exchange."""
     settings = queue.settings
     exchange, routing_key, held = (
@@ -40,7 +44,7 @@ def _put_out(
     queue: Queue,
     message_id: int,
     size: int,
-    reason: str,
+    reason: DeathReason | Literal["delayed"],
     exchange: str,
     routing_key: str | None,
     held: bool,
@@ -88,11 +92,12 @@ def is_repeated(queue: Queue, origin: Origin) -> bool:
     Forwards of one source come in the order of their sequence."""
     if origin.restore:
         return is_restored(queue, origin)
-    return queue.seen.get((origin.vhost, origin.queue, origin.queue_id), 0) >= origin.sequence
+    return queue.letters_seen.get((origin.vhost, origin.queue, origin.queue_id), 0) >= origin.sequence
 
 
 def remember(queue: Queue, origin: Origin) -> None:
+    """Note that the target has taken this dead letter, or this restored message, in."""
     if origin.restore:
         note_restored(queue, origin)
         return
-    queue.seen[(origin.vhost, origin.queue, origin.queue_id)] = origin.sequence
+    queue.letters_seen[(origin.vhost, origin.queue, origin.queue_id)] = origin.sequence

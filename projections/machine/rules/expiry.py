@@ -13,10 +13,11 @@
 from array import array
 
 from rewindmq.projections.machine.data.effects import DELAYED, EXPIRED, Effect, Forget, Requeue
-from rewindmq.projections.machine.data.message_order import BY_PROPERTY, NONE, SIZE_MASK
+from rewindmq.projections.machine.data.message_order import NONE
+from rewindmq.projections.machine.data.message_word import BY_PROPERTY, SIZE_MASK
 from rewindmq.projections.machine.data.queue import NEVER, Queue
 from rewindmq.projections.machine.rules.dead_letters import bury, hand_on
-from rewindmq.projections.machine.state import LEASE, State
+from rewindmq.projections.machine.state import DeadlineKind, State
 
 
 def expiry_of(queue: Queue, now_ms: int, expiration_ms: int | None) -> int:
@@ -32,6 +33,7 @@ def expiry_of(queue: Queue, now_ms: int, expiration_ms: int | None) -> int:
 
 
 def decided_by_property(queue: Queue, expiration_ms: int | None) -> bool:
+    """Whether the message's own expiration, and not the queue's TTL, decides when it dies."""
     ttl = queue.settings.message_ttl_ms
     return expiration_ms is not None and (ttl is None or expiration_ms < ttl)
 
@@ -47,10 +49,10 @@ def expire_heads(state: State, queue: Queue, effects: list[Effect]) -> None:
         if expiry == NONE or expiry > now_ms:
             break
         state.touch(queue)
-        message_id, info, _ = queue.take_expired(now_ms)
+        message_id, word, _ = queue.take_expired(now_ms)
         queue.expired += 1
-        effects.append(Forget(queue, (message_id,), EXPIRED, 0, _rule(queue, info)))
-        bury(queue, message_id, info & SIZE_MASK, EXPIRED, False, effects)
+        effects.append(Forget(queue, (message_id,), EXPIRED, 0, _rule(queue, word)))
+        bury(queue, message_id, word & SIZE_MASK, EXPIRED, effects)
     state.arm_messages(queue)
 
 
@@ -66,12 +68,12 @@ def _cut_old(state: State, queue: Queue, now_ms: int, effects: list[Effect]) -> 
     state.arm_messages(queue)
 
 
-def wait(state: State, queue: Queue, message_id: int, info: int, due_ms: int) -> None:
+def wait(state: State, queue: Queue, message_id: int, word: int, due_ms: int) -> None:
     """Keep a message until it is due; `release_due` releases it."""
     assert queue.delayed is not None
-    queue.delayed.append(message_id, info, due_ms)
+    queue.delayed.append(message_id, word, due_ms)
     queue.messages_delayed += 1
-    queue.message_bytes_delayed += info & SIZE_MASK
+    queue.message_bytes_delayed += word & SIZE_MASK
     state.arm_messages(queue)
 
 
@@ -83,30 +85,31 @@ def release_due(state: State, queue: Queue, effects: list[Effect]) -> None:
     back: list[int] = []
     while delayed.count > 0 and delayed.first_expiry() <= state.clock_ms:
         state.touch(queue)
-        message_id, info, _ = delayed.take()
+        message_id, word, _ = delayed.take()
         queue.messages_delayed -= 1
-        queue.message_bytes_delayed -= info & SIZE_MASK
+        queue.message_bytes_delayed -= word & SIZE_MASK
         if queue.type == DELAYED:
             queue.forwarded += 1
             effects.append(Forget(queue, (message_id,), DELAYED, 0, ""))
-            hand_on(queue, message_id, info & SIZE_MASK, effects)
+            hand_on(queue, message_id, word & SIZE_MASK, effects)
             continue
-        queue.returned.append(message_id, info, queue.held_expiries.pop(message_id, NONE))
+        queue.returned.append(message_id, word, queue.held_expiries.pop(message_id, NONE))
         queue.messages_ready += 1
-        queue.message_bytes_ready += info & SIZE_MASK
+        queue.message_bytes_ready += word & SIZE_MASK
         back.append(message_id)
     if back:
         effects.append(Requeue(queue, back, 0, DELAYED))
     state.arm_messages(queue)
 
 
-def _rule(queue: Queue, info: int) -> str:
-    if info & BY_PROPERTY:
+def _rule(queue: Queue, word: int) -> str:
+    if word & BY_PROPERTY:
         return "property expiration"
     return queue.settings.message_ttl_rule or "message-ttl, since withdrawn"
 
 
 def is_unused(queue: Queue) -> bool:
+    """Whether the queue's lease runs: it has no consumer; a quorum queue, besides, no holder of a message."""
     return not queue.holders if queue.quorum else queue.attached == 0
 
 
@@ -125,7 +128,8 @@ def renew_lease(state: State, queue: Queue) -> None:
 
 
 def arm_lease(state: State, queue: Queue) -> None:
+    """Have the queue looked at when its lease ends."""
     ends_ms = lease_ends_ms(queue)
     if ends_ms < queue.lease_armed_ms:
         queue.lease_armed_ms = ends_ms
-        state.push_deadline(ends_ms, queue.queue_id, LEASE)
+        state.push_deadline(ends_ms, queue.queue_id, DeadlineKind.LEASE)

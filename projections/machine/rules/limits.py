@@ -15,7 +15,7 @@ its effects in front); here they are dead-lettered in the order in which they ar
 """
 
 from rewindmq.projections.machine.data.effects import MAXLEN, Effect, Forget
-from rewindmq.projections.machine.data.message_order import SIZE_MASK
+from rewindmq.projections.machine.data.message_word import SIZE_MASK
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.dead_letters import bury
 from rewindmq.projections.machine.rules.expiry import expire_heads
@@ -24,6 +24,7 @@ from rewindmq.projections.machine.state import State
 
 
 def is_over(queue: Queue) -> bool:
+    """Whether the queue breaks one of its limits."""
     return (
         queue.messages_ready + queue.messages_dlx + queue.messages_delayed > queue.max_length_or_never
         or queue.message_bytes_ready + queue.message_bytes_dlx + queue.message_bytes_delayed > queue.max_bytes_or_never
@@ -75,12 +76,12 @@ def enforce(state: State, queue: Queue, effects: list[Effect]) -> None:
 
 def drop_heads(state: State, queue: Queue, effects: list[Effect]) -> None:
     """Drop messages from the head until the queue is within its limits."""
-    while queue.messages_ready > queue.stays and is_over(queue):
+    while queue.messages_ready > queue.least_ready and is_over(queue):
         rule = rule_broken(queue, *counted(queue))
-        message_id, info, _ = queue.take()
+        message_id, word, _ = queue.take()
         queue.maxlen += 1
         effects.append(Forget(queue, (message_id,), MAXLEN, 0, rule))
-        bury(queue, message_id, info & SIZE_MASK, MAXLEN, False, effects)
+        bury(queue, message_id, word & SIZE_MASK, MAXLEN, effects)
     if queue.arrived.expiring or queue.returned.expiring:
         expire_heads(state, queue, effects)
 

@@ -27,56 +27,69 @@ log). Each number and the overflow come with the rule that decided, in words for
 """
 
 import json
+from enum import Enum, auto
+from typing import Final, Literal, TypeGuard, TypeVar, get_args
 
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13, Profile
-from rewindmq.schemas.events import Argument, Policy
+from rewindmq.schemas.values import Argument, Policy
 
-DROP_HEAD = "drop-head"
-REJECT_PUBLISH = "reject-publish"
-REJECT_PUBLISH_DLX = "reject-publish-dlx"
-OVERFLOWS = (DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX)
+Text = TypeVar("Text", bound=str)
+QueueType = Literal["classic", "quorum", "stream", "delayed"]
+Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
+Retry = Literal["all", "failed", "returned"]
 
-SMALLER = 0
-POLICY_WINS = 1
-ARGUMENT_WINS = 2
+DROP_HEAD: Final = "drop-head"
+REJECT_PUBLISH: Final = "reject-publish"
+REJECT_PUBLISH_DLX: Final = "reject-publish-dlx"
+OVERFLOWS: tuple[Overflow, ...] = get_args(Overflow)
+
+
+class Precedence(Enum):
+    """Which value holds where an argument and the effective policy both give one."""
+
+    SMALLER = auto()
+    POLICY = auto()
+    ARGUMENT = auto()
+
 
 # How an argument is merged with the effective policy, by queue type (3.13.7: rabbit_amqqueue_process.erl
 # process_args_policy, rabbit_quorum_queue.erl ra_machine_config).
-NUMBERS: dict[str, dict[str, int]] = {
+NUMBERS: dict[QueueType, dict[str, Precedence]] = {
     "classic": {
-        "max-length": SMALLER,
-        "max-length-bytes": SMALLER,
-        "message-ttl": SMALLER,
-        "expires": SMALLER,
-        "consumer-timeout": SMALLER,
+        "max-length": Precedence.SMALLER,
+        "max-length-bytes": Precedence.SMALLER,
+        "message-ttl": Precedence.SMALLER,
+        "expires": Precedence.SMALLER,
+        "consumer-timeout": Precedence.SMALLER,
     },
     "quorum": {
-        "max-length": SMALLER,
-        "max-length-bytes": SMALLER,
-        "message-ttl": SMALLER,
-        "expires": POLICY_WINS,
-        "delivery-limit": SMALLER,
-        "consumer-timeout": SMALLER,
+        "max-length": Precedence.SMALLER,
+        "max-length-bytes": Precedence.SMALLER,
+        "message-ttl": Precedence.SMALLER,
+        "expires": Precedence.POLICY,
+        "delivery-limit": Precedence.SMALLER,
+        "consumer-timeout": Precedence.SMALLER,
     },
-    "stream": {"max-length-bytes": POLICY_WINS, "consumer-timeout": SMALLER},
+    "stream": {"max-length-bytes": Precedence.POLICY, "consumer-timeout": Precedence.SMALLER},
     "delayed": {},
 }
-WORDS: dict[str, dict[str, int]] = {
+WORDS: dict[QueueType, dict[str, Precedence]] = {
     "classic": {
-        "overflow": ARGUMENT_WINS,
-        "dead-letter-exchange": ARGUMENT_WINS,
-        "dead-letter-routing-key": ARGUMENT_WINS,
+        "overflow": Precedence.ARGUMENT,
+        "dead-letter-exchange": Precedence.ARGUMENT,
+        "dead-letter-routing-key": Precedence.ARGUMENT,
     },
     "quorum": {
-        "overflow": POLICY_WINS,
-        "dead-letter-exchange": ARGUMENT_WINS,
-        "dead-letter-routing-key": ARGUMENT_WINS,
-        "dead-letter-strategy": ARGUMENT_WINS,
+        "overflow": Precedence.POLICY,
+        "dead-letter-exchange": Precedence.ARGUMENT,
+        "dead-letter-routing-key": Precedence.ARGUMENT,
+        "dead-letter-strategy": Precedence.ARGUMENT,
     },
 }
-RETRIES = ("all", "failed", "returned")
-SINCE_VERSION = {"classic": 1, "quorum": 1, "stream": 2, "delayed": 2}  # machine version, by queue type
-QUEUE_TYPES = tuple(SINCE_VERSION)
+RETRIES: tuple[Retry, ...] = get_args(Retry)
+# The machine version since which there are queues of the type.
+SINCE_VERSION: dict[QueueType, int] = {"classic": 1, "quorum": 1, "stream": 2, "delayed": 2}
+QUEUE_TYPES: tuple[QueueType, ...] = get_args(QueueType)
 SECONDS_OF = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 NESTING = 100  # brackets in a definition
 LARGEST = (1 << 62) - 1  # a larger number is no limit at all; keeps all arithmetic within 64 bits
@@ -92,7 +105,7 @@ class Settings:
         self.max_length_rule = ""
         self.max_length_bytes: int | None = None
         self.max_length_bytes_rule = ""
-        self.overflow = DROP_HEAD
+        self.overflow: Overflow = DROP_HEAD
         self.overflow_rule = ""
         self.message_ttl_ms: int | None = None
         self.message_ttl_rule = ""
@@ -106,13 +119,18 @@ class Settings:
         self.consumer_timeout_ms: int | None = None  # decides nothing in a fold: the code that closes channels asks
         self.max_age_ms: int | None = None
         self.max_age_rule = ""
-        self.retry = ""  # the returned messages that wait before they are ready again: all, failed, returned, or none
+        self.retry: Retry | Literal[""] = ""  # which returned messages wait before they are ready again
         self.retry_min_ms = 0
         self.retry_max_ms = 0
 
     def retries_later(self, failed: bool) -> bool:
         """Whether a message that comes back waits before it is ready again."""
         return self.retry == "all" or self.retry == ("failed" if failed else "returned")
+
+
+def is_queue_type(text: str) -> TypeGuard[QueueType]:
+    """Whether the text names a type of queue."""
+    return text in QUEUE_TYPES
 
 
 def definition(policy: Policy | None) -> dict[str, object]:
@@ -147,7 +165,7 @@ def _operator_merge(value: object, operator_value: object) -> object:
 
 
 def resolve(
-    queue_type: str,
+    queue_type: QueueType,
     arguments: tuple[Argument, ...],
     policy: Policy | None,
     operator_policy: Policy | None,
@@ -163,13 +181,13 @@ def resolve(
     settings = Settings()
     for key, rule in NUMBERS[queue_type].items():
         if key == "expires" and profile.smaller_expires:
-            rule = SMALLER
+            rule = Precedence.SMALLER
         value, source = _pick(key, rule, given, policies, names, True)
         if value is not None:
             assert isinstance(value, int)
             _set_number(settings, key, value, source)
     if queue_type == "stream":
-        age, source = _pick("max-age", POLICY_WINS, given, policies, names, False)
+        age, source = _pick("max-age", Precedence.POLICY, given, policies, names, False)
         settings.max_age_ms = age_ms(str(age))
         settings.max_age_rule = source if settings.max_age_ms is not None else ""
         return settings
@@ -181,8 +199,9 @@ def resolve(
         _set_retry(settings, given, policies, names)
     words = WORDS[queue_type]
     word, source = _pick("overflow", words["overflow"], given, policies, names, False)
-    if word in OVERFLOWS and not (queue_type == "quorum" and word == REJECT_PUBLISH_DLX):  # S-025
-        settings.overflow, settings.overflow_rule = str(word), source
+    overflow = _known(word, OVERFLOWS)
+    if overflow is not None and not (queue_type == "quorum" and overflow == REJECT_PUBLISH_DLX):  # S-025
+        settings.overflow, settings.overflow_rule = overflow, source
     exchange, _ = _pick("dead-letter-exchange", words["dead-letter-exchange"], given, policies, names, False)
     if exchange is not None:
         settings.dead_letter_exchange = str(exchange)
@@ -224,14 +243,20 @@ def _set_retry(
     names: tuple[str, str],
 ) -> None:
     """Set the delayed retry (rabbit_quorum_queue.erl get_delayed_retry_config): none without a type and a minimum."""
-    kind, _ = _pick("delayed-retry-type", POLICY_WINS, arguments, policies, names, False)
+    kind, _ = _pick("delayed-retry-type", Precedence.POLICY, arguments, policies, names, False)
     argument = _valid(arguments.get("x-delayed-retry-min"), True)
     ruled = [_valid(each.get("delayed-retry-min"), True) for each in policies]
     least = _smallest(argument, max((value for value in ruled if isinstance(value, int)), default=None))
-    most, _ = _pick("delayed-retry-max", SMALLER, arguments, policies, names, True)
-    if kind in RETRIES and least:
-        settings.retry, settings.retry_min_ms = str(kind), least
+    most, _ = _pick("delayed-retry-max", Precedence.SMALLER, arguments, policies, names, True)
+    retry = _known(kind, RETRIES)
+    if retry is not None and least:
+        settings.retry, settings.retry_min_ms = retry, least
         settings.retry_max_ms = most if isinstance(most, int) and most > 0 else least
+
+
+def _known(value: object, texts: tuple[Text, ...]) -> Text | None:
+    """The one of these texts that the value is; None if it is none of them."""
+    return next((text for text in texts if text == value), None)
 
 
 def _smallest(a: object, b: object) -> int | None:
@@ -270,7 +295,7 @@ def _is_number(value: object) -> bool:
 
 def _pick(
     key: str,
-    rule: int,
+    rule: Precedence,
     arguments: dict[str, object],
     policies: tuple[dict[str, object], dict[str, object]],
     names: tuple[str, str],
@@ -284,7 +309,7 @@ def _pick(
         value, source = operator_value, f"operator policy {names[1]}.{key}"
     if argument is None:
         return (None, "") if value is None else (value, source)
-    if value is None or rule == ARGUMENT_WINS or (rule == SMALLER and not _less(value, argument)):
+    if value is None or rule is Precedence.ARGUMENT or (rule is Precedence.SMALLER and not _less(value, argument)):
         return argument, f"argument x-{key}"
     return value, source
 

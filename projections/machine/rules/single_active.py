@@ -34,7 +34,7 @@ def is_single_active(queue: Queue) -> bool:
     return not queue.stream and queue.asks_for(ARGUMENT) is True
 
 
-def enter(queue: Queue, consumer: Consumer) -> None:
+def join(queue: Queue, consumer: Consumer) -> None:
     """Make a consumer that was attached active, or let it wait."""
     if queue.active is None:
         queue.active = consumer

@@ -20,8 +20,9 @@ from pika import BlockingConnection
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import fold
-from rewindmq.schemas.events import BROKER, CheckpointAsked, Checkpointed
+from rewindmq.schemas.events import CheckpointAsked, Checkpointed
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
+from rewindmq.schemas.values import BROKER
 from tests.support.deadlines import SECONDS
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.producers import ordered_producer

@@ -24,8 +24,10 @@ from rewindmq.engine.log.seals import sealer as sealing
 from rewindmq.engine.log.seals.in_topic import in_topics
 from rewindmq.engine.log.seals.seal import Stored, fingerprint
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import Actor, Event, Purged, VhostCreated
+from rewindmq.schemas.events import Event, Purged
+from rewindmq.schemas.metadata_events import VhostCreated
 from rewindmq.schemas.single_object import wrap
+from rewindmq.schemas.values import Actor
 from tests.support.kafka.producers import ordered_producer
 
 SECONDS = 30

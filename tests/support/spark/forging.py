@@ -16,18 +16,9 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.codec import Decoder, Encoder
-from rewindmq.schemas.events import (
-    BROKER,
-    Actor,
-    Bound,
-    Checkpointed,
-    DeadLettersForwarded,
-    Event,
-    ExchangeDeclared,
-    Origin,
-    Published,
-    Route,
-)
+from rewindmq.schemas.events import Checkpointed, DeadLettersForwarded, Event, Published
+from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared
+from rewindmq.schemas.values import BROKER, Actor, Origin, Route
 from rewindmq.spark_replay.audit.audit import conclude, ends_of, fold_audit
 from rewindmq.spark_replay.audit.dead_letter_join import SORTED_BY
 from rewindmq.spark_replay.audit.findings import Finding

@@ -16,31 +16,25 @@ from rewindmq.projections.machine.data.effects import Deliver, Effect, FetchRepl
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import (
-    BROKER,
     Acked,
-    Actor,
-    Argument,
     BrokerStarted,
     Checkpointed,
     ConsumerAttached,
     Event,
     Fetched,
     GlobalPrefetchSet,
-    MarkSet,
     MetadataEvent,
     Nacked,
-    Policy,
     PolicyApplied,
-    PolicySet,
     Published,
     Purged,
     QueueDeclared,
     QueueDeleted,
-    Route,
     SessionClosed,
     Tick,
-    VhostCreated,
 )
+from rewindmq.schemas.metadata_events import MarkSet, PolicySet, VhostCreated
+from rewindmq.schemas.values import BROKER, Actor, Argument, Policy, Route
 
 
 class When(TypedDict, total=False):

@@ -11,17 +11,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.schemas.codec import Decoder, Encoder
-from rewindmq.schemas.events import (
-    Acked,
-    Actor,
-    Argument,
-    ConsumerAttached,
-    Event,
-    Published,
-    QueueDeclared,
-    Route,
-)
+from rewindmq.schemas.events import Acked, ConsumerAttached, Event, Published, QueueDeclared
 from rewindmq.schemas.single_object import wrap
+from rewindmq.schemas.values import Actor, Argument, Route
 from rewindmq.spark_replay.location.log import InKafka
 from tests.support.kafka.producers import ordered_producer
 from tests.support.spark.histories import ANN, START_MS

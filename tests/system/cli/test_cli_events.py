@@ -89,7 +89,7 @@ def test_last_events_far_behind_the_end_are_found(
 
 
 def test_what_cannot_be_is_one_line(data: Path, tmp_path: Path) -> None:
-    failed(run("events"), 64, "Error: where is the history: --data, or --kafka?")
+    failed(run("events"), 64, "Error: say where the history is: --data DIR, or --kafka HOST:PORT")
     failed(run("events", "--data", str(tmp_path)), 65, f"Error: {tmp_path}: no RewindMQ log is here")
     failed(run("events", "--data", str(data), "--partition", "queues-9"), 64, "Error: there is no partition queues-9")
     failed(run("events", "--data", str(data), "--from", "mark:never"), 65, "Error: there is no mark 'never'")
@@ -125,7 +125,7 @@ def test_a_damaged_log_says_where_after_what_is_whole(start_broker: Callable[...
 
 
 def test_a_record_that_is_none_is_shown(tmp_path: Path) -> None:
-    from rewindmq.schemas.events import Actor
+    from rewindmq.schemas.values import Actor
 
     line = command.Line("queues-0", 7, 0, Actor("", 0), None, "not one of ours")
     assert command.as_text(line) == "queues-0:7  1970-01-01T00:00:00.000+00:00  -  no event: not one of ours\n"

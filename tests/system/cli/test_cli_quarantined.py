@@ -9,7 +9,8 @@ import pytest
 
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import BROKER, Purged
+from rewindmq.schemas.events import Purged
+from rewindmq.schemas.values import BROKER
 from tests.support.forked import run
 from tests.support.running import RunningBroker
 from tests.system.cli.conftest import Cli

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pika
 import pytest
 
@@ -203,6 +204,49 @@ def test_a_start_on_a_full_disk_without_a_state(disk: SmallDisk, start: Start) -
     assert again.stop() == 0
     assert any(file.suffix == ".sst" for file in state.iterdir())
     assert rest_of(start()) == list(range(20, 305))
+
+
+@pytest.mark.parametrize("transaction", [False, True], ids=["publish", "transaction"])
+def test_a_large_publish_waits_for_room_and_acks_do_not_wait_for_it(
+    disk: SmallDisk, start: Start, transaction: bool
+) -> None:
+    """The free space and the reserve together would not take the body. In the log, acks would wait behind it."""
+    broker = start()
+    publish(broker, 20)
+    disk.fill(leave_bytes=20 * MEGABYTE)
+    large = b"large " + random.Random(2).randbytes(44 * MEGABYTE)
+
+    def publish_large() -> None:
+        with connected(broker) as connection:
+            channel = connection.channel()
+            channel.tx_select() if transaction else channel.confirm_delivery()
+            channel.basic_publish("", "kept", large, pika.BasicProperties(delivery_mode=2))
+            if transaction:
+                channel.tx_commit()
+
+    publisher = threading.Thread(target=publish_large, daemon=True)
+    publisher.start()
+    until(lambda: "waits until the disk has room" in "".join(broker.errors), "the large publish did not wait")
+    taken: list[int] = []
+    consumer = threading.Thread(target=lambda: taken.extend(take(broker, 10)), daemon=True)
+    consumer.start()
+    consumer.join(30)
+    assert taken == list(range(10)), "acks wait behind the large publish"
+    publish(broker, 1, first=20)  # others publish, too
+    assert publisher.is_alive()
+    with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as http:
+        content = {"properties": {}, "routing_key": "kept", "payload": "x" * 9_000_000, "payload_encoding": "string"}
+        answer = http.post("/exchanges/%2F/amq.default/publish", json=content, timeout=60)
+        assert answer.status_code == 400
+        assert "publishing is blocked: the disk has no room for 9000000 bytes" in answer.json()["reason"]
+    disk.empty()
+    publisher.join(60)
+    assert not publisher.is_alive()
+    assert take(broker, 11) == [*range(10, 21)]
+    with connected(broker) as connection:
+        assert connection.channel().basic_get("kept", auto_ack=True)[2] == large
+    assert broker.stop() == 0
+    assert "Traceback" not in "".join(broker.errors)
 
 
 def test_descriptors_that_run_out_under_rocksdb_hold_publishing_back_no_longer_than_that(

@@ -20,7 +20,8 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.machine.machine import MACHINE_VERSION
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import BROKER, MachineUpgraded
+from rewindmq.schemas.events import MachineUpgraded
+from rewindmq.schemas.values import BROKER
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -265,7 +265,7 @@ def test_uploaded_by_a_form(api: httpx.Client, name: str) -> None:
             "multipart/form-data; boundary=x",
             b"--x\r\ncontent-disposition: form-data; name=file\r\n\r\n{}\r\n--x\r\n"
             b"content-disposition: form-data; name=redirect\r\n\r\na\nb\r\n--x--\r\n",
-            "redirect is no address",
+            "redirect is not an address",
         ),
     ],
 )

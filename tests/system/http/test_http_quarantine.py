@@ -9,7 +9,8 @@ import pytest
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.placement import partition_of
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import Acked, Actor, Event, Published, Route
+from rewindmq.schemas.events import Acked, Event, Published
+from rewindmq.schemas.values import Actor, Route
 from tests.support.running import RunningBroker
 
 ANN = Actor("ann", 0)

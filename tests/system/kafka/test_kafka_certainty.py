@@ -9,8 +9,9 @@ from confluent_kafka import Producer
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, UnroutableError
 
-from rewindmq.schemas.events import BROKER, Tick
+from rewindmq.schemas.events import Tick
 from rewindmq.schemas.single_object import FramedEncoder
+from rewindmq.schemas.values import BROKER
 from tests.support.deadlines import SECONDS
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.nodes import Nodes, api, connect

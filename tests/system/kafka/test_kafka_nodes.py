@@ -21,9 +21,11 @@ from pika.exceptions import (
     UnroutableError,
 )
 
-from rewindmq.schemas.events import BROKER, Event, GlobalParameterSet, ParameterSet, PolicySet, VhostCreated
+from rewindmq.schemas.events import Event
+from rewindmq.schemas.metadata_events import GlobalParameterSet, ParameterSet, PolicySet, VhostCreated
 from rewindmq.schemas.producer import Publisher
 from rewindmq.schemas.single_object import FramedEncoder
+from rewindmq.schemas.values import BROKER
 from tests.support.deadlines import SECONDS, until
 from tests.support.kafka.nodes import Nodes, api, connect
 from tests.support.kafka.producers import ordered_producer

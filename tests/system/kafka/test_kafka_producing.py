@@ -18,9 +18,10 @@ from rewindmq.engine.http.properties import properties_of
 from rewindmq.engine.log.placement import murmur2, partition_of
 from rewindmq.projections.machine.data.effects import Deliver, Effect, Quarantine
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.schemas.events import Actor, ConsumerAttached, Event, Published, QueueDeclared, Route
+from rewindmq.schemas.events import ConsumerAttached, Event, Published, QueueDeclared
 from rewindmq.schemas.producer import Publisher
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
+from rewindmq.schemas.values import Actor, Route
 from tests.support.deadlines import SECONDS, until
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.producers import ordered_producer

@@ -14,7 +14,8 @@ from rewindmq.projections.replay import drive, events_of, groups_of
 from rewindmq.projections.versions import compare as stepping
 from rewindmq.projections.versions.compare import VersionError, first_difference
 from rewindmq.schemas.codec import Decoder
-from rewindmq.schemas.events import Acked, Actor, Event, Purged
+from rewindmq.schemas.events import Acked, Event, Purged
+from rewindmq.schemas.values import Actor
 from tests.support.running import ROOT
 from tests.support.traffic import Traffic
 
@@ -63,7 +64,8 @@ def test_b08_the_same_rules_agree(traffic: Traffic, changed: Changed) -> None:
 def test_b08_the_first_event_that_leads_to_something_else(traffic: Traffic, changed: Changed) -> None:
     """Though the states stay the same: a reason is in no state."""
     found = first_difference(
-        traffic.log, changed("projections/machine/data/effects.py", 'MAXLEN = "maxlen"', 'MAXLEN = "too long"')
+        traffic.log,
+        changed("projections/machine/data/effects.py", 'MAXLEN: Final = "maxlen"', 'MAXLEN: Final = "too long"'),
     )
     assert found is not None
     assert (found.partition, found.offset, found.event, found.user) == ("queues-0", *first_over_length(traffic))
@@ -97,7 +99,7 @@ def test_b08_the_first_event_that_leaves_another_state(traffic: Traffic, changed
 
 def test_b08_a_version_before_the_package_rewindmq(traffic: Traffic, changed: Changed, tmp_path: Path) -> None:
     """Its folders were packages of their own."""
-    changed("projections/machine/data/effects.py", 'MAXLEN = "maxlen"', 'MAXLEN = "too long"')
+    changed("projections/machine/data/effects.py", 'MAXLEN: Final = "maxlen"', 'MAXLEN: Final = "too long"')
     older = tmp_path / "older"
     for folder in ("projections", "schemas"):
         shutil.move(tmp_path / "rewindmq" / folder, older / folder)
@@ -140,7 +142,7 @@ def test_compare_versions(
     asked = ["compare_versions", "--data", str(data), "--silent"]
     assert cli.run([*asked, str(ROOT)]) == 0
     assert capsys.readouterr().out == f"queues-0\t{traffic.machine.next_offset}\tequal\n"
-    other = changed("projections/machine/data/effects.py", 'MAXLEN = "maxlen"', 'MAXLEN = "too long"')
+    other = changed("projections/machine/data/effects.py", 'MAXLEN: Final = "maxlen"', 'MAXLEN: Final = "too long"')
     assert cli.run([*asked, str(other)]) == 1
     out, err = capsys.readouterr()
     lines = out.splitlines()

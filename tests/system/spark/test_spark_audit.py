@@ -11,7 +11,8 @@ from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.machine.data.effects import DeadLetter, Deliver, Effect, Forget, Refuse, Requeue
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store import keys, rocks
-from rewindmq.schemas.events import Actor, Event
+from rewindmq.schemas.events import Event
+from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.fold import CHECKS, AuditProduct
 from rewindmq.spark_replay.commands.report import print_report
@@ -111,7 +112,7 @@ def expires_what_was_dropped(effects: list[Effect]) -> bool:
 
 
 def drops_what_expired(effects: list[Effect]) -> bool:
-    found = first(effects, Forget, lambda f: f.reason == "expired" and f.queue.max_length is None)
+    found = first(effects, Forget, lambda f: f.reason == "expired" and f.queue.settings.max_length is None)
     if found:
         found.reason = "maxlen"
     return bool(found)
@@ -302,7 +303,8 @@ def test_a_record_left_out_of_a_rewritten_log_contradicts_the_claims(spark: Spar
 
 
 def test_a_policy_that_nobody_set_is_found(spark: SparkSession, tmp_path: Path) -> None:
-    from rewindmq.schemas.events import BROKER, Policy, PolicyApplied
+    from rewindmq.schemas.events import PolicyApplied
+    from rewindmq.schemas.values import BROKER, Policy
 
     told = Recorder(tmp_path, partitions=1)
     told.declare("orders")
@@ -315,7 +317,7 @@ def test_a_policy_that_nobody_set_is_found(spark: SparkSession, tmp_path: Path) 
 
 
 def test_a_policy_that_was_set_and_never_applied_is_found(spark: SparkSession, tmp_path: Path) -> None:
-    from rewindmq.schemas.events import PolicySet
+    from rewindmq.schemas.metadata_events import PolicySet
 
     told = Recorder(tmp_path, partitions=1)
     told.declare("orders")
@@ -330,7 +332,9 @@ def test_a_policy_that_was_set_and_never_applied_is_found(spark: SparkSession, t
 def test_policies_that_fit_every_name_concern_no_queue_of_the_broker_itself(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    from rewindmq.schemas.events import BROKER, OperatorPolicySet, PolicySet, QueueDeclared
+    from rewindmq.schemas.events import QueueDeclared
+    from rewindmq.schemas.metadata_events import OperatorPolicySet, PolicySet
+    from rewindmq.schemas.values import BROKER
 
     told = Recorder(tmp_path, partitions=1)
     told.metadata(PolicySet("/", "all", ".*", '{"max-length":9}', 0, "all"))

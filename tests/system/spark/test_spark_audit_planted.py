@@ -15,7 +15,8 @@ from rewindmq.engine.log.embedded.index import ENTRY, HEADER, decode_entry, inde
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.projections.store import keys, rocks
-from rewindmq.schemas.events import Acked, Published, Purged, Route, Tick
+from rewindmq.schemas.events import Acked, Published, Purged, Tick
+from rewindmq.schemas.values import Route
 from rewindmq.spark_replay.audit.audit import audit
 from tests.support.rocks import flipped, stored
 from tests.support.spark.forging import (

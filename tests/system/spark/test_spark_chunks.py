@@ -18,7 +18,8 @@ from rewindmq.projections.replay import events_of, fold
 from rewindmq.projections.store import keys, rocks
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore
-from rewindmq.schemas.events import BROKER, Acked, Actor, Checkpointed, QueueDeclared
+from rewindmq.schemas.events import Acked, Checkpointed, QueueDeclared
+from rewindmq.schemas.values import BROKER, Actor
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.findings import Finding
@@ -159,7 +160,7 @@ def test_snapshots_of_another_log_and_other_directories_are_refused(
         (["audit", "--snapshots", tmp_path / "empty"], "there are no snapshots in it"),
         (["verify", "--snapshots", tmp_path / "full"], "there are no snapshots in it"),
         (["history", "--snapshots", tmp_path / "odd"], "not as `cut` writes it"),
-        (["cut", "--out", tmp_path / "full"], "no directory of cuts"),
+        (["cut", "--out", tmp_path / "full"], "no directory of `cut`"),
         (["cut", "--out", own, "--every", "50"], "was cut every 100 events"),
         (["cut", "--out", strange, "--every", "100"], "has snapshots of another log"),
     ):

@@ -8,7 +8,9 @@ from pyspark.sql import SparkSession
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import Published, Route, SubjectErased
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.metadata_events import SubjectErased
+from rewindmq.schemas.values import Route
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.history.history import history
 from rewindmq.spark_replay.history.state import state_at

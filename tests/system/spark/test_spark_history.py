@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store.snapshots import Snapshots
-from rewindmq.schemas.events import BROKER, BrokerStarted, Origin, Published, Route
+from rewindmq.schemas.events import BrokerStarted, Published
+from rewindmq.schemas.values import BROKER, Origin, Route
 from rewindmq.spark_replay.fold import fold_events, log_groups
 from rewindmq.spark_replay.history.history import biography, history, history_of
 from rewindmq.spark_replay.history.outcomes import BATCH_ROWS, HistoryProduct, is_queue

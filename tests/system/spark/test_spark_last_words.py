@@ -15,17 +15,8 @@ from rewindmq.engine.log.embedded.writer import PartitionWriter
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import fold
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import (
-    BROKER,
-    Actor,
-    BrokerStarted,
-    Checkpointed,
-    DeadLettersForwarded,
-    Event,
-    Published,
-    Purged,
-    Route,
-)
+from rewindmq.schemas.events import BrokerStarted, Checkpointed, DeadLettersForwarded, Event, Published, Purged
+from rewindmq.schemas.values import BROKER, Actor, Route
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.findings import Finding

@@ -14,7 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rewindmq.projections.store.snapshots import Snapshots
-from rewindmq.schemas.events import BROKER, Checkpointed
+from rewindmq.schemas.events import Checkpointed
+from rewindmq.schemas.values import BROKER
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.findings import Finding
@@ -158,7 +159,7 @@ def test_since_last_needs_a_directory_of_ledgers(
     spark: SparkSession, busy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.run(["audit", "--data", str(busy), "--since-last"]) == 64
-    assert "say with --snapshots" in capsys.readouterr().err
+    assert "with --snapshots" in capsys.readouterr().err
     own = tmp_path / "own"
     cut(spark, str(busy), EVERY, own)
     command = ["audit", "--data", str(busy), "--snapshots", str(own), "--format", "json"]

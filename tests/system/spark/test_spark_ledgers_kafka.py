@@ -6,7 +6,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rewindmq.projections.store.snapshots import Snapshots
-from rewindmq.schemas.events import BROKER, Checkpointed
+from rewindmq.schemas.events import Checkpointed
+from rewindmq.schemas.values import BROKER
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.snapshots.build import cut

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from rewindmq.schemas.events import Origin, Published, Route
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Origin, Route
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.history.history import biography
 from tests.support.spark.histories import ANN, Recorder

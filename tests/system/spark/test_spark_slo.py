@@ -8,7 +8,8 @@ import numpy
 import pytest
 from pyspark.sql import SparkSession
 
-from rewindmq.schemas.events import BROKER, BrokerStarted, SessionClosed
+from rewindmq.schemas.events import BrokerStarted, SessionClosed
+from rewindmq.schemas.values import BROKER
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.history.history import history
 from rewindmq.spark_replay.history.slo import slo

@@ -17,7 +17,8 @@ from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.rewind import OutsideHistory, RewindError
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.schemas.codec import Decoder
-from rewindmq.schemas.events import Published, Route
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Route
 from rewindmq.spark_replay.commands.failures import cause_of
 from rewindmq.spark_replay.history.history import history, history_of
 from rewindmq.spark_replay.history.state import state_at
@@ -65,7 +66,7 @@ def test_columns_of_a_publish(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_password_hashes_stay_out(spark: SparkSession, tmp_path: Path) -> None:
-    from rewindmq.schemas.events import UserSet
+    from rewindmq.schemas.metadata_events import UserSet
 
     history = Recorder(tmp_path, partitions=1)
     history.metadata(UserSet("eve", "$argon2id$secret", ("administrator",)))

@@ -9,7 +9,8 @@ from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots
-from rewindmq.schemas.events import BROKER, QueueDeclared
+from rewindmq.schemas.events import QueueDeclared
+from rewindmq.schemas.values import BROKER
 from rewindmq.spark_replay.commands.failures import cause_of
 from rewindmq.spark_replay.history.history import history
 from rewindmq.spark_replay.history.state import state_at

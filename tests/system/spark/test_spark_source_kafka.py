@@ -333,7 +333,7 @@ def test_a_checkpoint_of_another_place_is_refused(copied: InKafka, gaps: InKafka
         ({"data": "x", "kafkaPrefix": SECRET}, "kafkaPrefix is for a history in Kafka"),
         ({KAFKA: " "}, "where is the history"),
         ({KAFKA: "h:1", "kafkaPrefx": SECRET}, "kafkaprefx is no option of rewindmq"),
-        ({KAFKA: "h:1", "kafka.Isolation.Level": SECRET}, "kafka.isolation.level: no setting, as a history is read in"),
+        ({KAFKA: "h:1", "kafka.Isolation.Level": SECRET}, "kafka.isolation.level cannot be set: a history is read in"),
         ({KAFKA: "h:1", "fromCheckpoint": "1", "view": "queues"}, "a Kafka has no snapshots beside it"),
         ({KAFKA: "h:1", "view": "queues", "startingOffsets": "{}"}, "startingOffsets is for a range of offsets"),
     ],

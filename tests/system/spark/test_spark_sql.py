@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from rewindmq.schemas.events import BROKER, Actor, MachineUpgraded, Policy, PolicyApplied, PolicySet
+from rewindmq.schemas.events import MachineUpgraded, PolicyApplied
+from rewindmq.schemas.metadata_events import PolicySet
+from rewindmq.schemas.values import BROKER, Actor, Policy
 from rewindmq.spark_replay.history.incremental import keep_history
 from tests.support.running import ROOT
 from tests.support.spark.histories import ANN, START_MS, Recorder

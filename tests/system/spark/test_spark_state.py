@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
-from rewindmq.projections.machine.serialization import queue_digest
+from rewindmq.projections.machine.serialization.digest import queue_digest
 from rewindmq.projections.rewind import OutsideHistory
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.spark_replay.audit.audit import audit
@@ -138,7 +138,7 @@ def test_the_state_does_not_depend_on_the_hash_seed(spark: SparkSession, busy: P
     """Spark's workers fold under one hash seed; other processes have others."""
     script = (
         "import sys; from pathlib import Path; from tests.support.spark.histories import plain_fold\n"
-        "from rewindmq.projections.machine.serialization import queue_digest\n"
+        "from rewindmq.projections.machine.serialization.digest import queue_digest\n"
         "print([queue_digest(q) for n in (0, 1) for q in plain_fold(Path(sys.argv[1]), n, 10**9).queues()])"
     )
     printed = {

@@ -7,7 +7,8 @@ from pyspark.sql import SparkSession
 
 from rewindmq.projections.machine.data.effects import Effect, Forget
 from rewindmq.projections.machine.machine import MACHINE_VERSION, Machine
-from rewindmq.schemas.events import BROKER, MachineUpgraded
+from rewindmq.schemas.events import MachineUpgraded
+from rewindmq.schemas.values import BROKER
 from tests.support.spark.histories import Recorder
 from tests.system.spark.test_spark_audit import Liar, Lie, first, fold_audit
 

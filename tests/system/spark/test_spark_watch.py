@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.schemas.events import BROKER, Acked, Policy, PolicyApplied
+from rewindmq.schemas.events import Acked, PolicyApplied
+from rewindmq.schemas.values import BROKER, Policy
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.fold import AuditProduct

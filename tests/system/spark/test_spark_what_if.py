@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from rewindmq.schemas.events import BROKER, Acked, MachineUpgraded
+from rewindmq.schemas.events import Acked, MachineUpgraded
+from rewindmq.schemas.values import BROKER
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.history.state import state_at
 from rewindmq.spark_replay.location.ranges import BadRequest

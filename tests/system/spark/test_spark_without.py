@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.placement import partition_of
-from rewindmq.schemas.events import BROKER, Actor, Argument, Origin, Published, Purged, QueueDeclared, Route
+from rewindmq.schemas.events import Published, Purged, QueueDeclared
+from rewindmq.schemas.values import BROKER, Actor, Argument, Origin, Route
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.restore import pages

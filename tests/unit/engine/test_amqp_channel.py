@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.amqp.connection_state import State
-from rewindmq.schemas.events import Acked, Argument, Nacked
+from rewindmq.schemas.events import Acked, Nacked
+from rewindmq.schemas.values import Argument
 from tests.support.amqp_double import DoubleBroker
 from tests.support.amqp_wire import Said, Wire, header_frame, method, properties, publish, raw_frame
 

@@ -56,7 +56,7 @@ async def say(broker: Broker, connection: Connection, frames: bytes) -> list[Sai
 
 
 def under_way(broker: Broker) -> int:
-    return sum(partition.appended - partition.settled for partition in broker.partitions)
+    return sum(partition.append_position - partition.durable_position for partition in broker.partitions)
 
 
 def test_a_publisher_waits_and_a_consumer_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,8 @@ def test_who_waits_is_told_that_publishing_is_held_back(tmp_path: Path, monkeypa
         nodes.log("a").cut(True)
         assert await say(broker, publisher, numbered(0, MANY)) == []
         broker.turns.problem("log", "Kafka is away")
-        assert publisher.link.state == "blocked"
+        before = publisher.link.state
+        assert before == "blocked"
         broker.turns.problem("log", None)
         said = await say(broker, publisher, b"")
         assert [each.name for each in said] == ["Connection.Blocked", "Connection.Unblocked"]
@@ -155,7 +156,7 @@ def test_who_waits_is_told_that_publishing_is_held_back(tmp_path: Path, monkeypa
 
 
 def test_a_log_that_is_far_away_has_more_under_way() -> None:
-    partition: Any = SimpleNamespace(appended=LEAST_EVENTS, settled=0)
+    partition: Any = SimpleNamespace(append_position=LEAST_EVENTS, durable_position=0)
     flow = RoundTripFlow([partition])
 
     def full() -> bool:
@@ -164,23 +165,23 @@ def test_a_log_that_is_far_away_has_more_under_way() -> None:
     assert full()
     flow.learn(1.0)
     assert not full()
-    partition.appended = EVENTS_A_SECOND
+    partition.append_position = EVENTS_A_SECOND
     assert full()
     flow.learn(2.0)
     assert full(), "a round trip that is slow because there is much to do makes no room for more"
-    partition.appended -= 1
+    partition.append_position -= 1
     calls: list[str] = []
 
     def again(name: str) -> None:
         calls.append(name)
         flow.wait(lambda: again(name))
-        partition.appended += name == "b"
+        partition.append_position += name == "b"
 
     for name in "abc":
         flow.wait(partial(again, name))
 
     flow.landed()
     assert calls == ["a", "b"]
-    partition.settled = partition.appended
+    partition.durable_position = partition.append_position
     flow.landed()
     assert calls == ["a", "b", "c", "a", "b"]

@@ -29,7 +29,7 @@ def delivered(no_ack: bool = False) -> Wire:
 
 
 def in_memory(wire: Wire) -> int:
-    return sum(len(part) for part in wire.connection.output.parts if isinstance(part, bytes))
+    return sum(len(part) for part in wire.connection.output.parts if isinstance(part, bytes | memoryview))
 
 
 def read(wire: Wire) -> list[Said]:

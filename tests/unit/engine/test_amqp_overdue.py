@@ -8,7 +8,8 @@ from rewindmq.engine.amqp.consumer_timeout import DeliveryAges
 from rewindmq.engine.amqp.settlement import DeliveryHolder, Settlement
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.schemas.events import Actor, Argument, Policy, Published, QueueDeclared
+from rewindmq.schemas.events import Published, QueueDeclared
+from rewindmq.schemas.values import Actor, Argument, Policy
 from tests.support.amqp_double import DoubleBroker
 from tests.support.amqp_wire import Said, Wire, method, publish
 

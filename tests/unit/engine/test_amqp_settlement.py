@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from rewindmq.engine.amqp.settlement import DeliveryHolder, Settlement, ranges
 from rewindmq.engine.errors import PreconditionFailed
-from rewindmq.schemas.events import Acked, Actor, Nacked
+from rewindmq.schemas.events import Acked, Nacked
+from rewindmq.schemas.values import Actor
 
 
 class Log:

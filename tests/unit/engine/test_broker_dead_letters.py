@@ -9,7 +9,8 @@ from pamqp import commands
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.routing.matches import readable
-from rewindmq.schemas.events import Argument, DeadLettersForwarded, Published
+from rewindmq.schemas.events import DeadLettersForwarded, Published
+from rewindmq.schemas.values import Argument
 from tests.support.broker_harness import Client, Harness, args
 
 DLX = args(x_dead_letter_exchange="dlx")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.errors import AccessRefused, NotFound, NotImplementedByBroker, PreconditionFailed, ResourceLocked
-from rewindmq.schemas.events import Argument
+from rewindmq.schemas.values import Argument
 from tests.support.broker_harness import Client, Harness, args, refusal
 
 Q = "queue 'q' in vhost '/'"
@@ -281,7 +281,7 @@ def test_the_declaration_carries_the_effective_policies(h: Harness) -> None:
     queue = h.declare(h.session(), "q")
     assert queue.policy is not None
     assert queue.operator_policy is not None
-    assert (queue.policy.name, queue.operator_policy.name, queue.max_length) == ("lim", "ops", 2)
+    assert (queue.policy.name, queue.operator_policy.name, queue.settings.max_length) == ("lim", "ops", 2)
 
 
 EXCHANGES = [

@@ -12,7 +12,9 @@ from rewindmq.engine.errors import AccessRefused, PreconditionFailed
 from rewindmq.engine.routing.delayed_exchanges import deletion, due
 from rewindmq.engine.routing.matches import Content, readable
 from rewindmq.schemas.amqp.properties import parse
-from rewindmq.schemas.events import BROKER, ExchangeDeleted, Published, Route
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.metadata_events import ExchangeDeleted
+from rewindmq.schemas.values import BROKER, Route
 from tests.support.broker_harness import Client, Harness, args, refusal
 
 HIDDEN = "amq.delayed.later"

@@ -10,7 +10,8 @@ from rewindmq.engine.amqp.basic_publish import BasicPublish, message, route_by_c
 from rewindmq.engine.errors import AccessRefused, PreconditionFailed
 from rewindmq.engine.routing.matches import jump
 from rewindmq.schemas.amqp.properties import parse
-from rewindmq.schemas.events import BROKER, ExchangeDeclared, TopicPermissionsSet
+from rewindmq.schemas.metadata_events import ExchangeDeclared, TopicPermissionsSet
+from rewindmq.schemas.values import BROKER
 from tests.support.broker_harness import Harness, args, refusal
 
 

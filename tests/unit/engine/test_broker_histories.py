@@ -9,7 +9,7 @@ import pytest
 
 from rewindmq.engine.broker.broker import Session
 from rewindmq.engine.errors import AmqpError
-from rewindmq.schemas.events import Argument
+from rewindmq.schemas.values import Argument
 from tests.support.broker_harness import Client, Harness, args
 from tests.support.direct import Attached
 from tests.unit.engine.test_broker_recovery import refolded

@@ -122,7 +122,7 @@ def test_s014_s016_s028_lowering_a_limit_drops_at_once_in_every_partition(h: Har
     assert all(h.queue(name).counters["maxlen"] == 7 for name in names)
     h.broker.clear_policy("guest", "/", "my-pol")
     h.settle()
-    assert all(h.queue(name).max_length_bytes is None for name in names)
+    assert all(h.queue(name).settings.max_length_bytes is None for name in names)
 
 
 def test_s017_s018_reject_publish_by_policy_nacks(h: Harness) -> None:
@@ -173,7 +173,7 @@ def test_only_queues_whose_effective_policy_changed_are_told(h: Harness) -> None
         ("told", "high", "ops"),
         ("told", "low", "ops"),
     ]
-    assert h.queue("told").max_length == 3
+    assert h.queue("told").settings.max_length == 3
 
 
 def test_s003_the_smaller_of_argument_policy_and_operator_policy(h: Harness) -> None:
@@ -186,7 +186,7 @@ def test_s003_the_smaller_of_argument_policy_and_operator_policy(h: Harness) -> 
         (h.broker.set_operator_policy, 2, 2),
     ):
         set_policy("guest", "/", "p", ".*", {"max-length": limit}, 0, "queues")
-        assert queue.max_length == expected
+        assert queue.settings.max_length == expected
 
 
 def test_an_alternate_exchange_by_policy(h: Harness) -> None:

@@ -11,7 +11,7 @@ import pytest
 from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES
 from rewindmq.engine.rewind.stream_consumers import ROUND
 from rewindmq.engine.runtime.partition import Partition
-from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.effects import Deliver
 from rewindmq.projections.replay import decoder_for
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.properties import parse
@@ -28,18 +28,8 @@ class ReadingClient(Client):
     def when_relieved(self, callback: Callable[[], None]) -> None:
         self.relief.append(callback)
 
-    def deliver(
-        self,
-        partition: Partition,
-        queue: Queue,
-        message_id: int,
-        message: Published,
-        redelivered: bool,
-        delivery_count: int,
-        final: bool,
-        acquired_count: int = 0,
-    ) -> None:
-        super().deliver(partition, queue, message_id, message, redelivered, delivery_count, final)
+    def deliver(self, partition: Partition, effect: Deliver, message: Published) -> None:
+        super().deliver(partition, effect, message)
         self.numbers.append(int(str(tables.mapping(parse(message.properties).header_table())["x-stream-offset"])))
 
     def ack(self, count: int) -> None:

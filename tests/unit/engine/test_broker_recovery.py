@@ -15,7 +15,9 @@ from rewindmq.projections.machine.machine import MACHINE_VERSION, Machine
 from rewindmq.projections.replay import fold
 from rewindmq.projections.store.snapshots import Snapshots, load
 from rewindmq.schemas.codec import Decoder, Encoder
-from rewindmq.schemas.events import BROKER, BrokerStarted, Checkpointed, MachineUpgraded, Purged, Unbound
+from rewindmq.schemas.events import BrokerStarted, Checkpointed, MachineUpgraded, Purged
+from rewindmq.schemas.metadata_events import Unbound
+from rewindmq.schemas.values import BROKER
 from tests.support.broker_harness import Client, Harness, args
 from tests.support.records import START_MS
 

@@ -15,7 +15,9 @@ from rewindmq.engine.routing import router as routing
 from rewindmq.engine.routing.matches import Content, TopicTrie, headers_match
 from rewindmq.engine.routing.router import Router
 from rewindmq.projections.topology.topology import Topology
-from rewindmq.schemas.events import BROKER, Argument, Bound, ExchangeDeclared, MetadataEvent
+from rewindmq.schemas.events import MetadataEvent
+from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared
+from rewindmq.schemas.values import BROKER, Argument
 from tests.support.broker_harness import Client, Harness, args
 
 # -- topic ------------------------------------------------------------------------------------------------------------

@@ -34,9 +34,9 @@ def test_the_node_says_it_and_a_queue_may_say_other(h: Harness) -> None:
 
 def test_a_node_of_the_later_profile(later: Harness) -> None:
     queue = declared(later, "q", **QUORUM)
-    assert (queue.semantics, queue.delivery_limit) == ("rabbitmq-4.3", 20)
+    assert (queue.semantics, queue.settings.delivery_limit) == ("rabbitmq-4.3", 20)
     former = declared(later, "r", **QUORUM, x_semantics="rabbitmq-3.13")
-    assert (former.semantics, former.delivery_limit) == ("rabbitmq-3.13", None)
+    assert (former.semantics, former.settings.delivery_limit) == ("rabbitmq-3.13", None)
     later.restart()
     assert later.broker.partition_for("/", "q").machine.queue("/", "q").profile.name == "rabbitmq-4.3"
 
@@ -64,7 +64,7 @@ def test_a_queue_is_of_one_profile_for_ever(h: Harness) -> None:
 
 
 def test_a_negative_delivery_limit_is_for_the_later_profile_alone_s160(h: Harness) -> None:
-    assert declared(h, "r", **LATER, x_delivery_limit=-1).delivery_limit is None
+    assert declared(h, "r", **LATER, x_delivery_limit=-1).settings.delivery_limit is None
     with refusal(PreconditionFailed, f"invalid arg 'x-delivery-limit' for {Q}: {{value_negative,-1}}"):
         h.declare(h.session(), "q", args(**QUORUM, x_delivery_limit=-1))
 
@@ -105,7 +105,7 @@ def test_a_policy_of_the_later_profile_holds(later: Harness) -> None:
     definition = {"delayed-retry-type": "failed", "delayed-retry-min": 5, "delivery-limit": -1}
     later.broker.set_policy("guest", "/", "p", "^q", definition, 0, "queues")
     queue = declared(later, "q", **QUORUM)
-    assert (queue.settings.retry, queue.delivery_limit) == ("failed", None)
+    assert (queue.settings.retry, queue.settings.delivery_limit) == ("failed", None)
 
 
 def test_a_node_of_the_former_profile_knows_no_such_policy(h: Harness) -> None:

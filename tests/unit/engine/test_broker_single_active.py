@@ -7,7 +7,7 @@ import pytest
 from rewindmq.engine.errors import AccessRefused, PreconditionFailed, ResourceLocked
 from rewindmq.engine.http.resources.clients import consumer_item
 from rewindmq.engine.http.resources.queues import queue_item
-from rewindmq.schemas.events import Argument
+from rewindmq.schemas.values import Argument
 from tests.support.broker_harness import Client, Harness, args, refusal
 
 Q = "queue 'q' in vhost '/'"

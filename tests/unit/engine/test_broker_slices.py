@@ -17,7 +17,7 @@ from rewindmq.engine.errors import NotFound
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.engine.runtime.slices import CHANGED_TOGETHER
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.serialization import Dirty
+from rewindmq.projections.machine.serialization.changes import Dirty
 from tests.support.broker_harness import Harness
 
 QUEUES = 5 * CHANGED_TOGETHER

@@ -79,7 +79,8 @@ def test_a_disk_that_is_slow_makes_publishers_wait(tmp_path: Path, monkeypatch: 
         goes_on.clear()
         await say(broker, publisher, b"".join(publish(1, "", "q", BODY) for _ in range(MOST)))
         assert WAITING_BYTES <= waiting_bytes(broker) <= WAITING_BYTES + BEYOND
-        assert publisher.link.state == "flow"
+        state = publisher.link.state
+        assert state == "flow"
         before = waiting_bytes(broker)
         said = await say(broker, consumer, method(1, "Basic.Get", queue="q") + method(1, "Basic.Ack", delivery_tag=1))
         assert [each.name for each in said] == ["Basic.GetOk"]

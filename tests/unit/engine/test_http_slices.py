@@ -5,13 +5,19 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
 
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.definitions.document import export
+from rewindmq.engine.definitions.load import Import
+from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.http.pieces import members
+from rewindmq.engine.http.resources.metrics import detailed
 from rewindmq.engine.http.resources.vhosts import numbers_of
 from rewindmq.engine.http.statistics import AT_ONCE
 from rewindmq.engine.runtime.loop_share import SLICE_SECONDS, LoopShare, Work, by_key
+from rewindmq.schemas.json_values import Json
 from tests.support.broker_harness import Harness
 
 VHOSTS = 400
@@ -28,7 +34,7 @@ def h(tmp_path: Path) -> Iterator[Harness]:
             broker.create_vhost("guest", f"v{number}", "")
             broker.set_permissions("guest", f"v{number}", "guest", ".*", ".*", ".*")
             broker.set_policy("guest", f"v{number}", "p", "^x", {"max-length": 5}, 0, "queues")
-            broker.set_vhost_limits("guest", f"v{number}", {"max-connections": 5})
+            broker.set_vhost_limits("guest", f"v{number}", {"max-connections": 5, "max-queues": 2 * QUEUES})
         session = harness.session(vhost="v0")
         for number in range(QUEUES):
             harness.declare(session, f"q{number}")
@@ -47,6 +53,8 @@ def turns_beside(h: Harness, read: Reads) -> tuple[int, int]:
 
     async def main() -> tuple[int, int]:
         turns = 0
+        broker = h.broker._broker
+        broker.http_share = LoopShare(clock)
 
         async def bystander() -> None:
             nonlocal turns
@@ -55,7 +63,7 @@ def turns_beside(h: Harness, read: Reads) -> tuple[int, int]:
                 turns += 1
 
         beside = asyncio.create_task(bystander())
-        found = await read(h.broker._broker, Work(LoopShare(clock)))
+        found = await read(broker, Work(broker.http_share))
         beside.cancel()
         return found, turns
 
@@ -97,3 +105,66 @@ def test_the_numbers_of_a_vhost_with_many_queues(h: Harness) -> None:
     assert found == 1, "v1 has no queues"
     assert depths["v0"] == {"messages": 2, "messages_ready": 2, "messages_unacknowledged": 0}
     assert turns >= QUEUES / (LOOKS + 1)
+
+
+async def detailed_metrics(broker: Broker, family: str) -> int:
+    """How many bytes /metrics/detailed tells of one family."""
+    scope = {"type": "http", "query_string": f"family={family}".encode(), "headers": []}
+    response = await detailed(broker, Request(scope))
+    if isinstance(response, StreamingResponse):
+        return sum([len(piece) async for piece in response.body_iterator])
+    return len(response.body)
+
+
+def test_metrics_of_exchanges(h: Harness) -> None:
+    """The exchanges of all vhosts are put in order and their bindings are counted in slices, as the lines are told."""
+    session = h.session(vhost="v0")
+    for number in range(QUEUES):
+        h.bind(session, "amq.topic", f"q{number}")
+    exchanges = len(h.broker.topology.exchanges)
+
+    _, without = turns_beside(h, lambda broker, _: detailed_metrics(broker, "none"))
+    for family, looked_at in (("exchange_names", exchanges), ("exchange_bindings", exchanges + QUEUES)):
+        size, turns = turns_beside(h, lambda broker, _, family=family: detailed_metrics(broker, family))  # type: ignore[misc]
+        assert size > 40 * exchanges
+        assert turns - without >= (exchanges + looked_at) / (LOOKS + 1), family
+
+
+def test_limits_of_vhosts_in_an_import(h: Harness) -> None:
+    queues: list[Json] = [{"name": "new", "vhost": f"v{number}"} for number in range(VHOSTS)]
+
+    async def judge(broker: Broker, document: dict[str, Json]) -> int:
+        with pytest.raises(PreconditionFailed, match="no vhost is named"):
+            await Import(broker, "guest", document).carry_out()
+        return 0
+
+    # The last entry is wrong, so nothing is carried out.
+    _, without = turns_beside(h, lambda broker, _: judge(broker, {"bindings": [{}]}))
+    _, turns = turns_beside(h, lambda broker, _: judge(broker, {"queues": queues, "bindings": [{}]}))
+    assert turns - without >= (VHOSTS + QUEUES) / (LOOKS + 1), "the queues that are there are counted in slices"
+
+
+def test_an_import_knows_what_is_there_when_it_is_judged(h: Harness) -> None:
+    """It copies nothing of the broker when it begins: that would be one long piece of work."""
+
+    async def read(broker: Broker, _: Work) -> int:
+        document: Json = {
+            "permissions": [{"vhost": "late", "user": "late", "configure": "", "write": "", "read": ""}],
+            "bindings": [
+                {
+                    "vhost": "late",
+                    "source": "amq.direct",
+                    "destination": "amq.topic",
+                    "destination_type": "exchange",
+                    "routing_key": "",
+                    "arguments": {},
+                }
+            ],
+        }
+        later = Import(broker, "guest", document)
+        await broker.create_vhost("guest", "late", "")
+        await broker.set_user("guest", "late", "password", ())
+        await later.carry_out()
+        return len(broker.topology.bindings_from("late", "amq.direct"))
+
+    assert turns_beside(h, read)[0] == 1

@@ -10,7 +10,8 @@ from rewindmq.engine.cluster.start import require_homes
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.placement import Home, astray, count_of, partition_of
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.schemas.events import BROKER, QueueDeclared, QueueDeleted, Tick
+from rewindmq.schemas.events import QueueDeclared, QueueDeleted, Tick
+from rewindmq.schemas.values import BROKER
 
 NAMES = [f"queue-{number}" for number in range(20)]
 # Queue "both" is in partition 1, of 2 and of 4.

@@ -9,7 +9,8 @@ import pytest
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster.node import Node
 from rewindmq.engine.cluster.repair import LOOKS_BEFORE_MENDING, Mending
-from rewindmq.schemas.events import BROKER, PolicySet, VhostDeleted
+from rewindmq.schemas.metadata_events import PolicySet, VhostDeleted
+from rewindmq.schemas.values import BROKER
 from tests.support.memory_nodes import Nodes, declare, run, session, settled
 
 QUEUES = 20
@@ -71,7 +72,7 @@ def looking(test: Callable[[Looking], Awaitable[None]], tmp_path: Path, monkeypa
 
 
 def limits(broker: Broker) -> list[int | None]:
-    return [queue.max_length for queue in broker.queues()]
+    return [queue.settings.max_length for queue in broker.queues()]
 
 
 def set_half(broker: Broker, name: str, limit: int) -> Awaitable[int]:

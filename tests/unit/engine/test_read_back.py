@@ -26,8 +26,10 @@ from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store.store import StateStore
-from rewindmq.schemas.events import BROKER, MachineUpgraded, Nacked, NodeLost, QueueDeleted, VhostDeleted
+from rewindmq.schemas.events import MachineUpgraded, Nacked, NodeLost, QueueDeleted
+from rewindmq.schemas.metadata_events import VhostDeleted
 from rewindmq.schemas.single_object import FramedEncoder
+from rewindmq.schemas.values import BROKER
 from tests.support.amqp_wire import IdleSocket
 from tests.support.broker_harness import Client, args
 from tests.support.memory_nodes import Nodes, declare, publish, run, session, settled

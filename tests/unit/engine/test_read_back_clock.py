@@ -14,7 +14,8 @@ from rewindmq.engine.errors import NotImplementedByBroker
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import events_of, fold
 from rewindmq.schemas.clock_events import ClockSet, ClockStepped
-from rewindmq.schemas.events import BROKER, MachineUpgraded, Published, Tick
+from rewindmq.schemas.events import MachineUpgraded, Published, Tick
+from rewindmq.schemas.values import BROKER
 from tests.support.broker_harness import args
 from tests.support.memory_nodes import PERSISTENT, Nodes, session, settled
 

@@ -16,7 +16,8 @@ from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.engine.errors import PreconditionFailed, ResourceError
 from rewindmq.schemas.amqp.properties import parse
 from rewindmq.schemas.amqp.tables import encode, mapping
-from rewindmq.schemas.events import Encryption, Published, Route
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Encryption, Route
 from tests.support.amqp_double import DoubleBroker
 from tests.support.amqp_wire import Wire, method, publish
 from tests.support.amqp_wire import properties as wire_properties

@@ -13,18 +13,10 @@ from rewindmq.engine.errors import ConnectionForced
 from rewindmq.engine.http.app import make_app
 from rewindmq.engine.rewind.restore import Plan, RestoredMessage, restore
 from rewindmq.engine.rewind.worker import WorkerPool
-from rewindmq.schemas.events import (
-    BROKER,
-    Actor,
-    Event,
-    Fetched,
-    GlobalParameterSet,
-    NodeLost,
-    Published,
-    Route,
-    VhostCreated,
-)
+from rewindmq.schemas.events import Event, Fetched, NodeLost, Published
+from rewindmq.schemas.metadata_events import GlobalParameterSet, VhostCreated
 from rewindmq.schemas.single_object import FramedEncoder
+from rewindmq.schemas.values import BROKER, Actor, Route
 from tests.support.broker_harness import Client
 from tests.support.memory_nodes import START_MS, Nodes, declare, publish, run, session, settled
 from tests.support.queues import queue_of

@@ -26,7 +26,8 @@ from rewindmq.engine.log.seals.merkle import Tree, leaf_hash, proof, root_of
 from rewindmq.engine.log.seals.seal import BadSeal, Keys, Seal, Stored, check_proof, fingerprint, read_copies, signed
 from rewindmq.engine.log.seals.sealer import Harm, check, prove
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import Actor, Published, Purged, Route
+from rewindmq.schemas.events import Published, Purged
+from rewindmq.schemas.values import Actor, Route
 from tests.support.older import to_format_1
 
 KEY = Ed25519PrivateKey.generate()

@@ -21,8 +21,9 @@ from rewindmq.engine.log.embedded.segments import max_timestamp, segment_files
 from rewindmq.engine.log.embedded.verify import verify_chain
 from rewindmq.schemas import walk
 from rewindmq.schemas.codec import Decoder, Encoder
-from rewindmq.schemas.events import Actor, Event, Published
+from rewindmq.schemas.events import Event, Published
 from rewindmq.schemas.registry import envelope_schema, envelope_schema_json
+from rewindmq.schemas.values import Actor
 from tests.support.examples import examples
 from tests.support.records import START_MS, contents, expected, fill, make_log, record, reopened
 from tests.support.strategies import actors, timestamps

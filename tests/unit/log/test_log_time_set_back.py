@@ -10,7 +10,8 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.simulated.embedded import MemoryLog
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import BROKER, Tick
+from rewindmq.schemas.events import Tick
+from rewindmq.schemas.values import BROKER
 
 # Three stretches: honest time, ten thousand too much, and honest again from where the first had ended.
 STRETCHES = (range(100, 200), range(10_150, 10_250), range(160, 400))

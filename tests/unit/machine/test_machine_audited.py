@@ -8,7 +8,8 @@ import pytest
 
 from rewindmq.projections.machine.data.effects import Delay, Deliver, Effect, FetchReply, Forget, Requeue
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.schemas.events import Actor, ConsumerCancelled, Event, Nacked
+from rewindmq.schemas.events import ConsumerCancelled, Event, Nacked
+from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay.audit.fold import CHECKS, AuditProduct
 from tests.support.events_for_tests import START_MS, VHOST, Bench
 from tests.support.random_history import History, Step
@@ -141,7 +142,7 @@ class Watched(Bench):
 
 def test_counts_that_have_come_to_their_largest_number_are_no_finding() -> None:
     """Profile 4.3 counts to 4,095 failures and 2,047 returns, and no further
-    (projections/machine/data/return_counts.py)."""
+    (projections/machine/data/message_word.py)."""
     bench = Watched()
     bench.declare("q", "quorum", semantics="rabbitmq-4.3", delivery_limit=-1)
     message = bench.publish()

@@ -3,7 +3,8 @@
 import pytest
 
 from rewindmq.projections.machine.data.effects import DeadLetter
-from rewindmq.schemas.events import DeadLettersForwarded, Origin, QueueDeleted, Tick
+from rewindmq.schemas.events import DeadLettersForwarded, QueueDeleted, Tick
+from rewindmq.schemas.values import Origin
 from tests.support.events_for_tests import Bench, explain, policy
 
 AT_LEAST_ONCE: dict[str, object] = {
@@ -111,7 +112,7 @@ def test_a_refused_letter_was_not_taken_in_and_may_be_tried_again() -> None:
 def test_s145_s146_s147_when_it_is_at_least_once(type: str, keys: dict[str, object], expected: bool) -> None:
     bench = Bench()
     queue = bench.declare(type=type, policy=policy("p", **keys))
-    assert queue.at_least_once is expected
+    assert queue.settings.at_least_once is expected
 
 
 def test_s149_s153_held_until_forwarded_and_given_up_when_the_strategy_changes() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rewindmq.projections.machine.data import message_order as ready
+from rewindmq.projections.machine.data import message_order
 from rewindmq.projections.machine.data.delayed_order import Timed, exchange_of, queue_of
 from rewindmq.projections.machine.data.effects import DeadLetter, Keep, Release
 from rewindmq.projections.machine.machine import Machine
@@ -229,7 +229,7 @@ def delayed_declaration(name: str) -> QueueDeclared:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_timed_is_a_sorted_list(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr(ready, "CHUNK", 3)
+    monkeypatch.setattr(message_order, "CHUNK", 3)
     dice = random.Random(seed)
     timed, model = Timed(), list[tuple[int, int]]()
     for message_id in range(500):
@@ -248,7 +248,7 @@ def test_timed_is_a_sorted_list(monkeypatch: pytest.MonkeyPatch, seed: int) -> N
 
 @pytest.mark.parametrize("every", [1, 5, 50])
 def test_stored_by_changes_and_loaded(monkeypatch: pytest.MonkeyPatch, every: int) -> None:
-    monkeypatch.setattr(ready, "CHUNK", 4)
+    monkeypatch.setattr(message_order, "CHUNK", 4)
     bench = delayed()
     dice = random.Random(every)
     stored: dict[int, bytes] = {}

@@ -346,9 +346,9 @@ def test_s159_every_return_counts_in_3_13_also_a_lost_connection() -> None:
 
 def test_s160_smaller_limit_and_default_none() -> None:
     bench = Bench()
-    assert bench.declare("k", type="quorum").delivery_limit is None
+    assert bench.declare("k", type="quorum").settings.delivery_limit is None
     queue = bench.declare("l", type="quorum", policy=policy("p", delivery_limit=3), delivery_limit=5)
-    assert queue.delivery_limit == 3
+    assert queue.settings.delivery_limit == 3
 
 
 def test_s161_classic_queues_have_no_poison_handling() -> None:

@@ -9,7 +9,9 @@ from rewindmq.projections.machine.data import effects as fx
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas import events as e
-from rewindmq.schemas.events import EVENT_TYPES, Actor
+from rewindmq.schemas import metadata_events as m
+from rewindmq.schemas.events import EVENT_TYPES
+from rewindmq.schemas.values import Actor, Argument, Policy, Route
 from tests.support.events_for_tests import Bench, policy
 from tests.support.samples import SAMPLES
 
@@ -87,16 +89,16 @@ def test_an_event_is_one_printable_line_of_its_fields(name: str) -> None:
                 False,
                 False,
                 0,
-                (e.Argument("x-max-length", "long", 7),),
+                (Argument("x-max-length", "long", 7),),
                 "rabbitmq-3.13",
-                e.Policy("lim", '{"a":1}', 4),
+                Policy("lim", '{"a":1}', 4),
                 None,
             ),
             "QueueDeclared queue=q type=classic durable owner=0 arguments=[x-max-length=7] semantics=rabbitmq-3.13"
             " policy={name=lim definition='{\"a\":1}' version=4}",
         ),
         (
-            e.MarkSet("release", (("queues-0", 3), ("queues-1", 4))),
+            m.MarkSet("release", (("queues-0", 3), ("queues-1", 4))),
             "MarkSet name=release positions=[[queues-0 3] [queues-1 4]]",
         ),
     ],
@@ -106,11 +108,11 @@ def test_events_in_words(event: e.Event, line: str) -> None:
 
 
 def test_an_event_names_its_queues() -> None:
-    published = e.Published(e.Route("v", "x", "k", ("a", "b")), b"", None, None, True, None, None, b"", 1)
+    published = e.Published(Route("v", "x", "k", ("a", "b")), b"", None, None, True, None, None, b"", 1)
     assert describe.queues_of(published) == (("v", "a"), ("v", "b"))
     assert describe.queues_of(e.Purged("/", "q")) == (("/", "q"),)
-    assert describe.queues_of(e.Bound("/", "x", "queue", "q", "k")) == (("/", "q"),)
-    assert describe.queues_of(e.Bound("/", "x", "exchange", "y", "k")) == ()
+    assert describe.queues_of(m.Bound("/", "x", "queue", "q", "k")) == (("/", "q"),)
+    assert describe.queues_of(m.Bound("/", "x", "exchange", "y", "k")) == ()
     assert describe.queues_of(e.SessionClosed(7, 0)) == ()
 
 

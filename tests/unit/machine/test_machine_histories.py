@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from rewindmq.projections.machine import describe, state
-from rewindmq.projections.machine.data import message_order as ready
+from rewindmq.projections.machine.data import message_order
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
 from tests.support.events_for_tests import VHOST, explain
@@ -16,7 +16,7 @@ from tests.support.random_history import History, Step
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of three messages, and deadlines swept at every turn: what else only long queues come to."""
-    monkeypatch.setattr(ready, "CHUNK", 3)
+    monkeypatch.setattr(message_order, "CHUNK", 3)
     monkeypatch.setattr(state, "DEADLINES_A_QUEUE", 0)
     monkeypatch.setattr(state, "DEADLINES_MORE", 0)
 

@@ -17,7 +17,8 @@ from rewindmq.projections.machine.data.effects import (
     Refuse,
     Requeue,
 )
-from rewindmq.schemas.events import Actor, ConsumerCancelled, Event, Origin, Purged
+from rewindmq.schemas.events import ConsumerCancelled, Event, Purged
+from rewindmq.schemas.values import Actor, Origin
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from tests.support.events_for_tests import Bench
 

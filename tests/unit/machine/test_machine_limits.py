@@ -36,19 +36,19 @@ def test_s002_bytes_are_those_of_bodies() -> None:
 def test_s003_s163_the_smaller_of_policy_and_argument() -> None:
     bench = Bench()
     queue = bench.declare(policy=policy("lim", max_length=2), max_length=5)
-    assert queue.max_length == 2
+    assert queue.settings.max_length == 2
     for _ in range(3):
         bench.publish()
     assert queue.messages_ready == 2
     assert [e.rule for e in bench.effects if isinstance(e, Forget)] == ["policy lim.max-length"]
     bench.apply_policy(policy("lim", max_length=9))
-    assert queue.max_length == 5
+    assert queue.settings.max_length == 5
 
 
 def test_s004_s167_operator_policy_caps() -> None:
     bench = Bench()
     queue = bench.declare(policy=policy("lim", max_length=9), operator=policy("cap", max_length=1), max_length=5)
-    assert queue.max_length == 1
+    assert queue.settings.max_length == 1
     bench.publish()
     bench.publish()
     assert [e.rule for e in bench.effects if isinstance(e, Forget)] == ["operator policy cap.max-length"]
@@ -131,7 +131,7 @@ def test_s025_quorum_takes_reject_publish_dlx_for_drop_head() -> None:
     queue = bench.declare(type="quorum", max_length=1, overflow="reject-publish-dlx")
     bench.publish()
     last = bench.publish()
-    assert (queue.overflow, bench.ready()) == ("drop-head", [last])
+    assert (queue.settings.overflow, bench.ready()) == ("drop-head", [last])
 
 
 def blocked(queue: Queue) -> bool:
@@ -210,8 +210,8 @@ def test_s028_limit_and_reject_publish_together_drop_first_in_classic_only() -> 
 def test_s029_overflow_argument_wins_in_classic_policy_in_quorum() -> None:
     bench = Bench()
     given = policy("p", overflow="reject-publish")
-    assert bench.declare("c", policy=given, overflow="drop-head").overflow == "drop-head"
-    assert bench.declare("k", type="quorum", policy=given, overflow="drop-head").overflow == "reject-publish"
+    assert bench.declare("c", policy=given, overflow="drop-head").settings.overflow == "drop-head"
+    assert bench.declare("k", type="quorum", policy=given, overflow="drop-head").settings.overflow == "reject-publish"
 
 
 def test_s150_letters_held_for_at_least_once_count() -> None:

@@ -13,7 +13,6 @@ from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import MACHINE_VERSION, Machine
 from rewindmq.schemas.events import (
     Acked,
-    Actor,
     BrokerStarted,
     ConsumerAttached,
     ConsumerCancelled,
@@ -25,8 +24,6 @@ from rewindmq.schemas.events import (
     MachineUpgraded,
     Nacked,
     NodeLost,
-    Origin,
-    Policy,
     PolicyApplied,
     Published,
     Purged,
@@ -35,6 +32,7 @@ from rewindmq.schemas.events import (
     SessionClosed,
     Tick,
 )
+from rewindmq.schemas.values import Actor, Origin, Policy
 from tests.support.events_for_tests import START_MS, VHOST, arguments, explain, policy, route
 from tests.support.examples import examples
 from tests.support.naive_model import NaiveMachine

@@ -8,11 +8,9 @@ import pytest
 from rewindmq.projections.machine import state
 from rewindmq.projections.machine.data.effects import Effect, Quarantine
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.serialization import pack_meta
+from rewindmq.projections.machine.serialization.pack import pack_meta
 from rewindmq.schemas.events import (
-    BROKER,
     Acked,
-    Actor,
     BrokerStarted,
     CheckpointAsked,
     Checkpointed,
@@ -22,13 +20,13 @@ from rewindmq.schemas.events import (
     Event,
     MachineUpgraded,
     NodeLost,
-    Origin,
     PolicyApplied,
     Published,
     QueueDeclared,
     QueueDeleted,
     Tick,
 )
+from rewindmq.schemas.values import BROKER, Actor, Origin
 from tests.support.events_for_tests import VHOST, Bench, explain, policy, route
 
 
@@ -210,7 +208,7 @@ def test_applying_a_policy_again_only_renews_the_lease() -> None:
     bench.do(event, 0)
     bench.now_ms += 60
     bench.do(Tick(), 0)
-    assert bench.queue("q").max_length == 1
+    assert bench.queue("q").settings.max_length == 1
     bench.now_ms += 40
     assert bench.do(Tick(), 0) == [("gone", "q", "expired", 0)]
 

@@ -9,17 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rewindmq.projections.machine.machine import HANDLERS, MACHINE_VERSION, Machine
-from rewindmq.schemas.events import (
-    EVENT_TYPES,
-    Argument,
-    Encryption,
-    Event,
-    MachineUpgraded,
-    Origin,
-    Policy,
-    Published,
-    Route,
-)
+from rewindmq.schemas.events import EVENT_TYPES, Event, MachineUpgraded, Published
+from rewindmq.schemas.values import Argument, Encryption, Origin, Policy, Route
 from tests.support.events_for_tests import VHOST, Bench, policy, route
 from tests.support.examples import examples
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rewindmq.projections.machine.data import message_order as ready
+from rewindmq.projections.machine.data import message_order
 from rewindmq.projections.machine.data.priority_order import give_priorities
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import BrokerStarted, Tick
@@ -131,7 +131,7 @@ def test_transient_messages_go_with_the_broker() -> None:
 
 @pytest.mark.parametrize("chunk", [2, 1024])
 def test_stored_and_loaded(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(ready, "CHUNK", chunk)
+    monkeypatch.setattr(message_order, "CHUNK", chunk)
     bench = prioritized(7)
     ids = publish(bench, *(number * 5 % 11 for number in range(40)))
     consumer = bench.attach(prefetch=9)

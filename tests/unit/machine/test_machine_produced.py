@@ -3,7 +3,8 @@
 import pytest
 
 from rewindmq.projections.machine.data.effects import Effect, Quarantine
-from rewindmq.schemas.events import Actor, Origin, Published
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Actor, Origin
 from tests.support.events_for_tests import VHOST, Bench, route
 
 SERVICE = Actor("billing", 0)

@@ -6,7 +6,12 @@ from typing import Any
 import pytest
 
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
-from rewindmq.projections.machine.data.return_counts import ACQUIRED_MAX, DELIVERIES_MAX, counts_of, returned_or_failed
+from rewindmq.projections.machine.data.message_word import (
+    ACQUIRED_MAX_4_3,
+    DELIVERIES_MAX_4_3,
+    counts_of,
+    returned_or_failed,
+)
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import BrokerStarted, Nacked, NodeLost, Purged
 from tests.support.events_for_tests import VHOST, Bench, explain
@@ -76,7 +81,7 @@ def test_before_version_2_there_is_one_profile() -> None:
     consumer = bench.attach(prefetch=1)
     give_back(bench, consumer, message_id, "nack")
     assert counts(bench) == (1, 0)
-    assert bench.queue().delivery_limit is None
+    assert bench.queue().settings.delivery_limit is None
 
 
 def test_s160_the_limit_is_20_unless_somebody_says() -> None:
@@ -101,7 +106,7 @@ def test_a_message_that_never_fails_never_dies() -> None:
 
 def test_without_a_limit_nothing_goes_behind() -> None:
     bench = later(delivery_limit=-1)
-    assert bench.queue().delivery_limit is None
+    assert bench.queue().settings.delivery_limit is None
     first, second, third = bench.publish(), bench.publish(), bench.publish()
     assert [bench.get(no_ack=False, consumer=c) for c in (51, 52)] == [first, second]
     give_back(bench, 52, second, "nack")
@@ -152,18 +157,18 @@ def test_drop_head_drops_what_is_served_next() -> None:
 
 
 def test_counts_stop_at_their_largest() -> None:
-    info = 0
+    word = 0
     for _ in range(5000):
-        info = returned_or_failed(info, True)
-    assert counts_of(info) == (DELIVERIES_MAX, ACQUIRED_MAX)
-    assert info < 1 << 63
+        word = returned_or_failed(word, True)
+    assert counts_of(word) == (DELIVERIES_MAX_4_3, ACQUIRED_MAX_4_3)
+    assert word < 1 << 63
 
 
 def test_a_message_that_goes_on_failing_dies_whatever_the_limit() -> None:
     bench = later(delivery_limit=1_000_000)
     message_id = bench.publish()
     consumer = bench.attach(prefetch=1)
-    for _ in range(DELIVERIES_MAX):
+    for _ in range(DELIVERIES_MAX_4_3):
         give_back(bench, consumer, message_id, "reject")
     assert bench.queue().counters["delivery_limit"] == 1
 

@@ -9,7 +9,8 @@ import pytest
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.restored_ids import is_restored, note_restored
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.schemas.events import Origin, Published
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Origin
 from tests.support.events_for_tests import VHOST, Bench, route
 
 

@@ -4,15 +4,8 @@ import pytest
 
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.schemas.events import (
-    Argument,
-    ConsumerAttached,
-    ConsumerCancelled,
-    Fetched,
-    Nacked,
-    NodeLost,
-    QueueDeclared,
-)
+from rewindmq.schemas.events import ConsumerAttached, ConsumerCancelled, Fetched, Nacked, NodeLost, QueueDeclared
+from rewindmq.schemas.values import Argument
 from tests.support.events_for_tests import VHOST, Bench
 
 TYPES = ("classic", "quorum")

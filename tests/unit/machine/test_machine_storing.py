@@ -6,11 +6,13 @@ import sys
 
 import pytest
 
-from rewindmq.projections.machine.data import message_order as ready
+from rewindmq.projections.machine.data import message_order
 from rewindmq.projections.machine.data.effects import Effect
-from rewindmq.projections.machine.data.message_order import CHUNK, NONE, PERSISTENT, SIZE_MASK, Order
+from rewindmq.projections.machine.data.message_order import CHUNK, NONE, Order
+from rewindmq.projections.machine.data.message_word import PERSISTENT, SIZE_MASK
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.schemas.events import BROKER, Acked, Argument, ConsumerAttached, Fetched, Published, Purged, QueueDeclared
+from rewindmq.schemas.events import Acked, ConsumerAttached, Fetched, Published, Purged, QueueDeclared
+from rewindmq.schemas.values import BROKER, Argument
 from tests.support.events_for_tests import VHOST, Bench, policy, route
 
 
@@ -29,7 +31,7 @@ def array_bytes(order: Order) -> int:
     total = 0
     for chunk in order.chunks:
         total += sys.getsizeof(chunk) + sys.getsizeof(getattr(chunk, "__dict__", None)) + sys.getsizeof(chunk.number)
-        total += sys.getsizeof(chunk.ids) + sys.getsizeof(chunk.infos)
+        total += sys.getsizeof(chunk.ids) + sys.getsizeof(chunk.words)
         total += 0 if chunk.expiries is None else sys.getsizeof(chunk.expiries)
     return total + sys.getsizeof(order.chunks)
 
@@ -101,7 +103,7 @@ def give_back(machine: Machine, offset: int, ids: list[int]) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_an_order_is_a_list(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Appending, taking, inserting by id, over chunk boundaries and splits, beside a plain sorted list."""
-    monkeypatch.setattr(ready, "CHUNK", 3)
+    monkeypatch.setattr(message_order, "CHUNK", 3)
     dice = random.Random(seed)
     order = Order(True)
     plain: list[tuple[int, int, int]] = []
@@ -110,8 +112,8 @@ def test_an_order_is_a_list(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
             assert order.take() == plain.pop(0)
         else:
             top = plain[dice.randrange(len(plain))][0] if plain and dice.random() < 0.9 else 1000 * step
-            info = dice.randrange(SIZE_MASK) | (PERSISTENT if dice.random() < 0.9 else 0) | dice.randrange(9) << 33
-            message = (top + dice.choice((-1, 1)) * dice.randint(1, 400), info, dice.choice((NONE, NONE, step)))
+            word = dice.randrange(SIZE_MASK) | (PERSISTENT if dice.random() < 0.9 else 0) | dice.randrange(9) << 33
+            message = (top + dice.choice((-1, 1)) * dice.randint(1, 400), word, dice.choice((NONE, NONE, step)))
             if message[0] not in [m[0] for m in plain]:
                 order.insert(*message)
                 plain = sorted([*plain, message])

@@ -9,12 +9,10 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.settings import age_ms
 from rewindmq.schemas.events import (
     Acked,
-    Actor,
     BrokerStarted,
     ConsumerAttached,
     Credited,
     Fetched,
-    Origin,
     PolicyApplied,
     Published,
     Purged,
@@ -23,6 +21,7 @@ from rewindmq.schemas.events import (
     SessionClosed,
     Tick,
 )
+from rewindmq.schemas.values import Actor, Origin
 from tests.support.events_for_tests import START_MS, VHOST, Bench, arguments, explain, policy, route
 
 

@@ -27,7 +27,6 @@ from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import (
     Acked,
-    Actor,
     BrokerStarted,
     ConsumerAttached,
     ConsumerCancelled,
@@ -39,7 +38,6 @@ from rewindmq.schemas.events import (
     MachineUpgraded,
     Nacked,
     NodeLost,
-    Policy,
     PolicyApplied,
     Published,
     Purged,
@@ -48,6 +46,7 @@ from rewindmq.schemas.events import (
     SessionClosed,
     Tick,
 )
+from rewindmq.schemas.values import Actor, Policy
 from tests.support.events_for_tests import START_MS, VHOST, arguments, policy, route
 
 TRANSCRIPTS = Path(__file__).with_name("transcripts")

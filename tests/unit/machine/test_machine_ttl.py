@@ -5,16 +5,8 @@ from typing import Any
 import pytest
 
 from rewindmq.projections.machine.data.effects import Forget, QueueGone
-from rewindmq.schemas.events import (
-    BROKER,
-    BrokerStarted,
-    ConsumerCancelled,
-    Nacked,
-    Purged,
-    QueueDeclared,
-    QueueDeleted,
-    Tick,
-)
+from rewindmq.schemas.events import BrokerStarted, ConsumerCancelled, Nacked, Purged, QueueDeclared, QueueDeleted, Tick
+from rewindmq.schemas.values import BROKER
 from tests.support.events_for_tests import START_MS, Bench, arguments, explain, policy
 
 
@@ -236,8 +228,8 @@ def test_s059_a_quorum_queue_is_not_renewed_by_declaring_it_again() -> None:
 def test_s060_merging_and_no_dead_letters_of_an_expired_queue() -> None:
     bench = Bench()
     given = policy("p", expires=500, dead_letter_exchange="dlx")
-    assert bench.declare("c", policy=given, expires=100).expires_ms == 100
-    assert bench.declare("k", type="quorum", policy=given, expires=100).expires_ms == 500
+    assert bench.declare("c", policy=given, expires=100).settings.expires_ms == 100
+    assert bench.declare("k", type="quorum", policy=given, expires=100).settings.expires_ms == 500
     bench.publish("c")
     bench.now_ms += 100
     told = bench.do(Tick())

@@ -9,7 +9,8 @@ from rewindmq.projections.replay import fold
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import BROKER, LeaseRenewed, MachineUpgraded, QueueDeclared, Tick
+from rewindmq.schemas.events import LeaseRenewed, MachineUpgraded, QueueDeclared, Tick
+from rewindmq.schemas.values import BROKER
 from tests.support.events_for_tests import START_MS, VHOST, Bench
 
 NEWER = MACHINE_VERSION + 1
@@ -65,7 +66,7 @@ def test_a_state_of_a_newer_version_is_neither_loaded_nor_called_damaged(
     projector.write(projector.prepare())
     path = Snapshots(tmp_path / "snapshots").take(bench.machine)
     assert store.load("queues-0").digest() == bench.machine.digest()
-    monkeypatch.setattr("rewindmq.projections.machine.serialization.MACHINE_VERSION", 1)
+    monkeypatch.setattr("rewindmq.projections.machine.serialization.load.MACHINE_VERSION", 1)
     with pytest.raises(NewerHistory, match="queues-0 goes on from offset 2 under machine version 2"):
         store.load("queues-0")
     store.close()

@@ -7,7 +7,7 @@ import pytest
 from rewindmq.projections.store import keys
 from rewindmq.projections.store.bodies import Body, BodyCache, size_of
 from rewindmq.schemas.codec import Decoder, Encoder
-from rewindmq.schemas.events import BROKER, Route
+from rewindmq.schemas.values import BROKER, Route
 from tests.support.traffic import ANN, START_MS, published, record
 
 ROUTE = Route("/", "", "q", ("q",))

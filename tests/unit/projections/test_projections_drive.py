@@ -9,7 +9,8 @@ from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import RecordGroup, drive, fold, groups_of
 from rewindmq.schemas.codec import Decoder
-from rewindmq.schemas.events import Acked, Actor, Event
+from rewindmq.schemas.events import Acked, Event
+from rewindmq.schemas.values import Actor
 from tests.support.running import ROOT
 from tests.support.traffic import ListLog, Traffic
 

@@ -10,7 +10,8 @@ from rewindmq.projections.replay import fold
 from rewindmq.projections.store import keys
 from rewindmq.projections.store.projector import FRESH_BYTES, READ_AHEAD_MESSAGES
 from rewindmq.projections.store.store import Projector, StateStore
-from rewindmq.schemas.events import Acked, ConsumerAttached, Purged, QueueDeleted, Route
+from rewindmq.schemas.events import Acked, ConsumerAttached, Purged, QueueDeleted
+from rewindmq.schemas.values import Route
 from tests.support.traffic import ANN, START_MS, Traffic, live_messages, published, queue_declared, record
 
 PREFIX = keys.partition_prefix("queues-0")

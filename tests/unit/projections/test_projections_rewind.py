@@ -20,7 +20,7 @@ from rewindmq.projections.rewind import (
     state_at,
 )
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
-from rewindmq.schemas.events import Argument, Route
+from rewindmq.schemas.values import Argument, Route
 from tests.support.traffic import ANN, START_MS, ListLog, Traffic, published, queue_declared
 
 

@@ -10,7 +10,8 @@ from rewindmq.projections.replay import recover
 from rewindmq.projections.store import keys, rocks
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.projections.verify import NOT_CHECKED, NOTHING_STORED, Verification, verify
-from rewindmq.schemas.events import DeadLettersForwarded, QueueDeleted, Route
+from rewindmq.schemas.events import DeadLettersForwarded, QueueDeleted
+from rewindmq.schemas.values import Route
 from tests.support.rocks import flipped
 from tests.support.traffic import ANN, ListLog, Traffic, published, queue_declared
 

@@ -3,25 +3,20 @@
 import pytest
 
 from rewindmq.projections.topology.topology import HANDLERS, SYSTEM_EXCHANGES, Topology
-from rewindmq.schemas.events import (
-    BROKER,
+from rewindmq.schemas.events import BrokerStarted, Event, MetadataEvent, NodeLost, Tick
+from rewindmq.schemas.metadata_events import (
     Bound,
-    BrokerStarted,
-    Event,
     ExchangeDeclared,
     ExchangeDeleted,
     GlobalParameterCleared,
     GlobalParameterSet,
-    MetadataEvent,
     NodeJoined,
-    NodeLost,
     OperatorPolicySet,
     ParameterCleared,
     ParameterSet,
     PermissionsSet,
     PolicyCleared,
     PolicySet,
-    Tick,
     TopicPermissionsCleared,
     TopicPermissionsSet,
     Unbound,
@@ -31,6 +26,7 @@ from rewindmq.schemas.events import (
     VhostCreated,
     VhostDeleted,
 )
+from rewindmq.schemas.values import BROKER
 
 STARTED = BrokerStarted("n", "0.1.0", 1)
 

@@ -11,24 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rewindmq.schemas.codec import Decoder, Encoder, UndecodableRecord, strip_body
-from rewindmq.schemas.events import (
-    BROKER,
-    EVENT_TYPES,
-    Acked,
-    Actor,
-    Argument,
-    Encryption,
-    ExchangeDeclared,
-    Nacked,
-    Policy,
-    PolicyApplied,
-    Published,
-    Route,
-    Tick,
-    VhostDeleted,
-)
+from rewindmq.schemas.events import EVENT_TYPES, Acked, Nacked, PolicyApplied, Published, Tick
+from rewindmq.schemas.metadata_events import ExchangeDeclared, VhostDeleted
 from rewindmq.schemas.registry import parsed_envelope_schema
 from rewindmq.schemas.single_object import FramedDecoder, strip_framed_body, unwrap, wrap
+from rewindmq.schemas.values import BROKER, Actor, Argument, Encryption, Policy, Route
 from tests.support.examples import examples, rounds
 from tests.support.samples import SAMPLES, sample_bytes
 from tests.support.strategies import EVENTS, actors, events, plain, timestamps

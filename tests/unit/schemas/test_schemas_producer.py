@@ -13,9 +13,10 @@ from rewindmq.engine.http.properties import properties_of
 from rewindmq.schemas import producer
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.properties import MAX_EXPIRY_MS, parse, problem
-from rewindmq.schemas.events import Actor, Published
+from rewindmq.schemas.events import Published
 from rewindmq.schemas.producer import Publisher
 from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.schemas.values import Actor
 from tests.support.examples import examples
 
 MOMENT = datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)

@@ -13,19 +13,7 @@ import pytest
 
 from rewindmq.schemas import evolution, registry
 from rewindmq.schemas.codec import Decoder, UndecodableRecord
-from rewindmq.schemas.events import (
-    EVENT_TYPES,
-    Acked,
-    Actor,
-    Argument,
-    BrokerStarted,
-    Checkpointed,
-    Encryption,
-    Origin,
-    Policy,
-    Published,
-    Route,
-)
+from rewindmq.schemas.events import EVENT_TYPES, Acked, BrokerStarted, Checkpointed, Published
 from rewindmq.schemas.evolution import upgraded
 from rewindmq.schemas.registry import (
     RELEASED,
@@ -39,6 +27,7 @@ from rewindmq.schemas.registry import (
 )
 from rewindmq.schemas.shapes import shape_of
 from rewindmq.schemas.single_object import unwrap, wrap
+from rewindmq.schemas.values import Actor, Argument, Encryption, Origin, Policy, Route
 from tests.support.records import avro_rows
 from tests.support.samples import GOLDEN, SAMPLES, readable, sample_bytes
 

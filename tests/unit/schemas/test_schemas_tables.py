@@ -9,7 +9,7 @@ from pamqp import decode as pamqp_decode
 
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.errors import Malformed, Unacceptable
-from rewindmq.schemas.events import Argument
+from rewindmq.schemas.values import Argument
 
 
 def entry(name: bytes, kind: bytes, value: bytes) -> bytes:

@@ -6,18 +6,15 @@ from typing import Any
 
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import (
-    BROKER,
-    EPOCH_SHIFT,
-    Actor,
     BrokerStarted,
     CheckpointAsked,
     Checkpointed,
     ConsumerAttached,
     NodeLost,
     Published,
-    Route,
     SessionClosed,
 )
+from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor, Route
 from rewindmq.spark_replay.audit.fold import CHECKS
 from rewindmq.spark_replay.fold import fold_events, log_groups
 from rewindmq.spark_replay.history.outcomes import HistoryProduct

@@ -1,0 +1,5 @@
+"""Prometheus' metrics; the paths are in engine/http/resources/metrics.py.
+
+exposition.py   the text format        objects.py   metrics of queues, channels and connections
+node.py         of the node            ours.py      those that RabbitMQ does not have
+"""

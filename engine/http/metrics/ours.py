@@ -1,0 +1,99 @@
+"""Metrics that RabbitMQ does not have: the log, the history, memory that is held for clients, refused connections."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from rewindmq.engine.http.metrics.exposition import Metric, single
+from rewindmq.engine.runtime.loop_share import Work
+
+if TYPE_CHECKING:
+    from rewindmq.engine.broker.broker import Broker
+    from rewindmq.engine.runtime.lifecycle import Keeper
+    from rewindmq.engine.runtime.partition import Partition
+    from rewindmq.projections.machine.data.queue import Queue
+
+OUTCOMES_HELP = "Messages by what became of them, over the life of the queues that exist now"
+QUARANTINED_HELP = "Records that made no sense and were skipped, since the beginning of the log"
+
+
+def memory_held(broker: "Broker") -> Metric:
+    metric = Metric("rewindmq_memory_held_bytes", "gauge", "Memory held for clients, by what it is held for")
+    for kind, size in broker.memory.by_kind.items():
+        metric.add(size, {"kind": kind.value})
+    return metric
+
+
+def log_gauges(broker: "Broker") -> Iterator[Metric]:
+    """The log as this node knows it, and this node among others."""
+    keeper = broker.keeper
+    for name, help, value in PARTITION_GAUGES:
+        metric = Metric(name, "gauge", help)
+        for partition in broker.partitions:
+            metric.add(value(keeper, partition), {"partition": partition.name})
+        yield metric
+    clocks = Metric("rewindmq_log_clock_difference_ms", "gauge", "Time in the log less this machine's wall clock")
+    for partition in broker.partitions:
+        clocks.add(broker.clock_watch.difference_ms(partition), {"partition": partition.name})
+    yield clocks
+    nodes = len(broker.topology.nodes) if keeper.reads_back else 1
+    yield single("rewindmq_nodes", "Nodes that share the log and are alive", nodes)
+    if keeper.reads_back:
+        yield single(
+            "rewindmq_log_read_back_seconds",
+            "How long a heartbeat takes into the log and back",
+            keeper.read_back_seconds,
+        )
+
+
+def door_metrics(broker: "Broker") -> Iterator[Metric]:
+    """Connections of AMQP and of HTTP, what they may take of the descriptors, and what was refused."""
+    share = Metric("rewindmq_door_descriptors_limit", "gauge", "File descriptors that connections may take")
+    used = Metric("rewindmq_door_connections", "gauge", "Open connections, by whether they have logged in")
+    refused = Metric("rewindmq_door_refused_total", "counter", "Connections that were refused, by the limit met")
+    for door in broker.doors:
+        protocol = {"protocol": door.protocol}
+        share.add(door.share, protocol)
+        used.add(door.logged_in, protocol | {"logged_in": "true"}).add(door.unknown, protocol | {"logged_in": "false"})
+        for reason, count in door.refused.items():
+            refused.add(count, protocol | {"reason": reason})
+    yield from (share, used, refused)
+
+
+PARTITION_GAUGES: tuple[tuple[str, str, Callable[["Keeper", "Partition"], float]], ...] = (
+    (
+        "rewindmq_log_next_offset",
+        "End of the log, as far as is known",
+        lambda keeper, partition: partition.next_offset + keeper.behind(partition),
+    ),
+    ("rewindmq_log_applied_offset", "All events below are folded", lambda _, partition: partition.machine.next_offset),
+    (
+        "rewindmq_log_lag_events",
+        "Offsets of the log that are still to be folded",
+        lambda keeper, partition: keeper.behind(partition),
+    ),
+    (
+        "rewindmq_events_in_flight",
+        "Events that this node appended and that are not known to be durable",
+        lambda _, partition: partition.append_position - partition.durable_position,
+    ),
+    (
+        "rewindmq_partition_owned",
+        "1 where timers and dead letters are this node's duty",
+        lambda _, partition: partition.owned,
+    ),
+)
+
+
+async def history_counters(broker: "Broker", work: Work, pairs: "list[tuple[Partition, Queue]]") -> list[Metric]:
+    quarantined = Metric("rewindmq_quarantined_events_total", "counter", QUARANTINED_HELP)
+    for name, report in broker.quarantined.items():
+        quarantined.add(report.count, {"partition": name})
+    found: Counter[tuple[str, str]] = Counter()
+    async for _, queue in work.over(pairs):
+        for outcome, count in queue.counters.items():
+            found[outcome, queue.type] += count
+    outcomes = Metric("rewindmq_queue_messages_by_outcome", "gauge", OUTCOMES_HELP)
+    for (outcome, queue_type), count in sorted(found.items()):
+        outcomes.add(count, {"outcome": outcome, "queue_type": queue_type})
+    return [quarantined, outcomes]

@@ -1,0 +1,219 @@
+"""Loads the machine's state from the bytes that pack.py made.
+
+What can be derived (indexes, counts, settings) is derived, and counts are compared with those that were packed.
+"""
+
+import json
+from array import array
+from collections.abc import Iterable
+from typing import Any
+
+from rewindmq.projections.machine.data.consumer import Consumer, Limiter
+from rewindmq.projections.machine.data.delayed_order import give_delays
+from rewindmq.projections.machine.data.message_order import BIG_ENDIAN, Chunk, Order
+from rewindmq.projections.machine.data.message_word import size_of
+from rewindmq.projections.machine.data.priority_order import give_priorities
+from rewindmq.projections.machine.data.queue import NO_EPOCH, OutboxEntry, Queue
+from rewindmq.projections.machine.events.delivery import join_level
+from rewindmq.projections.machine.rules.expiry import arm_lease
+from rewindmq.projections.machine.rules.profile import profile_of
+from rewindmq.projections.machine.rules.settings import QUEUE_TYPES, resolve
+from rewindmq.projections.machine.rules.single_active import is_single_active
+from rewindmq.projections.machine.serialization.pack import CHUNK_HEADER, COUNTERS, LENGTH
+from rewindmq.projections.machine.state import MACHINE_VERSION, NewerHistory, State
+from rewindmq.schemas.values import Argument, Policy
+
+
+def load(state: State, head: bytes, pieces: Iterable[tuple[bytes, dict[int, bytes]]]) -> None:
+    """Fill an empty state from its pieces.
+
+    Raises ValueError when they are not those of one state, NewerHistory when a newer version wrote them."""
+    fields = json.loads(head)
+    state.next_offset = fields["next_offset"]
+    state.clock_ms = fields["clock_ms"]
+    state.ahead_ms = fields.get("ahead_ms", 0)
+    state.machine_version = fields["machine_version"]
+    if state.machine_version > MACHINE_VERSION:
+        raise NewerHistory(state.partition, state.next_offset, state.machine_version)
+    state.lost_epochs = dict.fromkeys(fields.get("lost_epochs", ()))
+    for session, channel, limit, _ in fields["limiters"]:
+        state.limiters[(session, channel)] = Limiter(session, channel, limit)
+    loaded = [_load_queue(state, meta, chunks) for meta, chunks in pieces]
+    for queue in sorted(loaded, key=lambda q: q.queue_id):
+        state.add_queue(queue)
+        for holder in queue.holders.values():
+            state.index_holder(holder)
+        state.arm_messages(queue)
+        if not queue.gone:
+            arm_lease(state, queue)
+    for session, channel, _, blocked in fields["limiters"]:
+        for queue_id, consumer in blocked:
+            waiting = state.by_id[queue_id].holders[consumer]
+            waiting.blocked = True
+            state.limiters[(session, channel)].blocked.append(waiting)
+
+
+def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
+    (length,) = LENGTH.unpack_from(meta)
+    fields = json.loads(meta[4 : 4 + length])
+    if fields["type"] not in QUEUE_TYPES:
+        raise ValueError(f"queue {fields['name']!r} is of the unknown type {fields['type']!r}")
+    queue = Queue(fields["vhost"], fields["name"], fields["queue_id"], fields["type"])
+    queue.durable = fields["durable"]
+    queue.exclusive = fields["exclusive"]
+    queue.auto_delete = fields["auto_delete"]
+    queue.owner = fields["owner"]
+    queue.version = fields.get("version", 1)
+    queue.arguments = tuple(_load_argument(a) for a in fields["arguments"])
+    queue.semantics = fields["semantics"]
+    queue.single_active = is_single_active(queue)
+    queue.policy = _load_policy(fields["policy"])
+    queue.operator_policy = _load_policy(fields["operator_policy"])
+    queue.profile = profile_of(queue.semantics, queue.version)
+    queue.apply_settings(resolve(queue.type, queue.arguments, queue.policy, queue.operator_policy, queue.profile))
+    queue.gone = fields["gone"]
+    queue.epoch = fields.get("epoch", NO_EPOCH)
+    queue.crash_offset = fields.get("crash_offset", 0)
+    queue.created_ms = fields.get("made_ms", 0)
+    for name, value in zip(COUNTERS, fields["counters"], strict=True):
+        setattr(queue, name, value)
+    queue.blocked = fields["blocked"]
+    queue.last_used_ms = fields["last_used_ms"]
+    queue.next_sequence = fields["next_sequence"]
+    for entry in fields["outbox"]:
+        dead = OutboxEntry(*entry)
+        queue.outbox[dead.sequence] = dead
+        if dead.at_least_once:
+            queue.messages_dlx += 1
+            queue.message_bytes_dlx += dead.size
+    for restore, vhost, name, queue_id, ranges in fields.get("restored", ()):
+        queue.restored[(restore, vhost, name, queue_id)] = ranges
+    for vhost, name, queue_id, sequence in fields["seen"]:
+        queue.letters_seen[(vhost, name, queue_id)] = sequence
+    _load_holders(state, queue, fields["holders"], meta[4 + length :])
+    if queue.single_active:
+        queue.active = queue.holders.get(fields.get("active", 0))
+        for holder in queue.holders.values():
+            giving_way = holder is queue.active and "giving_way" in fields
+            holder.waiting = giving_way or (holder.attached and holder is not queue.active)
+    for priority, consumers in fields["service"]:
+        for level in queue.levels:
+            if level.priority == priority:
+                level.service = [queue.holders[consumer] for consumer in consumers]
+                for consumer in level.service:
+                    consumer.serviced = True
+    give_priorities(queue)
+    give_delays(queue)
+    _load_ready(queue, chunks, fields)
+    if [queue.messages_ready, queue.message_bytes_ready] != fields["ready"]:
+        expected = fields["ready"][0]
+        raise ValueError(f"queue {queue.name!r}: {queue.messages_ready} messages in its chunks, {expected} expected")
+    return queue
+
+
+def _load_policy(fields: Any) -> Policy | None:
+    return None if fields is None else Policy(fields[0], fields[1], fields[2])
+
+
+def _load_argument(fields: Any) -> Argument:
+    value = fields[2]
+    return Argument(fields[0], fields[1], bytes.fromhex(value["bytes"]) if isinstance(value, dict) else value)
+
+
+def _load_numbers(packed: bytes) -> "array[int]":
+    numbers: array[int] = array("q")
+    numbers.frombytes(packed)
+    if BIG_ENDIAN:
+        numbers.byteswap()
+    return numbers
+
+
+def _load_holders(state: State, queue: Queue, holders: Any, packed: bytes) -> None:
+    numbers = _load_numbers(packed)
+    at = 0
+    for fields in holders:
+        holder, count = _load_holder(state, queue, fields)
+        queue.holders[holder.consumer] = holder
+        for message_id, word in zip(numbers[at : at + count], numbers[at + count : at + 2 * count], strict=True):
+            holder.held[message_id] = word
+            queue.message_bytes_unacked += size_of(word)
+        at += 2 * count
+        queue.messages_unacked += count
+        if holder.limiter is not None:
+            holder.limiter.outstanding += count
+    rest = (len(numbers) - at) // 2
+    queue.held_expiries = dict(zip(numbers[at : at + rest], numbers[at + rest :], strict=True))
+
+
+def _load_holder(state: State, queue: Queue, fields: Any) -> tuple[Consumer, int]:
+    """A holder, and how many messages it holds."""
+    (
+        consumer,
+        session,
+        channel,
+        user,
+        attached,
+        tag,
+        no_ack,
+        exclusive,
+        prefetch,
+        priority,
+        arguments,
+        credit,
+        limited,
+        count,
+    ) = fields
+    holder = Consumer(queue, consumer, session, channel, user)
+    holder.attached = attached
+    holder.tag = tag
+    holder.no_ack = no_ack
+    holder.exclusive = exclusive
+    holder.prefetch = prefetch
+    holder.priority = priority
+    holder.arguments = tuple(_load_argument(a) for a in arguments)
+    holder.credit = credit
+    holder.windowed = holder.no_ack or prefetch == 0
+    if not holder.windowed:
+        holder.limit = prefetch
+    if limited:
+        holder.limiter = state.limiters[(session, channel)]
+        holder.limiter.members += 1
+    if holder.attached:
+        queue.attached += 1
+        join_level(queue, holder)
+    return holder, count
+
+
+def _load_ready(queue: Queue, chunks: dict[int, bytes], fields: Any) -> None:
+    runs: dict[Order, list[Chunk]] = {}
+    for number in sorted(chunks, key=abs):
+        runs.setdefault(queue.order_at(number), []).append(_load_chunk(number, chunks[number]))
+    for order, run in runs.items():
+        order.chunks = run
+        order.head, order.tail = run[0], run[-1]
+    if queue.delayed is not None:
+        queue.delayed.start = fields["delayed_start"]
+        queue.message_bytes_delayed = queue.delayed.loaded()
+        queue.messages_delayed, queue.forwarded = queue.delayed.count, fields["delayed"][2]
+        if [queue.messages_delayed, queue.message_bytes_delayed] != fields["delayed"][:2]:
+            expected = fields["delayed"][0]
+            raise ValueError(f"queue {queue.name!r}: {queue.messages_delayed} messages wait, {expected} expected")
+    queue.arrived.start, queue.returned.start = fields["starts"]
+    if queue.prioritized is not None:
+        for space, returned, start in fields["level_starts"]:
+            queue.prioritized.at(space, returned).start = start
+    for order in (queue.arrived, queue.returned):
+        queue.message_bytes_ready += order.recount()
+        queue.messages_ready += order.count
+
+
+def _load_chunk(number: int, packed: bytes) -> Chunk:
+    count, with_expiries = CHUNK_HEADER.unpack_from(packed) if len(packed) >= CHUNK_HEADER.size else (0, 0)
+    if count == 0 or len(packed) != CHUNK_HEADER.size + count * (24 if with_expiries else 16):
+        raise ValueError(f"chunk {number} is said to hold {count} messages, but has {len(packed)} bytes")
+    numbers = _load_numbers(packed[CHUNK_HEADER.size :])
+    chunk = Chunk(number)
+    chunk.ids, chunk.words = numbers[:count], numbers[count : 2 * count]
+    chunk.expiries = numbers[2 * count :] if with_expiries else None
+    chunk.stored = True
+    return chunk

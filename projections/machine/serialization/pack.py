@@ -1,0 +1,198 @@
+"""Packs the machine's state into bytes, for the projector and for snapshots; load.py is the inverse.
+
+    head    JSON: clock, next offset, version, shared limits; where they are set: how far the clock is ahead of the
+            timestamps, epochs of lost nodes
+    meta    4 bytes length of the JSON (little-endian) | JSON of the queue's small state | the messages that its holders
+            hold, as arrays of 64-bit numbers: ids and words holder by holder, then ids and expiries of held messages
+            that have an expiry
+    chunk   8 bytes (number of messages; 1 if expiries follow) | ids | words | expiries, 64-bit little-endian
+
+Fields that were added later (lost epochs, the epochs of transient queues, `crash_offset`, a queue's `version`) are part
+of a state and its digest only where they are set. So older states load, and older claims still hold.
+"""
+
+import json
+import struct
+from array import array
+from collections.abc import Iterator
+
+from rewindmq.projections.machine.data.consumer import Consumer
+from rewindmq.projections.machine.data.message_order import BIG_ENDIAN, Chunk
+from rewindmq.projections.machine.data.queue import NO_EPOCH, Queue
+from rewindmq.projections.machine.state import State
+from rewindmq.schemas.values import Argument, Policy
+
+CHUNK_HEADER = struct.Struct("<II")
+LENGTH = struct.Struct("<I")
+COUNTERS = (
+    "published",
+    "acked",
+    "delivered",
+    "expired",
+    "maxlen",
+    "rejected",
+    "delivery_limited",
+    "purged",
+    "lost",
+    "refused",
+    "dead_lettered",
+    "duplicates",
+)
+
+
+def json_bytes(value: object) -> bytes:
+    """Canonical JSON: no spaces, ASCII only, keys in the order of the fields."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def number_bytes(values: "array[int]") -> bytes:
+    """The numbers as little-endian bytes, on any machine."""
+    if BIG_ENDIAN:
+        values = values[:]
+        values.byteswap()
+    return values.tobytes()
+
+
+def limiter_fields(state: State) -> list[object]:
+    """The shared limits, canonical."""
+    return [
+        [limiter.session, limiter.channel, limiter.limit, [[c.queue.queue_id, c.consumer] for c in limiter.blocked]]
+        for _, limiter in sorted(state.limiters.items())
+    ]
+
+
+def pack_head(state: State) -> bytes:
+    """The state that belongs to no queue."""
+    fields: dict[str, object] = {
+        "next_offset": state.next_offset,
+        "clock_ms": state.clock_ms,
+        "machine_version": state.machine_version,
+        "limiters": limiter_fields(state),
+    }
+    if state.ahead_ms:
+        fields["ahead_ms"] = state.ahead_ms
+    if state.lost_epochs:
+        fields["lost_epochs"] = list(state.lost_epochs)
+    return json_bytes(fields)
+
+
+def _policy(policy: Policy | None) -> object:
+    return None if policy is None else [policy.name, policy.definition, policy.version]
+
+
+def _argument(argument: Argument) -> object:
+    value: object = argument.value
+    if isinstance(value, bytes):
+        value = {"bytes": value.hex()}
+    return [argument.name, argument.type, value]
+
+
+def _holder(holder: Consumer) -> object:
+    return [
+        holder.consumer,
+        holder.session,
+        holder.channel,
+        holder.user,
+        holder.attached,
+        holder.tag,
+        holder.no_ack,
+        holder.exclusive,
+        holder.prefetch,
+        holder.priority,
+        [_argument(a) for a in holder.arguments],
+        holder.credit,
+        holder.limiter is not None,
+        len(holder.held),
+    ]
+
+
+def queue_fields(queue: Queue) -> dict[str, object]:
+    """The queue's small state, canonical."""
+    fields: dict[str, object] = {
+        "vhost": queue.vhost,
+        "name": queue.name,
+        "queue_id": queue.queue_id,
+        "type": queue.type,
+        "durable": queue.durable,
+        "exclusive": queue.exclusive,
+        "auto_delete": queue.auto_delete,
+        "owner": queue.owner,
+        "arguments": [_argument(a) for a in queue.arguments],
+        "semantics": queue.semantics,
+        "policy": _policy(queue.policy),
+        "operator_policy": _policy(queue.operator_policy),
+        "gone": queue.gone,
+        "counters": [getattr(queue, name) for name in COUNTERS],
+        "ready": [queue.messages_ready, queue.message_bytes_ready],
+        "returned": queue.returned.count if queue.quorum else 0,
+        "blocked": queue.blocked,
+        "last_used_ms": queue.last_used_ms,
+        "holders": [_holder(h) for h in queue.holders.values()],
+        "service": [[level.priority, [c.consumer for c in level.service]] for level in queue.levels],
+        "next_sequence": queue.next_sequence,
+        "outbox": [
+            [e.sequence, e.message_id, e.size, e.reason, e.exchange, e.routing_key, e.at_least_once, e.refused]
+            for e in queue.outbox.values()
+        ],
+        "seen": [[*source, sequence] for source, sequence in sorted(queue.letters_seen.items())],
+    }
+    if queue.crash_offset:
+        fields["crash_offset"] = queue.crash_offset
+    if queue.restored:
+        fields["restored"] = [[*source, ranges] for source, ranges in sorted(queue.restored.items())]
+    if queue.stream:
+        fields["made_ms"] = queue.created_ms
+    if queue.delayed is not None:
+        fields["delayed"] = [queue.messages_delayed, queue.message_bytes_delayed, queue.forwarded]
+    if queue.version > 1:
+        fields["version"] = queue.version
+    if queue.active is not None:
+        fields["active"] = queue.active.consumer
+        if queue.active.waiting:
+            fields["giving_way"] = True
+    return fields
+
+
+def held_bytes(queue: Queue) -> bytes:
+    """The messages that holders hold, and the expiries of held and delayed messages, as numbers."""
+    numbers: array[int] = array("q")
+    for holder in queue.holders.values():
+        numbers.extend(holder.held.keys())
+        numbers.extend(holder.held.values())
+    expiring = sorted(queue.held_expiries.items())
+    numbers.extend([message_id for message_id, _ in expiring])
+    numbers.extend([expiry for _, expiry in expiring])
+    return number_bytes(numbers)
+
+
+def pack_meta(queue: Queue) -> bytes:
+    """A queue's small state, with the messages that its holders hold."""
+    fields = queue_fields(queue)
+    if queue.epoch != NO_EPOCH:
+        fields["epoch"] = queue.epoch
+    fields["starts"] = [queue.arrived.start, queue.returned.start]
+    if queue.prioritized is not None:
+        fields["level_starts"] = [[o.space, o.returned, o.start] for o in queue.prioritized.orders() if o.start > 0]
+    if queue.delayed is not None:
+        fields["delayed_start"] = queue.delayed.start
+    packed = json_bytes(fields)
+    return LENGTH.pack(len(packed)) + packed + held_bytes(queue)
+
+
+def pack_chunk(chunk: Chunk) -> bytes:
+    """A chunk of ready or delayed messages."""
+    expiries = b"" if chunk.expiries is None else number_bytes(chunk.expiries)
+    header = CHUNK_HEADER.pack(len(chunk.ids), 1 if expiries else 0)
+    return header + number_bytes(chunk.ids) + number_bytes(chunk.words) + expiries
+
+
+def pack_chunks(queue: Queue) -> dict[int, bytes]:
+    """All chunks of a queue that hold messages, by number."""
+    return {c.number: pack_chunk(c) for o in queue.orders() for c in o.chunks if len(c.ids) > 0}
+
+
+def pieces(state: State) -> Iterator[tuple[int, bytes, dict[int, bytes]]]:
+    """Yields (queue id, meta, chunks) of every queue."""
+    for queue_id in sorted(state.by_id):
+        queue = state.by_id[queue_id]
+        yield queue_id, pack_meta(queue), pack_chunks(queue)
