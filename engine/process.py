@@ -24,12 +24,12 @@ from dataclasses import replace
 import uvloop
 
 from rewindmq.engine.amqp.server import AmqpServer
-from rewindmq.engine.broker.broker import Broker, Config
+from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster import start as cluster
 from rewindmq.engine.cluster.node import Node
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.cluster.state_copy import remove_leftovers
-from rewindmq.engine.config import VERSION, bracketed
+from rewindmq.engine.config import VERSION, Config, bracketed
 from rewindmq.engine.definitions.document import load
 from rewindmq.engine.embedded import start as embedded
 from rewindmq.engine.embedded.lifecycle import Alone
@@ -44,7 +44,6 @@ from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.admission import bound, shares, take_descriptors
 from rewindmq.engine.runtime.log_clock import ElapsedClock, LogClock, WallClock
 from rewindmq.engine.runtime.metadata import ReadBackMetadata, SoleWriterMetadata
-from rewindmq.engine.runtime.partition import Surroundings
 from rewindmq.projections.machine.machine import NewerHistory
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.schemas.codec import UndecodableRecord
@@ -97,10 +96,11 @@ async def _main(config: Config) -> None:
     try:
         _look_after_keys(broker)
         await _load_definitions(broker)
-        amqp_door, http_door = broker.doors = shares(descriptors, len(broker.partitions))
+        amqp_door, http_door = shares(descriptors, len(broker.partitions))
         server = AmqpServer(broker, amqp_door)
-        broker.alarms.start(server.relieve, server.grant_credit)
+        broker.alarms.start(server)
         await _listen(server, config)
+        broker.serve(server, (amqp_door, http_door))
         body_workers = WorkerPool()
         app = make_app(broker, body_workers)
         http = asyncio.create_task(serve(app, _listen_http(config), http_door, broker.http_share))
@@ -140,40 +140,35 @@ async def _open(config: Config, failed: Callable[[Exception], None]) -> Broker:
 
 # -- how a broker is put together -------------------------------------------------------------------------------------
 #
-# In order, each part with what it needs. Only what goes round in a circle is named before it is there (`alone`, `node`,
-# `broker` inside of a lambda): a partition tells its broker, and the broker appends to the partition.
+# Each part is made with the parts that it calls: log -> metadata, partitions -> keeper -> broker, on Kafka the node
+# before its partitions. Where a part has to tell what happens to a part that is made after it, that one is its listener
+# and comes by `start(listener)`: these calls are all here.
 
 
 def open_broker(config: Config, wall_ms: WallClock | None = None, elapsed_ns: ElapsedClock | None = None) -> Broker:
-    """A broker on an embedded log: what the data directory holds is recovered, or begun. Call in the loop that will run
-    the broker. Clocks as `LogClock.made_of`. LogError, CorruptLog, StoreError, UndecodableRecord: the text says what is
-    wrong, and where."""
+    """Open a broker on an embedded log: recover what the data directory holds, or begin a history. Call it in the loop
+    that will run the broker. Clocks as `LogClock.made_of`.
+
+    LogError, CorruptLog, StoreError, UndecodableRecord: the text says what is wrong, and where."""
     clock = LogClock.made_of(wall_ms, elapsed_ns)
     with ExitStack() as opened:
         log = embedded.open_log(config)
         opened.callback(log.close)
-        metadata = SoleWriterMetadata(log.metadata, clock.now_ms, lambda *change: broker.metadata_changed(*change))
+        metadata = SoleWriterMetadata(log.metadata, clock.now_ms)
         metadata.fold()
         store = StateStore.open(config.data / "state")
         opened.callback(store.close)
         recoveries = [embedded.recovered(queue_log, store) for queue_log in log.queues]
-        alone: Alone
         gap_ms = embedded.begin_clock(clock, metadata, recoveries)
-
-        def make_partitions(surroundings: Surroundings) -> list[SoleWriterPartition]:
-            return [
-                SoleWriterPartition(index, queue_log, each.machine, each.projector, clock.now_ms, surroundings)
-                for index, (queue_log, each) in enumerate(zip(log.queues, recoveries, strict=True))
-            ]
-
-        def make_keeper(broker: Broker, partitions: list[SoleWriterPartition]) -> Alone:
-            nonlocal alone
-            alone = Alone(config, log, metadata, store, broker, partitions)
-            return alone
-
-        broker = Broker(config, clock, metadata, make_partitions, make_keeper, WorkerPool())
-        log.on_durable = alone.durable
-        log.on_failure = alone.commit_failed
+        partitions = [
+            SoleWriterPartition(index, queue_log, each.machine, each.projector, clock.now_ms)
+            for index, (queue_log, each) in enumerate(zip(log.queues, recoveries, strict=True))
+        ]
+        alone = Alone(config, log, metadata, store, partitions)
+        broker = Broker(config, clock, metadata, partitions, alone, WorkerPool())
+        log.start(alone)
+        alone.start(broker)
+        _start(broker)
         embedded.take_over(broker, alone)
         broker.clock_watch.start(gap_ms)
         opened.pop_all()
@@ -186,8 +181,10 @@ async def open_node(
     wall_ms: WallClock | None = None,
     elapsed_ns: ElapsedClock | None = None,
 ) -> Broker:
-    """A node on Kafka, which has joined the others. `failed`: called when it cannot go on and has to be stopped. Clocks
-    as `LogClock.made_of`. LogError when Kafka or the data directory won't do; StoreError as `open_broker`."""
+    """Open a node on Kafka, and join the others. `failed` is called when the node cannot go on and has to be stopped.
+    Clocks as `LogClock.made_of`.
+
+    LogError: Kafka or the data directory can't be used. StoreError as `open_broker`."""
     clock = LogClock.made_of(wall_ms, elapsed_ns)
     with ExitStack() as opened:
         log = cluster.open_log(config)
@@ -196,44 +193,29 @@ async def open_node(
         store = StateStore.open(config.data / "state")
         opened.callback(store.close)
         remove_leftovers(config.data)
-        metadata = ReadBackMetadata(
-            log.metadata, clock.now_ms, lambda *change: broker.metadata_changed(*change), lambda: node.nodes_changed()
-        )
-        node: Node
+        node = Node(config, log, store, failed)
+        metadata = ReadBackMetadata(log.metadata, clock.now_ms, node.nodes_changed)
         offsets = {metadata.name: metadata.fold()}
         recoveries = cluster.recovered(log, store, config)
-        offsets |= {
-            queue_log.name: each.machine.next_offset for queue_log, each in zip(log.queues, recoveries, strict=True)
-        }
         config = replace(config, partitions=len(recoveries))  # should Kafka be given more while this node runs
-
-        def make_partitions(surroundings: Surroundings) -> list[ReadBackPartition]:
-            return [
-                ReadBackPartition(
-                    index,
-                    queue_log,
-                    each.machine,
-                    each.projector,
-                    clock.now_ms,
-                    config.node,
-                    surroundings,
-                    lambda partition: node.checkpoint_asked(partition),
-                    lambda epoch: node.node_lost(epoch),
-                )
-                for index, (queue_log, each) in enumerate(zip(log.queues, recoveries, strict=True))
-            ]
-
-        def make_keeper(broker: Broker, partitions: list[ReadBackPartition]) -> Node:
-            nonlocal node
-            node = Node(config, log, metadata, store, failed, broker, partitions)
-            return node
-
-        broker = Broker(config, clock, metadata, make_partitions, make_keeper, WorkerPool())
-        log.follow(offsets, node)
+        partitions = [
+            ReadBackPartition(index, queue_log, each.machine, each.projector, clock.now_ms, config.node, node)
+            for index, (queue_log, each) in enumerate(zip(log.queues, recoveries, strict=True))
+        ]
+        broker = Broker(config, clock, metadata, partitions, node, WorkerPool())
+        node.start(broker, metadata, partitions)
+        _start(broker)
+        log.follow(offsets | {partition.name: partition.next_offset for partition in partitions}, node)
         await cluster.join(broker, node)
         broker.clock_watch.start()
         opened.pop_all()
     return broker
+
+
+def _start(broker: Broker) -> None:
+    broker.metadata.start(broker)
+    for partition in broker.partitions:
+        partition.start(broker)
 
 
 def _look_after_keys(broker: Broker) -> None:

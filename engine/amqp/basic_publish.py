@@ -1,7 +1,7 @@
 """A basic.publish, resolved once per distinct method frame of a channel: exchange, routing key, flags, and its route.
 
 A `BasicPublish` stays in the channel's memo under the bytes of its method frame. Its route holds as long as
-`broker.routing_version` stands. Routing by the content, or by CC and BCC, is resolved per message.
+`broker.router.version` stands. Routing by the content, or by CC and BCC, is resolved per message.
 
 On a log that is read back, another node may have deleted the queue before the publish gets there. A mandatory message
 is returned then (`RouteCheck`).
@@ -10,10 +10,12 @@ is returned then (`RouteCheck`).
 from collections.abc import Awaitable, Callable
 
 from rewindmq.engine.amqp.erlang import erlang_binary
-from rewindmq.engine.broker.broker import Broker, Destination, Session
+from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import FrameError, NotImplementedByBroker, refusal
-from rewindmq.engine.routing.matches import NO_CONTENT, Content
+from rewindmq.engine.routing.content import NO_CONTENT, Content
+from rewindmq.engine.routing.router import Destination
 from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.rules.internal_queues import is_reply_queue
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.properties import Parsed, carbon_copies
@@ -98,13 +100,13 @@ class BasicPublish:
 
     def resolve(self, broker: Broker, session: Session) -> None:
         """Find the route anew. NotFound, AccessRefused as `Broker.route`."""
-        self.needs_content = broker.needs_content(session.vhost, self.exchange)
+        self.needs_content = broker.router.needs_content(session.vhost, self.exchange)
         if self.needs_content:
-            broker.route(session, self.exchange, self.routing_key, NO_CONTENT)  # for its refusals
+            broker.exchanges.route(session, self.exchange, self.routing_key, NO_CONTENT)  # for its refusals
             self.destinations = ()
         else:
-            self.destinations = broker.route(session, self.exchange, self.routing_key, None)
-        self.route_checked = self.mandatory and not self.returned and broker.folds_what_is_durable
+            self.destinations = broker.exchanges.route(session, self.exchange, self.routing_key, None)
+        self.route_checked = self.mandatory and not self.returned and broker.keeper.reads_back
         self.partition = None
         self.route = None
         self.traced = session.vhost in broker.firehose.vhosts
@@ -114,7 +116,7 @@ class BasicPublish:
             self.route = self.destinations[0].route
             self.queues = len(self.route.queues)
             self.prompt = prompt(self.destinations[0])
-        self.version = broker.routing_version
+        self.version = broker.router.version
 
 
 class PublishProperties:
@@ -158,8 +160,8 @@ def route_by_content(
     try:
         if parsed.sender_selected:
             keys = (publish.routing_key, *carbon_copies(parsed))
-            return broker.route_by_keys(session, publish.exchange, keys, content)
-        return broker.route(session, publish.exchange, publish.routing_key, content)
+            return broker.exchanges.route_by_keys(session, publish.exchange, keys, content)
+        return broker.exchanges.route(session, publish.exchange, publish.routing_key, content)
     except PropertyError as error:
         raise refusal(error) from None
 

@@ -35,14 +35,16 @@ from rewindmq.engine.amqp.output import ChannelOutput
 from rewindmq.engine.amqp.settlement import Settlement, Verdict
 from rewindmq.engine.amqp.transactions import Transaction
 from rewindmq.engine.broker import direct_reply
-from rewindmq.engine.broker.broker import Broker, ChannelStatus, Destination, Session
+from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.config import MAX_MESSAGE_SIZE
 from rewindmq.engine.erasure.encryption import NoKeyYet
 from rewindmq.engine.errors import FrameError, PreconditionFailed, UnexpectedFrame, refusal
+from rewindmq.engine.routing.router import Destination
 from rewindmq.engine.runtime.certainty import REFUSALS
 from rewindmq.engine.runtime.counters import Tally
 from rewindmq.engine.runtime.flow_control import LARGE_BYTES
 from rewindmq.engine.runtime.memory import Kind
+from rewindmq.engine.runtime.sessions import ChannelStatus, Session
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.properties import parse, with_reply_to
 from rewindmq.schemas.events import Published
@@ -116,7 +118,7 @@ class Channel:
     def publish(self, publish: BasicPublish, raw: bytes, body: bytes) -> None:
         """Take a complete basic.publish (hot). `raw`: its properties. PublishPostponed: nothing else of this connection
         may be done before `publish_later` has ended."""
-        if publish.version != self.broker.routing_version:
+        if publish.version != self.broker.router.version:
             self.resolve(publish, raw, body)
         properties = self.parsed.get(raw)
         if properties is None:
@@ -350,7 +352,7 @@ class Channel:
     def learn_whole(self, payload: bytes) -> BasicPublish | None:
         """As `learn`, for a publish that came whole. None during an alarm: frame by frame, it holds the connection
         back."""
-        return None if self.broker.blocked is not None else self.learn(payload)
+        return None if self.broker.turns.blocked is not None else self.learn(payload)
 
     def header(self, class_id: int, weight: int, size: int, properties: bytes) -> None:
         """Take a content header. The size is judged here, so that no body is gathered in vain."""
@@ -397,7 +399,7 @@ class Channel:
             self.transaction.publish(publish, properties, body)
             return
         if len(body) >= LARGE_BYTES:
-            flow = self.broker.flow
+            flow = self.broker.keeper.flow
             size = len(body) * max(1, len(publish.destinations))  # each partition logs it
             if not flow.has_room(size):
                 raise PublishPostponed(partial(flow.room, size, self.broker.memory), publish, properties, body)

@@ -15,8 +15,8 @@ from rewindmq.engine.amqp.channel import Channel
 from rewindmq.engine.amqp.consumer import AmqpConsumer, BasicGet
 from rewindmq.engine.amqp.methods import Method
 from rewindmq.engine.amqp.transactions import Transaction
+from rewindmq.engine.broker.declarations import strip_cr_lf
 from rewindmq.engine.broker.direct_reply import PSEUDO_QUEUE, check_declared, check_no_reply_queue, declare, new_name
-from rewindmq.engine.broker.exchanges import strip_cr_lf
 from rewindmq.engine.errors import (
     ChannelError,
     CommandInvalid,
@@ -26,6 +26,7 @@ from rewindmq.engine.errors import (
     PreconditionFailed,
 )
 from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_reply_queue
 
@@ -57,7 +58,7 @@ def handle(channel: Channel, method: Method) -> Work | None:
         return handler(channel, method)
     broker = channel.broker
     return broker.certainty.assured(
-        lambda: NAMING[method.name](channel, method), lambda: broker.read_to_end(channel.session)
+        lambda: NAMING[method.name](channel, method), lambda: broker.sessions.read_to_end(channel.session)
     )
 
 
@@ -69,11 +70,11 @@ def reply(channel: Channel, name: str, **values: int | bool | str | bytes) -> No
 
 def reply_when_durable(channel: Channel, name: str, **values: int | bool | str | bytes) -> None:
     """Send a method, and all that the channel sends after it, when everything that was done so far is durable."""
-    if channel.broker.folds_what_is_durable:
+    if channel.broker.keeper.reads_back:
         reply(channel, name, **values)
     elif not channel.closing:
         channel.output.hold(methods.encode(channel.number, name, **values))
-        channel.broker.when_durable(channel.output.release)
+        channel.broker.turns.when_durable(channel.output.release)
 
 
 def queue_name(channel: Channel, method: Method) -> str:
@@ -117,7 +118,7 @@ def access_request(channel: Channel, method: Method) -> None:
 async def exchange_declare(channel: Channel, method: Method) -> None:
     """exchange.declare."""
     passive = method.flag("passive")
-    await channel.broker.declare_exchange(
+    await channel.broker.exchanges.declare(
         channel.session,
         method.text("exchange"),
         method.text("exchange_type"),
@@ -137,14 +138,14 @@ async def exchange_declare(channel: Channel, method: Method) -> None:
 
 async def exchange_delete(channel: Channel, method: Method) -> None:
     """exchange.delete."""
-    await channel.broker.delete_exchange(channel.session, method.text("exchange"), method.flag("if_unused"))
+    await channel.broker.exchanges.delete(channel.session, method.text("exchange"), method.flag("if_unused"))
     if not method.flag("nowait"):
         reply_when_durable(channel, "Exchange.DeleteOk")
 
 
 async def exchange_bind(channel: Channel, method: Method) -> None:
     """exchange.bind."""
-    await channel.broker.bind(
+    await channel.broker.exchanges.bind(
         channel.session,
         method.text("source"),
         "exchange",
@@ -158,7 +159,7 @@ async def exchange_bind(channel: Channel, method: Method) -> None:
 
 async def exchange_unbind(channel: Channel, method: Method) -> None:
     """exchange.unbind."""
-    await channel.broker.unbind(
+    await channel.broker.exchanges.unbind(
         channel.session,
         method.text("source"),
         "exchange",
@@ -179,7 +180,7 @@ async def queue_declare(channel: Channel, method: Method) -> None:
         declare_reply_queue(channel, method)
         return
     passive = method.flag("passive")
-    queue = await channel.broker.declare_queue(
+    queue = await channel.broker.queues.declare(
         channel.session,
         method.text("queue"),
         passive,
@@ -204,7 +205,7 @@ async def queue_declare(channel: Channel, method: Method) -> None:
 def declare_reply_queue(channel: Channel, method: Method) -> None:
     """queue.declare of a queue for direct replies. Always passive; such a queue has one consumer."""
     name, broker, vhost = strip_cr_lf(method.text("queue")), channel.broker, channel.session.vhost
-    check_declared(broker.queue(vhost, name), vhost, name)
+    check_declared(broker.queues.get(vhost, name), vhost, name)
     channel.last_queue = name
     if not method.flag("nowait"):
         reply(channel, "Queue.DeclareOk", queue=name, message_count=0, consumer_count=1)
@@ -218,7 +219,7 @@ async def queue_delete(channel: Channel, method: Method) -> None:
     channel.output.cancels = cancels
     try:
         if not is_reply_queue(name):  # clients do not see it, and to delete a queue that does not exist is no error
-            count = await channel.broker.delete_queue(
+            count = await channel.broker.queues.delete(
                 channel.session, name, method.flag("if_unused"), method.flag("if_empty")
             )
     finally:
@@ -231,14 +232,14 @@ async def queue_delete(channel: Channel, method: Method) -> None:
 
 async def queue_purge(channel: Channel, method: Method) -> None:
     """queue.purge."""
-    count = await channel.broker.purge_queue(channel.session, queue_name(channel, method))
+    count = await channel.broker.queues.purge(channel.session, queue_name(channel, method))
     if not method.flag("nowait"):
         reply_when_durable(channel, "Queue.PurgeOk", message_count=count)
 
 
 async def queue_bind(channel: Channel, method: Method) -> None:
     """queue.bind."""
-    await channel.broker.bind(
+    await channel.broker.exchanges.bind(
         channel.session,
         method.text("exchange"),
         "queue",
@@ -252,7 +253,7 @@ async def queue_bind(channel: Channel, method: Method) -> None:
 
 async def queue_unbind(channel: Channel, method: Method) -> None:
     """queue.unbind."""
-    await channel.broker.unbind(
+    await channel.broker.exchanges.unbind(
         channel.session,
         method.text("exchange"),
         "queue",
@@ -277,7 +278,7 @@ def basic_qos(channel: Channel, method: Method) -> None:
         shared = 0
     if shared != channel.global_prefetch:
         channel.global_prefetch = channel.status.global_prefetch = shared
-        channel.broker.set_global_prefetch(channel.session, channel.number, shared)
+        channel.broker.consumers.set_global_prefetch(channel.session, channel.number, shared)
     reply(channel, "Basic.QosOk")
 
 
@@ -305,19 +306,17 @@ async def basic_consume(channel: Channel, method: Method) -> None:
         if not method.flag("nowait"):
             reply(channel, "Basic.ConsumeOk", consumer_tag=tag)
 
-    await channel.broker.consume(
+    subscription = Subscription(
         channel.session,
         channel.number,
-        consumer,
-        name,
         tag,
         no_ack,
         method.flag("exclusive"),
         prefetch,
         channel.global_prefetch,
         method.table("arguments"),
-        attached,
     )
+    await channel.broker.consumers.consume(name, subscription, consumer, attached)
 
 
 async def consume_replies(channel: Channel, method: Method, tag: str) -> None:
@@ -339,8 +338,9 @@ async def consume_replies(channel: Channel, method: Method, tag: str) -> None:
         if not method.flag("nowait"):
             reply(channel, "Basic.ConsumeOk", consumer_tag=tag)
 
-    await declare(session, broker.partition_for(session.vhost, name), name)
-    await broker.consume(session, channel.number, consumer, name, tag, True, False, 0, 0, (), attached)
+    await declare(session, broker.queues.partition_for(session.vhost, name), name)
+    subscription = Subscription(session, channel.number, tag, no_ack=True)
+    await broker.consumers.consume(name, subscription, consumer, attached)
 
 
 async def basic_cancel(channel: Channel, method: Method) -> None:
@@ -353,7 +353,7 @@ async def basic_cancel(channel: Channel, method: Method) -> None:
     if consumer is not None and consumer.partition is not None and consumer.queue is not None:
         consumer.detached = True
         # deliveries that are on their way are sent first, before cancel-ok
-        await channel.broker.cancel(channel.session, consumer.partition, consumer.queue, consumer.consumer_id)
+        await channel.broker.consumers.cancel(channel.session, consumer.partition, consumer.queue, consumer.consumer_id)
     if not method.flag("nowait"):
         reply(channel, "Basic.CancelOk", consumer_tag=tag)
 
@@ -363,9 +363,11 @@ async def basic_get(channel: Channel, method: Method) -> None:
     await channel.output.connection.room()
     get = BasicGet(channel.output, channel.settlement)
     name, no_ack = queue_name(channel, method), method.flag("no_ack")
-    partition, queue, holder_id = await channel.broker.fetch(channel.session, channel.number, get, name, no_ack)
+    partition, queue, holder_id = await channel.broker.consumers.fetch(
+        channel.session, channel.number, get, name, no_ack
+    )
     get.attached(partition, queue, holder_id)
-    channel.broker.end_of_turn()  # sends the answer now, before those to the methods that came after this one
+    channel.broker.turns.end()  # sends the answer now, before those to the methods that came after this one
 
 
 def basic_ack(channel: Channel, method: Method) -> None:
@@ -414,7 +416,7 @@ def tx_select(channel: Channel, method: Method) -> None:
     if channel.confirming:
         raise PreconditionFailed("cannot switch from confirm to tx mode")
     if channel.transaction is None:
-        if not channel.broker.atomic_commits:
+        if channel.broker.keeper.reads_back:
             log.warning(
                 "%s: channel %d is transactional: when this node dies during a commit, a part of it may be there, also"
                 " within a queue (an embedded log writes all or nothing of it to a queue)",

@@ -37,7 +37,7 @@ from rewindmq.engine.amqp.methods import Method, short_reply_text
 from rewindmq.engine.amqp.output import ChannelOutput, Output, Piece
 from rewindmq.engine.amqp.read_gate import Pause, ReadGate
 from rewindmq.engine.broker import limits
-from rewindmq.engine.broker.broker import Broker, Session
+from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import (
     AmqpError,
     ChannelError,
@@ -50,7 +50,7 @@ from rewindmq.engine.errors import (
     UnexpectedFrame,
 )
 from rewindmq.engine.runtime.eager import begin
-from rewindmq.engine.runtime.sessions import Link
+from rewindmq.engine.runtime.sessions import Link, Session
 from rewindmq.engine.tls import TlsPeer
 from rewindmq.schemas.events import Credited
 
@@ -117,7 +117,7 @@ class Connection:
     # -- bytes in -----------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Take one socket read. The caller then calls `broker.end_of_turn()`."""
+        """Take one socket read. The caller then calls `broker.turns.end()`."""
         self.received = True
         parser = self.parser
         if parser.deaf:
@@ -287,7 +287,7 @@ class Connection:
         """Whether an alarm or flow control stops the parser here."""
         if self.gate.blocked:
             return True
-        flow = self.broker.flow
+        flow = self.broker.keeper.flow
         if not flow.full or not any(channel.publish_memo for channel in self.channels.values()):
             return False
         self.link.in_flow = True
@@ -311,7 +311,7 @@ class Connection:
             self.check_timeouts(asyncio.get_running_loop().time())
         self.receive(b"")
         self.socket.reading_changed()
-        self.broker.end_of_turn()
+        self.broker.turns.end()
 
     # -- channels -----------------------------------------------------------------------------------------------------
 
@@ -331,7 +331,7 @@ class Connection:
             self.broker.memory.check()
             if 0 < most <= count:
                 raise NotAllowed(f"number of channels opened ({count}) has reached the negotiated channel_max ({most})")
-            limits.check_channel(self.broker.topology, self.broker.sessions.values(), self.user)
+            limits.check_channel(self.broker.topology, self.broker.sessions.by_id.values(), self.user)
         except (NotAllowed, ResourceError) as error:
             self.close(error)
             return
@@ -358,7 +358,7 @@ class Connection:
         channel.shut()
         if self.session is not None:
             self.session.channels.pop(channel.number, None)
-            self.broker.close_channel(self.session, channel.number)
+            self.broker.sessions.close_channel(self.session, channel.number)
             self.broker.counters["channels_closed_total"] += 1
 
     def close(self, error: AmqpError, index: int = 0, logged: bool = False) -> None:
@@ -397,7 +397,7 @@ class Connection:
         if session is not None:
             self.session = None
             session.channels.clear()
-            self.broker.close_session(session)
+            self.broker.sessions.close(session)
 
     def finish(self, state: State = State.CLOSED) -> None:
         """Send nothing after what is in the output. `state`: LEFT where the client closes the socket."""
@@ -434,7 +434,7 @@ class Connection:
 
     def grant_credit(self) -> bool:
         """Give more to the consumers on credit, unless the socket is congested. True: events were logged, and the
-        caller calls `broker.end_of_turn()`."""
+        caller calls `broker.turns.end()`."""
         shared = self.shared
         if shared is None or not shared.creditors or self.output.congested or self.session is None:
             return False

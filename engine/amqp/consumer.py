@@ -25,7 +25,7 @@ from collections.abc import Callable
 from rewindmq.engine.amqp import methods
 from rewindmq.engine.amqp.output import LARGE_BYTES, ChannelOutput, Piece
 from rewindmq.engine.amqp.settlement import DeliveryHolder, Settlement
-from rewindmq.engine.broker.broker import CREDIT_WINDOW
+from rewindmq.engine.broker.consumers import CREDIT_WINDOW
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.schemas.amqp.properties import with_long, without_blind_copies

@@ -109,7 +109,7 @@ async def _give_back(channel: "Channel", holder: DeliveryHolder, tags: list[int]
     assert queue is not None
     notified = False
     if isinstance(holder, AmqpConsumer) and not holder.detached:
-        await channel.broker.cancel(channel.session, partition, queue, holder.consumer_id)
+        await channel.broker.consumers.cancel(channel.session, partition, queue, holder.consumer_id)
         holder.cancelled()
         channel.forget_gone()
         notified = holder.notify

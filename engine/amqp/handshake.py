@@ -53,12 +53,12 @@ def protocol_header(connection: "Connection", header: bytes) -> bool:
     properties = tables.encode(
         {
             "capabilities": CAPABILITIES,
-            "cluster_name": connection.broker.cluster_name,
+            "cluster_name": connection.broker.parameters.cluster_name,
             "product": "RabbitMQ",
             "version": RABBITMQ_VERSION,
             "platform": f"RewindMQ {VERSION}",
             "rewindmq_version": VERSION,
-            "rewindmq_atomic_commits": connection.broker.atomic_commits,
+            "rewindmq_atomic_commits": not connection.broker.keeper.reads_back,
             "information": f"RewindMQ {VERSION}, compatible with RabbitMQ {RABBITMQ_VERSION}",
         }
     )
@@ -162,10 +162,12 @@ async def enter(connection: "Connection", vhost: str) -> None:
     if connection.state is not State.OPENING:  # closed meanwhile
         return
     connection.broker.memory.check()
-    limits.check_connection(connection.broker.topology, connection.broker.sessions.values(), connection.user, vhost)
+    limits.check_connection(
+        connection.broker.topology, connection.broker.sessions.by_id.values(), connection.user, vhost
+    )
     connection.socket.admit()
     link = connection.link
-    session = connection.broker.open_session(
+    session = connection.broker.sessions.open(
         connection.user, vhost, connection.peer, connection.client_properties, link, connection.force_close
     )
     link.auth_mechanism, link.heartbeat_seconds = connection.mechanism, connection.heartbeat_seconds

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def hold_publishes(connection: "Connection") -> None:
     """Hold the connection back if an alarm is in effect. Called when a publish comes or is under way."""
-    reason = connection.broker.blocked
+    reason = connection.broker.turns.blocked
     if reason is None or connection.gate.blocked:
         return
     connection.link.blocked = True
@@ -33,7 +33,7 @@ def hold_publishes(connection: "Connection") -> None:
 
 def alarm_changed(connection: "Connection") -> None:
     """The broker holds publishes back from now on, or takes them again."""
-    if connection.broker.blocked is not None:
+    if connection.broker.turns.blocked is not None:
         forget_publishes(connection)
         under_way = any(channel.content_of is not None for channel in connection.channels.values())
         if under_way or connection.link.in_flow:  # its next publish is here already

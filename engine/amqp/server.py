@@ -1,6 +1,6 @@
 """Sockets and clock for AMQP: asyncio on uvloop, protocols and no streams, one write per loop turn and connection.
 
-    data_received      -> Connection.receive -> Broker.end_of_turn        once per socket read
+    data_received      -> Connection.receive -> Turns.end      once per socket read
     ClientSocket.wake  -> call_soon(flush)   -> confirms, credit, one transport.write
 
 Pressure goes back to where it comes from.
@@ -93,7 +93,7 @@ class AmqpProtocol(asyncio.Protocol):
         link.received_octets += len(data)
         link.received_count += 1
         connection.receive(data)
-        self.broker.end_of_turn()
+        self.broker.turns.end()
         self.server.received(self, len(data))
 
     def wake(self) -> None:
@@ -130,7 +130,7 @@ class AmqpProtocol(asyncio.Protocol):
         elif connection.state is State.CLOSING:
             self.set_timer(CLOSING_SECONDS, self.drop)
         elif connection.grant_credit():
-            self.broker.end_of_turn()
+            self.broker.turns.end()
 
     def end(self) -> None:
         """Close the socket once everything is written. A client that does not read has `CLOSING_SECONDS` for it."""
@@ -164,7 +164,7 @@ class AmqpProtocol(asyncio.Protocol):
         self.connection.output.relieve()
         self.connection.gate.open(Pause.UNREAD)
         if self.connection.grant_credit():
-            self.broker.end_of_turn()
+            self.broker.turns.end()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Asyncio: the socket is gone."""
@@ -175,7 +175,7 @@ class AmqpProtocol(asyncio.Protocol):
             self.timer.cancel()
         if self.connection is not None:
             self.connection.lost()
-            self.broker.end_of_turn()
+            self.broker.turns.end()
         self.transport = None
 
     # -- reading or not -----------------------------------------------------------------------------------------------
@@ -262,8 +262,7 @@ class AmqpServer:
 
     def begin(self) -> None:
         """Begin to look after connections: the listeners are there."""
-        self.broker.on_blocked.append(self.alarm_changed)
-        self.broker.listeners = self
+        self.broker.turns.on_blocked.append(self.alarm_changed)
         self.timer = self.loop.call_later(self.timeout_check_seconds, self.check_timeouts)
 
     async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> int:
@@ -309,7 +308,7 @@ class AmqpServer:
                 if protocol.connection.state is State.LEFT:
                     protocol.end()
                 protocol.connection.force_close(reason)
-        self.broker.end_of_turn()
+        self.broker.turns.end()
         for _ in range(20):
             if not self.protocols:
                 break
@@ -334,7 +333,7 @@ class AmqpServer:
         self.timer = self.loop.call_later(self.timeout_check_seconds, self.check_timeouts)
         for connection in self.connections():
             connection.check_timeouts(self.loop.time())
-        self.broker.end_of_turn()
+        self.broker.turns.end()
 
     def alarm_changed(self) -> None:
         """The broker holds publishes back from now on, or takes them again."""
@@ -345,7 +344,7 @@ class AmqpServer:
         """Give more to consumers that have acked, though nothing was written to them. Called while memory is low."""
         for connection in self.connections():
             connection.grant_credit()
-        self.broker.end_of_turn()
+        self.broker.turns.end()
 
     def relieve(self) -> None:
         """Close the connection that holds most memory: messages that it sent in part, and output that it does not
@@ -356,7 +355,7 @@ class AmqpServer:
         publish_hold.close_for_memory(most.connection)
         if most.unread:
             most.drop()  # it would not read the reason
-        self.broker.end_of_turn()
+        self.broker.turns.end()
 
     def received(self, protocol: AmqpProtocol, size: int) -> None:
         """Count the bytes that came in. Their sender is not read from any more if too many are not durable yet."""
@@ -366,7 +365,7 @@ class AmqpServer:
         if not self.awaited:
             self.awaited = self.undurable
             self.broker.memory.take(Kind.UNDURABLE, self.awaited)
-            self.broker.when_durable(self.became_durable)
+            self.broker.turns.when_durable(self.became_durable)
         connection = protocol.connection
         if self.undurable <= UNDURABLE_HIGH or connection is None or Pause.UNDURABLE in connection.gate.reasons:
             return

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING
 
 from rewindmq.engine.amqp.basic_publish import BasicPublish, PublishProperties
 from rewindmq.engine.amqp.settlement import DeliveryHolder, Verdict
-from rewindmq.engine.broker.broker import Destination
 from rewindmq.engine.errors import ConnectionForced, PreconditionFailed, ResourceError
-from rewindmq.engine.routing.router import Router
+from rewindmq.engine.routing.router import Destination, Router
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.schemas.values import Encryption
 
@@ -75,12 +74,12 @@ class Transaction:
             tuple[Verdict, list[tuple[int, DeliveryHolder, int]]]
         ] = []  # verdict, (tag, holder, message id)
         self.size = 0  # bytes
-        self.version = channel.broker.routing_version  # of routing, at the first publish
+        self.version = channel.broker.router.version  # of routing, at the first publish
 
     def publish(self, publish: BasicPublish, raw: bytes, body: bytes) -> None:
         """Judge and keep a publish. Raises as `Channel.publish`. ResourceError (506): the transaction is too large."""
         channel = self.channel
-        if publish.version != channel.broker.routing_version:
+        if publish.version != channel.broker.router.version:
             channel.resolve(publish, raw, body)
         properties = channel.parsed.get(raw) or channel.parse_properties(raw)
         destinations = channel.destinations(publish, properties)
@@ -90,7 +89,7 @@ class Transaction:
         if self.size + size > MAX_BYTES:
             raise ResourceError(f"transaction is larger than {MAX_BYTES} bytes")
         if not self.publishes:
-            self.version = channel.broker.routing_version
+            self.version = channel.broker.router.version
         self.publishes.append(PendingPublish(publish, properties, body, destinations))
         self.size += size
         channel.broker.memory.take(Kind.TRANSACTION, size)
@@ -117,7 +116,7 @@ class Transaction:
         self.forget()
         logged = [await self.logged(pending) for pending in publishes]
         waited = any(encryption is not None for _, encryption in logged)
-        waited = await self.channel.broker.flow.room(size, self.channel.broker.memory) or waited
+        waited = await self.channel.broker.keeper.flow.room(size, self.channel.broker.memory) or waited
         if self.channel.closing:
             raise ConnectionForced("the connection is gone")
         commit = Commit()
@@ -126,9 +125,9 @@ class Transaction:
         for verdict, taken in settled:
             self.channel.settlement.settle_taken(taken, verdict)
         commit.waiting += 1
-        self.channel.broker.when_durable(commit.step)
+        self.channel.broker.turns.when_durable(commit.step)
         if waited:  # nobody else ends this turn
-            asyncio.get_running_loop().call_soon(self.channel.broker.end_of_turn)
+            asyncio.get_running_loop().call_soon(self.channel.broker.turns.end)
         await commit.done
         if commit.refused:
             raise PreconditionFailed("partial tx completion")
@@ -144,7 +143,7 @@ class Transaction:
         """Append a publish to its partitions."""
         channel = self.channel
         destinations = pending.destinations
-        if self.version != channel.broker.routing_version:
+        if self.version != channel.broker.router.version:
             destinations = existing(destinations, channel.broker.router)
         if pending.publish.traced:
             channel.trace(pending.publish, pending.properties, body, encryption, destinations)

@@ -1,7 +1,10 @@
 """What clients may ask of a broker, whatever the protocol. Read broker.py first, then turns.py.
 
-broker.py           publish, get, consume, ack, purge               turns.py            when effects are performed
-declarations.py     queues        exchanges.py   exchanges and bindings
-administration.py   vhosts, policies, parameters, limits            users.py, passwords.py, access_control.py   users
-alarms.py           memory and disk                                 clock_watch.py      steps of the wall clock
+broker.py           the parts, put together             turns.py                 when effects are performed
+queues.py           queues, with declarations.py        exchanges.py             exchanges, bindings, routes
+consumers.py        basic.consume, get and cancel       open_sessions.py         clients' sessions
+users.py            users and their permissions         access_control.py, passwords.py   what a user may do; hashes
+policies.py         policies, applied to queues         vhosts.py, parameters.py, limits.py, marks.py
+alarms.py           memory and disk                     clock_watch.py           steps of the wall clock
+direct_reply.py     queues of direct replies
 """

@@ -1,11 +1,13 @@
-"""Who may come in, and what they may do.
+"""Logins and permissions.
 
 Rules of this file
-- An unknown user costs what a wrong password does (passwords.py): how long a refusal takes does not tell who exists.
-- Permissions are three regular expressions per user and vhost (projections/rules/patterns.py has what they may be),
-  searched in the resource's name (not anchored; empty matches nothing but the empty name), the default exchange under
-  the name `amq.default`. On topic exchanges a user may have expressions for routing keys besides, with the variables
-  {username} and {vhost}. Texts are RabbitMQ 3.13's (rabbit_access_control.erl, rabbit_auth_backend_internal.erl,
+- Refusing an unknown user takes as long as refusing a wrong password (passwords.py), so that nobody can find out by the
+  clock which users exist.
+- A user's permissions in a vhost are three regular expressions (projections/rules/patterns.py: what they may be). Each
+  is searched in the resource's name, not anchored; an empty expression matches the empty name only. The default
+  exchange has the name `amq.default`. For topic exchanges a user may also have expressions for routing keys, with the
+  variables {username} and {vhost}.
+- Texts are RabbitMQ 3.13's (rabbit_access_control.erl, rabbit_auth_backend_internal.erl,
   rabbit_auth_mechanism_plain.erl).
 """
 
@@ -16,7 +18,7 @@ from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.metadata_events import ExchangeDeclared
 
 REMEMBERED_DECISIONS = 65_536
-ITSELF = ""  # the broker, as a user: may do everything, and nobody can log in as it
+ITSELF = ""  # the user name of the broker itself: it has every permission, and no client can log in with it
 
 
 class Access:
@@ -33,6 +35,7 @@ class Access:
         return self._passwords.hash(password)
 
     async def authenticate(self, user: str, password: str) -> str:
+        """Log a user in by password: the user's name. AccessRefused. Waits for a thread that verifies the password."""
         password_hash = self._hash_of(user)
         right = await self._passwords.verify(password_hash or NOBODYS_HASH, password)
         changed = password_hash != self._hash_of(user)  # meanwhile
@@ -41,13 +44,13 @@ class Access:
         return user
 
     def identify(self, user: str) -> str:
-        """Who came with a certificate that was verified. AccessRefused when there is no such user."""
+        """Log a user in whose certificate was verified: the user's name. AccessRefused: there is no such user."""
         if user == ITSELF or user not in self._topology.users:
             raise AccessRefused(f"user '{user}' of the certificate does not exist")
         return user
 
     async def has_password(self, user: str, password: str) -> bool:
-        """The user has this password; waits, as `authenticate` does."""
+        """Whether the user has this password. Waits as `authenticate` does."""
         password_hash = self._hash_of(user)
         return password_hash != "" and await self._passwords.verify(password_hash, password)
 
@@ -56,10 +59,11 @@ class Access:
         return "" if known is None else known.password_hash
 
     def may_enter(self, user: str, vhost: str) -> bool:
+        """Whether the user has any permissions in the vhost, even empty ones."""
         return (vhost, user) in self._topology.permissions
 
     def check(self, user: str, vhost: str, permission: str, kind: str, name: str) -> None:
-        """`permission`: configure, write or read; `kind`: queue or exchange. AccessRefused without it."""
+        """AccessRefused: the user lacks the `permission` (configure, write, read) on the `kind` (queue, exchange)."""
         name = "amq.default" if kind == "exchange" and name == "" else name
         key = (user, vhost, permission, name)
         allowed = self._decisions.get(key)
@@ -72,8 +76,9 @@ class Access:
             raise AccessRefused(f"{permission} access to {resource(kind, name, vhost)} refused for user '{user}'")
 
     def check_topic(self, user: str, exchange: ExchangeDeclared, permission: str, routing_key: str) -> None:
-        """Topic permissions: `permission` write or read. Who has none for a topic exchange may use every key of it
-        (rabbit_auth_backend_internal.erl `check_topic_access/4`)."""
+        """AccessRefused: the user's topic permissions (`permission`: write or read) leave out this routing key. A user
+        without topic permissions for an exchange may use all its keys (rabbit_auth_backend_internal.erl
+        `check_topic_access/4`)."""
         if exchange.type != "topic":
             return
         name, vhost = exchange.exchange, exchange.vhost

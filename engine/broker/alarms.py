@@ -7,13 +7,13 @@ Both are looked at once a second, and more often while the disk could be full be
 make the broker hold is also seen between two looks (`MemoryAccount.on_high`).
 
 Rules of this file
-- An alarm ends when there is more room than where it began (`MEMORY_CLEAR`, `DISK_CLEAR`), so that it does not flap.
-- From a little below the limit on the C library is asked now and then for what it keeps of freed memory. That takes up
-  to a second a gigabyte, so it is done in a thread.
-- Publishers that are held back may hold what keeps the alarm up: bodies that have not come whole, and that will not,
-  since nobody reads them. After `PATIENCE_SECONDS` of alarm the connection that holds most is closed, one a look, as
-  long as that can end the alarm. An alarm that comes back sooner is the same one. RabbitMQ would wait for ever; clients
-  that do not read it closes after 15 s.
+- An alarm ends when there is more room than when it began (`MEMORY_CLEAR`, `DISK_CLEAR`), so that it does not flap.
+- From a little below the limit on the C library is asked now and then to return freed memory. That takes up to a second
+  a gigabyte, so a thread does it.
+- The publishers that are held back may hold the memory that keeps the alarm up: parts of bodies, whose rest is not
+  read. After `PATIENCE_SECONDS` of alarm the connection that holds most is closed, one a look, as long as that can end
+  the alarm. An alarm that comes back sooner is the same one. RabbitMQ would wait for ever; it closes clients that do
+  not read after 15 s.
 - The log and the state have problems of their own when they cannot be written (engine/broker/turns.py). Listings call
   these the disk's, too.
 """
@@ -22,14 +22,16 @@ import asyncio
 import ctypes
 import logging
 import shutil
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
-from rewindmq.engine.runtime.memory import Kind, do_nothing
+from rewindmq.engine.broker.turns import Turns
+from rewindmq.engine.config import Config
+from rewindmq.engine.routing.dead_letters import Forwarder
+from rewindmq.engine.runtime.memory import Kind, MemoryAccount
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.sessions import Session
 from rewindmq.engine.runtime.watermarks import Limit, Resident, resident_bytes
-
-if TYPE_CHECKING:
-    from rewindmq.engine.broker.broker import Broker
 
 LOOK_SECONDS = 1.0
 SOONEST_LOOK_SECONDS = 0.1
@@ -39,7 +41,7 @@ DISK_CLEAR = 1.05
 PATIENCE_SECONDS = 10.0
 TRIM = 0.9  # of the limit: from there on the C library is asked to give memory back
 TRIM_SECONDS = 10.0  # between two times
-CLIENTS = (Kind.BODY, Kind.TRANSACTION, Kind.OUTPUT)  # what goes with its connection
+CLIENTS = (Kind.BODY, Kind.TRANSACTION, Kind.OUTPUT)  # freed when the connection closes
 
 # Bytes of resident memory, measured: 200 connections, 4,000 channels, 2,000 consumers, 200,000 deliveries.
 CONNECTION_BYTES = 100_000
@@ -50,17 +52,38 @@ UNACKED_BYTES = 330
 logger = logging.getLogger(__name__)
 
 
+class Clients(Protocol):
+    """The AMQP server, as the alarms know it."""
+
+    def relieve(self) -> None:
+        """Close the connection that holds most memory."""
+
+    def grant_credit(self) -> None:
+        """A look is over: let consumers that waited for memory go on."""
+
+
 class Alarms:
-    def __init__(self, broker: "Broker") -> None:
-        self.broker = broker
-        self.account = broker.memory
-        self.memory_limit = broker.config.vm_memory_high_watermark
-        self.disk_limit = broker.config.disk_free_limit
+    def __init__(
+        self,
+        config: Config,
+        account: MemoryAccount,
+        turns: Turns,
+        sessions: Mapping[int, Session],
+        partitions: Sequence[Partition],
+        forwarder: Forwarder,
+    ) -> None:
+        self.account = account
+        self._turns = turns
+        self._sessions = sessions
+        self._partitions = partitions
+        self._forwarder = forwarder
+        self._data = config.data
+        self.memory_limit = config.vm_memory_high_watermark
+        self.disk_limit = config.disk_free_limit
         self.memory = False  # the alarm is in effect
         self.disk = False
         self.disk_free = 0
-        self.relieve: Callable[[], None] = do_nothing
-        self.after_look: Callable[[], None] = do_nothing
+        self._clients: Clients | None = None  # once it looks by itself
         self.resident: Callable[[], int] = resident_bytes
         self._resident: Resident | None = None
         self._stopped = False
@@ -72,14 +95,12 @@ class Alarms:
         self._trimmed_at = -TRIM_SECONDS
         self._disk_failed = False
 
-    def start(self, relieve: Callable[[], None], after_look: Callable[[], None]) -> None:
-        """Look from now on. `relieve()` closes the connection that holds most. `after_look()`: a look is over, so that
-        consumers that waited for memory may go on."""
-        self.relieve = relieve
-        self.after_look = after_look
+    def start(self, clients: Clients) -> None:
+        """Look once a second from now on. The clients are no argument of the constructor: the server is made with the
+        broker, and so after it."""
+        self._clients = clients
         self._resident = Resident()
         self.resident = self._resident.bytes
-        self.account.on_high = self._look_soon
         self.look()
         if self.memory:
             logger.warning(
@@ -90,7 +111,6 @@ class Alarms:
 
     def stop(self) -> None:
         self._stopped = True
-        self.account.on_high = do_nothing
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -115,7 +135,7 @@ class Alarms:
         return self.disk_limit.of(self.account.machine_bytes)
 
     def in_effect(self) -> list[tuple[str, str]]:
-        """(resource, reason)"""
+        """The alarms in effect: (resource, reason)."""
         found = []
         if self.memory:
             used, limit = self.account.used_bytes, self.account.limit_bytes
@@ -123,28 +143,30 @@ class Alarms:
         if self.disk:
             free, limit = self.disk_free, self.disk_limit_bytes
             found.append(("disk", f"low on disk: {free} bytes are free, the limit is {limit}"))
-        return found + [("disk", text) for who, text in self.broker.turns.problems.items() if who != "alarms"]
+        return found + [("disk", text) for who, text in self._turns.problems.items() if who != "alarms"]
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """See how much memory and disk there is, now, and again after a while."""
+        """Measure memory and disk now, and again after a while."""
         self._look_asked = False
         if self._stopped:
             return
         self._look_at_memory()
         self._look_at_disk()
         low = [name for name, alarm in (("memory", self.memory), ("disk", self.disk)) if alarm]
-        self.broker.turns.problem("alarms", "low on " + " & ".join(low) if low else None)
+        self._turns.problem("alarms", "low on " + " & ".join(low) if low else None)
         if self.memory:
             self._have_patience()
-        self.after_look()
+        if self._clients is not None:
+            self._clients.grant_credit()
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(self._next_look(), self.look)
 
-    def _look_soon(self) -> None:
-        if not self.memory and not self._look_asked:
+    def look_soon(self) -> None:
+        """Clients hold more than the limit: look in the loop's next turn."""
+        if self._clients is not None and not self._stopped and not self.memory and not self._look_asked:
             self._look_asked = True
             self._loop.call_soon(self.look)  # not in the middle of what takes memory
 
@@ -162,7 +184,7 @@ class Alarms:
         if resident > account.limit_bytes * TRIM and now - self._trimmed_at >= TRIM_SECONDS:
             self._trimmed_at = now
             self._loop.run_in_executor(None, give_memory_back)
-        account.looked(resident, counted(self.broker))
+        account.looked(resident, self._counted())
         before, self.memory = self.memory, account.used_bytes > least
         if self.memory:
             if not before and now - self._until >= PATIENCE_SECONDS:  # else it is the same trouble again
@@ -175,10 +197,10 @@ class Alarms:
 
     def _look_at_disk(self) -> None:
         try:
-            self.disk_free = shutil.disk_usage(self.broker.config.data).free
+            self.disk_free = shutil.disk_usage(self._data).free
         except OSError as error:  # the alarm stays as it is
             if not self._disk_failed:
-                logger.error("free disk space of %s is not known: %s", self.broker.config.data, error)
+                logger.error("free disk space of %s is not known: %s", self._data, error)
             self._disk_failed = True
             return
         self._disk_failed = False
@@ -190,34 +212,35 @@ class Alarms:
             logger.warning("the disk alarm is over: %d bytes are free", self.disk_free)
 
     def _have_patience(self) -> None:
+        if self._clients is None:
+            return
         account = self.account
         if self._loop.time() - self._since < PATIENCE_SECONDS:
             return
         excess = account.used_bytes - account.limit_bytes * MEMORY_CLEAR
         if excess <= sum(account.by_kind[kind] for kind in CLIENTS):
-            self.relieve()
+            self._clients.relieve()
 
-
-def counted(broker: "Broker") -> dict[Kind, int]:
-    """The kinds that nobody tells message by message."""
-    channels = unacked = 0
-    for session in broker.sessions.values():
-        channels += len(session.channels)
-        for channel in session.channels.values():
-            unacked += len(channel.settlement.unacked)
-    consumers = sum(len(partition.consumers) + len(partition.getters) for partition in broker.partitions)
-    return {
-        Kind.UNACKED: unacked * UNACKED_BYTES,
-        Kind.CONNECTION: len(broker.sessions) * CONNECTION_BYTES
-        + channels * CHANNEL_BYTES
-        + consumers * CONSUMER_BYTES,
-        Kind.LETTER: broker.forwarder.held_bytes,
-        Kind.UNWRITTEN: sum(partition.projector.pending_bytes for partition in broker.partitions),
-    }
+    def _counted(self) -> dict[Kind, int]:
+        """The bytes of the kinds that nobody tells the account message by message."""
+        channels = unacked = 0
+        for session in self._sessions.values():
+            channels += len(session.channels)
+            for channel in session.channels.values():
+                unacked += len(channel.settlement.unacked)
+        consumers = sum(len(partition.consumers) + len(partition.getters) for partition in self._partitions)
+        return {
+            Kind.UNACKED: unacked * UNACKED_BYTES,
+            Kind.CONNECTION: len(self._sessions) * CONNECTION_BYTES
+            + channels * CHANNEL_BYTES
+            + consumers * CONSUMER_BYTES,
+            Kind.LETTER: self._forwarder.held_bytes,
+            Kind.UNWRITTEN: sum(partition.projector.pending_bytes for partition in self._partitions),
+        }
 
 
 def give_memory_back() -> None:
-    """glibc keeps freed memory for later, as much as there is between what is in use. Others have no such call."""
+    """Ask glibc to return freed memory to the system. Other C libraries have no such call."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

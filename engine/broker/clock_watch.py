@@ -1,26 +1,26 @@
-"""The broker looks at its clocks once a second, and tells what it sees: in its log, `status`, a metric and an event.
+"""Compares the clocks once a second, and reports a difference: in the log file, `status`, a metric and an event.
 
     embedded log   log time against this machine's wall clock     ClockStepped in the metadata log
     Kafka          the time that Kafka gave to records against it   ClockStepped in the partition, by its owner
 
-Nothing here changes the time in the log, but for `repair`, which an administrator asks for, and which sets it to the
-wall clock. The queues' clock goes on as it was: what is in a queue expires neither earlier nor later by it.
+Only `repair`, which an administrator calls, changes the time in the log: it sets it to the wall clock. The queues'
+clock goes on as it was, so a message expires neither earlier nor later.
 """
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.errors import NotImplementedByBroker
+from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.log_clock import STEP_MS, LogClock, Telling
+from rewindmq.engine.runtime.metadata import Metadata
+from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.state import CLOCK_SET_VERSION
 from rewindmq.projections.rewind import format_time
 from rewindmq.schemas.clock_events import ClockSet, ClockStepped
 from rewindmq.schemas.values import BROKER, Actor
-
-if TYPE_CHECKING:
-    from rewindmq.engine.broker.broker import Broker
-    from rewindmq.engine.runtime.partition import Partition
 
 LOOK_SECONDS = 1.0
 # How far the wall clock may be ahead of the log at a start before it is told: the least by which time zones differ, so
@@ -31,12 +31,24 @@ logger = logging.getLogger(__name__)
 
 
 class ClockWatch:
-    def __init__(self, broker: "Broker", clock: LogClock) -> None:
+    """`node`: this node's name."""
+
+    def __init__(
+        self,
+        node: str,
+        clock: LogClock,
+        metadata: Metadata,
+        partitions: Sequence[Partition],
+        keeper: Keeper,
+        turns: Turns,
+    ) -> None:
         self.clock = clock
-        self._broker = broker
+        self._node = node
+        self._metadata = metadata
+        self._keeper = keeper
+        self._turns = turns
         self._own = Telling()
-        partitions = broker.partitions if broker.folds_what_is_durable else ()
-        self._of_kafka = {partition: Telling() for partition in partitions}
+        self._of_kafka = {partition: Telling() for partition in (partitions if keeper.reads_back else ())}
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, gap_ms: int = 0) -> None:
@@ -65,7 +77,7 @@ class ClockWatch:
         if self._timer is not None:
             self._timer.cancel()
 
-    def difference_ms(self, partition: "Partition") -> int:
+    def difference_ms(self, partition: Partition) -> int:
         """The time in the partition less this machine's wall clock, as last seen."""
         return partition.log_difference_ms + self.clock.difference_ms
 
@@ -81,7 +93,7 @@ class ClockWatch:
             partition.probe_clock()
             if telling.is_due(self.difference_ms(partition), elapsed_ns):
                 self._tell_of_kafka(partition, self.difference_ms(partition))
-        self._broker.end_of_turn()
+        self._turns.end()
 
     def _tell_of_own(self, difference_ms: int) -> None:
         wall_ms = self.clock.wall_ms()
@@ -95,16 +107,16 @@ class ClockWatch:
                 format_time(wall_ms),
                 length(difference_ms),
                 side,
-                "" if self._broker.folds_what_is_durable else "; `rewindmq repair_clock` sets the log's time to it",
+                "" if self._keeper.reads_back else "; `rewindmq repair_clock` sets the log's time to it",
             )
         self._log("running", wall_ms, wall_ms + difference_ms)
 
     def _log(self, noticed: str, wall_ms: int, log_ms: int) -> None:
         """On Kafka this machine's clock is no part of history."""
-        if not self._broker.folds_what_is_durable:
-            self._broker.metadata.append(BROKER, ClockStepped(self._broker.config.node, noticed, wall_ms, log_ms))
+        if not self._keeper.reads_back:
+            self._metadata.append(BROKER, ClockStepped(self._node, noticed, wall_ms, log_ms))
 
-    def _tell_of_kafka(self, partition: "Partition", difference_ms: int) -> None:
+    def _tell_of_kafka(self, partition: Partition, difference_ms: int) -> None:
         wall_ms = self.clock.wall_ms()
         if abs(difference_ms) < STEP_MS:
             logger.info("%s: Kafka's time and this machine's wall clock agree again", partition.name)
@@ -118,22 +130,22 @@ class ClockWatch:
                 format_time(wall_ms),
             )
         if partition.owned and partition.machine.machine_version >= CLOCK_SET_VERSION:
-            stepped = ClockStepped(self._broker.config.node, "kafka", wall_ms, wall_ms + difference_ms)
+            stepped = ClockStepped(self._node, "kafka", wall_ms, wall_ms + difference_ms)
             partition.append(BROKER, stepped)
 
     def repair(self, user: str) -> tuple[int, int]:
         """Set the time in the log to the wall clock: log time before and after. The queues' clock goes on.
         NotImplementedByBroker on Kafka. LogError: the disk does not take it, and nothing is changed."""
-        broker, clock = self._broker, self.clock
-        if broker.folds_what_is_durable:
+        clock = self.clock
+        if self._keeper.reads_back:
             raise NotImplementedByBroker(
                 "the time in the log is Kafka's: set the clocks of the Kafka brokers right, the nodes go on from there"
             )
         before_ms, wall_ms = clock.now_ms(), clock.wall_ms()
-        event = ClockSet(broker.topology.ahead_ms + before_ms - wall_ms, before_ms)
-        broker.keeper.set_clock(min(before_ms, wall_ms), Actor(user, 0), event)
+        event = ClockSet(self._metadata.topology.ahead_ms + before_ms - wall_ms, before_ms)
+        self._keeper.set_clock(min(before_ms, wall_ms), Actor(user, 0), event)
         clock.set(wall_ms)
-        broker.turns.clock_was_set(wall_ms - before_ms)
+        self._turns.clock_was_set(wall_ms - before_ms)
         self._own.note(0, clock.elapsed_ns())
         logger.warning(
             "user %r set the time in the log from %s to %s; queues' timers go on as they were",
@@ -141,7 +153,7 @@ class ClockWatch:
             format_time(before_ms),
             format_time(wall_ms),
         )
-        broker.end_of_turn()
+        self._turns.end()
         return before_ms, wall_ms
 
 

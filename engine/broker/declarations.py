@@ -1,11 +1,11 @@
-"""What a declaration must be: arguments of queues and consumers, and equality with what is declared already.
+"""Checks of declarations: arguments of queues and consumers, and equality with a queue or exchange that exists.
 
 Rules of this file
-- Codes and texts are RabbitMQ 3.13's, word for word (rabbit_misc.erl `equivalence_fail/4`, rabbit_queue_type_util.erl);
-  values print as Erlang terms, as clients of RabbitMQ see them. What a value may be:
+- Codes and texts are RabbitMQ 3.13's, word for word (rabbit_misc.erl `equivalence_fail/4`, rabbit_queue_type_util.erl).
+  Values are printed as Erlang terms, as clients of RabbitMQ see them. Rules for values:
   projections/rules/queue_arguments.py.
 - An `x-` key that no queue type knows is accepted, a key of another type is refused (S-072).
-- What a node of an older version on the same Kafka would not know is refused, never ignored.
+- An argument that a node of an older version on the same Kafka does not know is refused, never ignored.
 - Pure functions: raise an `AmqpError` or return.
 """
 
@@ -37,15 +37,20 @@ from rewindmq.schemas.values import Argument
 
 TYPE_MODULES = {"classic": "rabbit_classic_queue", "quorum": "rabbit_quorum_queue", "stream": "rabbit_stream_queue"}
 
-SEMANTICS_ARGUMENT = "x-semantics"  # ours: the queue's profile, where it shall not be the node's
+SEMANTICS_ARGUMENT = "x-semantics"  # RewindMQ's own: the queue's profile, if it is not the node's
 SINCE_VERSION_2 = ("x-max-priority", "x-single-active-consumer", SEMANTICS_ARGUMENT)  # of the machine
+
+
+def strip_cr_lf(name: str) -> str:
+    """The name of a queue or an exchange without line breaks, as RabbitMQ reads it."""
+    return name.replace("\n", "").replace("\r", "")
 
 
 # -- arguments of a queue ---------------------------------------------------------------------------------------------
 
 
 def queue_type(vhost: str, name: str, arguments: tuple[Argument, ...]) -> str:
-    """The type that `x-queue-type` asks for; classic without one."""
+    """The queue type in `x-queue-type`; classic without that argument. PreconditionFailed."""
     for argument in arguments:
         if argument.name == "x-queue-type":
             if argument.type != "longstr":
@@ -59,8 +64,8 @@ def queue_type(vhost: str, name: str, arguments: tuple[Argument, ...]) -> str:
 def with_default_type(
     default: str, durable: bool, exclusive: bool, auto_delete: bool, arguments: tuple[Argument, ...]
 ) -> tuple[Argument, ...]:
-    """The arguments of a queue of a vhost that has a default queue type ("": none): without `x-queue-type` they get it,
-    or classic where a queue of that type can't be so (rabbit_amqqueue.erl `augment_declare_args/5`)."""
+    """The arguments with an `x-queue-type`, in a vhost that has a default queue type ("": none): the default, or
+    classic where a queue of that type cannot have these properties (rabbit_amqqueue.erl `augment_declare_args/5`)."""
     if default == "" or any(argument.name == "x-queue-type" for argument in arguments):
         return arguments
     fits = durable and not exclusive and not auto_delete
@@ -68,7 +73,7 @@ def with_default_type(
 
 
 def semantics_of(vhost: str, name: str, arguments: tuple[Argument, ...], default: str) -> str:
-    """The name of the queue's profile."""
+    """The name of the queue's profile: in `x-semantics`, else the default. PreconditionFailed."""
     argument = argument_of(arguments, SEMANTICS_ARGUMENT)
     if argument is None:
         return default
@@ -81,8 +86,8 @@ def semantics_of(vhost: str, name: str, arguments: tuple[Argument, ...], default
 def check_queue_arguments(
     vhost: str, name: str, kind: str, arguments: tuple[Argument, ...], semantics: str = RABBITMQ_3_13.name
 ) -> None:
-    """Each argument's type and value (projections/rules/queue_arguments.py), then keys that belong to another queue
-    type."""
+    """PreconditionFailed: an argument has a wrong type or value (projections/rules/queue_arguments.py), or belongs to
+    another queue type."""
     given = {argument.name: argument for argument in arguments}
     later = semantics == RABBITMQ_4_3.name
     known = (*QUEUE_ARGUMENTS[kind], *OF_RABBITMQ_4_3) if later and kind == "quorum" else QUEUE_ARGUMENTS[kind]
@@ -100,7 +105,7 @@ def check_queue_arguments(
 
 
 def check_machine_version(vhost: str, name: str, kind: str, arguments: tuple[Argument, ...], version: int) -> None:
-    """While a node of an older version is alive on the same Kafka, no queue gets what that node would not know of."""
+    """Refuse arguments that a node of an older version, which is alive on the same Kafka, does not know."""
     if version >= 2:
         return
     where = resource("queue", name, vhost)
@@ -112,14 +117,15 @@ def check_machine_version(vhost: str, name: str, kind: str, arguments: tuple[Arg
 
 
 def check_exclusive_use(queue: Queue, exclusive: bool) -> None:
-    """An exclusive consumer is alone; of a queue with a single active consumer there is none (S-110)."""
+    """AccessRefused: an exclusive consumer has to be the only one, and a queue with a single active consumer takes none
+    (S-110)."""
     alone = exclusive or any(each.exclusive for each in queue.consumers())
     if alone and (queue.consumer_count() > 0 or queue.single_active):
         raise AccessRefused(f"{resource('queue', queue.name, queue.vhost)} in exclusive use")
 
 
 def check_fetch(queue: Queue) -> None:
-    """basic.get (S-110)."""
+    """Refuse basic.get where RabbitMQ does not support it (S-110)."""
     if queue.stream:
         where = resource("queue", queue.name, queue.vhost)
         raise NotImplementedByBroker(f"basic.get not supported by stream queues {where}")
@@ -131,7 +137,7 @@ def check_fetch(queue: Queue) -> None:
 
 
 def check_queue_properties(vhost: str, name: str, kind: str, durable: bool, exclusive: bool, auto_delete: bool) -> None:
-    """What a quorum queue cannot be (S-079, S-087)."""
+    """PreconditionFailed: a quorum queue or a stream cannot have these properties (S-079, S-087)."""
     if kind == "classic":
         return
     for wrong, text in ((auto_delete, "auto-delete"), (exclusive, "exclusive-owner"), (not durable, "non-durable")):
@@ -140,8 +146,8 @@ def check_queue_properties(vhost: str, name: str, kind: str, durable: bool, excl
 
 
 def renewal(queue: Queue, machine_version: int) -> LeaseRenewed | QueueDeclared:
-    """What is logged when a queue that exists is declared again. Nodes of before version 2 know it as a declaration,
-    which brings the queue back if another node deletes it in the same moment."""
+    """The event for declaring a queue that exists. Machines before version 2 know no renewal, so they get a
+    declaration, which brings the queue back if another node deletes it in the same moment."""
     if machine_version >= 2:
         return LeaseRenewed(queue.vhost, queue.name, queue.queue_id)
     return QueueDeclared(
@@ -160,6 +166,7 @@ def renewal(queue: Queue, machine_version: int) -> LeaseRenewed | QueueDeclared:
 
 
 def check_consumer_arguments(queue: Queue, arguments: tuple[Argument, ...]) -> None:
+    """PreconditionFailed: an argument of basic.consume has a wrong type or value."""
     for argument in arguments:
         if argument.name == "x-priority":
             problem = integer(argument, {})
@@ -174,7 +181,7 @@ def check_consumer_arguments(queue: Queue, arguments: tuple[Argument, ...]) -> N
 
 
 def exchange_named_by(kind: str, name: str, vhost: str, arguments: tuple[Argument, ...], key: str) -> str | None:
-    """The exchange that an argument names (a dead-letter or alternate exchange), or None."""
+    """The dead-letter or alternate exchange in the argument `key`, or None. PreconditionFailed: it is no text."""
     argument = argument_of(arguments, key)
     if argument is None:
         return None
@@ -187,10 +194,11 @@ def _invalid(vhost: str, name: str, argument: Argument, problem: str) -> AmqpErr
     return PreconditionFailed(f"invalid arg '{argument.name}' for {resource('queue', name, vhost)}: {problem}")
 
 
-# -- equality with what is declared already (S-067) -------------------------------------------------------------------
+# -- equality with a queue or exchange that exists (S-067) -------------------------------------------------------------
 
 
 def check_queue_equivalence(queue: Queue, durable: bool, auto_delete: bool, arguments: tuple[Argument, ...]) -> None:
+    """PreconditionFailed: the queue exists with other properties or arguments."""
     where = resource("queue", queue.name, queue.vhost)
     _same_field(where, "durable", queue.durable, durable)
     _same_field(where, "auto_delete", queue.auto_delete, auto_delete)
@@ -207,6 +215,7 @@ def check_exchange_equivalence(
     internal: bool,
     arguments: tuple[Argument, ...],
 ) -> None:
+    """PreconditionFailed: the exchange exists with other properties, or another alternate exchange."""
     where = resource("exchange", exchange.exchange, exchange.vhost)
     _same_field(where, "type", exchange.type, type)
     _same_field(where, "durable", exchange.durable, durable)
@@ -246,6 +255,7 @@ def _inequivalent(where: str, key: str, received: str, current: str) -> AmqpErro
 
 
 def locked(queue: Queue) -> AmqpError:
+    """The refusal of another connection's exclusive queue."""
     return ResourceLocked(
         f"cannot obtain exclusive access to locked {resource('queue', queue.name, queue.vhost)}. It could be originally"
         " declared on another connection or the exclusive property value does not match that of the original"

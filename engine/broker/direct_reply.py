@@ -1,14 +1,14 @@
-"""Direct reply-to: a client that consumes from the pseudo queue `amq.rabbitmq.reply-to` has a queue for replies that
-nobody declared.
+"""Direct reply-to: a client that consumes from the pseudo queue `amq.rabbitmq.reply-to` gets a queue for replies, which
+the broker declares.
 
     basic.consume amq.rabbitmq.reply-to     ->  a queue amq.rabbitmq.reply-to.<token>, exclusive and auto-delete
-    publish with that reply_to              ->  the name with the token is put in (engine/amqp/channel.py)
+    publish with that reply_to              ->  the channel puts the name with the token in its place
     publish to that name, from any node     ->  an event as any other; the queue's only consumer is the requester
 
 Rules of this file
 - The queue goes with its consumer: with basic.cancel, the channel, the connection.
-- To clients it is no queue: they can't consume, get, bind, purge or delete it (404), and no listing shows it; declaring
-  it is always passive. No permission is asked for it, no policy concerns it.
+- For clients it is no queue: they can't consume, get, bind, purge or delete it (404), no listing shows it, and
+  declaring it is always passive. It needs no permission, and no policy applies to it.
 - A reply that is published as mandatory is returned, although it is delivered: RabbitMQ documents that a reply counts
   as not routed (rabbit_channel.erl, rabbit_exchange.erl `virtual_reply_queue/1`).
 """
@@ -28,17 +28,18 @@ SEMANTICS = "rabbitmq-3.13"  # a queue whose only consumer acks nothing is the s
 
 
 def check_no_reply_queue(vhost: str, name: str) -> None:
-    """NotFound: to clients there is no such queue."""
+    """NotFound: the name is that of a direct reply queue, which does not exist for clients."""
     if is_reply_queue(name):
         raise NotFound(f"no {resource('queue', name, vhost)}")
 
 
 def new_name() -> str:
+    """A name for the queue of one requester, which cannot be guessed."""
     return PREFIX + secrets.token_urlsafe(24)
 
 
 async def declare(session: Session, partition: Partition, name: str) -> None:
-    """The queue of a requester; its consumer has to be attached next."""
+    """Declare the queue of a requester. The caller has to attach its consumer next."""
     session.owns_queues_in[partition] = None
     await partition.ask(
         session.actor,
@@ -47,6 +48,6 @@ async def declare(session: Session, partition: Partition, name: str) -> None:
 
 
 def check_declared(queue: Queue | None, vhost: str, name: str) -> None:
-    """NotFound when queue.declare names a requester who is not there, or nothing that could be one."""
+    """NotFound: queue.declare names a requester that is gone, or a name that no requester can have."""
     if name != PSEUDO_QUEUE and (queue is None or not name.startswith(PREFIX)):
         raise NotFound(f"no {resource('queue', name, vhost)}")

@@ -1,11 +1,11 @@
-"""Limits of vhosts (max-connections, max-queues) and users (max-connections, max-channels): what they may say, and
-whether they are reached.
+"""Limits of vhosts (max-connections, max-queues) and users (max-connections, max-channels): checked when they are set,
+and when a connection, a channel or a queue begins.
 
 Rules of this file
-- A limit that is negative, or not there, is none; 0 lets nothing in. Texts are RabbitMQ 3.13's (rabbit_vhost_limit.erl,
+- A limit that is negative or missing is no limit; 0 lets nothing in. Texts are RabbitMQ 3.13's (rabbit_vhost_limit.erl,
   rabbit_auth_backend_internal.erl, rabbit_reader.erl, rabbit_queue_type.erl).
-- Who is there already stays: a limit is looked at when a connection, a channel or a queue begins.
-- Connections and channels are counted where they are: over the nodes that share a log, each has the limit for itself.
+- A new limit closes nothing that is open already.
+- Each node counts its own connections and channels: of nodes that share a log, each has the whole limit.
 """
 
 import json
@@ -23,7 +23,7 @@ USER_LIMITS = ("max-connections", "max-channels")
 
 
 def problems(name: str, known: tuple[str, ...], limits: object) -> list[str]:
-    """What is wrong with an object of limits, in RabbitMQ's words (rabbit_parameter_validation.erl `proplist/3`)."""
+    """The problems of an object of limits, in RabbitMQ's words (rabbit_parameter_validation.erl `proplist/3`)."""
     if not isinstance(limits, Mapping):
         return [f"{name} not a list {erlang_term(limits)}"]
     found = []
@@ -43,7 +43,7 @@ def canonical(value: object) -> str:
 
 
 def checked_user_limits(limits: object) -> str:
-    """The limits as canonical JSON. PreconditionFailed with the first thing that is wrong."""
+    """The limits of a user as canonical JSON. PreconditionFailed, with the first problem."""
     wrong = problems("user-limits", USER_LIMITS, limits)
     if wrong:
         raise PreconditionFailed(wrong[0])
@@ -51,7 +51,7 @@ def checked_user_limits(limits: object) -> str:
 
 
 def check_connection(topology: Topology, sessions: Iterable[Session], user: str, vhost: str) -> None:
-    """Before one more connection is opened. NotAllowed."""
+    """NotAllowed: the vhost or the user may not have one more connection."""
     vhost_limit = _limit(topology.vhost_limits(vhost), "max-connections")
     user_limit = _limit(topology.user_limits.get(user), "max-connections")
     if vhost_limit is None and user_limit is None:
@@ -66,7 +66,7 @@ def check_connection(topology: Topology, sessions: Iterable[Session], user: str,
 
 
 def check_channel(topology: Topology, sessions: Iterable[Session], user: str) -> None:
-    """Before one more channel is opened. NotAllowed. (RabbitMQ puts its node's name where its text says user.)"""
+    """NotAllowed: the user may not have one more channel. (Where this text has the user, RabbitMQ's has its node.)"""
     limit = _limit(topology.user_limits.get(user), "max-channels")
     if limit is not None and sum(len(session.channels) for session in sessions if session.user == user) >= limit:
         raise NotAllowed(
@@ -75,13 +75,14 @@ def check_channel(topology: Topology, sessions: Iterable[Session], user: str) ->
 
 
 def check_queue(topology: Topology, partitions: Iterable[Partition], vhost: str, name: str) -> None:
-    """Before one more queue is made in this vhost. PreconditionFailed."""
+    """PreconditionFailed: the vhost may not have one more queue."""
     limit = _limit(topology.vhost_limits(vhost), "max-queues")
     if limit is not None and count_queues(partitions, vhost) >= limit:
         raise PreconditionFailed(f"cannot declare queue '{name}': queue limit in vhost '{vhost}' ({limit}) is reached")
 
 
 def count_queues(partitions: Iterable[Partition], vhost: str) -> int:
+    """The number of a vhost's queues that clients can see."""
     return sum(
         1
         for partition in partitions

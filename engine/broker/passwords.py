@@ -1,12 +1,12 @@
-"""Passwords: how they are kept, verified, and taken from and given to a RabbitMQ.
+"""Passwords: their hashes, verified, imported from RabbitMQ and exported.
 
 Rules of this file
-- A password is kept as an argon2id hash in PHC form. Verifying one costs tens of milliseconds on purpose, so a thread
-  does it, and a password that was right is remembered, as a keyed digest in memory only: clients that reconnect don't
-  cost that again.
-- A hash that came from RabbitMQ is kept as it came, as `$rabbitmq-<algorithm>$<base64>`: of a salt of 4 bytes and the
-  digest of salt and password (rabbit_password.erl). It goes out as it came in.
-- A wrong password costs the same whatever the hash is, and a user who is not there costs what a wrong password does.
+- A password is stored as an argon2id hash in PHC form. Verifying one takes tens of milliseconds on purpose, so a thread
+  does it. A right password is remembered, as a keyed digest in memory only: a client that reconnects does not cost that
+  again.
+- A hash from RabbitMQ is stored as it is, as `$rabbitmq-<algorithm>$<base64>` of a salt of 4 bytes and the digest of
+  salt and password (rabbit_password.erl). An export has it as the import had it.
+- Refusing a wrong password takes the same time for every kind of hash, and for a user that does not exist.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from rewindmq.engine.errors import PreconditionFailed
 
 REMEMBERED_LOGINS = 4096
 VERIFYING_THREADS = 2
-# A hash as ours, of a password that nobody has: what is verified for users who are not there, or cannot log in.
+# An argon2id hash of no password: verified for a user that does not exist, or that cannot log in.
 NOBODYS_HASH = f"$argon2id$v=19$m=19456,t=2,p=1${'A' * 22}${'A' * 43}"
 MOST_MEMORY_KIB, MOST_ITERATIONS = 1_048_576, 100  # that an imported hash may cost
 SALT_BYTES = 4
@@ -46,7 +46,7 @@ class Passwords:
         return self._hasher.hash(password)
 
     async def verify(self, password_hash: str, password: str) -> bool:
-        """Waits, unless it is known to be right."""
+        """Whether the password is right. Waits for a thread, unless the password is remembered."""
         proof = hashlib.blake2b(f"{password_hash}\0{password}".encode(), key=self._key).digest()
         if proof in self._right:
             return True
@@ -54,8 +54,8 @@ class Passwords:
         return await loop.run_in_executor(self._threads, self._verify, proof, password_hash, password)
 
     def _verify(self, proof: bytes, password_hash: str, password: str) -> bool:
-        """In a thread."""
-        if proof in self._right:  # of many who come at once, one is enough
+        """As `verify`, in a thread."""
+        if proof in self._right:  # another login with the same password was faster
             return True
         if password_hash.startswith(FROM_RABBITMQ):
             right = matches(password_hash, password) or self._matches_ours(NOBODYS_HASH, password)  # it takes its time
@@ -76,7 +76,7 @@ class Passwords:
 
 
 def matches(password_hash: str, password: str) -> bool:
-    """A hash of RabbitMQ's, as we keep it; what is none, in a history that no broker wrote, matches nothing."""
+    """Whether a hash from RabbitMQ, as it is stored, is the password's. A damaged hash matches no password."""
     algorithm, _, encoded = password_hash.removeprefix(FROM_RABBITMQ).partition("$")
     try:
         known = base64.b64decode(encoded)
@@ -87,8 +87,8 @@ def matches(password_hash: str, password: str) -> bool:
 
 
 def imported(password_hash: str, algorithm: str) -> str:
-    """A `password_hash` with its `hashing_algorithm`, as RabbitMQ's definitions have them, or our own export's, in the
-    form in which it is kept; "" (no password) stays so. PreconditionFailed."""
+    """The hash as it is stored, from a `password_hash` and its `hashing_algorithm` in definitions of RabbitMQ or
+    RewindMQ. "" (no password) stays "". PreconditionFailed."""
     if password_hash == "":
         return ""
     if algorithm not in (OURS, *ALGORITHMS):
@@ -121,8 +121,8 @@ def _checked_ours(password_hash: str) -> str:
 
 
 def exported(password_hash: str) -> tuple[str, str]:
-    """`password_hash` and `hashing_algorithm` of a user, for definitions: RabbitMQ's as RabbitMQ has them, ours in
-    base64, since a RabbitMQ refuses a whole document for a hash that is not."""
+    """The `password_hash` and the `hashing_algorithm` of a user, for definitions. A hash from RabbitMQ is as RabbitMQ
+    has it. An argon2id hash is in base64, since RabbitMQ refuses a whole document for one hash that is not."""
     if password_hash == "":
         return "", "rabbit_password_hashing_sha256"
     if password_hash.startswith(FROM_RABBITMQ):
@@ -132,6 +132,6 @@ def exported(password_hash: str) -> tuple[str, str]:
 
 
 def rabbitmq_hash(password: str) -> str:
-    """A new hash as `rabbitmqctl hash_password` prints it: SHA-256 with a random salt, in base64."""
+    """A new hash of a password as `rabbitmqctl hash_password` prints it: SHA-256, random salt, base64."""
     salt = secrets.token_bytes(SALT_BYTES)
     return base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()

@@ -1,15 +1,122 @@
-"""A policy that somebody sets: refused, or in its canonical form. The rules are in
-projections/rules/policy_rules.py."""
+"""Policies and operator policies: set, cleared, and applied to the queues that they match.
+
+Rules of this file
+- Every change is an event in the metadata log, with the user who made it.
+- A change is applied at once: every queue whose effective policy is now another one gets a `PolicyApplied` event in its
+  own partition (S-028, S-167).
+- What a policy may say: projections/rules/policy_rules.py.
+"""
 
 import json
+from collections.abc import Sequence
 
-from rewindmq.engine.errors import PreconditionFailed
+from rewindmq.engine.broker.queues import queues_in
+from rewindmq.engine.broker.turns import Turns
+from rewindmq.engine.broker.vhosts import check_vhost
+from rewindmq.engine.errors import NotFound, PreconditionFailed
+from rewindmq.engine.runtime.eager import to_the_end
+from rewindmq.engine.runtime.metadata import Metadata
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.slices import Pace, in_slices
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.rules.internal_queues import is_hidden
+from rewindmq.projections.rules.patterns import problem_in_history, shown
 from rewindmq.projections.rules.policy_rules import (
     apply_to_problem,
     definition_problem,
     pattern_problem,
     priority_problem,
 )
+from rewindmq.projections.topology.topology import Topology
+from rewindmq.schemas.events import PolicyApplied
+from rewindmq.schemas.metadata_events import OperatorPolicyCleared, OperatorPolicySet, PolicyCleared, PolicySet
+from rewindmq.schemas.values import Actor
+
+
+class EffectivePolicies:
+    """Keeps the policies that each queue has in step with those that match it."""
+
+    def __init__(self, topology: Topology, partitions: Sequence[Partition], turns: Turns) -> None:
+        self._topology = topology
+        self._partitions = partitions
+        self._turns = turns
+
+    async def apply(self, actor: Actor, vhost: str | None = None) -> None:
+        """Append a `PolicyApplied` for every queue of the vhost (None: of all vhosts) that needs one, in slices: other
+        work gets turns in between. A queue that is declared meanwhile begins with the policies of that moment."""
+        pace = Pace(self._turns.written)
+        async for partition, queue in in_slices(queues_in(self._partitions, vhost)):
+            applied = self.outstanding(queue)
+            if applied is not None:
+                partition.append(actor, applied)
+                await pace.changed()
+        for partition in self._partitions:
+            await partition.folded()
+
+    def apply_now(self, actor: Actor) -> None:
+        """Append a `PolicyApplied` for every queue that needs one, for a start: no client is connected yet."""
+        for partition, queue in queues_in(self._partitions, None):
+            applied = self.outstanding(queue)
+            if applied is not None:
+                partition.append(actor, applied)
+
+    def outstanding(self, queue: Queue) -> PolicyApplied | None:
+        """The event that gives a queue the policies that match it. None: the queue has them."""
+        if is_hidden(queue.name):
+            return None
+        policy = self._topology.effective_policy(queue.vhost, queue.name, queue.type)
+        operator_policy = self._topology.effective_operator_policy(queue.vhost, queue.name, queue.type)
+        if policy == queue.policy and operator_policy == queue.operator_policy:
+            return None
+        return PolicyApplied(queue.vhost, queue.name, policy, operator_policy)
+
+
+class Policies:
+    """The policies of all vhosts, or (`operator`) their operator policies. `semantics`: of the node's queues."""
+
+    def __init__(self, metadata: Metadata, effective: EffectivePolicies, semantics: str, operator: bool) -> None:
+        self._metadata = metadata
+        self._topology = metadata.topology
+        self._effective = effective
+        self._semantics = semantics
+        self._operator = operator
+
+    async def set(
+        self,
+        user: str,
+        vhost: str,
+        name: str,
+        pattern: str,
+        definition: dict[str, object],
+        priority: int,
+        apply_to: str,
+    ) -> None:
+        """Set a policy and apply it.
+
+        NotFound: the vhost. PreconditionFailed, with RabbitMQ's text: the pattern, a key or a value is wrong."""
+        check_vhost(self._topology, vhost)
+        text = checked_definition(name, pattern, definition, priority, apply_to, self._operator, self._semantics)
+        problem = problem_in_history(pattern, self._topology.machine_version)
+        if problem is not None:  # nodes of an older version are alive, and would ignore the policy
+            raise PreconditionFailed(f"pattern {shown(pattern)} is none to nodes of an older version: {problem}")
+        kind = OperatorPolicySet if self._operator else PolicySet
+        changed = kind(vhost, name, pattern, text, priority, apply_to)
+        if self._known.get((vhost, name)) != changed:
+            await self._metadata.ask(Actor(user, 0), changed)
+            await to_the_end(self._effective.apply(Actor(user, 0), vhost))
+
+    async def clear(self, user: str, vhost: str, name: str) -> None:
+        """Clear a policy; queues that had it get the next one that matches. NotFound."""
+        if (vhost, name) not in self._known:
+            what = "operator policy" if self._operator else "policy"
+            raise NotFound(f"{what} '{name}' in vhost '{vhost}' does not exist")
+        cleared = OperatorPolicyCleared if self._operator else PolicyCleared
+        await self._metadata.ask(Actor(user, 0), cleared(vhost, name))
+        await to_the_end(self._effective.apply(Actor(user, 0), vhost))
+
+    @property
+    def _known(self) -> dict[tuple[str, str], PolicySet] | dict[tuple[str, str], OperatorPolicySet]:
+        return self._topology.operator_policies if self._operator else self._topology.policies
 
 
 def checked_definition(

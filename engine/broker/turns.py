@@ -15,7 +15,7 @@ Rules of this file
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rewindmq.engine.routing.dead_letters import ROUND, Forwarder
 from rewindmq.engine.runtime.lifecycle import Keeper
@@ -29,12 +29,12 @@ logger = logging.getLogger(__name__)
 
 
 class Turns:
-    """`readers()`: more is durable, and those that read streams or the past may go on."""
+    """`readers()` is called when more is durable, so that consumers of streams and of the past go on."""
 
     def __init__(
         self,
         metadata: Metadata,
-        partitions: list[Partition],
+        partitions: Sequence[Partition],
         forwarder: Forwarder,
         clock: Callable[[], int],
         keeper: Keeper,
@@ -42,15 +42,13 @@ class Turns:
     ) -> None:
         self.metadata = metadata
         self.keeper = keeper
-        self.kick = keeper.kick
         self.readers = readers
         self.partitions = partitions
         self.forwarder = forwarder
         self.clock = clock
-        self.blocked: str | None = None
-        self.flow = keeper.flow
-        self.on_blocked: list[Callable[[], None]] = []
-        self._problems: dict[str, str] = {}  # what keeps publishing back, by who has it
+        self.blocked: str | None = None  # why publishing is held back, in words for connection.blocked; None: it is not
+        self.on_blocked: list[Callable[[], None]] = []  # called when `blocked` changed
+        self._problems: dict[str, str] = {}  # texts, by the part that has the problem
         self._waiters: deque[tuple[list[tuple[Metadata | Partition, int]], Callable[[], None]]] = deque()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -62,7 +60,7 @@ class Turns:
         self._store_retry_asked = False
 
     def stop(self) -> None:
-        """Nothing happens any more."""
+        """End no more turns, and ring no timer."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -73,11 +71,11 @@ class Turns:
 
     @property
     def problems(self) -> dict[str, str]:
-        """What keeps publishing back, by who has it."""
+        """The texts of what holds publishing back, by the part that has the problem."""
         return self._problems
 
     def end(self) -> None:
-        """Carry out what gathered, forward dead letters, arm the timer, kick the group commit."""
+        """End a turn: carry out the effects, forward dead letters, arm the timer, begin a group commit."""
         if self._in_turn or self._closed:  # in a turn: called by a consumer that is being delivered to
             return
         self._in_turn = True
@@ -86,7 +84,7 @@ class Turns:
         finally:
             self._in_turn = False
         self._arm_timer()
-        self.kick()
+        self.keeper.kick()
 
     def _carry_out_all(self) -> None:
         budget = ROUND
@@ -145,7 +143,7 @@ class Turns:
                 logger.exception("an answer that waited for the disk was not given")
         self._project()
         self.end()
-        self.flow.landed()
+        self.keeper.flow.landed()
         self.readers()
 
     def _project(self) -> None:
@@ -179,7 +177,7 @@ class Turns:
             self.end()
 
     def problem(self, who: str, text: str | None) -> None:
-        """Something keeps publishing back, or (None) does so no longer."""
+        """Hold publishing back because of this problem, or (None) no longer."""
         if text is not None:
             if text != self._problems.get(who):
                 logger.error("publishing is held back: %s", text)
@@ -211,7 +209,7 @@ class Turns:
         self._timer = self._loop.call_later(delay_ms / 1000, self.time_passed)
 
     def clock_was_set(self, by_ms: int) -> None:
-        """The broker's time jumped, and no time passed."""
+        """The broker's time jumped, and no time passed: keep all distances."""
         self.forwarder.clock_was_set(by_ms)
         if self._timer is not None:
             self._timer.cancel()
@@ -219,7 +217,7 @@ class Turns:
         self._rang_ms = self.clock()
 
     def time_passed(self) -> None:
-        """The timer rang: tick where something is due."""
+        """The timer rang: append a Tick where something is due."""
         self._timer = None
         self._rang_ms = self.clock()
         for partition in self.partitions:

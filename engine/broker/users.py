@@ -1,4 +1,4 @@
-"""Users, what they may do, and their limits: the part of the broker that changes them."""
+"""Users, their permissions and their limits: every change is an event in the metadata log."""
 
 import json
 from collections.abc import Mapping
@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from rewindmq.engine.broker import limits
 from rewindmq.engine.broker.access_control import ITSELF, Access
 from rewindmq.engine.broker.passwords import imported
+from rewindmq.engine.broker.vhosts import check_vhost
 from rewindmq.engine.errors import NotFound, PreconditionFailed
 from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.projections.rules.patterns import refusal, shown
-from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.metadata_events import (
     PermissionsCleared,
     PermissionsSet,
@@ -23,87 +23,88 @@ from rewindmq.schemas.values import BROKER, Actor
 
 
 class Users:
-    metadata: Metadata
-    topology: Topology
-    access: Access
+    def __init__(self, metadata: Metadata, access: Access) -> None:
+        self._metadata = metadata
+        self._topology = metadata.topology
+        self._access = access
 
-    async def set_user(self, user: str, name: str, password: str | None, tags: tuple[str, ...]) -> None:
-        """Make or change a user. `password` None: keep the one there is; "": cannot log in."""
-        known = self.topology.users.get(name)
+    async def set(self, user: str, name: str, password: str | None, tags: tuple[str, ...]) -> None:
+        """Make or change a user. `password` None: it stays as it is; "": the user cannot log in."""
+        known = self._topology.users.get(name)
         if password is None:
             password_hash = "" if known is None else known.password_hash
         else:
-            password_hash = self.access.hash(password) if password else ""
-        await self.set_user_hash(user, name, password_hash, tags)
+            password_hash = self._access.hash(password) if password else ""
+        await self.set_hash(user, name, password_hash, tags)
 
-    async def set_user_hash(self, user: str, name: str, password_hash: str, tags: tuple[str, ...]) -> None:
-        """`password_hash` in the form in which it is kept (rewindmq.engine.broker.passwords `imported`)."""
+    async def set_hash(self, user: str, name: str, password_hash: str, tags: tuple[str, ...]) -> None:
+        """Make or change a user. `password_hash`: as `rewindmq.engine.broker.passwords.imported` returns it."""
         if name == ITSELF:
             raise PreconditionFailed("a user's name cannot be empty")
         changed = UserSet(name, password_hash, tags)
-        if self.topology.users.get(name) != changed:
-            await self.metadata.ask(Actor(user, 0), changed)
+        if self._topology.users.get(name) != changed:
+            await self._metadata.ask(Actor(user, 0), changed)
 
-    async def delete_user(self, user: str, name: str) -> None:
-        """NotFound when there is none. Its connections are closed."""
+    async def delete(self, user: str, name: str) -> None:
+        """Delete a user and close its connections. NotFound."""
         self._check_user(name)
-        await self.metadata.ask(Actor(user, 0), UserDeleted(name))
+        await self._metadata.ask(Actor(user, 0), UserDeleted(name))
 
     # -- permissions --------------------------------------------------------------------------------------------------
 
     async def set_permissions(self, user: str, vhost: str, name: str, configure: str, write: str, read: str) -> None:
-        """NotFound for an unknown vhost or user, PreconditionFailed for a bad regular expression."""
-        self._check_vhost(vhost)
+        """Set a user's permissions in a vhost.
+
+        NotFound: the vhost or the user. PreconditionFailed: one of the patterns is no regular expression."""
+        check_vhost(self._topology, vhost)
         self._check_user(name)
         check_patterns(configure, write, read)
         changed = PermissionsSet(vhost, name, configure, write, read)
-        if self.topology.permissions.get((vhost, name)) != changed:
-            await self.metadata.ask(Actor(user, 0), changed)
+        if self._topology.permissions.get((vhost, name)) != changed:
+            await self._metadata.ask(Actor(user, 0), changed)
 
     async def clear_permissions(self, user: str, vhost: str, name: str) -> None:
-        self._check_vhost(vhost)
+        check_vhost(self._topology, vhost)
         self._check_user(name)
-        await self.metadata.ask(Actor(user, 0), PermissionsCleared(vhost, name))
+        await self._metadata.ask(Actor(user, 0), PermissionsCleared(vhost, name))
 
     async def set_topic_permissions(
         self, user: str, vhost: str, name: str, exchange: str, write: str, read: str
     ) -> None:
-        """Which routing keys of a topic exchange, which need not be there. NotFound, PreconditionFailed as above."""
-        self._check_vhost(vhost)
+        """Set the routing keys of a topic exchange that a user may use. The exchange need not exist.
+
+        Raises as `set_permissions`."""
+        check_vhost(self._topology, vhost)
         self._check_user(name)
         check_patterns(write, read)
         changed = TopicPermissionsSet(vhost, name, exchange, write, read)
-        if self.topology.topic_permissions.get((vhost, name, exchange)) != changed:
-            await self.metadata.ask(Actor(user, 0), changed)
+        if self._topology.topic_permissions.get((vhost, name, exchange)) != changed:
+            await self._metadata.ask(Actor(user, 0), changed)
 
     async def clear_topic_permissions(self, user: str, vhost: str, name: str, exchange: str | None) -> None:
-        """Those for an exchange, or for all (None)."""
-        self._check_vhost(vhost)
+        """Clear a user's topic permissions for an exchange, or for all exchanges (None)."""
+        check_vhost(self._topology, vhost)
         self._check_user(name)
-        for home, who, which in list(self.topology.topic_permissions):
+        for home, who, which in list(self._topology.topic_permissions):
             if (home, who) == (vhost, name) and exchange in (None, which):
-                await self.metadata.ask(Actor(user, 0), TopicPermissionsCleared(vhost, name, which))
+                await self._metadata.ask(Actor(user, 0), TopicPermissionsCleared(vhost, name, which))
 
     # -- limits -------------------------------------------------------------------------------------------------------
 
-    async def set_user_limits(self, user: str, name: str, definition: object) -> None:
-        """All of them: those that are not there are lifted. NotFound, PreconditionFailed."""
+    async def set_limits(self, user: str, name: str, definition: object) -> None:
+        """Set all limits of a user: a limit that `definition` lacks is lifted. NotFound, PreconditionFailed."""
         self._check_user(name)
         text = limits.checked_user_limits(definition)
-        if self.topology.user_limits.get(name, {}) != json.loads(text):
-            await self.metadata.ask(Actor(user, 0), UserLimitsSet(name, text))
+        if self._topology.user_limits.get(name, {}) != json.loads(text):
+            await self._metadata.ask(Actor(user, 0), UserLimitsSet(name, text))
 
     def _check_user(self, name: str) -> None:
-        if name not in self.topology.users:
+        if name not in self._topology.users:
             raise NotFound(f"user '{name}' does not exist")
-
-    def _check_vhost(self, vhost: str) -> None:
-        if vhost not in self.topology.vhosts:
-            raise NotFound(f"vhost '{vhost}' does not exist")
 
 
 def check_patterns(*patterns: str) -> None:
-    """PreconditionFailed for one that cannot be set."""
+    """PreconditionFailed: one of the patterns is no regular expression."""
     for pattern in patterns:
         wrong = refusal(pattern)
         if wrong is not None:
@@ -111,7 +112,7 @@ def check_patterns(*patterns: str) -> None:
 
 
 def tags_from(value: object) -> tuple[str, ...]:
-    """Tags as a list or separated by commas; RabbitMQ takes both, of users and of vhosts. PreconditionFailed."""
+    """The tags of a user or a vhost, given as a list or separated by commas, as RabbitMQ does. PreconditionFailed."""
     if isinstance(value, str):
         value = value.split(",")
     if not isinstance(value, list) or not all(isinstance(tag, str) for tag in value):
@@ -121,7 +122,7 @@ def tags_from(value: object) -> tuple[str, ...]:
 
 
 def tags_of_user(given: Mapping[str, object]) -> tuple[str, ...]:
-    """Of a user's JSON; RabbitMQ still takes `administrator`, which was there before there were tags."""
+    """The tags in a user's JSON. RabbitMQ still takes `administrator`, which is older than tags. PreconditionFailed."""
     if given.get("tags") is not None:
         return tags_from(given["tags"])
     if "administrator" in given:
@@ -130,8 +131,8 @@ def tags_of_user(given: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def hash_of_user(given: Mapping[str, object], default: str = "rabbit_password_hashing_sha256") -> str | None:
-    """The hash that a user's JSON brings, in the form in which it is kept; None: it brings none. `default`: its
-    algorithm, unless it is said. PreconditionFailed."""
+    """The password hash in a user's JSON, as `imported` returns it. None: the JSON has none. `default`: the algorithm
+    if the JSON names none. PreconditionFailed."""
     password_hash = given.get("password_hash")
     if password_hash is None:
         return None
@@ -144,6 +145,6 @@ def hash_of_user(given: Mapping[str, object], default: str = "rabbit_password_ha
 
 
 async def first_user(metadata: Metadata, access: Access) -> None:
-    """guest / guest, an administrator with all permissions in `/`, in a log that has no event yet."""
+    """Make the user guest / guest, an administrator with all permissions in `/`, for a log that has no event yet."""
     await metadata.ask(BROKER, UserSet("guest", access.hash("guest"), ("administrator",)))
     await metadata.ask(BROKER, PermissionsSet("/", "guest", ".*", ".*", ".*"))

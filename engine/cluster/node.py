@@ -54,35 +54,26 @@ class Node:
     """The keeper of a broker on a shared log. `failed` is called when the node cannot go on and has to be stopped."""
 
     reads_back = True
+    flow: RoundTripFlow
+    metadata: ReadBackMetadata
 
     def __init__(
         self,
         config: Config,
         log: SharedLog,
-        metadata: ReadBackMetadata,
         store: StateStore,
         failed: Callable[[Exception], None],
-        broker: "Broker",
-        partitions: list[ReadBackPartition],
     ) -> None:
         self.epoch = 0
         self.joined = False
         self.log = log
-        self.kick = log.flush
-        self.flow = RoundTripFlow(list(partitions))
         self.missed: dict[int, int] = {}  # by epoch: beats of this node that came back since the last of that one
         self._beating = False  # a beat of ours is on its way
         self._beat_at = 0.0
         self._was_under_way = 0.0  # seconds, the last one
         self._config = config
-        self._broker = broker
-        self._mending = Mending(broker)
-        self.metadata = metadata
-        self._partitions = partitions
-        self._by_name = {partition.name: partition for partition in partitions}
         self._store = store
         self._snapshots = Snapshots(config.data / "snapshots")
-        self._asked = {partition.name: partition.machine.next_offset for partition in partitions}  # checkpoints
         self._failed = failed
         self._encoder = FramedEncoder()
         self._decoder = FramedDecoder()
@@ -92,6 +83,20 @@ class Node:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
         self._broken = False  # the fold failed: the states are not what the log says
+
+    def start(self, broker: "Broker", metadata: ReadBackMetadata, partitions: list[ReadBackPartition]) -> None:
+        """Look after this broker from now on. They are no arguments of the constructor: partitions and the metadata log
+        tell the node what they read, and so are made after it."""
+        self._broker = broker
+        self._mending = Mending(broker)
+        self.metadata = metadata
+        self._partitions = partitions
+        self._by_name = {partition.name: partition for partition in partitions}
+        self._asked = {partition.name: partition.machine.next_offset for partition in partitions}  # checkpoints
+        self.flow = RoundTripFlow(list(partitions))
+
+    def kick(self) -> None:
+        self.log.flush()
 
     # -- what arrives -------------------------------------------------------------------------------------------------
 
@@ -195,11 +200,12 @@ class Node:
 
     def _drop_clients(self, reason: str) -> None:
         self.joined = False
-        for session in list(self._broker.sessions.values()):
+        sessions = self._broker.sessions
+        for session in list(sessions.by_id.values()):
             if session.close is not None:
                 session.close(reason)
             else:
-                self._broker.close_session(session)
+                sessions.close(session)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -217,7 +223,7 @@ class Node:
             self.log.nodes.append(b"", self._encoder.encode(prefix, alive))
         self._timer = self._loop.call_later(HEARTBEAT_SECONDS, self._beat)  # first, whatever happens below
         self._look_after()
-        self._broker.end_of_turn()
+        self._broker.turns.end()
 
     def _hear(self, batch: Arrived) -> None:
         alive = self.metadata.topology.nodes
@@ -269,7 +275,7 @@ class Node:
                 partition.owned = False
                 self._broker.forwarder.drop(partition)
         if not self._stopped:
-            self._broker.end_of_turn()
+            self._broker.turns.end()
 
     def _look_after(self) -> None:
         """Once a heartbeat: what an owner has to see to."""
@@ -337,11 +343,11 @@ class Node:
 
     def mend_store(self) -> None:
         if self._store.failed is not None and self._store.has_room():
-            self._broker.end_of_turn()
+            self._broker.turns.end()
             mend_store(self._store, self._partitions)
 
     def written_state(self) -> StateStore:
-        self._broker.end_of_turn()
+        self._broker.turns.end()
         if self._stopped or self._broken or not all(partition.at_rest for partition in self._partitions):
             raise StoreError("the node is stopping")
         try:

@@ -23,10 +23,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.log.shared_contract import Arrived, RecordTooLarge, SharedPartition
-from rewindmq.engine.runtime.partition import Confirms, Partition, Surroundings
+from rewindmq.engine.runtime.partition import Confirms, Partition
 from rewindmq.projections.machine.data.effects import Effect, Refuse
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.state import CLOCK_SET_VERSION
@@ -50,8 +51,18 @@ NO_ROUTE = Route("", "", "", ())
 RARE = (CheckpointAsked, NodeLost, QueueDeclared)
 
 
+class NodeListener(Protocol):
+    """This node, as its partitions know it. Called in the middle of a fold."""
+
+    def checkpoint_asked(self, partition: "ReadBackPartition") -> None:
+        """The log asks every node for its digest."""
+
+    def node_lost(self, epoch: int) -> None:
+        """The log says that an epoch is over."""
+
+
 class ReadBackPartition(Partition):
-    """`node`: this node's name. `checkpoint_asked(partition)`, `node_lost(epoch)`: called while folding."""
+    """`node`: this node's name; `listener`: the node itself."""
 
     def __init__(
         self,
@@ -61,16 +72,13 @@ class ReadBackPartition(Partition):
         projector: Projector,
         clock: Callable[[], int],
         node: str,
-        surroundings: Surroundings,
-        checkpoint_asked: Callable[["ReadBackPartition"], None],
-        node_lost: Callable[[int], None],
+        listener: NodeListener,
     ) -> None:
-        super().__init__(index, log, machine, projector, FramedEncoder(), clock, surroundings)
+        super().__init__(index, log, machine, projector, FramedEncoder(), clock)
         self.log = log
         self.node = node
         self.owned = False
-        self._checkpoint_asked = checkpoint_asked
-        self._node_lost = node_lost
+        self._node = listener
         self.told_lost: dict[int, None] = {}  # epochs whose end this node has appended here
         self._decode = FramedDecoder().decode
         self._sent: deque[Sent] = deque()
@@ -314,11 +322,11 @@ class ReadBackPartition(Partition):
     def _rare(self, offset: int, event: Event) -> None:
         if isinstance(event, CheckpointAsked):
             self.append(BROKER, Checkpointed(offset, self.machine.digest(), self.node))
-            self._checkpoint_asked(self)
+            self._node.checkpoint_asked(self)
         elif isinstance(event, NodeLost):
-            self._node_lost(event.epoch)
+            self._node.node_lost(event.epoch)
         else:
-            self._surroundings.queues_changed()  # routes may lead to it
+            self._listener.queue_declared()  # routes may lead to it
 
     def on_durable(self) -> None:
         waiting, refused, durable = self._waiting, self.refused, self._durable_position

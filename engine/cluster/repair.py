@@ -64,7 +64,7 @@ class Mending:
             mend()
 
     def _next_names(self) -> list[Name]:
-        version = self._broker.routing_version
+        version = self._broker.router.version
         names = list(islice(self._round, NAMES_A_LOOK))
         if len(names) < NAMES_A_LOOK and self._version != version:
             self._version = version
@@ -84,7 +84,7 @@ class Mending:
         for partition in self._broker.partitions:
             if name in partition.machine.by_name:  # that costs less than to hash the name
                 return partition
-        return self._broker.partition_for(*name)
+        return self._broker.queues.partition_for(*name)
 
     def _broken(self, name: Name) -> dict[str, Callable[[], object]]:
         """What is half done at this name, in words, and what mends it."""
@@ -112,7 +112,7 @@ class Mending:
             gone = QueueDeleted(queue.vhost, queue.name, if_unused=False, if_empty=False)
             broken[f"{where} of a deleted vhost"] = partial(partition.append, BROKER, gone)
             return
-        applied = self._broker.other_policies(queue)
+        applied = self._broker.effective_policies.outstanding(queue)
         newest = max((policy.version for policy in (queue.policy, queue.operator_policy) if policy), default=-1)
         if applied is not None and queue.vhost in topology.vhosts and newest < topology.next_offset:
             broken[f"policies of {where}"] = partial(partition.append, BROKER, applied)

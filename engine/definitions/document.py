@@ -78,13 +78,13 @@ async def _of_vhosts(broker: "Broker", work: Work, vhost: str | None) -> dict[st
     """What is in one, or in all (None)."""
     topology = broker.topology
     vhosts = topology.vhosts if vhost is None else (vhost,)
-    queues = [queue for _, queue in await broker.queues_by_name(work, vhosts) if not queue.exclusive]
+    queues = [queue for _, queue in await broker.queues.by_name(work, vhosts) if not queue.exclusive]
     exchanges = [
         (key, exchange)
         async for key, exchange in work.over(list(topology.exchanges.items()))
         if key[0] in vhosts and key[1] != "" and not key[1].startswith("amq.")
     ]
-    bindings = [each async for each in broker.bindings_by_source(work, vhosts) if _is_exported(broker, each)]
+    bindings = [each async for each in broker.exchanges.bindings_by_source(work, vhosts) if _is_exported(broker, each)]
     policies = await by_key(work, topology.policies, lambda key: vhost in (None, key[0]))
     return {
         "policies": map(policy_item, policies),
@@ -97,7 +97,7 @@ async def _of_vhosts(broker: "Broker", work: Work, vhost: str | None) -> dict[st
 def _is_exported(broker: "Broker", bound: Bound) -> bool:
     if bound.destination_type == "exchange":
         return True
-    queue = broker.queue(bound.vhost, bound.destination)
+    queue = broker.queues.get(bound.vhost, bound.destination)
     return (
         queue is not None and not queue.exclusive and not is_hidden(bound.destination) and broker.router.is_live(bound)
     )

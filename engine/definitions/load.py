@@ -69,7 +69,7 @@ class Import:
 
     async def carry_out(self) -> None:
         """PreconditionFailed, and nothing is done, when anything in it is wrong."""
-        await self.broker.vhosts_have_left()  # their queues are still there, and do not count
+        await self.broker.vhosts.until_deleted()  # their queues are still there, and do not count
         await self._judge()
         pace = Pace(self.broker.turns.written)
         async for step in self.work.over(self.steps):
@@ -119,13 +119,13 @@ class Import:
 
         async def step() -> None:
             if password_hash is not None:
-                await self.broker.set_user_hash(self.user, name, password_hash, tags)
+                await self.broker.users.set_hash(self.user, name, password_hash, tags)
             else:  # a password that is the same is no new one, though its hash would be
                 same = password != "" and await self.broker.access.has_password(name, password)
-                await self.broker.set_user(self.user, name, None if same else password, tags)
+                await self.broker.users.set(self.user, name, None if same else password, tags)
             if isinstance(given, dict):
                 known = self.topology.user_limits.get(name, {})
-                await self.broker.set_user_limits(self.user, name, known | given)
+                await self.broker.users.set_limits(self.user, name, known | given)
 
         self.steps.append(step)
 
@@ -146,9 +146,9 @@ class Import:
 
         async def step() -> None:
             new = name not in self.topology.vhosts
-            await self.broker.create_vhost(self.user, name, description, tags, kind)
+            await self.broker.vhosts.create(self.user, name, description, tags, kind)
             if new and self.user in self.topology.users:
-                await self.broker.set_permissions(self.user, name, self.user, ".*", ".*", ".*")
+                await self.broker.users.set_permissions(self.user, name, self.user, ".*", ".*", ".*")
 
         self.steps.append(step)
 
@@ -156,13 +156,15 @@ class Import:
         vhost, user = self._known_vhost(item), self._known_user(item)
         configure, write, read = (text(item, key) for key in ("configure", "write", "read"))
         check_patterns(configure, write, read)
-        self.steps.append(lambda: self.broker.set_permissions(self.user, vhost, user, configure, write, read))
+        self.steps.append(lambda: self.broker.users.set_permissions(self.user, vhost, user, configure, write, read))
 
     def _topic_permissions(self, item: Item) -> None:
         vhost, user = self._known_vhost(item), self._known_user(item)
         exchange, write, read = (text(item, key) for key in ("exchange", "write", "read"))
         check_patterns(write, read)
-        self.steps.append(lambda: self.broker.set_topic_permissions(self.user, vhost, user, exchange, write, read))
+        self.steps.append(
+            lambda: self.broker.users.set_topic_permissions(self.user, vhost, user, exchange, write, read)
+        )
 
     def _exchange(self, item: Item) -> None:
         vhost, name = self._known_vhost(item), text(item, "name")
@@ -181,13 +183,13 @@ class Import:
             return
         exchange_types.check_type(declared.type)
         declarations.exchange_named_by("exchange", name, vhost, declared.arguments, "alternate-exchange")
-        exchange_types.check_arguments(declared)
+        exchange_types.type_of(declared).check_arguments(declared)
         self.exchanges[vhost, name] = declared
 
         async def step() -> None:
             if (vhost, name) not in self.topology.exchanges:
                 with self._session(vhost) as session:
-                    await self.broker.declare_exchange(
+                    await self.broker.exchanges.declare(
                         session,
                         name,
                         declared.type,
@@ -202,7 +204,7 @@ class Import:
 
     def _global_parameter(self, item: Item) -> None:
         name, value = text(item, "name"), required(item, "value")
-        self.steps.append(lambda: self.broker.set_global_parameter(self.user, name, value))
+        self.steps.append(lambda: self.broker.parameters.set_global(self.user, name, value))
 
     def _policy(self, item: Item) -> None:
         vhost, name = self._known_vhost(item), text(item, "name")
@@ -213,7 +215,7 @@ class Import:
             item.get("apply-to", "all"),
         )
         checked_definition(name, *asked, False, self.broker.config.semantics)
-        self.steps.append(lambda: self.broker.set_policy(self.user, vhost, name, *asked))
+        self.steps.append(lambda: self.broker.policies.set(self.user, vhost, name, *asked))
 
     def _parameter(self, item: Item) -> None:
         vhost, component, name = self._known_vhost(item), text(item, "component"), text(item, "name")
@@ -225,7 +227,7 @@ class Import:
         if (component, name) == VHOST_LIMITS and isinstance(value, dict):
             most = value.get("max-queues", -1)
             self.queue_limits[vhost] = most if isinstance(most, int) else -1
-        self.steps.append(lambda: self.broker.set_parameter(self.user, vhost, component, name, value))
+        self.steps.append(lambda: self.broker.parameters.set(self.user, vhost, component, name, value))
 
     def _queue(self, item: Item) -> None:
         vhost, name = self._known_vhost(item), text(item, "name")
@@ -236,15 +238,15 @@ class Import:
             raise PreconditionFailed("a queue's name cannot be empty")
         durable, auto_delete = flag(item, "durable", True), flag(item, "auto_delete", False)
         given_arguments = arguments_from(item.get("arguments"))
-        if self.broker.queue(vhost, name) is not None or (vhost, name) in self.queues:
+        if self.broker.queues.get(vhost, name) is not None or (vhost, name) in self.queues:
             return
         self._check_queue(vhost, name, durable, auto_delete, given_arguments)
         self.queues.add((vhost, name))
 
         async def step() -> None:
-            if self.broker.queue(vhost, name) is None:
+            if self.broker.queues.get(vhost, name) is None:
                 with self._session(vhost) as session:
-                    await self.broker.declare_queue(session, name, False, durable, False, auto_delete, given_arguments)
+                    await self.broker.queues.declare(session, name, False, durable, False, auto_delete, given_arguments)
 
         self.steps.append(step)
 
@@ -257,7 +259,7 @@ class Import:
             default = "" if known is None else known.default_queue_type
         arguments = declarations.with_default_type(default, durable, False, auto_delete, given_arguments)
         declarations.exchange_named_by("queue", name, vhost, arguments, "x-dead-letter-exchange")
-        kind, _ = self.broker.check_queue_arguments(vhost, name, arguments)
+        kind, _ = self.broker.queues.check_arguments(vhost, name, arguments)
         declarations.check_queue_properties(vhost, name, kind, durable, False, auto_delete)
 
     async def _check_queue_limits(self) -> None:
@@ -294,7 +296,7 @@ class Import:
         if exchange is None:
             raise PreconditionFailed(f"there is no {resource('exchange', source, vhost)}")
         if kind == "queue":
-            there = (vhost, destination) in self.queues or self.broker.queue(vhost, destination) is not None
+            there = (vhost, destination) in self.queues or self.broker.queues.get(vhost, destination) is not None
             if not there and destination.startswith(SERVER_NAMED):
                 logger.warning("definitions: a binding to queue '%s' is left out, as the queue is", destination)
                 return
@@ -304,11 +306,11 @@ class Import:
             raise PreconditionFailed(f"destination_type '{kind}' is neither queue nor exchange")
         if not there:
             raise PreconditionFailed(f"there is no {resource(kind, destination, vhost)}")
-        exchange_types.check_binding(exchange, key, arguments)
+        exchange_types.matching_type(exchange).check_binding(key, arguments)
 
         async def step() -> None:
             with self._session(vhost) as session:
-                await self.broker.bind(session, source, kind, destination, key, arguments)
+                await self.broker.exchanges.bind(session, source, kind, destination, key, arguments)
 
         self.steps.append(step)
 
@@ -337,11 +339,11 @@ class Import:
 
     @contextlib.contextmanager
     def _session(self, vhost: str) -> Iterator[Any]:
-        session = self.broker.own_session(self.user, vhost)
+        session = self.broker.sessions.open_own(self.user, vhost)
         try:
             yield session
         finally:
-            self.broker.close_session(session)
+            self.broker.sessions.close(session)
 
 
 @contextlib.contextmanager

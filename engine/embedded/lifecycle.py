@@ -50,15 +50,12 @@ class Alone:
         log: Log,
         metadata: SoleWriterMetadata,
         store: StateStore,
-        broker: "Broker",
         partitions: list[SoleWriterPartition],
     ) -> None:
         self.epoch = 0
         self.log = log
-        self.kick = log.commit
         self.partitions = partitions
         self._config = config
-        self._broker = broker
         self._metadata = metadata
         self._store = store
         self.flow = DiskFlow(log)
@@ -70,6 +67,14 @@ class Alone:
         self._snapshot_offsets = {
             name: max(self._snapshots.offsets(name), default=0) for name in (log.name for log in log.queues)
         }
+
+    def start(self, broker: "Broker") -> None:
+        """Look after this broker from now on. It is no argument of the constructor: the broker is made with its keeper,
+        and so after it."""
+        self._broker = broker
+
+    def kick(self) -> None:
+        self.log.commit()
 
     def started(self, after_crash: bool = False) -> BrokerStarted:
         return BrokerStarted(self._config.node, VERSION, MACHINE_VERSION, after_crash)
@@ -85,7 +90,7 @@ class Alone:
     def queue_gone(self, partition: Partition, queue: Queue) -> None:
         """Its bindings go with it, when its end is durable: were they to go first, a crash between the two logs could
         bring the queue back without them."""
-        self._broker.when_durable(lambda: self._metadata.unbind_queue(BROKER, queue))
+        self._broker.turns.when_durable(lambda: self._metadata.unbind_queue(BROKER, queue))
 
     def members(self, partition: Partition) -> Members:
         """Of a quorum queue in this partition: there is one of everything."""

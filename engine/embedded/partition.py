@@ -10,7 +10,7 @@ behind what the machine has seen: history does not run backwards, but where an a
 from collections.abc import Callable
 
 from rewindmq.engine.log.contract import LogPartition
-from rewindmq.engine.runtime.partition import Confirms, Partition, Surroundings
+from rewindmq.engine.runtime.partition import Confirms, Partition
 from rewindmq.projections.machine.data.effects import Effect, Refuse
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store.store import Projector
@@ -28,9 +28,8 @@ class SoleWriterPartition(Partition):
         machine: Machine,
         projector: Projector,
         clock: Callable[[], int],
-        surroundings: Surroundings,
     ) -> None:
-        super().__init__(index, log, machine, projector, Encoder(), clock, surroundings)
+        super().__init__(index, log, machine, projector, Encoder(), clock)
         self.log = log
         self._folded: list[tuple[int, Confirms, int]] = []  # of this turn, those that need not wait for the disk
 

@@ -91,16 +91,16 @@ def take_over(broker: Broker, alone: Alone) -> None:
             partition.append(BROKER, MachineUpgraded(MACHINE_VERSION))
         partition.carry_out()
     _reconcile(broker)
-    broker.end_of_turn()
+    broker.turns.end()
     alone.log.commit_and_wait()  # an epoch must be durable before an id is made of it: ids are never used twice
 
 
 def _reconcile(broker: Broker) -> None:
     """What a crash between two logs may have left apart is brought together."""
     topology = broker.topology
-    for vhost in dict.fromkeys(queue.vhost for queue in broker.queues()):
+    for vhost in dict.fromkeys(queue.vhost for queue in broker.queues.all()):
         if vhost not in topology.vhosts:
-            broker.delete_queues_now(BROKER, vhost)
+            broker.vhosts.delete_queues_now(BROKER, vhost)
     for partition in broker.partitions:
         partition.carry_out()
     for bound in list(topology.queue_bindings()):
@@ -110,4 +110,4 @@ def _reconcile(broker: Broker) -> None:
         for _, mended in list(broker.hidden.broken(partition)):
             partition.append(BROKER, mended)
         partition.carry_out()
-    broker.apply_policies_now(BROKER)
+    broker.effective_policies.apply_now(BROKER)

@@ -262,7 +262,7 @@ def make_app(broker: "Broker", body_workers: WorkerPool) -> ASGIApp:
             except ApiError as error:
                 response = refuse(error)
             except AmqpError as error:
-                broker.end_of_turn()
+                broker.turns.end()
                 response = refuse(api_error(error))
             except BaseException:
                 if held is not None:

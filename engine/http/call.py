@@ -36,7 +36,8 @@ from rewindmq.schemas.json_values import Json
 from rewindmq.schemas.values import Argument
 
 if TYPE_CHECKING:
-    from rewindmq.engine.broker.broker import Broker, Session
+    from rewindmq.engine.broker.broker import Broker
+    from rewindmq.engine.runtime.sessions import Session
     from rewindmq.projections.machine.data.queue import Queue
 
 NO_OBJECT = "User not authorised to access object"
@@ -188,7 +189,7 @@ class Call:
 
     def queue_named(self, vhost: str, name: str) -> "Queue":
         """A queue of the vhost in the path, by its name. Raises ApiError (404)."""
-        queue = self.broker.queue(vhost, name)
+        queue = self.broker.queues.get(vhost, name)
         if queue is None or is_hidden(name):
             raise not_found()
         return queue
@@ -226,7 +227,7 @@ class Call:
         if "administrator" in self.tags:
             return
         self.broker.access.check(self.user, queue.vhost, "read", "queue", queue.name)
-        owner = self.broker.sessions.get(queue.owner) if queue.exclusive else None
+        owner = self.broker.sessions.by_id.get(queue.owner) if queue.exclusive else None
         if queue.exclusive and (owner is None or owner.user != self.user):
             raise locked(queue)
 
@@ -302,12 +303,12 @@ class Call:
         """A session of the HTTP user, as an AMQP client would have one, for the time of the request."""
         client = self.request.client
         peer = f"{client.host}:{client.port}" if client else "http"
-        session = self.broker.open_session(self.user, vhost, peer, {"product": "RewindMQ management API"})
+        session = self.broker.sessions.open(self.user, vhost, peer, {"product": "RewindMQ management API"})
         try:
             yield session
         finally:
-            self.broker.close_session(session)
-            self.broker.end_of_turn()
+            self.broker.sessions.close(session)
+            self.broker.turns.end()
 
     async def durable(self) -> None:
         """Wait until everything done so far is durable."""
@@ -317,8 +318,8 @@ class Call:
             if not landed.done():
                 landed.set_result(None)
 
-        self.broker.when_durable(land)
-        self.broker.end_of_turn()
+        self.broker.turns.when_durable(land)
+        self.broker.turns.end()
         async with in_time():
             await landed
 

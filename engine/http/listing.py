@@ -94,7 +94,7 @@ def holding(part: str) -> Callable[[str], bool]:
 
 async def queues_in(call: Call, vhosts: Container[str]) -> "list[tuple[Partition, Queue]]":
     """The queues of vhosts by name, each with its partition."""
-    return await call.broker.queues_by_name(call.work, vhosts)
+    return await call.broker.queues.by_name(call.work, vhosts)
 
 
 def single(call: Call, item: Item) -> Response:

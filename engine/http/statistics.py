@@ -20,8 +20,9 @@ from weakref import WeakKeyDictionary, ref
 from rewindmq.engine.runtime.sessions import counts
 
 if TYPE_CHECKING:
-    from rewindmq.engine.broker.broker import Broker, ChannelStatus
+    from rewindmq.engine.broker.broker import Broker
     from rewindmq.engine.runtime.partition import Partition
+    from rewindmq.engine.runtime.sessions import ChannelStatus
     from rewindmq.projections.machine.data.queue import Queue
 
 Item = dict[str, object]
@@ -191,7 +192,7 @@ def of_channel(channel: "ChannelStatus") -> Numbers:
 
 def of_node(broker: "Broker") -> tuple[Numbers, Numbers]:
     """message_stats, churn_rates"""
-    now = counts(broker.counters, broker.sessions.values())
+    now = counts(broker.counters, broker.sessions.by_id.values())
     return (
         {name: now[f"global_messages_{counter}_total"] for name, counter in OVERVIEW.items()},
         {name: now[counter] for name, counter in CHURN.items()},

@@ -12,12 +12,12 @@ so the group grows with the load.
 
     offset = log.append(partition, timestamp_ms, record)
     log.commit()                         # kick; does nothing when nothing waits or a commit is under way
-    log.on_durable = callback            # callback(): called in the loop after each commit; look at durable_offset
+    log.start(listener)                  # listener.durable() is called in the loop after each commit
 
 A reader never sees records that are not yet written. Offsets are int, times are milliseconds since the epoch.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -93,6 +93,16 @@ class LogPartition(Protocol):
         If a time came twice, because the clock was set back between, its last occurrence counts."""
 
 
+class LogListener(Protocol):
+    """The user of a log. Both methods are called in the loop."""
+
+    def durable(self) -> None:
+        """A commit landed: the durable offsets have moved."""
+
+    def commit_failed(self, error: Exception) -> None:
+        """A commit failed (disk full). The log tries it again, and nothing is lost."""
+
+
 class Log(Protocol):
     @property
     def metadata(self) -> LogPartition: ...
@@ -100,8 +110,8 @@ class Log(Protocol):
     @property
     def queues(self) -> Sequence[LogPartition]: ...
 
-    on_durable: Callable[[], None]
-    on_failure: Callable[[Exception], None]  # a commit failed (disk full); it is tried again, nothing is lost
+    def start(self, listener: LogListener) -> None:
+        """Tell the listener from now on. It is no argument of `open`: what listens is made of what the log holds."""
 
     def commit(self) -> None: ...
 

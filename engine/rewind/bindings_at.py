@@ -19,7 +19,8 @@ from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.metadata_events import Bound, Unbound
 
 if TYPE_CHECKING:
-    from rewindmq.engine.broker.broker import Broker, Session
+    from rewindmq.engine.broker.broker import Broker
+    from rewindmq.engine.runtime.sessions import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ async def bind_again(
     made = []
     for each in there:
         try:
-            await broker.bind(session, each.source, "queue", queue, each.routing_key, each.arguments)
+            await broker.exchanges.bind(session, each.source, "queue", queue, each.routing_key, each.arguments)
             made.append(each)
         except ConnectionForced:
             raise

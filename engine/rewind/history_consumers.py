@@ -23,7 +23,7 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import History, HistoryPartition
 from rewindmq.engine.rewind.arguments import FIRST, LAST, NEXT, NUMBER, Start
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, messages_at, published_at
-from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES, Asked, Reader, ReaderQueue
+from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES, Reader, ReaderQueue, ReadRequest
 from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions, WorkerPool
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.engine.runtime.partition import Partition
@@ -229,11 +229,11 @@ class PastReader(Reader):
         turns: ReaderQueue,
         partition: Partition,
         queue: Queue,
-        asked: Asked,
+        request: ReadRequest,
         source: MessageSource,
         threads: ThreadPoolExecutor,
     ) -> None:
-        super().__init__(turns, partition, queue, asked)
+        super().__init__(turns, partition, queue, request)
         self.source = source
         self._threads = threads
         self._fetched: deque[tuple[int, Published]] = deque()

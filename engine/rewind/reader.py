@@ -10,12 +10,11 @@ from typing import Protocol, TypeVar
 from rewindmq.engine.rewind.arguments import Filter, filter_of
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.engine.runtime.partition import DeliveryTarget, Partition
-from rewindmq.engine.runtime.sessions import Session
+from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.projections.machine.data.effects import Deliver
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.amqp.properties import around
 from rewindmq.schemas.events import Published
-from rewindmq.schemas.values import Argument
 
 T = TypeVar("T")
 
@@ -38,19 +37,12 @@ class ReadingConsumer(DeliveryTarget, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A basic.consume, and the consumer id that the broker gave it."""
+class ReadRequest:
+    """A subscription to a stream or to the past, with its consumer and the id that the consumer was given."""
 
-    session: Session
-    channel: int
+    subscription: Subscription
     consumer_id: int
     consumer: ReadingConsumer
-    tag: str
-    no_ack: bool
-    exclusive: bool
-    prefetch: int
-    global_prefetch: int
-    arguments: tuple[Argument, ...]
 
 
 class ReaderQueue(Protocol):
@@ -71,20 +63,20 @@ class ReaderQueue(Protocol):
 class Reader(ABC):
     """A consumer that reads. `step` is called when it has credit, and may be called again at any time."""
 
-    def __init__(self, turns: ReaderQueue, partition: Partition, queue: Queue, asked: Asked) -> None:
+    def __init__(self, turns: ReaderQueue, partition: Partition, queue: Queue, request: ReadRequest) -> None:
         self.turns = turns
         self.partition = partition
         self.queue = queue
-        self.session = asked.session
-        self.consumer_id = asked.consumer_id
-        self.consumer = asked.consumer
-        self.credit = asked.prefetch
-        self.filter: Filter | None = filter_of(asked.arguments)
+        self.session = request.subscription.session
+        self.consumer_id = request.consumer_id
+        self.consumer = request.consumer
+        self.credit = request.subscription.prefetch
+        self.filter: Filter | None = filter_of(request.subscription.arguments)
         self.in_queue = False  # for its turn
         self.resting = False  # until its client's socket takes more
         self._properties: bytes | None = None
         self._around = (b"", b"")
-        asked.consumer.reads_by(self)
+        request.consumer.reads_by(self)
 
     @property
     def over(self) -> bool:

@@ -49,7 +49,9 @@ from rewindmq.schemas.metadata_events import Bound
 from rewindmq.schemas.values import Actor, Argument, Origin, Route
 
 if TYPE_CHECKING:
-    from rewindmq.engine.broker.broker import Broker, Partition, Session
+    from rewindmq.engine.broker.broker import Broker
+    from rewindmq.engine.runtime.partition import Partition
+    from rewindmq.engine.runtime.sessions import Session
 
 LOST = (EXPIRED, MAXLEN, REJECTED, DELIVERY_LIMIT, PURGED, DELETED, TRANSIENT)
 CONSUMED = (ACKED, DELIVERED)
@@ -285,16 +287,16 @@ async def restore(
     declared = False
     if is_hidden(target):
         raise NotFound(f"no queue '{target}' in vhost '{session.vhost}'")
-    if broker.queue(session.vhost, target) is None:
+    if broker.queues.get(session.vhost, target) is None:
         if (session.vhost, target) != (plan.vhost, plan.queue) or plan.declared is None:
             raise NotFound(f"no queue '{target}' in vhost '{session.vhost}'")
         _, durable, auto_delete, arguments = plan.declared
-        await broker.declare_queue(session, target, False, durable, False, auto_delete, arguments)
+        await broker.queues.declare(session, target, False, durable, False, auto_delete, arguments)
         declared = True
         await until_durable(broker)
     bound, lost = await bind_again(broker, session, target, to_bind(broker, session.vhost, plan, target, name))
     await until_durable(broker)
-    partition = broker.partition_for(session.vhost, target)
+    partition = broker.queues.partition_for(session.vhost, target)
     came: Counter[str] = Counter()
     for number, page in pages(plan.messages):
         bodies = await workers.ask(
@@ -304,9 +306,9 @@ async def restore(
             as_restored(plan, each, bodies[each.message_id], session.vhost, target, name, at)
             for at, each in enumerate(page, number)
         ]
-        broker.check_open(session)
+        broker.sessions.check_open(session)
         came.update(await publish(broker, session, partition, events))
-        broker.check_open(session)  # else they may not be in the queue
+        broker.sessions.check_open(session)  # else they may not be in the queue
     return RestoreResult(came["restored"], came["duplicate"], came["refused"], declared, bound, lost)
 
 
@@ -315,7 +317,7 @@ def to_bind(broker: "Broker", vhost: str, plan: Plan, target: str, name: str) ->
     there again, declared as it was, and nothing came back under this name yet: then a restoration was cut short."""
     if (vhost, target) != (plan.vhost, plan.queue) or plan.declared is None:
         return ()
-    queue = broker.queue(vhost, target)
+    queue = broker.queues.get(vhost, target)
     if queue is None:
         return plan.bindings
     declared = (queue.type, queue.durable, queue.auto_delete, queue.arguments)
@@ -336,8 +338,8 @@ async def publish(broker: "Broker", session: "Session", partition: "Partition", 
 async def until_durable(broker: "Broker") -> None:
     """Wait until everything that was done so far is durable."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    broker.when_durable(lambda: None if done.done() else done.set_result(None))
-    broker.end_of_turn()
+    broker.turns.when_durable(lambda: None if done.done() else done.set_result(None))
+    broker.turns.end()
     await done
 
 

@@ -28,7 +28,7 @@ from rewindmq.engine.errors import NotFound, PreconditionFailed, resource
 from rewindmq.engine.rewind.arguments import FIRST, LAST, NEXT, NUMBER, Start, check_reader, moment_of, start_of
 from rewindmq.engine.rewind.history_consumers import THREADS, LogSource, PastReader, moment_source
 from rewindmq.engine.rewind.queue_at import history_of
-from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES, Asked, Reader, ReaderQueue
+from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES, Reader, ReaderQueue, ReadRequest
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.engine.runtime.partition import Partition
@@ -54,8 +54,10 @@ Ask = Callable[[Session, Partition, Event, Callable[[], None] | None], Awaitable
 class StreamReader(Reader):
     """A consumer of a stream. `number`: of the message that it reads next."""
 
-    def __init__(self, turns: ReaderQueue, partition: Partition, queue: Queue, asked: Asked, start: Start) -> None:
-        super().__init__(turns, partition, queue, asked)
+    def __init__(
+        self, turns: ReaderQueue, partition: Partition, queue: Queue, request: ReadRequest, start: Start
+    ) -> None:
+        super().__init__(turns, partition, queue, request)
         first = first_number(queue)
         if start.kind == FIRST:
             self.number = first
@@ -154,66 +156,75 @@ class Readings:
             self._threads.shutdown(wait=False, cancel_futures=True)
         self._past.close()
 
-    async def begin(self, partition: Partition, queue: Queue, asked: Asked, attached: Attached) -> None:
+    async def begin(self, partition: Partition, queue: Queue, request: ReadRequest, attached: Attached) -> None:
         """Begin a consumer that reads. `attached` is called when it is there, before its first delivery. Raises
         AmqpError."""
-        check_reader(queue, asked.arguments, asked.no_ack, asked.prefetch, asked.global_prefetch)
-        moment = moment_of(queue, asked.arguments, partition.machine.partition, self._marks)
-        start = start_of(queue, asked.arguments, self._clock())
+        subscription, arguments = request.subscription, request.subscription.arguments
+        check_reader(queue, arguments, subscription.no_ack, subscription.prefetch, subscription.global_prefetch)
+        moment = moment_of(queue, arguments, partition.machine.partition, self._marks)
+        start = start_of(queue, arguments, self._clock())
         if queue.stream and moment is None:
-            await self._read_stream(partition, queue, asked, start, attached)
+            await self._read_stream(partition, queue, request, start, attached)
         else:
-            await self._read_past(partition, queue, asked, start, moment, attached)
+            await self._read_past(partition, queue, request, start, moment, attached)
 
     async def _read_stream(
-        self, partition: Partition, queue: Queue, asked: Asked, start: Start, attached: Attached
+        self, partition: Partition, queue: Queue, request: ReadRequest, start: Start, attached: Attached
     ) -> None:
+        subscription = request.subscription
         reader: StreamReader | None = None
 
         def folded() -> None:
             nonlocal reader
-            if asked.consumer_id in queue.holders:
-                reader = StreamReader(self, partition, queue, asked, start)
-                attached(partition, queue, asked.consumer_id)
+            if request.consumer_id in queue.holders:
+                reader = StreamReader(self, partition, queue, request, start)
+                attached(partition, queue, request.consumer_id)
 
-        self.attach(partition, asked)
+        self.attach(partition, request)
         await self._ask(
-            asked.session,
+            subscription.session,
             partition,
             ConsumerAttached(
                 queue.vhost,
                 queue.name,
-                asked.consumer_id,
-                asked.channel,
-                asked.tag,
+                request.consumer_id,
+                subscription.channel,
+                subscription.tag,
                 False,
-                asked.exclusive,
-                asked.prefetch,
+                subscription.exclusive,
+                subscription.prefetch,
                 0,
                 0,
                 0,
-                asked.arguments,
+                subscription.arguments,
             ),
             folded,
         )
         if reader is None:
-            self.detach(partition, asked)
+            self.detach(partition, request)
             raise NotFound(f"no {resource('queue', queue.name, queue.vhost)}")
         self.ready(reader)
 
     async def _read_past(
-        self, partition: Partition, queue: Queue, asked: Asked, start: Start, moment: At | None, attached: Attached
+        self,
+        partition: Partition,
+        queue: Queue,
+        request: ReadRequest,
+        start: Start,
+        moment: At | None,
+        attached: Attached,
     ) -> None:
+        subscription = request.subscription
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="past")
         if partition.machine.machine_version < 2:
             where = resource("queue", queue.name, queue.vhost)
             raise PreconditionFailed(f"the past of {where} can't be read: not known to all nodes yet")
-        self._check_readers(asked.session.user)
+        self._check_readers(subscription.session.user)
         source = None
         if moment is not None:
-            source = await moment_source(self._past, self._history, partition, queue, moment, asked.session.user)
-            self._check_open(asked.session)
+            source = await moment_source(self._past, self._history, partition, queue, moment, subscription.session.user)
+            self._check_open(subscription.session)
             if queue.gone:
                 raise NotFound(f"no {resource('queue', queue.name, queue.vhost)}")
         reader: PastReader | None = None
@@ -222,14 +233,21 @@ class Readings:
             nonlocal reader
             assert self._threads is not None
             from_there = source or LogSource(self._history, partition, queue, start)
-            reader = PastReader(self, partition, queue, asked, from_there, self._threads)
-            attached(partition, queue, asked.consumer_id)
+            reader = PastReader(self, partition, queue, request, from_there, self._threads)
+            attached(partition, queue, request.consumer_id)
 
-        self.attach(partition, asked)
+        self.attach(partition, request)
         await self._ask(
-            asked.session,
+            subscription.session,
             partition,
-            PastRead(queue.vhost, queue.name, asked.consumer_id, asked.channel, asked.tag, asked.arguments),
+            PastRead(
+                queue.vhost,
+                queue.name,
+                request.consumer_id,
+                subscription.channel,
+                subscription.tag,
+                subscription.arguments,
+            ),
             folded,
         )
         assert reader is not None
@@ -242,15 +260,15 @@ class Readings:
         if count >= MOST_OF_USER:
             raise PreconditionFailed(f"user '{user}' has {count} consumers that read the past, which is the limit")
 
-    def attach(self, partition: Partition, asked: Asked) -> None:
+    def attach(self, partition: Partition, request: ReadRequest) -> None:
         """Let the partition and the session know the consumer."""
-        partition.attach(asked.consumer_id, asked.consumer)
-        asked.session.note(asked.channel, partition, asked.consumer_id)
+        partition.attach(request.consumer_id, request.consumer)
+        request.subscription.session.note(request.subscription.channel, partition, request.consumer_id)
 
-    def detach(self, partition: Partition, asked: Asked) -> None:
+    def detach(self, partition: Partition, request: ReadRequest) -> None:
         """Undo `attach`."""
-        partition.detach(asked.consumer_id)
-        asked.session.forget(partition, asked.consumer_id)
+        partition.detach(request.consumer_id)
+        request.subscription.session.forget(partition, request.consumer_id)
 
     # -- turns --------------------------------------------------------------------------------------------------------
 

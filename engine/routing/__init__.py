@@ -1,7 +1,7 @@
 """From an exchange and a routing key to queues. Read router.py first.
 
-router.py              routes of a publish, remembered           matches.py   bindings by exchange type
-exchange_types.py      the types that exist                       delayed_exchanges.py   messages that wait
-dead_letters.py        sends dead letters on, once                death_headers.py       their x-death headers
+router.py              routes of a publish, remembered     content.py             headers, as far as routing reads them
+exchange_types.py      bindings by exchange type           delayed_exchanges.py   messages that wait
+dead_letters.py        sends dead letters on, once         death_headers.py       their x-death headers
 firehose.py            copies for amq.rabbitmq.trace
 """

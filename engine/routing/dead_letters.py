@@ -8,20 +8,20 @@
 Rules of this file
 - A letter is forwarded when its death is durable in the source's log. Otherwise a crash could undo the death and keep
   its dead letter, and the source would give the same number to another one, which the target would drop as seen.
-- Letters of one source queue are forwarded in the order of their sequence: a target tells a forward that it has seen
-  by a number that only grows, so a letter that must be tried again holds up those behind it. So does an at-least-once
+- Letters of one source queue are forwarded in the order of their sequence: a target knows a letter that it has seen by
+  a number that only grows, so a letter that must be tried again holds up those behind it. So does an at-least-once
   letter until it is known whether its targets took it (in a log that is read back, after the round trip).
-- Only the owner of a partition forwards its letters. Who takes over begins with what the outboxes still hold.
+- Only the owner of a partition forwards its letters. A new owner begins with the letters in the outboxes.
 - At-most-once: no exchange, no route, a refusing target: dropped in silence, and done (S-155). At-least-once: kept, and
   tried again after a while, only for the targets that have not taken it (S-149, S-151).
-- On a log that is read back another node may have just made the exchange or the binding: a letter is dropped for want
-  of them only when this node has read to the end of the log (runtime/certainty.py).
+- On a log that is read back another node may have just made the exchange or the binding: a letter without a route is
+  dropped only when this node has read to the end of the log (runtime/certainty.py).
 - A letter that would go back automatically into a queue where it died before is not sent there (cycles, S-155).
 - A message that was delayed (delayed_exchanges.py) comes as a letter of reason `delayed`, which is no death:
   at-most-once, the exchange's bindings decide, and a hidden queue's letters are no dead letters in any count.
 - Nothing recurses: forwards make effects, effects make letters, letters wait in a queue for the next round. A round is
-  bounded, the rest goes on in the next turn of the loop, so that a burst of deaths does not stop the world.
-- Everything is idempotent: a letter that is forwarded again after a crash is dropped by the fold of its target (B-07).
+  bounded, and the rest goes on in the next turn of the loop, so that a burst of deaths does not stop other work.
+- Everything is idempotent: the fold of the target drops a letter that is forwarded again after a crash (B-07).
 """
 
 import asyncio
@@ -31,9 +31,9 @@ from collections.abc import Callable
 
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.routing.content import readable
 from rewindmq.engine.routing.death_headers import Buried, bury
 from rewindmq.engine.routing.delayed_exchanges import due
-from rewindmq.engine.routing.matches import readable
 from rewindmq.engine.routing.router import Router
 from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.counters import AT_LEAST_ONCE, AT_MOST_ONCE, DEATHS, dead_lettered
@@ -89,7 +89,7 @@ class Letter:
         self.refused = False  # by one of those asked
 
     def give_up(self) -> None:
-        """Whoever has been asked need not answer."""
+        """Tell the partitions that their answers are not needed."""
         for partition, position, _ in self.asked:
             partition.disregard(position)
         self.asked.clear()
@@ -112,12 +112,12 @@ class Source:
 
     @property
     def may_send(self) -> bool:
-        """There is a letter, and its death cannot be undone by a crash any more."""
+        """Whether there is a letter whose death no crash can undo."""
         return bool(self.letters) and self.letters[0].logged_below <= self.partition.durable_position
 
 
 class Forwarder:
-    """`ready()`: letters that waited can be forwarded."""
+    """Forwards the dead letters of all queues. `ready()` is called when letters that waited can be forwarded."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class Forwarder:
         )
 
     def recover(self, partition: Partition, queue: Queue) -> None:
-        """What the queue's outbox still holds is forwarded (again)."""
+        """Forward the letters in the queue's outbox (again)."""
         for entry in queue.outbox.values():
             self._add(
                 partition,
@@ -180,7 +180,7 @@ class Forwarder:
             )
 
     def drop(self, partition: Partition) -> None:
-        """The partition's letters are another node's duty now."""
+        """Give up the partition's letters: another node forwards them now."""
         for key, source in list(self._sources.items()):
             if source.partition is partition:
                 for letter in source.letters:
@@ -206,7 +206,7 @@ class Forwarder:
             message, letter.message = letter.message, None
             if message is not None and self.held_bytes < HELD_HIGH:
                 self._hold(letter, message)
-            if source.letters[0].sequence not in queue.outbox:  # what was waited for was given up (S-153)
+            if source.letters[0].sequence not in queue.outbox:  # the first letter was given up (S-153)
                 source.retry_at_ms = None
             self._schedule(source)
 
@@ -231,18 +231,18 @@ class Forwarder:
         return bool(self._ready)
 
     def retry_ms(self) -> int | None:
-        """When a letter is to be tried again."""
+        """The time when a letter is to be tried again, or None."""
         times = [source.retry_at_ms for source in self._waiting if source.retry_at_ms is not None]
         return min(times, default=None)
 
     def clock_was_set(self, by_ms: int) -> None:
-        """What is to be tried again is as far away as it was."""
+        """Move the times of the next tries with the clock."""
         for source in self._waiting:
             if source.retry_at_ms is not None:
                 source.retry_at_ms += by_ms
 
     def wake(self) -> None:
-        """Time passed: letters that are due are tried again."""
+        """Time passed: try letters again that are due."""
         now = self._clock()
         waiting, self._waiting = self._waiting, {}
         for source in waiting:
@@ -253,7 +253,7 @@ class Forwarder:
                 self._schedule(source)
 
     def forward(self, budget: int) -> int:
-        """Forward up to `budget` letters; what is left of it. New letters may come in meanwhile (by carry_out)."""
+        """Forward up to `budget` letters and return the rest of it. New letters may come in meanwhile."""
         while self._ready and budget > 0:
             source = self._ready.popleft()
             source.scheduled = False
@@ -282,7 +282,8 @@ class Forwarder:
         return budget
 
     def _make_sure(self, source: Source) -> None:
-        """Its first letter goes nowhere, as far as is known: its letters wait until more is."""
+        """Let a source wait until this node has read to the end of the log: as far as it has read, the first letter has
+        no route."""
         source.unsure = True
 
         async def look() -> None:
@@ -296,7 +297,7 @@ class Forwarder:
         task.add_done_callback(self._looks.discard)
 
     def _outcome(self, source: Source, letter: Letter) -> int:
-        """Send the letter to every target that has not got it, unless that was done: TAKEN, UNKNOWN or TRY_AGAIN."""
+        """Send the letter to every target that lacks it, unless that was done: TAKEN, UNKNOWN, TRY_AGAIN or UNSURE."""
         if letter.message is None:
             try:
                 self._hold(letter, source.partition.message(source.queue.queue_id, letter.message_id))
@@ -321,7 +322,7 @@ class Forwarder:
         return TRY_AGAIN if letter.refused else TAKEN
 
     def _send(self, source: Source, letter: Letter) -> bool:
-        """False: there is nowhere to send it."""
+        """Send the letter. False: it has no route."""
         letter.refused = False
         queue = source.queue
         vhost = queue.vhost
@@ -370,8 +371,8 @@ class Forwarder:
         return bool(destinations)
 
     def _bury(self, source: Source, letter: Letter, message: Published) -> tuple[Buried, int | None]:
-        """As it is sent on, and its expiration: dead letters have none, what was delayed has its own. Properties that
-        cannot be read (a service may have put anything into the log) are left behind: the message is worth more."""
+        """The message as it is sent on, and its expiration: a dead letter has none, a delayed message has its own.
+        Properties that cannot be read (a service may have put anything into the log) are dropped."""
         route, now_s = message.route, source.partition.log_ms() // 1000
         name = source.queue.name
         try:
@@ -406,7 +407,7 @@ class Forwarder:
     # -- durability ---------------------------------------------------------------------------------------------------
 
     def on_durable(self) -> None:
-        """A group commit landed: tell the sources which of their letters have arrived; more deaths may be durable."""
+        """More is durable: tell the sources which letters have arrived, and forward more."""
         for key, source in list(self._sources.items()):
             self._schedule(source)
             self._tell(source)
@@ -414,7 +415,7 @@ class Forwarder:
                 del self._sources[key]
 
     def _tell(self, source: Source) -> None:
-        """Let the source forget what has arrived, or has nowhere to go."""
+        """Let the source's outbox forget the letters that arrived or have no route."""
         arrived = 0
         in_flight = source.in_flight
         while in_flight and all(position < target.durable_position for target, position in in_flight[0][1]):

@@ -1,4 +1,4 @@
-"""What dying writes into a message's headers: `x-death` and its companions (S-052, S-155; RabbitMQ 3.13's mc.erl
+"""The headers of a dead letter: `x-death` and its companions (S-052, S-155; RabbitMQ 3.13's mc.erl
 `record_death/4` and mc_amqpl.erl `death_table/7`).
 
     properties  flags | content-type | content-encoding | headers table | delivery-mode | ... | expiration | ...
@@ -6,12 +6,12 @@
 
 Rules of this file
 - Pure: bytes in, bytes out; the time of death is an argument.
-- What the client wrote stays byte for byte: entries are cut out, replaced and added, never decoded and encoded again
-  (an encoder that picks the smallest integer type would change what a Java consumer reads).
+- The client's own headers stay byte for byte: entries are cut out, replaced and added, never decoded and encoded again
+  (an encoder that picks the smallest integer type would change the type that a Java consumer reads).
 - `x-death` is ordered by recency, one entry for each (queue, reason), counted. `x-first-death-*` never change,
   `x-last-death-*` always do. The expiration is taken away and kept as `original-expiration`.
 - A death history that the client sent along counts (3.13), entries that are not such a history are ignored.
-- Properties that are not what AMQP says are a ValueError, whatever is wrong with them.
+- Any error in the properties is a ValueError.
 """
 
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ class Buried:
     deaths: tuple[Death, ...]
 
     def cycles_into(self, queue: str) -> bool:
-        """Would it go back into a queue where it died before, and no consumer rejected it since (fully automatic)?"""
+        """Whether the letter died in this queue before, and no consumer has rejected it since."""
         for index, death in enumerate(self.deaths):
             if death.queue == queue:
                 return all(each.reason != REJECTED for each in self.deaths[: index + 1])
@@ -60,13 +60,13 @@ class Buried:
 @lru_cache(maxsize=64)  # messages that die together are often alike: same properties, same fate, same second
 def bury(properties: bytes, queue: str, reason: str, exchange: str, routing_key: str, time_s: int) -> Buried:
     """The properties of a message that was published to `exchange` with `routing_key` and died in `queue`.
-    ValueError when the properties are not what AMQP says."""
+    ValueError: they are not valid AMQP."""
     fields = split(properties)
     expiration = fields.pop(EXPIRATION, None)
     original = None if expiration is None else expiration[1:].decode("utf-8", "replace")
     headers = split_headers(fields)
     history = _history(headers.get("x-death"))
-    told = (routing_key, *copies_of(headers.get("CC")))  # of blind copies nobody is told
+    told = (routing_key, *copies_of(headers.get("CC")))  # without the blind copies
     death = Death(queue, reason, exchange, told, 1, time_s, original)
     before = next((each for each in history or () if (each.queue, each.reason) == (queue, reason)), None)
     if before is not None:
@@ -92,7 +92,7 @@ def bury(properties: bytes, queue: str, reason: str, exchange: str, routing_key:
 
 
 def _history(field: bytes | None) -> list[Death] | None:
-    """The deaths before, or None when there is no list of them."""
+    """The earlier deaths, or None without a list of them."""
     items = tables.array_items(field)
     if items is None:
         return None

@@ -1,16 +1,16 @@
-"""Delayed messages: where an x-delayed-message exchange keeps them, and what becomes of them when they are due.
+"""Delayed messages: an x-delayed-message exchange keeps them in a hidden queue, and routes them when they are due.
 
     publish with x-delay > 0  ->  hidden queue amq.delayed.<exchange>  -- due ->  outbox -> Forwarder -> the bindings
 
 The queue waits in projections/machine/data/delayed_order.py.
 
 Rules of this file
-- The hidden queue is made with its exchange and goes with it, on every kind of log. Clients can't name it. Two logs are
-  concerned, so one may be there without the other after a crash, or where an exchange went by rule (auto-delete): the
-  owner of the queue's partition mends that (`broken`).
-- A new exchange begins with a new hidden queue: what another of its name left is not its own.
-- A message is forwarded effectively once, as a dead letter is (dead_letters.py), but dies of nothing: no x-death, and
-  its own expiration holds. Its header x-delay is negated, as RabbitMQ's plugin does: who gets it sees that it was
+- The hidden queue is made with its exchange and goes with it, on every kind of log. Clients can't name it. Exchange and
+  queue are in two logs, so one may exist without the other after a crash, or after an exchange went by rule
+  (auto-delete): the owner of the queue's partition mends that (`broken`).
+- A new exchange begins with a new hidden queue: it does not get the messages of an earlier exchange of its name.
+- A message is forwarded effectively once, as a dead letter is (dead_letters.py), but it did not die: it has no x-death
+  and keeps its own expiration. Its header x-delay is negated, as RabbitMQ's plugin does: a consumer sees that it was
   delayed, and no other such exchange delays it again.
 """
 
@@ -59,7 +59,7 @@ def check_not_hidden(queue: str) -> None:
 
 
 class HiddenQueues:
-    """`changed` after each event of the metadata log. `when_durable(callback)`: as the broker's."""
+    """The hidden queues of all delayed-message exchanges. `when_durable`: of `Turns`."""
 
     def __init__(
         self,
@@ -77,6 +77,7 @@ class HiddenQueues:
         return found is not None and found.type == DELAYED_EXCHANGE
 
     def changed(self, event: Event) -> None:
+        """An event was folded into the topology: exchanges may have come or gone."""
         if isinstance(event, ExchangeDeclared):
             if self._delays(event.vhost, event.exchange):
                 self._exchanges[event.vhost, event.exchange] = None
@@ -86,7 +87,7 @@ class HiddenQueues:
                 self._when_durable(partial(self._drop, *key))
 
     def _drop(self, vhost: str, exchange: str) -> None:
-        """The exchange is gone, and nothing will bring it back: so is what it delayed."""
+        """Delete the queue of an exchange that is gone, now that its end is durable."""
         partition = self._partition_for(vhost, queue_of(exchange))
         queue = partition.machine.queue(vhost, queue_of(exchange))
         if partition.owned and queue is not None and self._is_orphan(queue):
@@ -96,14 +97,15 @@ class HiddenQueues:
         return self._partition_for(vhost, queue_of(exchange)).machine.queue(vhost, queue_of(exchange))
 
     def left_over(self, vhost: str, exchange: str) -> Queue | None:
-        """An exchange is to be declared: the queue that is there before it. PreconditionFailed while a node of an
-        older version is alive on the same Kafka."""
+        """The queue that an earlier exchange of this name left, before a new one is declared.
+
+        PreconditionFailed: a node of an older version is alive on the same Kafka."""
         if self._partition_for(vhost, queue_of(exchange)).machine.machine_version < SINCE_VERSION:
             raise PreconditionFailed(f"exchange type '{DELAYED_EXCHANGE}' is not known to all nodes yet")
         return self.of(vhost, exchange)
 
     async def begin(self, actor: Actor, vhost: str, exchange: str, left_over: Queue | None) -> bool:
-        """The exchange was declared, so it has a queue. Was that made now?"""
+        """Make the queue of an exchange that was declared, unless it has one. Returns whether it was made."""
         partition = self._partition_for(vhost, queue_of(exchange))
         await partition.catch_up()
         queue = self.of(vhost, exchange)
@@ -115,16 +117,16 @@ class HiddenQueues:
         return True
 
     async def until_gone(self, vhost: str, exchange: str) -> None:
-        """On a log that many nodes read back the queue's partition may be another node's duty. Who declares the
-        exchange anew after this can't have its queue deleted by what was still under way; but if that node is gone, its
-        successor sees to the queue, and nobody waits for that."""
+        """Wait, for some seconds at most, until the queue of a deleted exchange is gone, so that its deletion cannot
+        hit the queue of a new exchange of this name. Another node may have to delete it; if that node is gone, its
+        successor does so later."""
         for _ in range(GONE_TRIES):
             if self.of(vhost, exchange) is None:
                 return
             await asyncio.sleep(GONE_SECONDS)
 
     def _is_orphan(self, queue: Queue) -> bool:
-        """Not one whose exchange this node has not read of yet."""
+        """Whether the queue's exchange is gone. An exchange that this node has not read of yet is not gone."""
         return (
             queue.type == TYPE
             and not self._delays(queue.vhost, exchange_of(queue.name))
@@ -148,7 +150,8 @@ class HiddenQueues:
         )
 
     def broken(self, partition: "Partition") -> Iterator[tuple[str, QueueDeclared | QueueDeleted]]:
-        """What a crash left of a partition's hidden queues, in words, and what mends it."""
+        """The hidden queues of a partition that a crash left without exchange, or that it left out: each in words, with
+        the event that mends it."""
         there = [(queue.vhost, queue.name) for queue in partition.machine.queues()]
         due = [name for name in self.names() if self._partition_for(*name) is partition]
         for name in dict.fromkeys((*there, *due)):
@@ -157,7 +160,7 @@ class HiddenQueues:
                 yield found
 
     def names(self) -> list[tuple[str, str]]:
-        """The hidden queues that have to be there, by vhost and name."""
+        """The vhost and the name of each hidden queue that has to exist."""
         return [(vhost, queue_of(exchange)) for vhost, exchange in self._exchanges]
 
     def broken_at(
@@ -183,7 +186,7 @@ def deletion(queue: Queue) -> QueueDeleted:
 
 def due(message: Published) -> tuple[Buried, int | None]:
     """A delayed message as it is routed now, with all its routing keys and no deaths, and its own expiration.
-    ValueError when the properties are not what AMQP says."""
+    ValueError: its properties are not valid AMQP."""
     fields = split(message.properties)
     headers = split_headers(fields)
     keys = (message.route.routing_key, *copies_of(headers.get("CC")), *copies_of(headers.get("BCC")))

@@ -6,15 +6,15 @@ amq.rabbitmq.trace (rabbit_trace.erl of RabbitMQ 3.13).
     publish.{exchange}   a client published, routed or not     deliver.{queue}   a client was given a message
 
 Rules of this file
-- It is off when a node starts, it is the node's own, and it costs nothing while it is off: publishes take the long way
+- It is off when a node starts, each node has its own, and it costs nothing while it is off: publishes take the long way
   only in a vhost that is traced (basic_publish.py), and the consumers of such a vhost are wrapped (`TappedConsumer`).
 - Copies are messages like others: they are in the log, and limits of their queues hold. They are transient, and are not
   traced themselves.
 - The body of a copy stays encrypted under its subject's key, so an erasure covers it too.
-- What readers of streams and of the past are given is not traced.
+- Deliveries to consumers of streams and of the past are not traced.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rewindmq.engine.config import Config
@@ -46,19 +46,16 @@ if TYPE_CHECKING:
 
 
 class Firehose:
-    """`vhosts`: those that are traced. `changed` is called when they change, so that routes are resolved anew."""
+    """`vhosts`: those that are traced."""
 
-    def __init__(
-        self, config: Config, router: Router, sessions: "Mapping[int, Session]", changed: Callable[[], None]
-    ) -> None:
+    def __init__(self, config: Config, router: Router, sessions: "Mapping[int, Session]") -> None:
         self.vhosts: set[str] = set()
         self._config = config
         self._router = router
         self._sessions = sessions
-        self._changed = changed
 
     def switch(self, vhost: str, on: bool) -> None:
-        """Begin or end to trace a vhost, consumers that are there included."""
+        """Begin or end to trace a vhost, with the consumers that it has."""
         if on == (vhost in self.vhosts):
             return
         if on:
@@ -68,7 +65,7 @@ class Firehose:
         for session in self._sessions.values():
             if session.vhost == vhost:
                 self._tap_session(session)
-        self._changed()
+        self._router.invalidate()
 
     def _tap_session(self, session: Session) -> None:
         for channel, attached in session.attached.items():
@@ -82,7 +79,7 @@ class Firehose:
                         partition.attach_getter(consumer_id, self.tapped_getter(session, channel, getter))
 
     def tapped(self, session: Session, channel: int, consumer: DeliveryTarget) -> DeliveryTarget:
-        """The consumer as a partition is to know it: wrapped in a vhost that is traced, else itself."""
+        """The consumer as it is attached to a partition: wrapped in a vhost that is traced, else itself."""
         if isinstance(consumer, TappedConsumer):
             consumer = consumer.consumer
         return TappedConsumer(self, session, channel, consumer) if session.vhost in self.vhosts else consumer
@@ -104,7 +101,7 @@ class Firehose:
         encryption: Encryption | None,
         queues: Iterable[str],
     ) -> None:
-        """A client published this to these queues; `body` as it is logged."""
+        """Copy a publish of a client to these queues. `body`: as it is logged."""
         if exchange != TRACE_EXCHANGE:
             routed = array([longstr(queue) for queue in queues])
             self._copy(

@@ -1,5 +1,5 @@
 """From exchange and routing keys to queues: the default exchange, exchange-to-exchange bindings, alternate exchanges,
-delays (AMQP 0-9-1 section 3.1; rabbit_exchange.erl `route/3`). What one exchange matches is in matches.py.
+delays (AMQP 0-9-1 section 3.1; rabbit_exchange.erl `route/3`). What one exchange matches: exchange_types.py.
 
 Rules of this file
 - A route is resolved once and remembered by (vhost, exchange, routing key): the same answer is the same objects, so the
@@ -21,8 +21,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rewindmq.engine.routing import matches as matching
-from rewindmq.engine.routing.matches import NO_CONTENT, Content, ExchangeMatcher
+from rewindmq.engine.routing import exchange_types
+from rewindmq.engine.routing.content import NO_CONTENT, Content
+from rewindmq.engine.routing.exchange_types import ExchangeType
 from rewindmq.engine.runtime.metadata import NOT_RECORDED
 from rewindmq.projections.machine.data.delayed_order import queue_of
 from rewindmq.projections.rules.internal_queues import is_delay_queue
@@ -50,29 +51,40 @@ class Router:
         """`locate(vhost, queue)`: the queue's partition, or None when there is no such queue."""
         self.topology = topology
         self.locate = locate
+        self.version = (
+            1  # changes with whatever a route, or the right to publish, depends on: caches of routes key on it
+        )
         self._answers: dict[tuple[str, str, str], tuple[Destination, ...]] = {}
         self._destinations: dict[tuple[str, str, str, int, tuple[str, ...]], Destination] = {}
-        self._matchers: dict[tuple[str, str], ExchangeMatcher] = {}
+        self._matchers: dict[tuple[str, str], ExchangeType] = {}
         self._needs_content: dict[tuple[str, str], bool] = {}
 
+    def invalidate(self) -> None:
+        """Make each cache of routes ask again."""
+        self.version += 1
+
     def queues_changed(self) -> None:
+        self.version += 1
         self._answers.clear()
         for key in [key for key, matcher in self._matchers.items() if matcher.picks_one]:
             del self._matchers[key]
 
     def bindings_changed(self, vhost: str, exchange: str) -> None:
+        self.version += 1
         self._answers.clear()
         self._needs_content.clear()
         self._matchers.pop((vhost, exchange), None)
 
     def exchanges_changed(self) -> None:
-        """Or policies, which may name alternate exchanges."""
+        """Exchanges, policies (which may name alternate exchanges), or permissions changed."""
+        self.version += 1
         self._answers.clear()
         self._needs_content.clear()
         self._matchers.clear()
 
     def route(self, vhost: str, exchange: str, routing_key: str, content: Content | None) -> tuple[Destination, ...]:
-        """() when the exchange does not exist or nothing matches. `content` may be None unless `needs_content`."""
+        """Route a message: () if the exchange does not exist or nothing matches. `content` may be None unless
+        `needs_content`."""
         key = (vhost, exchange, routing_key)
         answer = self._answers.get(key)
         if answer is None:
@@ -91,14 +103,14 @@ class Router:
         content: Content | None,
         published_to: str | None = None,
     ) -> tuple[Destination, ...]:
-        """As `route` for a message with carbon copies: what any of its keys matches. The route has the first key, and
-        the exchange that the message was published to, should that be another one."""
+        """As `route` for a message with carbon copies: a binding matches if any of the keys does. The route has the
+        first key, and the exchange `published_to` if it is not None."""
         reached = self.reached(vhost, exchange, routing_keys, content or NO_CONTENT)
         key = (vhost, exchange if published_to is None else published_to, routing_keys[0])
         return self._intern(key, reached)
 
     def needs_content(self, vhost: str, exchange: str) -> bool:
-        """Whether an exchange can be reached from this one that looks at more than routing keys."""
+        """Whether a message to this exchange can reach an exchange that reads more than routing keys."""
         key = (vhost, exchange)
         needs = self._needs_content.get(key)
         if needs is None:
@@ -109,7 +121,7 @@ class Router:
                         reached[follower] = None
                         todo.append(follower)
             needs = any(
-                matching.needs_content(found)
+                exchange_types.type_of(found).needs_content(found)
                 for name in reached
                 if (found := self.topology.exchanges.get((vhost, name))) is not None
             )
@@ -119,8 +131,8 @@ class Router:
     def reached(
         self, vhost: str, exchange: str, routing_keys: tuple[str, ...], content: Content
     ) -> dict[str, int | None]:
-        """Names of the queues that the bindings lead to, and with which delay; of the default exchange, existing or
-        not."""
+        """The names of the queues that the bindings lead to, each with its delay. A queue that the default exchange
+        names need not exist."""
         if exchange == "":
             return {key: None for key in routing_keys if not is_delay_queue(key)}
         queues: dict[str, int | None] = {}
@@ -146,7 +158,7 @@ class Router:
         return queues
 
     def is_live(self, bound: Bound) -> bool:
-        """Not of a queue that is gone, or gone and declared anew."""
+        """Whether the binding's queue exists, and is the one that was bound."""
         if bound.destination_type != "queue":
             return True
         partition = self.locate(bound.vhost, bound.destination)
@@ -154,7 +166,7 @@ class Router:
         return queue is not None and bound.queue_id in (queue.queue_id, NOT_RECORDED)
 
     def alternate(self, vhost: str, exchange: str) -> str | None:
-        """The alternate exchange: the exchange's argument, else its policy's."""
+        """The alternate exchange in the exchange's argument, else in its policy."""
         declared = self.topology.exchanges.get((vhost, exchange))
         for argument in declared.arguments if declared is not None else ():
             if argument.name == "alternate-exchange":
@@ -171,13 +183,13 @@ class Router:
         alternate = self.alternate(vhost, exchange)
         return names if alternate is None else [*names, alternate]
 
-    def _matcher(self, vhost: str, exchange: str) -> ExchangeMatcher | None:
+    def _matcher(self, vhost: str, exchange: str) -> ExchangeType | None:
         matcher = self._matchers.get((vhost, exchange))
         if matcher is None:
             declared = self.topology.exchanges.get((vhost, exchange))
             if declared is None:
                 return None
-            matcher = ExchangeMatcher(declared, self.topology.bindings_from(vhost, exchange), self.is_live)
+            matcher = exchange_types.matcher(declared, self.topology.bindings_from(vhost, exchange), self.is_live)
             self._matchers[vhost, exchange] = matcher
         return matcher
 
@@ -197,7 +209,7 @@ class Router:
         return tuple(at_once + delayed)
 
     def narrowed(self, destination: Destination, queues: tuple[str, ...]) -> Destination:
-        """The same to fewer queues."""
+        """The same destination with fewer queues."""
         route = destination.route
         if route.queues == queues:
             return destination

@@ -32,13 +32,17 @@ class Keeper(Protocol):
     epoch: int  # ids of sessions and consumers begin with it; unique in the whole history
 
     joined: bool  # clients may come
-    reads_back: bool  # only what the log has made durable is folded
+    # The log is shared with other nodes, and only what is read back from it is folded. So everything that is folded is
+    # durable, and an answer to a client need not wait. But a tx.commit is not atomic: when this node dies, Kafka may
+    # have taken some of its records and not the others.
+    reads_back: bool
 
     @property
     def read_back_seconds(self) -> float:
         """How long it takes into the log and back; 0 where nothing has to come back."""
 
-    kick: Callable[[], None]  # at the end of a turn: make durable what was appended
+    def kick(self) -> None:
+        """At the end of a turn: begin to make durable what was appended."""
 
     @property
     def flow(self) -> Flow:

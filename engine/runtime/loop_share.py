@@ -6,8 +6,9 @@
         if work.due:                         # this slice has had SLICE_SECONDS
             await work.give_way()            # the others' slices, and everything else of the loop, come first
 
-However many requests there are, AMQP waits for one slice, and not for all of them. What stands in the line goes on in
-order, so no request waits for more than a slice of each other one.
+However many requests there are, AMQP waits for one slice, and not for all of them. The requests in the line take turns
+in order, so a request waits for no more than a slice of each other one. Work that changes many queues is not in this
+line, since it waits for the disk, too: slices.py.
 """
 
 import asyncio

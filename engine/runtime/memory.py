@@ -51,19 +51,22 @@ class Kind(Enum):
 
 
 def do_nothing() -> None:
-    """Until somebody looks after the limit."""
+    """For an account that nobody listens to."""
 
 
 class MemoryAccount:
-    """Bytes under way by kind. One loop, one thread."""
+    """Bytes under way by kind. One loop, one thread. `on_high` is called when `used_bytes` grows above the limit, once
+    until the next `looked`."""
 
-    def __init__(self, limit_bytes: int, machine_bytes: int = 1 << 62) -> None:
+    def __init__(
+        self, limit_bytes: int, machine_bytes: int = 1 << 62, on_high: Callable[[], None] = do_nothing
+    ) -> None:
         self.limit_bytes = limit_bytes  # of `used_bytes`, above which publishers are held back
         self.machine_bytes = machine_bytes  # what the process may have at most
         self.rest_bytes = 0  # what the process has beside what it holds for clients
         self.held_bytes = 0  # the sum over all kinds
         self.by_kind: dict[Kind, int] = dict.fromkeys(Kind, 0)
-        self.on_high: Callable[[], None] = do_nothing  # `used_bytes` has grown above the limit
+        self._on_high = on_high
         self._told_high = False
 
     def take(self, kind: Kind, size: int) -> None:
@@ -72,7 +75,7 @@ class MemoryAccount:
         self.held_bytes += size
         if self.rest_bytes + self.held_bytes > self.limit_bytes and not self._told_high:
             self._told_high = True
-            self.on_high()
+            self._on_high()
 
     def give_back(self, kind: Kind, size: int) -> None:
         """`size` bytes that were taken are held no longer."""

@@ -9,6 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.log.contract import LogError, LogPartition
@@ -30,21 +31,29 @@ NOT_RECORDED = -1  # the incarnation of a queue, in a binding of before it was r
 logger = logging.getLogger(__name__)
 
 
-Changed = Callable[[int, Event], None]
+class MetadataListener(Protocol):
+    """The broker, as the metadata log knows it."""
+
+    def metadata_changed(self, event: Event) -> None:
+        """The event was folded into the topology."""
 
 
 class Metadata(ABC):
-    """`changed(offset, event)` is called after each event that was folded. `quarantine`: records that made no sense and
-    were skipped. It is not stored: the log is folded from its beginning at each start."""
+    """`quarantine`: records that made no sense and were skipped. It is not stored: the log is folded from its beginning
+    at each start."""
 
-    def __init__(self, log: ReadableLog, clock: Callable[[], int], changed: Changed) -> None:
+    def __init__(self, log: ReadableLog, clock: Callable[[], int]) -> None:
         self.name = log.name
         self.topology = Topology()
         self.quarantine = QuarantineReport()
         self.clock_ms = 0  # the largest timestamp in the log, since the clock was set
-        self._changed = changed
         self._readable = log
         self._clock = clock
+
+    def start(self, listener: MetadataListener) -> None:
+        """Tell the listener from now on what changes. It is no argument of the constructor: the broker is made with
+        the topology, and so after it."""
+        self._listener = listener
 
     def fold(self) -> int:
         """From the beginning of the log: it is small. Where it ended. UndecodableRecord and CorruptLog of an embedded
@@ -93,7 +102,7 @@ class Metadata(ABC):
 
     def _fold(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> None:
         if self._apply(offset, timestamp_ms, actor, event):
-            self._changed(offset, event)
+            self._listener.metadata_changed(event)
 
     def _apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> bool:
         """False for an event that makes no sense, and so has changed nothing."""
@@ -130,8 +139,8 @@ class Metadata(ABC):
 class SoleWriterMetadata(Metadata):
     """The metadata log of a broker with an embedded log. An append position is the event's offset."""
 
-    def __init__(self, log: LogPartition, clock: Callable[[], int], changed: Changed) -> None:
-        super().__init__(log, clock, changed)
+    def __init__(self, log: LogPartition, clock: Callable[[], int]) -> None:
+        super().__init__(log, clock)
         self._log = log
         self._encoder = Encoder()
 
@@ -170,10 +179,8 @@ class ReadBackMetadata(Metadata):
     An append position counts what this node appended. Own records are known by their bytes, as in
     engine/cluster/partition.py. `nodes_changed()`: a node joined, or was lost."""
 
-    def __init__(
-        self, log: SharedPartition, clock: Callable[[], int], changed: Changed, nodes_changed: Callable[[], None]
-    ) -> None:
-        super().__init__(log, clock, changed)
+    def __init__(self, log: SharedPartition, clock: Callable[[], int], nodes_changed: Callable[[], None]) -> None:
+        super().__init__(log, clock)
         self._nodes_changed = nodes_changed
         self._log = log
         self._encoder = FramedEncoder()

@@ -9,7 +9,7 @@ The two kinds differ in what comes between log and machine:
     cluster/partition.py     Kafka: any node appends, so only what comes back is folded, in the order in which it does
 
 Work is done per socket read and per group of arrivals, not per message (docs/design.md#budgets): whoever appends calls
-`broker.end_of_turn()` once when its batch is done.
+`broker.turns.end()` once when its batch is done.
 
 Rules of this file
 - Effects are carried out in their order, each once. Then the projector observes them, and only then may it prepare a
@@ -90,13 +90,13 @@ class Decryption(Protocol):
     def decrypt(self, message: Published) -> Published: ...
 
 
-class Surroundings(Protocol):
-    """What a partition needs of the broker around it."""
+class PartitionListener(Protocol):
+    """The broker, as its partitions know it."""
 
     counters: dict[str, int]
 
-    def queues_changed(self) -> None:
-        """A queue may have been declared."""
+    def queue_declared(self) -> None:
+        """A queue may have been declared, by any node."""
 
     @property
     def subjects(self) -> Decryption: ...
@@ -128,7 +128,6 @@ class Partition(ABC):
         projector: Projector,
         encoder: Encoder,
         clock: Callable[[], int],
-        surroundings: Surroundings,
     ) -> None:
         self.index = index
         self.name = log.name
@@ -145,7 +144,6 @@ class Partition(ABC):
         self.refused: set[int] = set()  # offsets of publishes that a queue would not take, until they are settled
         self.quarantined: dict[str, int] = {}  # by event type
         self.served: dict[Queue, Served] = {}  # what was delivered of each
-        self._surroundings = surroundings
         self._clock = clock
         self._now_ms = machine.log_ms
         self.log_difference_ms = 0  # time of records less this node's; 0 where this node gives records their time
@@ -157,6 +155,11 @@ class Partition(ABC):
         self._batch: Batch | None = None  # prepared, and not yet covered by the log
         self._prepared_offset = machine.next_offset
         self.prepare_soon = False  # much has changed in few events
+
+    def start(self, listener: PartitionListener) -> None:
+        """Tell the listener from now on what happens. It is no argument of the constructor: the broker is made of its
+        partitions, and so after them."""
+        self._listener = listener
 
     # -- appending: by the kind of log (embedded/partition.py, cluster/partition.py) ----------------------------------
 
@@ -353,7 +356,7 @@ class Partition(ABC):
                 all_delivered += delivered
                 all_final += final
                 all_redelivered += redelivered
-        counters = self._surroundings.counters
+        counters = self._listener.counters
         counters["global_messages_delivered_total"] += all_delivered
         counters["global_messages_delivered_consume_auto_ack_total"] += all_final
         counters["global_messages_delivered_consume_manual_ack_total"] += all_delivered - all_final
@@ -371,8 +374,8 @@ class Partition(ABC):
     def note_read(self, queue: Queue) -> None:
         """A message of a stream was delivered."""
         self._served(queue).deliver += 1
-        self._surroundings.counters["global_messages_delivered_total"] += 1
-        self._surroundings.counters["global_messages_delivered_consume_manual_ack_total"] += 1
+        self._listener.counters["global_messages_delivered_total"] += 1
+        self._listener.counters["global_messages_delivered_consume_manual_ack_total"] += 1
 
     def _note_elsewhere(self, effect: Deliver) -> None:
         """Count a delivery that another node makes: a queue's figures are the same at all nodes."""
@@ -385,13 +388,12 @@ class Partition(ABC):
         """Those that leave as dead letters are counted by the forwarder."""
         queue = effect.queue
         if queue.settings.dead_letter_exchange is None:
-            counters = self._surroundings.counters
+            counters = self._listener.counters
             name = dead_lettered(effect.reason, queue.type, DISABLED)
             counters[name] = counters.get(name, 0) + len(effect.message_ids)
 
     def _perform_rare(self, effect: Effect, fresh: dict[int, Published]) -> None:
-        surroundings = self._surroundings
-        assert surroundings is not None
+        listener = self._listener
         if isinstance(effect, Refuse):
             self.refused.add(effect.message_id)
         elif isinstance(effect, FetchReply):
@@ -402,14 +404,14 @@ class Partition(ABC):
                 self.undelivered(effect.consumer)
         elif isinstance(effect, DeadLetter):
             if self.owned:
-                surroundings.dead_letter(self, effect, fresh.get(effect.message_id))
+                listener.dead_letter(self, effect, fresh.get(effect.message_id))
         elif isinstance(effect, CancelConsumer):
             consumer = self.consumers.pop(effect.consumer, None)
             if consumer is not None:
                 consumer.cancelled()
         elif isinstance(effect, QueueGone):
             self.served.pop(effect.queue, None)
-            surroundings.queue_gone(self, effect.queue, effect.reason)
+            listener.queue_gone(self, effect.queue, effect.reason)
         elif isinstance(effect, Quarantine):
             self._note_quarantine(effect)
 
@@ -427,7 +429,7 @@ class Partition(ABC):
         served.redeliver += effect.redelivered
         if getter is None:
             return
-        counters = self._surroundings.counters
+        counters = self._listener.counters
         message: Published | None = None
         what = "get_empty"
         if effect.message_id >= 0:
@@ -443,7 +445,7 @@ class Partition(ABC):
     def undelivered(self, consumer_id: int) -> None:
         """It is given nothing more. What it was to get is given back when its connection ends."""
         self.detach(consumer_id)
-        self._surroundings.undelivered(self, consumer_id)
+        self._listener.undelivered(self, consumer_id)
 
     def message(self, queue_id: int, message_id: int) -> Published:
         """A message that is in a queue or an outbox. The store has it; should that be damaged, the log does (KeyError:
@@ -472,7 +474,7 @@ class Partition(ABC):
         (engine/erasure/encryption.py)."""
         if message.encryption is None:
             return message
-        return self._surroundings.subjects.decrypt(message)
+        return self._listener.subjects.decrypt(message)
 
     def _note_quarantine(self, effect: Quarantine) -> None:
         self.projector.quarantined(effect.offset, effect.event_type, effect.reason)

@@ -1,4 +1,9 @@
-"""Work over many things in the broker's loop, cut into slices: others get a turn in between."""
+"""A change of many queues in the broker's loop, cut into slices: other work gets a turn in between.
+
+A policy, an import or the deletion of a vhost changes queues, so this work has its own pace: it waits for the log and
+RocksDB after each batch of queues (`Pace`). Work over a few things is done at once, without a task (eager.py). Requests
+that only read share one line of slices instead: loop_share.py.
+"""
 
 import asyncio
 import gc
@@ -7,14 +12,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TypeVar
 
 SLICE_SECONDS = 0.005
-TOGETHER = 32  # things that never stand in two slices: what is small is done at once, without a task (eager.py)
+TOGETHER = 32  # things that are never cut into two slices
 CHANGED_TOGETHER = 200  # queues: a batch for RocksDB packs them in 5 to 10 ms
 
 T = TypeVar("T")
 
 
 async def in_slices(things: Iterable[T]) -> AsyncIterator[T]:
-    """The same things. What they are may change while others have their turn."""
+    """The same things, in slices. They may change while other work has its turn."""
     began = time.perf_counter()
     for number, thing in enumerate(things, 1):
         yield thing
@@ -24,7 +29,7 @@ async def in_slices(things: Iterable[T]) -> AsyncIterator[T]:
 
 
 class Pace:
-    """The pace at which a piece of work changes queues: RocksDB takes CHANGED_TOGETHER of them in a batch.
+    """Makes a piece of work change CHANGED_TOGETHER queues at a time, which RocksDB takes in a batch.
 
     A batch holds all that changed up to its offset, and is packed in one piece of the loop's time. So the work waits
     until `written` has handed over what it changed, and then goes on.

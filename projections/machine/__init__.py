@@ -2,5 +2,5 @@
 
 machine.py   the door, `apply`, and the table of handlers     events/   the handlers     rules/   rules that they share
 state.py     the state of a partition                         data/     queues, orders of messages, effects
-serialization, validation.py, describe.py                     the state as bytes; its invariants; as text
+serialization/, validation.py, describe.py                    the state as bytes; its invariants; as text
 """

@@ -10,9 +10,11 @@ from collections.abc import Callable, Mapping
 from rewindmq.engine.amqp.basic_publish import ALWAYS, prompt
 from rewindmq.engine.amqp.basic_publish import TRANSIENT as TRANSIENT_ONES
 from rewindmq.engine.amqp.settlement import ranges
-from rewindmq.engine.broker.broker import Partition, Session
 from rewindmq.engine.errors import AmqpError
-from rewindmq.engine.routing.matches import Content
+from rewindmq.engine.routing.content import Content
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.sessions import Session
+from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_delay_queue
@@ -173,17 +175,17 @@ class Clients:
         session = self.open()
         broker = self.world.broker
         self.dice = self.world.dice
-        broker.declare_exchange(session, "dlx", "fanout", False, True, False, False, ())
+        broker.exchanges.declare(session, "dlx", "fanout", False, True, False, False, ())
         kind: dict[str, bool | int | str] = {"x-queue-type": "quorum"} if self.dice.random() < 0.5 else {}
-        broker.declare_queue(session, DEAD, False, True, False, False, arguments(kind))
-        broker.bind(session, "dlx", "queue", DEAD, "", ())
+        broker.queues.declare(session, DEAD, False, True, False, False, arguments(kind))
+        broker.exchanges.bind(session, "dlx", "queue", DEAD, "", ())
         kind = {"x-delayed-type": "fanout"}
-        broker.declare_exchange(session, LATER, "x-delayed-message", False, True, False, False, arguments(kind))
-        broker.bind(session, LATER, "queue", DEAD, "", ())
+        broker.exchanges.declare(session, LATER, "x-delayed-message", False, True, False, False, arguments(kind))
+        broker.exchanges.bind(session, LATER, "queue", DEAD, "", ())
         for name in QUEUES[:5]:
             self.declare_as(session, name, self.dice.choice(ARGUMENTS))
-        broker.close_session(session)
-        broker.end_of_turn()
+        broker.sessions.close(session)
+        broker.turns.end()
         self.world.loop.run(10)
         self.meet()
 
@@ -193,7 +195,7 @@ class Clients:
         self.takers = []
 
     def open(self) -> Session:
-        session: Session = self.world.broker.open_session("guest", "/", "simulated", {})
+        session: Session = self.world.broker.sessions.open("guest", "/", "simulated", {})
         return session
 
     def do(self, step: Step) -> None:
@@ -209,7 +211,7 @@ class Clients:
             except AmqpError as error:  # refused, as a client might be: nothing has changed
                 trace[at] += f": {error}"
             if self.dice.random() < 0.8:  # else the turn goes on in the next step; no time passes within one
-                self.world.broker.end_of_turn()
+                self.world.broker.turns.end()
                 self.world.loop.run(self.dice.choice((0.0, 0.0, 0.001, 0.05)))
         except SimulatedCrash:
             self.world.crash()
@@ -246,7 +248,7 @@ class Clients:
         properties = PERSISTENT if persistent else TRANSIENT
         if delay is not None:
             properties = b"\x30\x00\0\0\0\x11\x07x-delayl" + delay.to_bytes(8, "big") + properties[2:]
-        for to in self.world.broker.route(session, exchange, key, Content(properties)):
+        for to in self.world.broker.exchanges.route(session, exchange, key, Content(properties)):
             lasts = expiration if to.delay_ms is None else to.delay_ms
             priority = self.dice.choice((None, None, 0, 1, 3, 9))
             offset = to.partition.publish(
@@ -293,11 +295,9 @@ class Clients:
         prefetch, no_ack, shared = dice.choice((0, 1, 2, 5)), dice.random() < 0.25, dice.choice((0, 0, 0, 3))
         given = arguments({"x-priority": dice.choice((-1, 5))}) if dice.random() < 0.2 else ()
         taker = Taker(self.world, session, dice.choice((1, 2)), no_ack or prefetch == 0)
-        taker.belongs(
-            *self.world.broker.consume(
-                session, taker.channel, taker, name, "tag", no_ack, dice.random() < 0.05, prefetch, shared, given
-            )
-        )
+        exclusive = dice.random() < 0.05
+        subscription = Subscription(session, taker.channel, "tag", no_ack, exclusive, prefetch, shared, given)
+        taker.belongs(*self.world.broker.consumers.consume(name, subscription, taker))
         self.takers.append(taker)
         return f"{name} prefetch {prefetch}{' no_ack' if no_ack else ''}{' global' if shared else ''}"
 
@@ -305,9 +305,9 @@ class Clients:
         session, name, no_ack = self.dice.choice(self.sessions), self.dice.choice(QUEUES), self.dice.random() < 0.4
         taker = Taker(self.world, session, self.dice.choice((1, 2)), False)
         taker.attached = False
-        taker.belongs(*self.world.broker.fetch(session, taker.channel, taker, name, no_ack))
+        taker.belongs(*self.world.broker.consumers.fetch(session, taker.channel, taker, name, no_ack))
         self.takers.append(taker)
-        self.world.broker.end_of_turn()
+        self.world.broker.turns.end()
         return f"{name}{' no_ack' if no_ack else ''}"
 
     def credit(self) -> str:
@@ -328,7 +328,7 @@ class Clients:
         if taker.partition.machine.queue(taker.queue.vhost, taker.queue.name) is not taker.queue:
             return "the queue is gone"
         taker.attached = False
-        self.world.broker.cancel(taker.session, taker.partition, taker.queue, taker.consumer_id)
+        self.world.broker.consumers.cancel(taker.session, taker.partition, taker.queue, taker.consumer_id)
         return taker.queue.name
 
     # -- queues -------------------------------------------------------------------------------------------------------
@@ -356,22 +356,22 @@ class Clients:
         exclusive: bool = False,
         auto_delete: bool = False,
     ) -> None:
-        self.world.broker.declare_queue(session, name, False, durable, exclusive, auto_delete, arguments(given))
+        self.world.broker.queues.declare(session, name, False, durable, exclusive, auto_delete, arguments(given))
 
     def delete(self) -> str:
         name, if_unused = self.dice.choice(QUEUES), self.dice.random() < 0.3
-        self.world.broker.delete_queue(self.dice.choice(self.sessions), name, if_unused, False)
+        self.world.broker.queues.delete(self.dice.choice(self.sessions), name, if_unused, False)
         return name
 
     def purge(self) -> str:
         name = self.dice.choice(QUEUES)
-        self.world.broker.purge_queue(self.dice.choice(self.sessions), name)
+        self.world.broker.queues.purge(self.dice.choice(self.sessions), name)
         return name
 
     def bind(self) -> str:
         source, name = self.dice.choice(["amq.fanout", "dlx", "amq.topic"]), self.dice.choice(QUEUES)
         key = self.dice.choice(["#", "q1", "*"])
-        act = self.world.broker.unbind if self.dice.random() < 0.3 else self.world.broker.bind
+        act = self.world.broker.exchanges.unbind if self.dice.random() < 0.3 else self.world.broker.exchanges.bind
         act(self.dice.choice(self.sessions), source, "queue", name, key, ())
         return f"{act.__name__} {source} {key} {name}"
 
@@ -379,11 +379,11 @@ class Clients:
         broker, name = self.world.broker, self.dice.choice(["a", "b"])
         operator = self.dice.random() < 0.2
         if self.dice.random() < 0.3:
-            (broker.clear_operator_policy if operator else broker.clear_policy)("guest", "/", name)
+            (broker.operator_policies.clear if operator else broker.policies.clear)("guest", "/", name)
             return f"{name} cleared"
         pattern = self.dice.choice(["^q", "^q[0-3]", "^q[4-6]"])
         definition: dict[str, object] = {"max-length": 4} if operator else self.dice.choice(POLICIES)
-        setting = broker.set_operator_policy if operator else broker.set_policy
+        setting = broker.operator_policies.set if operator else broker.policies.set
         setting("guest", "/", name, pattern, definition, self.dice.randrange(3), "queues")
         return f"{name} {pattern} {definition}"
 
@@ -397,15 +397,15 @@ class Clients:
                 taker.receipt.cut = True
         self.takers = [t for t in self.takers if t.session is not session or channel not in (0, t.channel)]
         if channel:
-            self.world.broker.close_channel(session, channel)
+            self.world.broker.sessions.close_channel(session, channel)
         else:
             self.sessions[index] = self.open()
-            self.world.broker.close_session(session)
+            self.world.broker.sessions.close(session)
         return f"session {index} channel {channel}"
 
     def wait(self) -> str:
         seconds = self.dice.choice((0.001, 0.01, 0.05, 0.4, 2.0, 70.0))
-        self.world.broker.end_of_turn()
+        self.world.broker.turns.end()
         self.world.loop.run(seconds)
         return f"{seconds} s"
 
@@ -445,20 +445,20 @@ class Clients:
         broker = world.broker
         for name in ("a", "b"):
             for clear, known in (
-                (broker.clear_policy, broker.topology.policies),
-                (broker.clear_operator_policy, broker.topology.operator_policies),
+                (broker.policies.clear, broker.topology.policies),
+                (broker.operator_policies.clear, broker.topology.operator_policies),
             ):
                 if ("/", name) in known:
                     clear("guest", "/", name)
-        for queue in list(broker.queues()):
+        for queue in list(broker.queues.all()):
             if is_delay_queue(queue.name):
                 continue
             taker = Taker(world, session, 1, False)
-            taker.belongs(*broker.consume(session, 1, taker, queue.name, "tag", False, False, 3, 0, ()))
+            taker.belongs(*broker.consumers.consume(queue.name, Subscription(session, 1, "tag", prefetch=3), taker))
             self.takers.append(taker)
         quiet = 0
         for _ in range(400):
-            broker.end_of_turn()
+            broker.turns.end()
             world.loop.run(0)
             busy = [taker for taker in self.takers if taker.outstanding]
             for taker in busy:
@@ -468,7 +468,7 @@ class Clients:
                 world.loop.run(61.0)
                 if self.drained():
                     return
-                assert broker.blocked is None, broker.blocked
+                assert broker.turns.blocked is None, broker.turns.blocked
                 quiet += 1
                 if quiet == PATIENCE:
                     self.delete_what_waits_for_itself(session)
@@ -483,10 +483,10 @@ class Clients:
         """At-least-once queues that take their own letters, or each other's, may be so full of letters that they
         refuse them, and keep them for ever. That is how they are asked to be; an operator deletes one."""
         broker = self.world.broker
-        for queue in list(broker.queues()):
+        for queue in list(broker.queues.all()):
             bound = [bound.source for bound in broker.topology.bindings_to("/", "queue", queue.name)]
             if queue.outbox and queue.settings.at_least_once and "dlx" in bound:
-                broker.delete_queue(session, queue.name, False, False)
+                broker.queues.delete(session, queue.name, False, False)
 
     def drained(self) -> bool:
         if any(taker.outstanding for taker in self.takers) or not self.world.broker.turns.at_rest:

@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rewindmq.engine.broker.broker import Partition
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.simulated.embedded import MemoryLog
+from rewindmq.engine.runtime.partition import Partition
 from tests.simulation import history
 from tests.simulation.clients import Clients, Step
 from tests.simulation.test_simulation_audited import audited, of_memory

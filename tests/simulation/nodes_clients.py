@@ -12,6 +12,7 @@ from typing import Any
 from rewindmq.engine.amqp.settlement import ranges
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import AmqpError
+from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.schemas.events import (
     Acked,
     ConsumerCancelled,
@@ -88,7 +89,7 @@ class Clients:
                 trace[at] += f": {error}"
             for life in list(self.world.lives.values()):
                 if life.broker is not None and self.dice.random() < 0.9:
-                    life.broker.end_of_turn()
+                    life.broker.turns.end()
 
         self.world.loop.inside(act)
         self.world.loop.run(self.dice.choice((0.0, 0.0, 0.001, 0.05, 0.4)))
@@ -102,7 +103,7 @@ class Clients:
         return [life for life in self.world.lives.values() if life.serves]
 
     def open(self, life: Life, vhost: str = "/") -> Client:
-        session = broker_of(life).open_session("guest", vhost, "simulated", {})
+        session = broker_of(life).sessions.open("guest", vhost, "simulated", {})
         client = Client(life, session)
         session.close = lambda reason: client.ends()
         self.clients.append(client)
@@ -128,7 +129,7 @@ class Clients:
             self.world.record.counts["refused"] += 1
             self.world.record.trace.append(f"    {client.life.name} refuses: {error}")
         client.asking = False
-        broker_of(client.life).end_of_turn()
+        broker_of(client.life).turns.end()
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -154,9 +155,9 @@ class Clients:
         persistent = self.dice.random() < 0.8
         publish = Publish(body, client)
         self.publishes.append(publish)
-        destinations = broker.route(client.session, exchange, key, None)
+        destinations = broker.exchanges.route(client.session, exchange, key, None)
         if exchange == "":
-            assert bool(destinations) == (broker.queue("/", key) is not None), f"{key}: routed {destinations}"
+            assert bool(destinations) == (broker.queues.get("/", key) is not None), f"{key}: routed {destinations}"
         for destination in destinations:
             mark = destination.partition.publish(
                 client.session.actor,
@@ -221,11 +222,10 @@ class Clients:
         channel = self.dice.choice((1, 2))
         taker = Taker(client, channel, no_ack or prefetch == 0)
         self.takers.append(taker)
+        subscription = Subscription(client.session, channel, "tag", no_ack, exclusive, prefetch, shared, given)
         self.ask(
             client,
-            broker_of(client.life).consume(
-                client.session, channel, taker, name, "tag", no_ack, exclusive, prefetch, shared, given, taker.belongs
-            ),
+            broker_of(client.life).consumers.consume(name, subscription, taker, taker.belongs),
         )
 
     def fetch(self) -> str:
@@ -236,7 +236,7 @@ class Clients:
         self.takers.append(taker)
 
         async def get() -> None:
-            found = await broker_of(client.life).fetch(client.session, taker.channel, taker, name, no_ack)
+            found = await broker_of(client.life).consumers.fetch(client.session, taker.channel, taker, name, no_ack)
             taker.belongs(*found)
             taker.attached = False
 
@@ -266,7 +266,7 @@ class Clients:
         assert partition is not None
         taker.attached = False
         broker = broker_of(taker.client.life)
-        self.ask(taker.client, broker.cancel(taker.client.session, partition, queue, taker.consumer_id))
+        self.ask(taker.client, broker.consumers.cancel(taker.client.session, partition, queue, taker.consumer_id))
         return queue.name
 
     # -- queues -------------------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ class Clients:
         auto_delete = classic and self.dice.random() < 0.15
         self.ask(
             client,
-            broker_of(client.life).declare_queue(
+            broker_of(client.life).queues.declare(
                 client.session, name, False, durable, exclusive, auto_delete, arguments(given)
             ),
         )
@@ -290,14 +290,14 @@ class Clients:
         name, if_unused, client = self.dice.choice(QUEUES), self.dice.random() < 0.3, self.idle()
         if client is None:
             return "nobody"
-        self.ask(client, broker_of(client.life).delete_queue(client.session, name, if_unused, False))
+        self.ask(client, broker_of(client.life).queues.delete(client.session, name, if_unused, False))
         return f"{client.life.name} {name}"
 
     def purge(self) -> str:
         name, client = self.dice.choice(QUEUES), self.idle()
         if client is None:
             return "nobody"
-        self.ask(client, broker_of(client.life).purge_queue(client.session, name))
+        self.ask(client, broker_of(client.life).queues.purge(client.session, name))
         return f"{client.life.name} {name}"
 
     def bind(self) -> str:
@@ -313,10 +313,10 @@ class Clients:
 
     async def _bind(self, client: Client, binding: tuple[str, str, str]) -> None:
         broker, (source, key, name) = broker_of(client.life), binding
-        before = broker.queue("/", name)
+        before = broker.queues.get("/", name)
         undisputed = not self.unbinding[binding] and source not in EXCHANGES  # these go, with their bindings
-        await broker.bind(client.session, source, "queue", name, key, ())
-        same = before is not None and broker.queue("/", name) is before
+        await broker.exchanges.bind(client.session, source, "queue", name, key, ())
+        same = before is not None and broker.queues.get("/", name) is before
         if before is not None and same and undisputed and not self.unbinding[binding]:
             self.bound[binding] = before.queue_id
 
@@ -324,7 +324,7 @@ class Clients:
         source, key, name = binding
         self.bound.pop(binding, None)
         self.unbinding[binding] += 1
-        await broker_of(client.life).unbind(client.session, source, "queue", name, key, ())
+        await broker_of(client.life).exchanges.unbind(client.session, source, "queue", name, key, ())
         self.unbinding[binding] -= 1
 
     def policy(self) -> str:
@@ -334,11 +334,13 @@ class Clients:
         broker = broker_of(client.life)
         operator = self.dice.random() < 0.2
         if self.dice.random() < 0.3:
-            self.ask(client, (broker.clear_operator_policy if operator else broker.clear_policy)("guest", "/", name))
+            self.ask(
+                client, (broker.operator_policies.clear if operator else broker.policies.clear)("guest", "/", name)
+            )
             return f"{client.life.name} {name} cleared"
         pattern = self.dice.choice(["^q", "^q[0-3]", "^q[4-6]"])
         definition: dict[str, object] = {"max-length": 4} if operator else self.dice.choice(POLICIES)
-        setting = broker.set_operator_policy if operator else broker.set_policy
+        setting = broker.operator_policies.set if operator else broker.policies.set
         self.ask(client, setting("guest", "/", name, pattern, definition, self.dice.randrange(3), "queues"))
         return f"{client.life.name} {name} {pattern} {definition}"
 
@@ -348,10 +350,10 @@ class Clients:
             return "nobody"
         broker, session = broker_of(client.life), client.session
         if self.dice.random() < 0.3:
-            self.ask(client, broker.delete_exchange(session, name, self.dice.random() < 0.5))
+            self.ask(client, broker.exchanges.delete(session, name, self.dice.random() < 0.5))
             return f"{client.life.name} delete {name}"
         kind, durable, auto_delete = self.dice.choice(("fanout", "topic")), self.dice.random() < 0.7, name == "x0"
-        self.ask(client, broker.declare_exchange(session, name, kind, False, durable, auto_delete, False, ()))
+        self.ask(client, broker.exchanges.declare(session, name, kind, False, durable, auto_delete, False, ()))
         return f"{client.life.name} {name} {kind}"
 
     def vhost(self) -> str:
@@ -367,17 +369,17 @@ class Clients:
         if VHOST not in broker.topology.vhosts:
 
             async def create() -> None:
-                await broker.create_vhost("guest", VHOST, "")
-                await broker.set_permissions("guest", VHOST, "guest", ".*", ".*", ".*")
+                await broker.vhosts.create("guest", VHOST, "")
+                await broker.users.set_permissions("guest", VHOST, "guest", ".*", ".*", ".*")
 
             self.ask(client, create())
             return f"{life.name} create"
         if self.dice.random() < 0.4:
-            self.ask(client, broker.delete_vhost("guest", VHOST))
+            self.ask(client, broker.vhosts.delete("guest", VHOST))
             return f"{life.name} delete"
         guest = self.open(life, VHOST)
         name = self.dice.choice(QUEUES)
-        self.ask(guest, broker.declare_queue(guest.session, name, False, True, False, False, ()))
+        self.ask(guest, broker.queues.declare(guest.session, name, False, True, False, False, ()))
         return f"{life.name} {name}"
 
     # -- connections, nodes, the log ----------------------------------------------------------------------------------
@@ -394,7 +396,7 @@ class Clients:
             if taker.client is client and channel in (0, taker.channel):
                 taker.cut = True
         if channel:
-            broker_of(client.life).close_channel(client.session, channel)
+            broker_of(client.life).sessions.close_channel(client.session, channel)
         else:
             client.ends()
         return f"{client.life.name} channel {channel}"

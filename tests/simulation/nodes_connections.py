@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from rewindmq.engine.broker.broker import Partition, Session
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import (
@@ -25,7 +26,7 @@ class Client:
         if not self.closed:
             self.closed = True
             assert self.life.broker is not None
-            self.life.broker.close_session(self.session)
+            self.life.broker.sessions.close(self.session)
 
 
 @dataclass(eq=False)

@@ -141,11 +141,11 @@ class Drive:
         chosen = [world.dice.choice(ARGUMENTS) for _ in QUEUES[:5]]
 
         async def declare() -> None:
-            await broker.declare_exchange(session, "dlx", "fanout", False, True, False, False, ())
-            await broker.declare_queue(session, DEAD, False, True, False, False, arguments(kind))
-            await broker.bind(session, "dlx", "queue", DEAD, "", ())
+            await broker.exchanges.declare(session, "dlx", "fanout", False, True, False, False, ())
+            await broker.queues.declare(session, DEAD, False, True, False, False, arguments(kind))
+            await broker.exchanges.bind(session, "dlx", "queue", DEAD, "", ())
             for name, given in zip(QUEUES, chosen, strict=False):
-                await broker.declare_queue(session, name, False, True, False, False, arguments(given))
+                await broker.queues.declare(session, name, False, True, False, False, arguments(given))
 
         self.asked(client, declare())
         world.loop.run(10)
@@ -175,7 +175,7 @@ class Drive:
         world = self.world
         world.record.trace.append("    healing")
         world.history.heal()
-        rewindmq.engine.broker.broker.EPOCH_IDS = (
+        rewindmq.engine.broker.open_sessions.EPOCH_IDS = (
             1 << 24
         )  # as `running` leaves it: who drains does not have to join again
         if len(world.nodes) > 2 and world.dice.random() < 0.3:  # one is gone for good
@@ -206,11 +206,11 @@ class Drive:
         broker = broker_of(client.life)
         for name in ("a", "b"):
             if ("/", name) in broker.topology.policies:
-                self.asked(client, broker.clear_policy("guest", "/", name))
+                self.asked(client, broker.policies.clear("guest", "/", name))
             if ("/", name) in broker.topology.operator_policies:
-                self.asked(client, broker.clear_operator_policy("guest", "/", name))
+                self.asked(client, broker.operator_policies.clear("guest", "/", name))
         world.loop.run(8)
-        for queue in list(broker.queues("/")):
+        for queue in list(broker.queues.all("/")):
             clients.consume_as(client, queue.name, 3, False, 0, False, ())
             self.until(lambda: not client.asking, 30)
         quiet = 0
@@ -232,15 +232,15 @@ class Drive:
     def ack(self, taker: Taker) -> None:
         self.clients.settle_these(taker, taker.outstanding, "ack")
         taker.outstanding = []
-        broker_of(taker.client.life).end_of_turn()
+        broker_of(taker.client.life).turns.end()
 
     def delete_what_waits_for_itself(self, client: Client) -> None:
         """See clients.py."""
         broker = broker_of(client.life)
-        for queue in list(broker.queues("/")):
+        for queue in list(broker.queues.all("/")):
             bound = [bound.source for bound in broker.topology.bindings_to("/", "queue", queue.name)]
             if queue.outbox and queue.settings.at_least_once and "dlx" in bound:
-                self.asked(client, broker.delete_queue(client.session, queue.name, False, False))
+                self.asked(client, broker.queues.delete(client.session, queue.name, False, False))
 
     def drained(self) -> bool:
         return not self.left()
@@ -261,30 +261,32 @@ class Drive:
         for life in lives:
             broker = broker_of(life)
             for bound in broker.topology.bindings("/"):
-                assert broker.queue("/", bound.destination) is not None, f"{life.name}: {bound} is of a queue gone"
+                assert broker.queues.get("/", bound.destination) is not None, f"{life.name}: {bound} is of a queue gone"
             for (source, key, name), queue_id in self.clients.bound.items():
-                found = broker.queue("/", name)
+                found = broker.queues.get("/", name)
                 if found is not None and found.queue_id == queue_id:
                     there = any(
                         (bound.source, bound.routing_key) == (source, key)
                         for bound in broker.topology.bindings_to("/", "queue", name)
                     )
                     assert there, f"{life.name}: {source} {key} {name} was bound, and is no longer"
-            for queue in broker.queues():
+            for queue in broker.queues.all():
                 assert queue.vhost in broker.topology.vhosts, f"{life.name}: {queue.name} outlived its vhost"
-                assert broker.other_policies(queue) is None, f"{life.name}: {queue.name} has other policies"
+                assert broker.effective_policies.outstanding(queue) is None, (
+                    f"{life.name}: {queue.name} has other policies"
+                )
             alive = {joined.node for joined in broker.topology.nodes.values()}
             assert alive == set(self.world.nodes), f"{life.name}: alive are {alive}"
             for machine in life.machines:
                 for session in [*machine.sessions, *machine.owned]:
-                    served = any(session in broker_of(each).sessions for each in lives)
+                    served = any(session in broker_of(each).sessions.by_id for each in lives)
                     assert served, f"{life.name}: session {session} is nobody's"
                 for epoch in broker.topology.ended:
                     assert epoch in machine.lost_epochs, f"{life.name}: epoch {epoch} is not over in a partition"
             for partition in broker.partitions:
                 assert not partition._waiting, f"{life.name}: confirms of {partition.name} are waited for"
                 assert not partition._refusals, f"{life.name}: nobody asked for refusals: {partition._refusals}"
-            assert broker.blocked is None
+            assert broker.turns.blocked is None
             self.check_routes(life)
         states: set[object] = {tuple((m.next_offset, m.digest()) for m in life.machines) for life in lives}
         assert len(states) == 1, "the nodes differ"

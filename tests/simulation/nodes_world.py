@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from rewindmq.engine.broker.broker import Broker, Config
+from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster.node import Node
+from rewindmq.engine.config import Config
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.simulated.shared import MemorySharedLog, SharedFaults, SharedHistory
 from rewindmq.engine.process import open_node
@@ -105,8 +106,8 @@ class World:
             # with dice of its own: seeds keep the histories that they had before there was flow control
             "rewindmq.engine.cluster.flow_control.LEAST_EVENTS": random.Random(f"flow {seed}").choice((1, 4, 128)),
             "rewindmq.engine.cluster.flow_control.EVENTS_A_SECOND": 0,
-            "rewindmq.engine.broker.broker.CREDIT_WINDOW": dice.choice((1, 3, 10)),
-            "rewindmq.engine.broker.broker.EPOCH_IDS": dice.choice((30, 1 << 24, 1 << 24)),
+            "rewindmq.engine.broker.consumers.CREDIT_WINDOW": dice.choice((1, 3, 10)),
+            "rewindmq.engine.broker.open_sessions.EPOCH_IDS": dice.choice((30, 1 << 24, 1 << 24)),
             "rewindmq.projections.store.projector.PERSIST_EVENTS": dice.choice((5, 60, 10_000)),
             "rewindmq.projections.store.projector.READ_AHEAD_MESSAGES": dice.choice((1, 3, 50)),
             "rewindmq.projections.store.store.BODY_CACHE_BYTES": dice.choice((0, 5_000, 1_000_000)),
@@ -174,7 +175,7 @@ class World:
             life.failure = error
             self._end(life, "failed")
             return
-        life.broker.end_of_turn()
+        life.broker.turns.end()
 
     def kill(self, life: Life, lose_state: bool = False) -> None:
         """kill -9."""

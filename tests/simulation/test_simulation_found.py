@@ -7,6 +7,7 @@ import pytest
 
 from rewindmq.engine.errors import NotFound
 from rewindmq.engine.log.simulated.embedded import Faults, MemoryLog
+from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.schemas.events import Published
 from tests.simulation.clients import Clients, Settings, Taker, arguments
 from tests.simulation.world import PARTITIONS, World
@@ -26,29 +27,29 @@ def test_b07_a_dead_letter_is_sent_when_its_death_is_durable(world: World) -> No
     letter of the same number was dropped by its target as seen, and lost."""
     broker = world.broker
     session = Clients(world).open()
-    broker.declare_queue(session, "dead", False, True, False, False, ())
+    broker.queues.declare(session, "dead", False, True, False, False, ())
     given: Settings = {
         "x-max-length": 0,
         "x-dead-letter-exchange": "",
         "x-dead-letter-routing-key": "dead",
     }
-    source = broker.declare_queue(session, "q1", False, True, False, False, arguments(given))
-    partition, target = broker.partition_for("/", "q1"), broker.partition_for("/", "dead")
+    source = broker.queues.declare(session, "q1", False, True, False, False, arguments(given))
+    partition, target = broker.queues.partition_for("/", "q1"), broker.queues.partition_for("/", "dead")
     assert partition is not target
-    broker.end_of_turn()
+    broker.turns.end()
     world.loop.run(10)
-    destination = broker.route(session, "", "q1", None)[0]
+    destination = broker.exchanges.route(session, "", "q1", None)[0]
     offset = partition.publish(
         session.actor, Published(destination.route, b"\x10\x00\x02", None, None, True, None, None, b"", 0)
     )
     before = target.log.next_offset
-    broker.end_of_turn()
+    broker.turns.end()
     assert list(source.outbox) == [1]
     while partition.log.durable_offset <= offset:
         assert target.log.next_offset == before
         world.loop.run(0.001)
     world.loop.run(10)
-    queue = broker.queue("/", "dead")
+    queue = broker.queues.get("/", "dead")
     assert queue is not None
     assert queue.messages_ready == 1
     assert not source.outbox
@@ -57,9 +58,9 @@ def test_b07_a_dead_letter_is_sent_when_its_death_is_durable(world: World) -> No
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda w, s: w.broker.consume(s, 1, Taker(w, s, 1, False), "q", "tag", False, False, 1, 0, ()),
-        lambda w, s: w.broker.fetch(s, 1, Taker(w, s, 1, False), "q", True),
-        lambda w, s: w.broker.purge_queue(s, "q"),
+        lambda w, s: w.broker.consumers.consume("q", Subscription(s, 1, "tag", prefetch=1), Taker(w, s, 1, False)),
+        lambda w, s: w.broker.consumers.fetch(s, 1, Taker(w, s, 1, False), "q", True),
+        lambda w, s: w.broker.queues.purge(s, "q"),
     ],
 )
 def test_s053_a_queue_that_expires_in_the_moment_it_is_asked_for_is_not_found(
@@ -68,37 +69,37 @@ def test_s053_a_queue_that_expires_in_the_moment_it_is_asked_for_is_not_found(
     """The timer may be late: the event itself lets the time pass. The client was told that it consumes, and no answer
     to its basic.get ever came."""
     session = Clients(world).open()
-    world.broker.declare_queue(session, "q", False, True, False, False, arguments({"x-expires": 200}))
-    world.broker.end_of_turn()
+    world.broker.queues.declare(session, "q", False, True, False, False, arguments({"x-expires": 200}))
+    world.broker.turns.end()
     world.skew_ms += 500
     with pytest.raises(NotFound, match="no queue 'q' in vhost '/'"):
         ask(world, session)
-    world.broker.end_of_turn()
-    assert world.broker.queue("/", "q") is None
+    world.broker.turns.end()
+    assert world.broker.queues.get("/", "q") is None
 
 
 def test_s053_a_queue_that_expires_in_the_moment_it_is_declared_is_made_anew(world: World) -> None:
     session = Clients(world).open()
     given = arguments({"x-expires": 200})
-    old = world.broker.declare_queue(session, "q", False, True, False, False, given)
-    world.broker.end_of_turn()
+    old = world.broker.queues.declare(session, "q", False, True, False, False, given)
+    world.broker.turns.end()
     world.skew_ms += 500
-    new = world.broker.declare_queue(session, "q", False, True, False, False, given)
+    new = world.broker.queues.declare(session, "q", False, True, False, False, given)
     assert old.gone
-    assert world.broker.queue("/", "q") is new
+    assert world.broker.queues.get("/", "q") is new
 
 
 def test_a_full_disk_under_rocksdb_that_has_room_again_lets_publishing_go_on(world: World) -> None:
     """Held back publishers append nothing, so no group commit came that would have tried again."""
     clients = Clients(world)
     session = clients.open()
-    world.broker.declare_queue(session, "q1", False, True, False, False, ())
+    world.broker.queues.declare(session, "q1", False, True, False, False, ())
     world.fill_disk(True)
     for _ in range(100):
         clients.publish_one(session, "", "q1", None)
-        world.broker.end_of_turn()
+        world.broker.turns.end()
         world.loop.run(1)
-    assert world.broker.blocked is not None
+    assert world.broker.turns.blocked is not None
     world.fill_disk(False)
     world.loop.run(60)
-    assert world.broker.blocked is None
+    assert world.broker.turns.blocked is None

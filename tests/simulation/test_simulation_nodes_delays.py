@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.routing.matches import Content
+from rewindmq.engine.routing.content import Content
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.metadata_events import ExchangeDeclared, ExchangeDeleted
 from rewindmq.schemas.single_object import FramedEncoder
@@ -33,15 +33,15 @@ def story(tmp_path: Path) -> Iterator[Story]:
 def declare(story: Story, client: Client) -> list[object]:
     return story.ask(
         client,
-        lambda broker: broker.declare_exchange(
+        lambda broker: broker.exchanges.declare(
             client.session, EXCHANGE, "x-delayed-message", False, True, False, False, TYPE
         ),
     )
 
 
 def bind(story: Story, client: Client, queue: str = "q1") -> None:
-    story.ask(client, lambda broker: broker.declare_queue(client.session, queue, False, True, False, False, ()))
-    story.ask(client, lambda broker: broker.bind(client.session, EXCHANGE, "queue", queue, "", ()))
+    story.ask(client, lambda broker: broker.queues.declare(client.session, queue, False, True, False, False, ()))
+    story.ask(client, lambda broker: broker.exchanges.bind(client.session, EXCHANGE, "queue", queue, "", ()))
 
 
 def send(story: Story, client: Client, body: bytes, delay_ms: int) -> None:
@@ -51,12 +51,12 @@ def send(story: Story, client: Client, body: bytes, delay_ms: int) -> None:
         broker = broker_of(client.life)
         headers = b"\x07x-delayl" + delay_ms.to_bytes(8, "big")
         raw = b"\x30\x00" + len(headers).to_bytes(4, "big") + headers + PERSISTENT[2:]
-        (destination,) = broker.route(client.session, EXCHANGE, "", Content(raw))
+        (destination,) = broker.exchanges.route(client.session, EXCHANGE, "", Content(raw))
         assert destination.delay_ms == delay_ms
         destination.partition.publish(
             client.session.actor, Published(destination.route, raw, delay_ms, None, True, None, None, body, len(body))
         )
-        broker.end_of_turn()
+        broker.turns.end()
 
     story.world.loop.inside(publish)
     story.world.loop.run(0.1)
@@ -64,7 +64,7 @@ def send(story: Story, client: Client, body: bytes, delay_ms: int) -> None:
 
 def came(story: Story, life: Life, queue: str = "q1") -> list[bytes]:
     """Bodies of what was published into the queue, by the log."""
-    index = broker_of(life).partition_for("/", queue).index
+    index = broker_of(life).queues.partition_for("/", queue).index
     return [each.body for each in events_of(story, index) if isinstance(each, Published) and queue in each.route.queues]
 
 
@@ -73,7 +73,7 @@ def assign(story: Story, node: str) -> None:
 
 
 def hidden(life: Life) -> Any:
-    return broker_of(life).queue("/", HIDDEN)
+    return broker_of(life).queues.get("/", HIDDEN)
 
 
 def test_who_publishes_and_who_forwards_may_be_different_nodes_and_one_may_die(story: Story) -> None:
@@ -90,7 +90,7 @@ def test_who_publishes_and_who_forwards_may_be_different_nodes_and_one_may_die(s
     assign(story, "b")
     story.world.loop.run(60)
     assert came(story, second) == [b"soon", b"later"]
-    queue = broker_of(second).queue("/", "q1")
+    queue = broker_of(second).queues.get("/", "q1")
     assert queue is not None
     assert queue.messages_ready == 2
     assert hidden(second).messages_delayed == 0
@@ -103,7 +103,7 @@ def test_deleted_and_declared_anew_at_another_node_it_is_empty(story: Story) -> 
     one, other = story.client(first), story.client(second)
     declare(story, other)
     send(story, other, b"old", 2_000)
-    story.ask(other, lambda broker: broker.delete_exchange(other.session, EXCHANGE, False))
+    story.ask(other, lambda broker: broker.exchanges.delete(other.session, EXCHANGE, False))
     story.world.loop.run(1)
     assert hidden(first) is None
     declare(story, one)
@@ -138,7 +138,7 @@ def test_an_owner_that_is_behind_deletes_no_queue_whose_exchange_it_does_not_kno
     declare(story, client)
     bind(story, client)
     send(story, client, b"m", 20_000)
-    story.world.loop.inside(broker_of(owner).queues_changed)  # it has a reason to look
+    story.world.loop.inside(broker_of(owner).router.queues_changed)  # it has a reason to look
     story.world.loop.run(8)
     owner.log.hold(())
     story.world.loop.run(30)

@@ -9,6 +9,7 @@ import pytest
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import AmqpError, NotFound
 from rewindmq.engine.log.simulated.shared import SharedFaults
+from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.schemas.events import NodeLost, Tick
 from rewindmq.schemas.metadata_events import ExchangeDeleted, NodeJoined, VhostDeleted
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
@@ -84,14 +85,14 @@ def test_a_clock_that_is_seconds_off_is_worth_one_tick(story: Story, skew_ms: in
     life = story.start("a")
     client = story.client(life)
     given = arguments({"x-message-ttl": 1_000})
-    story.ask(client, lambda broker: broker.declare_queue(client.session, "q1", False, True, False, False, given))
-    index = broker_of(life).partition_for("/", "q1").index
+    story.ask(client, lambda broker: broker.queues.declare(client.session, "q1", False, True, False, False, given))
+    index = broker_of(life).queues.partition_for("/", "q1").index
     story.world.skew_ms["a"] += skew_ms
     for _ in range(5):
         story.world.loop.inside(lambda: story.clients.publish_one(client, "", "q1", None))
-        story.world.loop.inside(broker_of(life).end_of_turn)
+        story.world.loop.inside(broker_of(life).turns.end)
         story.world.loop.run(20)
-    queue = broker_of(life).queue("/", "q1")
+    queue = broker_of(life).queues.get("/", "q1")
     assert queue is not None
     assert queue.messages_ready == 0
     assert 5 <= sum(isinstance(event, Tick) for event in events_of(story, index)) <= 7
@@ -101,8 +102,8 @@ def test_a_clock_that_has_never_been_compared_with_the_logs_is_worth_one_tick(st
     life = story.start("a")
     client = story.client(life)
     given = arguments({"x-message-ttl": 1_000})
-    story.ask(client, lambda broker: broker.declare_queue(client.session, "q1", False, True, False, False, given))
-    index = broker_of(life).partition_for("/", "q1").index
+    story.ask(client, lambda broker: broker.queues.declare(client.session, "q1", False, True, False, False, given))
+    index = broker_of(life).queues.partition_for("/", "q1").index
     story.world.loop.inside(lambda: story.clients.publish_one(client, "", "q1", None))
     story.world.skew_ms["b"] = 5_000
     story.world.loop.inside(lambda: story.world.kill(life))
@@ -116,11 +117,11 @@ def test_a_binding_is_not_confirmed_when_another_node_deleted_its_exchange_befor
     client = story.client(story.start("a"))
     name = "events"
     assert story.ask(
-        client, lambda broker: broker.declare_exchange(client.session, name, "fanout", False, True, False, False, ())
+        client, lambda broker: broker.exchanges.declare(client.session, name, "fanout", False, True, False, False, ())
     ) == [None]
-    story.ask(client, lambda broker: broker.declare_queue(client.session, "q1", False, True, False, False, ()))
+    story.ask(client, lambda broker: broker.queues.declare(client.session, "q1", False, True, False, False, ()))
     put(story, 0, ExchangeDeleted("/", name))
-    [refused] = story.ask(client, lambda broker: broker.bind(client.session, name, "queue", "q1", "", ()))
+    [refused] = story.ask(client, lambda broker: broker.exchanges.bind(client.session, name, "queue", "q1", "", ()))
     assert isinstance(refused, NotFound)
     assert refused.text == "no exchange 'events' in vhost '/'"
 
@@ -171,7 +172,7 @@ def test_refusals_that_nobody_asks_for_any_more_are_forgotten(story: Story) -> N
     for name, settings in declared.items():
         story.ask(
             client,
-            lambda broker, name, settings: broker.declare_queue(
+            lambda broker, name, settings: broker.queues.declare(
                 client.session, name, False, True, False, False, arguments(settings)
             ),
             name,
@@ -179,7 +180,7 @@ def test_refusals_that_nobody_asks_for_any_more_are_forgotten(story: Story) -> N
         )
     story.world.history.faults = SharedFaults(append_seconds=0.5)
     story.world.loop.inside(lambda: story.clients.publish_one(client, "", "q1", None))
-    target = broker_of(life).partition_for("/", "q2")
+    target = broker_of(life).queues.partition_for("/", "q2")
     for _ in range(500):
         if not target._refusals:
             story.world.loop.run(0.01)
@@ -195,19 +196,21 @@ def test_who_is_gone_while_time_passes_gets_no_consumer(story: Story) -> None:
     life = story.start("a")
     client = story.client(life)
     given = arguments({"x-message-ttl": 1_000})
-    story.ask(client, lambda broker: broker.declare_queue(client.session, "q1", False, True, False, False, given))
+    story.ask(client, lambda broker: broker.queues.declare(client.session, "q1", False, True, False, False, given))
     story.world.history.assign({partition.name: [] for partition in story.world.history.queues})
     story.world.loop.run(0.1)
     story.world.loop.inside(lambda: story.clients.publish_one(client, "", "q1", None))
     story.world.loop.run(3)
-    machine = broker_of(life).partition_for("/", "q1").machine
+    machine = broker_of(life).queues.partition_for("/", "q1").machine
     assert machine.deadline_ms() is not None
 
     def consume_and_go() -> None:
         taker = Taker(client, 1, False)
         story.clients.ask(
             client,
-            broker_of(life).consume(client.session, 1, taker, "q1", "tag", False, False, 1, 0, (), taker.belongs),
+            broker_of(life).consumers.consume(
+                "q1", Subscription(client.session, 1, "tag", prefetch=1), taker, taker.belongs
+            ),
         )
 
     story.world.history.faults = SharedFaults(append_seconds=0.5)
@@ -228,8 +231,8 @@ def test_an_owner_that_is_behind_unbinds_no_queue_that_it_does_not_know_yet(stor
     story.world.history.assign({name: ["a"] for name in names})
     owner.log.hold(names)
     client = story.client(other)
-    story.ask(client, lambda broker: broker.declare_queue(client.session, "q1", False, True, False, False, ()))
-    story.ask(client, lambda broker: broker.bind(client.session, "amq.fanout", "queue", "q1", "", ()))
+    story.ask(client, lambda broker: broker.queues.declare(client.session, "q1", False, True, False, False, ()))
+    story.ask(client, lambda broker: broker.exchanges.bind(client.session, "amq.fanout", "queue", "q1", "", ()))
     story.world.loop.run(8)
     owner.log.hold(())
     story.world.loop.run(8)
@@ -241,18 +244,18 @@ def test_an_owner_that_is_behind_deletes_no_queue_of_a_vhost_that_it_does_not_kn
     story.world.history.assign({partition.name: ["a"] for partition in story.world.history.queues})
     owner.log.hold([story.world.history.metadata.name])
     client = story.client(other)
-    story.ask(client, lambda broker: broker.create_vhost("guest", "v", ""))
-    story.ask(client, lambda broker: broker.set_permissions("guest", "v", "guest", ".*", ".*", ".*"))
+    story.ask(client, lambda broker: broker.vhosts.create("guest", "v", ""))
+    story.ask(client, lambda broker: broker.users.set_permissions("guest", "v", "guest", ".*", ".*", ".*"))
     guest = story.world.loop.inside(lambda: story.clients.open(other, "v"))
-    story.ask(guest, lambda broker: broker.declare_queue(guest.session, "q1", False, True, False, False, ()))
-    broker_of(owner).queues_changed()  # it has a reason to look
+    story.ask(guest, lambda broker: broker.queues.declare(guest.session, "q1", False, True, False, False, ()))
+    broker_of(owner).router.queues_changed()  # it has a reason to look
     story.world.loop.run(8)
     owner.log.hold(())
     story.world.loop.run(8)
-    assert broker_of(owner).queue("v", "q1") is not None
+    assert broker_of(owner).queues.get("v", "q1") is not None
     story.ask(client, lambda broker: broker.metadata.ask(BROKER, VhostDeleted("v")))
     story.world.loop.run(8)
-    assert broker_of(other).queue("v", "q1") is None
+    assert broker_of(other).queues.get("v", "q1") is None
 
 
 def test_an_owner_that_is_behind_does_not_put_a_policy_back(story: Story) -> None:
@@ -261,14 +264,14 @@ def test_an_owner_that_is_behind_does_not_put_a_policy_back(story: Story) -> Non
     owner, other = story.start("a"), story.start("b")
     story.world.history.assign({partition.name: ["a"] for partition in story.world.history.queues})
     client = story.client(other)
-    story.ask(client, lambda broker: broker.declare_queue(client.session, "q1", False, True, False, False, ()))
-    story.ask(client, lambda broker: broker.set_policy("guest", "/", "p", "q", {"max-length": 1}, 0, "all"))
+    story.ask(client, lambda broker: broker.queues.declare(client.session, "q1", False, True, False, False, ()))
+    story.ask(client, lambda broker: broker.policies.set("guest", "/", "p", "q", {"max-length": 1}, 0, "all"))
     owner.log.hold([story.world.history.metadata.name])
-    story.ask(client, lambda broker: broker.set_policy("guest", "/", "p", "q", {"max-length": 9}, 0, "all"))
-    broker_of(owner).queues_changed()  # it has a reason to look
+    story.ask(client, lambda broker: broker.policies.set("guest", "/", "p", "q", {"max-length": 9}, 0, "all"))
+    broker_of(owner).router.queues_changed()  # it has a reason to look
     for _ in range(5):
         story.world.loop.inside(lambda: story.clients.publish_one(client, "", "q1", None))
     story.world.loop.run(8)
-    queue = broker_of(other).queue("/", "q1")
+    queue = broker_of(other).queues.get("/", "q1")
     assert queue is not None
     assert (queue.settings.max_length, queue.messages_ready) == (9, 5)

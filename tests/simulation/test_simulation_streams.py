@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.broker.broker import Session
 from rewindmq.engine.rewind.reader import Reader
 from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.sessions import Session
+from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.projections.machine.data.effects import Deliver
 from rewindmq.projections.machine.data.stream import first_number
 from rewindmq.schemas.amqp import tables
@@ -80,10 +81,10 @@ class Readers(Clients):
         session = self.open()
         broker = self.world.broker
         for name, given in STREAMS.items():
-            broker.declare_queue(session, name, False, True, False, False, arguments(given))
+            broker.queues.declare(session, name, False, True, False, False, arguments(given))
             for exchange in ("amq.fanout", "amq.topic"):
-                broker.bind(session, exchange, "queue", name, "#", ())
-        broker.end_of_turn()
+                broker.exchanges.bind(session, exchange, "queue", name, "#", ())
+        broker.turns.end()
         self.world.loop.run(10)
         super().prepare()
 
@@ -96,9 +97,9 @@ class Readers(Clients):
         start = self.dice.choice(("first", "first", "last", "next", "1m", self.dice.randrange(40)))
         taker = StreamTaker(self, session, self.dice.choice((1, 2)))
         prefetch = self.dice.choice((1, 3, 100))
-        self.world.broker.consume(
-            session, taker.channel, taker, name, "tag", False, False, prefetch, 0, arguments({"x-stream-offset": start})
-        )
+        asked = arguments({"x-stream-offset": start})
+        subscription = Subscription(session, taker.channel, "tag", prefetch=prefetch, arguments=asked)
+        self.world.broker.consumers.consume(name, subscription, taker)
         self.readers.append(taker)
         return f"{name} from {start}, prefetch {prefetch}"
 
@@ -123,7 +124,7 @@ class Readers(Clients):
         assert taker.reader is not None
         reader = taker.reader
         if not reader.over:
-            self.world.broker.cancel(taker.session, reader.partition, reader.queue, reader.consumer_id)
+            self.world.broker.consumers.cancel(taker.session, reader.partition, reader.queue, reader.consumer_id)
         return f"{reader.queue.name}"
 
     def heal_and_drain(self) -> None:
@@ -133,19 +134,20 @@ class Readers(Clients):
         world.restart(healed=True)
         session = self.open()
         for name in STREAMS:
-            queue = world.broker.queue("/", name)
+            queue = world.broker.queues.get("/", name)
             taker = StreamTaker(self, session, 1)
-            world.broker.consume(
-                session, 1, taker, name, "tag", False, False, 10_000, 0, arguments({"x-stream-offset": "first"})
+            asked = arguments({"x-stream-offset": "first"})
+            world.broker.consumers.consume(
+                name, Subscription(session, 1, "tag", prefetch=10_000, arguments=asked), taker
             )
-            world.broker.end_of_turn()
+            world.broker.turns.end()
             world.loop.run(1)
             assert taker.last == queue.published - 1 or queue.messages_ready == 0
-            world.broker.delete_queue(session, name, False, False)
-            world.broker.end_of_turn()
+            world.broker.queues.delete(session, name, False, False)
+            world.broker.turns.end()
             world.loop.run(1)
             assert taker.ended
-        world.broker.close_session(session)
+        world.broker.sessions.close(session)
         super().heal_and_drain()
 
 

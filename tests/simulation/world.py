@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from rewindmq.engine.broker.broker import Config
+from rewindmq.engine.config import Config
 from rewindmq.engine.log.simulated.embedded import Faults, MemoryLog, MemoryPartition
 from rewindmq.engine.process import open_broker
 from rewindmq.projections.replay import catch_up, recover
@@ -70,7 +70,7 @@ class World:
         self.sizes = {
             "rewindmq.engine.runtime.partition.PREPARE_EVENTS": self.dice.choice((1, 7, 40)),
             "rewindmq.engine.broker.turns.ROUND": self.dice.choice((1, 3, 100)),
-            "rewindmq.engine.broker.broker.CREDIT_WINDOW": self.dice.choice((1, 3, 10)),
+            "rewindmq.engine.broker.consumers.CREDIT_WINDOW": self.dice.choice((1, 3, 10)),
             "rewindmq.projections.store.projector.PERSIST_EVENTS": self.dice.choice((5, 60, 10_000)),
             "rewindmq.projections.store.projector.READ_AHEAD_MESSAGES": self.dice.choice((1, 3, 50)),
             "rewindmq.projections.store.store.BODY_CACHE_BYTES": self.dice.choice((0, 5_000, 1_000_000)),

@@ -1,4 +1,4 @@
-"""A broker double for tests of engine/amqp without sockets: the contract of engine/broker/broker.py over plain lists.
+"""A broker double for tests of engine/amqp without sockets: the contract of engine/broker over plain lists.
 
 Queues are FIFO, consumers take turns, nothing is limited or expires; everything is durable when `land` is called
 (or at once with `prompt`). What the AMQP side asked for is in `broker.events` and `broker.calls`.
@@ -8,15 +8,17 @@ from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
 
-from rewindmq.engine.broker.broker import CREDIT_WINDOW, Destination
+from rewindmq.engine.broker.consumers import CREDIT_WINDOW
 from rewindmq.engine.config import Config
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
 from rewindmq.engine.errors import AccessRefused, NotAllowed, NotFound
-from rewindmq.engine.routing.matches import Content
+from rewindmq.engine.routing.content import Content
+from rewindmq.engine.routing.router import Destination
 from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.flow_control import Flow
 from rewindmq.engine.runtime.memory import MemoryAccount
+from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13
 from rewindmq.projections.machine.rules.settings import Settings
@@ -46,7 +48,7 @@ class DoubleQueue:
 class DoublePartition:
     def __init__(self, broker: "DoubleBroker", index: int) -> None:
         self.broker, self.index, self.next_offset = broker, index, 0
-        self.machine = SimpleNamespace(queue=lambda vhost, name: broker.queues.get(name))
+        self.machine = SimpleNamespace(queue=lambda vhost, name: broker.queues.by_name.get(name))
         self.waiting: list[tuple[Any, int, bool]] = []
         self.folded: list[tuple[Any, int]] = []
 
@@ -56,17 +58,17 @@ class DoublePartition:
         if isinstance(event, Acked | Nacked):
             self.settle_event(event)
         elif isinstance(event, Credited):
-            self.broker.consumers[event.consumer].credit += event.credit
+            self.broker.consumers.by_id[event.consumer].credit += event.credit
         return self.next_offset - 1
 
     def settle_event(self, event: Acked | Nacked) -> None:
-        holder = self.broker.holders[event.consumer]
+        holder = self.broker.consumers.holders[event.consumer]
         for first, last in event.messages:
             for message_id in range(first, last + 1):
                 message, count = holder.unacked.pop(message_id)
                 if isinstance(event, Nacked) and event.requeue:
                     self.broker.queues[event.queue].ready.append((message_id, message, True, count))
-        for queue in self.broker.queues.values():
+        for queue in self.broker.queues.by_name.values():
             queue.ready.sort(key=lambda entry: entry[0])
 
     def publish(self, actor: Actor, message: Published) -> int:
@@ -77,7 +79,9 @@ class DoublePartition:
 
     def message(self, queue_id: int, message_id: int) -> Published:
         """Of those that are out."""
-        return next(each.unacked[message_id][0] for each in self.broker.holders.values() if message_id in each.unacked)
+        return next(
+            each.unacked[message_id][0] for each in self.broker.consumers.holders.values() if message_id in each.unacked
+        )
 
     def undelivered(self, consumer_id: int) -> None:
         self.broker.calls.append(("undelivered", consumer_id))
@@ -99,7 +103,7 @@ class DoublePartition:
             refused = self.broker.refuse_next > 0
             self.broker.refuse_next -= 1
             confirms.confirm(sequence, refused)
-        for queue in self.broker.queues.values():
+        for queue in self.broker.queues.by_name.values():
             if self.broker.partition_of(queue.name) is self:
                 self.deliver(queue)
 
@@ -134,43 +138,232 @@ class Unhindered(Flow):
     full = False
 
 
+class DoubleSessions:
+    def __init__(self, broker: "DoubleBroker") -> None:
+        self.broker = broker
+        self.by_id: dict[int, Any] = {}
+
+    def open(self, user: str, vhost: str, peer: str, properties: dict[str, object], link: Any, close: Any) -> Any:
+        if vhost != "/":
+            raise NotAllowed(f"vhost {vhost} not found")
+        session_id = self.broker.next_id()
+        session = SimpleNamespace(session_id=session_id, user=user, vhost=vhost, actor=Actor(user, session_id))
+        session.channels, session.link, session.close = {}, link, close
+        return session
+
+    def close_channel(self, session: Any, channel: int) -> None:
+        self.broker.calls.append(("close_channel", channel))
+        self.detach((session.session_id, channel))
+
+    def close(self, session: Any) -> None:
+        self.broker.calls.append(("close_session", session.session_id))
+        for consumer in list(self.broker.consumers.holders.values()):
+            if consumer.channel[0] == session.session_id:
+                self.detach(consumer.channel)
+
+    def detach(self, channel: tuple[int, int]) -> None:
+        for queue in self.broker.queues.by_name.values():
+            queue.consumers = [c for c in queue.consumers if c.channel != channel]
+
+
+class DoubleQueues:
+    def __init__(self, broker: "DoubleBroker") -> None:
+        self.broker = broker
+        self.by_name: dict[str, DoubleQueue] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.by_name
+
+    def __getitem__(self, name: str) -> DoubleQueue:
+        return self.by_name[name]
+
+    def usable(self, name: str) -> DoubleQueue:
+        if name not in self.by_name:
+            raise NotFound(f"no queue '{name}' in vhost '/'")
+        return self.by_name[name]
+
+    async def declare(self, session: Any, name: str, passive: bool, *flags: Any) -> DoubleQueue:
+        self.broker.calls.append(("declare_queue", name, passive, *flags))
+        if passive:
+            return self.usable(name)
+        self.broker.router.version += 1
+        return self.by_name.setdefault(name or "amq.gen-1", DoubleQueue(name or "amq.gen-1"))
+
+    async def delete(self, session: Any, name: str, if_unused: bool, if_empty: bool) -> int:
+        queue = self.by_name.pop(name, None)
+        if queue is None:
+            return 0
+        self.broker.router.version += 1
+        for consumer in queue.consumers:
+            consumer.out.cancelled()
+        return len(queue.ready)
+
+    async def purge(self, session: Any, name: str) -> int:
+        queue = self.usable(name)
+        count = len(queue.ready)
+        queue.ready.clear()
+        return count
+
+
+class DoubleExchanges:
+    def __init__(self, broker: "DoubleBroker") -> None:
+        self.broker = broker
+        self.types: dict[str, str] = {"": "direct", "amq.topic": "topic", "amq.headers": "headers"}
+        self.bindings: list[tuple[str, str, str]] = []  # exchange, key, queue
+
+    def needs_content(self, vhost: str, exchange: str) -> bool:
+        return self.types.get(exchange) == "headers"
+
+    def route(self, session: Any, exchange: str, key: str, content: Content | None) -> tuple[Any, ...]:
+        return self.route_by_keys(session, exchange, (key,), content)
+
+    def route_by_keys(
+        self, session: Any, exchange: str, keys: tuple[str, ...], content: Content | None
+    ) -> tuple[Any, ...]:
+        if exchange not in self.types:
+            raise NotFound(f"no exchange '{exchange}' in vhost '/'")
+        self.broker.calls.append(("route", exchange, keys[0], None if content is None else content.headers))
+        if exchange == "":
+            names = [key for key in keys if key in self.broker.queues]
+        else:
+            any_key = self.needs_content("/", exchange)
+            names = [q for e, k, q in self.bindings if e == exchange and (k in keys or any_key)]
+        by_partition: dict[int, list[str]] = {}
+        for name in dict.fromkeys(names):
+            by_partition.setdefault(self.broker.partition_of(name).index, []).append(name)
+        return tuple(
+            Destination(self.broker.partitions[i], Route("/", exchange, keys[0], tuple(found)))  # type: ignore[arg-type]
+            for i, found in sorted(by_partition.items())
+        )
+
+    async def declare(self, session: Any, name: str, kind: str, passive: bool, *flags: Any) -> None:
+        self.broker.calls.append(("declare_exchange", name, kind, passive, *flags))
+        if passive and name not in self.types:
+            raise NotFound(f"no exchange '{name}' in vhost '/'")
+        self.types.setdefault(name, kind)
+
+    async def delete(self, session: Any, name: str, if_unused: bool) -> None:
+        self.types.pop(name, None)
+        self.broker.router.version += 1
+
+    async def bind(self, session: Any, source: str, kind: str, destination: str, key: str, arguments: Any) -> None:
+        self.broker.calls.append(("bind", source, kind, destination, key, arguments))
+        self.bindings.append((source, key, destination))
+        self.broker.router.version += 1
+
+    async def unbind(self, session: Any, source: str, kind: str, destination: str, key: str, arguments: Any) -> None:
+        self.broker.calls.append(("unbind", source, kind, destination, key, arguments))
+        self.bindings.remove((source, key, destination))
+        self.broker.router.version += 1
+
+
+class DoubleConsumers:
+    def __init__(self, broker: "DoubleBroker") -> None:
+        self.broker = broker
+        self.by_id: dict[int, DoubleConsumer] = {}
+        self.holders: dict[int, DoubleConsumer] = {}
+        self.fetching: list[tuple[DoubleQueue, DoubleConsumer]] = []
+
+    async def consume(self, queue: str, subscription: Subscription, consumer: Any, attached: Any) -> None:
+        asked = subscription
+        self.broker.calls.append(
+            (
+                "consume",
+                queue,
+                asked.tag,
+                asked.no_ack,
+                asked.exclusive,
+                asked.prefetch,
+                asked.global_prefetch,
+                asked.arguments,
+            )
+        )
+        found = self.broker.queues.usable(queue)
+        consumer_id = self.broker.next_id()
+        double = DoubleConsumer(consumer, asked.no_ack, asked.prefetch, (asked.session.session_id, asked.channel))
+        self.by_id[consumer_id] = self.holders[consumer_id] = double
+        found.consumers.append(double)
+        attached(self.broker.partition_of(queue), found, consumer_id)
+
+    def set_global_prefetch(self, session: Any, channel: int, prefetch: int) -> None:
+        self.broker.calls.append(("set_global_prefetch", channel, prefetch))
+
+    async def cancel(self, session: Any, partition: Any, queue: DoubleQueue, consumer_id: int) -> None:
+        self.broker.calls.append(("cancel", queue.name, consumer_id))
+        partition.carry_out()
+        queue.consumers.remove(self.by_id.pop(consumer_id))
+
+    async def fetch(self, session: Any, channel: int, consumer: Any, queue: str, no_ack: bool) -> Any:
+        found = self.broker.queues.usable(queue)
+        holder_id = self.broker.next_id()
+        holder = DoubleConsumer(consumer, no_ack, 0, (session.session_id, channel))
+        self.holders[holder_id] = holder
+        self.fetching.append((found, holder))
+        return self.broker.partition_of(queue), found, holder_id
+
+
+class DoubleTurns:
+    def __init__(self, broker: "DoubleBroker") -> None:
+        self.broker = broker
+        self.blocked: str | None = None
+        self.on_blocked: list[Any] = []
+        self.callbacks: list[Any] = []
+
+    def end(self) -> None:
+        fetching = self.broker.consumers.fetching
+        for queue, holder in fetching:
+            if queue.ready:
+                message_id, message, redelivered, count = queue.ready.pop(0)
+                if not holder.no_ack:
+                    holder.unacked[message_id] = (message, count)
+            else:
+                message_id, message, redelivered, count = -1, None, False, 0
+            known: Any = queue  # a double, too
+            effect = FetchReply(known, message_id, 0, redelivered, count, holder.no_ack, len(queue.ready))
+            holder.out.fetched(self.broker.partition_of(queue.name), effect, message)
+        fetching.clear()
+        for partition in self.broker.partitions:
+            partition.carry_out()
+        if self.broker.prompt:
+            self.broker.land()
+
+    def when_durable(self, callback: Any) -> None:
+        self.callbacks.append(callback)
+
+
 class DoubleBroker:
     """`prompt`: everything is durable at the end of the turn."""
-
-    folds_what_is_durable = False
-    atomic_commits = True
 
     def __init__(self, prompt: bool = True, partitions: int = 1, **config: Any) -> None:
         self.config = Config(data=None, **config)  # type: ignore[arg-type]  # a double of the broker
         self.prompt = prompt
         self.events: list[Any] = []
         self.calls: list[tuple[Any, ...]] = []
-        self.queues: dict[str, DoubleQueue] = {}
-        self.exchanges: dict[str, str] = {"": "direct", "amq.topic": "topic", "amq.headers": "headers"}
-        self.bindings: list[tuple[str, str, str]] = []  # exchange, key, queue
         self.partitions = [DoublePartition(self, index) for index in range(partitions)]
-        self.consumers: dict[int, DoubleConsumer] = {}
-        self.holders: dict[int, DoubleConsumer] = {}
-        self.fetching: list[tuple[DoubleQueue, DoubleConsumer]] = []
+        self.sessions = DoubleSessions(self)
+        self.queues = DoubleQueues(self)
+        self.exchanges = DoubleExchanges(self)
+        self.consumers = DoubleConsumers(self)
+        self.turns = DoubleTurns(self)
+        self.router = SimpleNamespace(version=0, needs_content=self.exchanges.needs_content)
+        self.keeper = SimpleNamespace(reads_back=False, flow=Unhindered())
         self.counters: dict[str, int] = defaultdict(int)
         self.access = SimpleNamespace(authenticate=self.authenticate)
-        self.certainty = Certainty(None, lambda: self.routing_version)
+        self.certainty = Certainty(None, lambda: self.router.version)
         self.topology = SimpleNamespace(
             users={"guest": SimpleNamespace(tags=())}, user_limits={}, vhost_limits=lambda vhost: {}
         )
-        self.sessions: dict[int, Any] = {}
-        self.routing_version = 0
-        self.cluster_name = self.config.cluster_name
+        self.parameters = SimpleNamespace(cluster_name=self.config.cluster_name)
         self.refuse_next = 0
-        self.blocked: str | None = None
         self.memory = MemoryAccount(1 << 40)
-        self.alarms = SimpleNamespace(relieve=None)
-        self.flow = Unhindered()
-        self.on_blocked: list[Any] = []
-        self.callbacks: list[Any] = []
+        self.alarms = SimpleNamespace()
         self.subjects = Subjects("", KeyStore(NO_KEYS), {})
         self.firehose = SimpleNamespace(vhosts=set(), tapped=lambda session, channel, consumer: consumer)
         self.last_id = 0
+
+    def next_id(self) -> int:
+        self.last_id += 1
+        return self.last_id
 
     def partition_of(self, queue: str) -> DoublePartition:
         return self.partitions[sum(queue.encode()) % len(self.partitions)]
@@ -180,166 +373,12 @@ class DoubleBroker:
             raise AccessRefused(f"PLAIN login refused: user '{user}' - invalid credentials")
         return user
 
-    def open_session(
-        self, user: str, vhost: str, peer: str, properties: dict[str, object], link: Any, close: Any
-    ) -> Any:
-        if vhost != "/":
-            raise NotAllowed(f"vhost {vhost} not found")
-        self.last_id += 1
-        session = SimpleNamespace(session_id=self.last_id, user=user, vhost=vhost, actor=Actor(user, self.last_id))
-        session.channels, session.link, session.close = {}, link, close
-        return session
-
-    def close_channel(self, session: Any, channel: int) -> None:
-        self.calls.append(("close_channel", channel))
-        self.detach((session.session_id, channel))
-
-    def close_session(self, session: Any) -> None:
-        self.calls.append(("close_session", session.session_id))
-        for consumer in list(self.holders.values()):
-            if consumer.channel[0] == session.session_id:
-                self.detach(consumer.channel)
-
-    def detach(self, channel: tuple[int, int]) -> None:
-        for queue in self.queues.values():
-            queue.consumers = [c for c in queue.consumers if c.channel != channel]
-
-    def needs_content(self, vhost: str, exchange: str) -> bool:
-        return self.exchanges.get(exchange) == "headers"
-
-    def route(self, session: Any, exchange: str, key: str, content: Content | None) -> tuple[Any, ...]:
-        return self.route_by_keys(session, exchange, (key,), content)
-
-    def route_by_keys(
-        self, session: Any, exchange: str, keys: tuple[str, ...], content: Content | None
-    ) -> tuple[Any, ...]:
-        if exchange not in self.exchanges:
-            raise NotFound(f"no exchange '{exchange}' in vhost '/'")
-        self.calls.append(("route", exchange, keys[0], None if content is None else content.headers))
-        if exchange == "":
-            names = [key for key in keys if key in self.queues]
-        else:
-            any_key = self.needs_content("/", exchange)
-            names = [q for e, k, q in self.bindings if e == exchange and (k in keys or any_key)]
-        by_partition: dict[int, list[str]] = {}
-        for name in dict.fromkeys(names):
-            by_partition.setdefault(self.partition_of(name).index, []).append(name)
-        return tuple(
-            Destination(self.partitions[i], Route("/", exchange, keys[0], tuple(found)))  # type: ignore[arg-type]  # a double of the broker
-            for i, found in sorted(by_partition.items())
-        )
-
-    def queue(self, name: str) -> DoubleQueue:
-        if name not in self.queues:
-            raise NotFound(f"no queue '{name}' in vhost '/'")
-        return self.queues[name]
-
-    async def declare_queue(self, session: Any, name: str, passive: bool, *flags: Any) -> DoubleQueue:
-        self.calls.append(("declare_queue", name, passive, *flags))
-        if passive:
-            return self.queue(name)
-        self.routing_version += 1
-        return self.queues.setdefault(name or "amq.gen-1", DoubleQueue(name or "amq.gen-1"))
-
-    async def delete_queue(self, session: Any, name: str, if_unused: bool, if_empty: bool) -> int:
-        queue = self.queues.pop(name, None)
-        if queue is None:
-            return 0
-        self.routing_version += 1
-        for consumer in queue.consumers:
-            consumer.out.cancelled()
-        return len(queue.ready)
-
-    async def purge_queue(self, session: Any, name: str) -> int:
-        count = len(self.queue(name).ready)
-        self.queues[name].ready.clear()
-        return count
-
-    async def declare_exchange(self, session: Any, name: str, kind: str, passive: bool, *flags: Any) -> None:
-        self.calls.append(("declare_exchange", name, kind, passive, *flags))
-        if passive and name not in self.exchanges:
-            raise NotFound(f"no exchange '{name}' in vhost '/'")
-        self.exchanges.setdefault(name, kind)
-
-    async def delete_exchange(self, session: Any, name: str, if_unused: bool) -> None:
-        self.exchanges.pop(name, None)
-        self.routing_version += 1
-
-    async def bind(self, session: Any, source: str, kind: str, destination: str, key: str, arguments: Any) -> None:
-        self.calls.append(("bind", source, kind, destination, key, arguments))
-        self.bindings.append((source, key, destination))
-        self.routing_version += 1
-
-    async def unbind(self, session: Any, source: str, kind: str, destination: str, key: str, arguments: Any) -> None:
-        self.calls.append(("unbind", source, kind, destination, key, arguments))
-        self.bindings.remove((source, key, destination))
-        self.routing_version += 1
-
-    async def consume(
-        self,
-        session: Any,
-        channel: int,
-        consumer: Any,
-        queue: str,
-        tag: str,
-        no_ack: bool,
-        exclusive: bool,
-        prefetch: int,
-        global_prefetch: int,
-        arguments: Any,
-        attached: Any,
-    ) -> None:
-        self.calls.append(("consume", queue, tag, no_ack, exclusive, prefetch, global_prefetch, arguments))
-        found = self.queue(queue)
-        self.last_id += 1
-        double = DoubleConsumer(consumer, no_ack, prefetch, (session.session_id, channel))
-        self.consumers[self.last_id] = self.holders[self.last_id] = double
-        found.consumers.append(double)
-        attached(self.partition_of(queue), found, self.last_id)
-
-    def set_global_prefetch(self, session: Any, channel: int, prefetch: int) -> None:
-        self.calls.append(("set_global_prefetch", channel, prefetch))
-
-    async def cancel(self, session: Any, partition: Any, queue: DoubleQueue, consumer_id: int) -> None:
-        self.calls.append(("cancel", queue.name, consumer_id))
-        partition.carry_out()
-        queue.consumers.remove(self.consumers.pop(consumer_id))
-
-    async def fetch(self, session: Any, channel: int, consumer: Any, queue: str, no_ack: bool) -> Any:
-        found = self.queue(queue)
-        self.last_id += 1
-        holder = DoubleConsumer(consumer, no_ack, 0, (session.session_id, channel))
-        self.holders[self.last_id] = holder
-        self.fetching.append((found, holder))
-        return self.partition_of(queue), found, self.last_id
-
-    def end_of_turn(self) -> None:
-        for queue, holder in self.fetching:
-            place, out = self.partition_of(queue.name), holder.out
-            if queue.ready:
-                message_id, message, redelivered, count = queue.ready.pop(0)
-                if not holder.no_ack:
-                    holder.unacked[message_id] = (message, count)
-            else:
-                message_id, message, redelivered, count = -1, None, False, 0
-            known: Any = queue  # a double, too
-            effect = FetchReply(known, message_id, 0, redelivered, count, holder.no_ack, len(queue.ready))
-            out.fetched(place, effect, message)
-        self.fetching.clear()
-        for partition in self.partitions:
-            partition.carry_out()
-        if self.prompt:
-            self.land()
-
-    def when_durable(self, callback: Any) -> None:
-        self.callbacks.append(callback)
-
     def land(self) -> None:
         """A group commit landed."""
         for partition in self.partitions:
             for confirms, sequence, refused in partition.waiting:
                 confirms.confirm(sequence, refused)
             partition.waiting.clear()
-        callbacks, self.callbacks = self.callbacks, []
+        callbacks, self.turns.callbacks = self.turns.callbacks, []
         for callback in callbacks:
             callback()

@@ -281,7 +281,7 @@ class Target:
         raw = b""
         for data in reads:
             connection.receive(data)
-            broker.end_of_turn()
+            broker.turns.end()
             while connection.gate.waiting:
                 await asyncio.sleep(0)
             raw += self.said(connection)
@@ -289,9 +289,9 @@ class Target:
         await self.durable()
         raw += self.said(connection)
         connection.lost()
-        broker.end_of_turn()
+        broker.turns.end()
         assert connection.session is None
-        assert broker.sessions == {}
+        assert broker.sessions.by_id == {}
         said = decoded(methods_of(raw)) if not raw.endswith(HEADER) else []
         self.check_closes(said)
         return said
@@ -299,14 +299,14 @@ class Target:
     def said(self, connection: Connection) -> bytes:
         raw = b"".join(connection.take_output())
         while connection.grant_credit():
-            self.broker.end_of_turn()
+            self.broker.turns.end()
             raw += b"".join(connection.take_output())
         return raw
 
     async def durable(self) -> None:
         done = asyncio.get_running_loop().create_future()
-        self.broker.end_of_turn()
-        self.broker.when_durable(lambda: done.set_result(None))
+        self.broker.turns.end()
+        self.broker.turns.when_durable(lambda: done.set_result(None))
         await done
 
     def check_bounds(self, connection: Connection) -> None:
@@ -327,7 +327,7 @@ class Target:
 
     async def clear(self) -> None:
         """All that streams have declared goes, so that a long run does not grow by it."""
-        await self.broker.delete_queues_of(Actor("", 0), "/")
+        await self.broker.vhosts.delete_queues(Actor("", 0), "/")
         await self.durable()
 
 

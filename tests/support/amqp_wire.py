@@ -132,13 +132,13 @@ class Wire:
     def send(self, *frames: bytes) -> list[Said]:
         """One socket read, and what comes of it."""
         self.connection.receive(b"".join(frames))
-        self.broker.end_of_turn()
+        self.broker.turns.end()
         return self.read()
 
     def push(self, *frames: bytes) -> int:
         """Like `send`; what was said is only counted, in bytes."""
         self.connection.receive(b"".join(frames))
-        self.broker.end_of_turn()
+        self.broker.turns.end()
         return len(self.read_raw())
 
     def read(self) -> list[Said]:
@@ -150,7 +150,7 @@ class Wire:
             data += b"".join(self.connection.take_output())
             if not self.connection.grant_credit():
                 return data
-            self.broker.end_of_turn()
+            self.broker.turns.end()
 
     def ask(self, channel: int, name: str, **values: Any) -> Said:
         """A method with exactly one answer."""

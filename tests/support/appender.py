@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from rewindmq.engine.log.embedded.log import EmbeddedLog
+from tests.support.log_listener import Listener
 from tests.support.records import START_MS, record
 
 
@@ -24,7 +25,7 @@ async def load(log: EmbeddedLog) -> None:
                 told[number] = queue.durable_offset
                 os.write(1, f"{number} {queue.durable_offset}\n".encode())
 
-    log.on_durable = durable
+    log.start(Listener(durable))
     os.write(1, b"ready\n")
     turn = 0
     while True:

@@ -126,10 +126,10 @@ class Story:
         for _ in range(dice.randint(1, 4)):
             name, body = self.name(), b"x" * dice.randint(0, 9)
             exchange = dice.choice(("", "", "", "wait"))
-            if exchange and self.h.broker.queue("/", HIDDEN) is None:
+            if exchange and self.h.broker.queues.get("/", HIDDEN) is None:
                 continue
             delay = dice.choice((15, 90)) if exchange else dice.choice((None, None, None, 0, 50))
-            destinations = self.h.broker.route(session, exchange, HIDDEN if exchange else name, None)
+            destinations = self.h.broker.exchanges.route(session, exchange, HIDDEN if exchange else name, None)
             for destination in destinations:
                 destination.partition.publish(
                     session.actor,
@@ -159,7 +159,7 @@ class Story:
         if not self.consumers:
             return
         session, client, consumer = self.dice.choice(self.consumers)
-        self.h.in_loop(self.h.broker.end_of_turn)
+        self.h.in_loop(self.h.broker.turns.end)
         taken = [client.deliveries.pop(0)[1] for _ in range(min(self.dice.randint(1, 3), len(client.deliveries)))]
         if taken and self.dice.random() < 0.5:
             self.h.ack(session, consumer, *taken)
@@ -168,20 +168,20 @@ class Story:
 
     def fetch(self) -> None:
         session, client, name = self.dice.choice(self.sessions), Client(), self.dice.choice(TAKEN)
-        self.h.broker.fetch(session, 2, client, name, self.dice.random() < 0.4)
+        self.h.broker.consumers.fetch(session, 2, client, name, self.dice.random() < 0.4)
 
     def cancel(self) -> None:
         if self.consumers:
             session, _, (partition, queue, consumer) = self.dice.choice(self.consumers)
-            self.h.broker.cancel(session, partition, queue, consumer)
+            self.h.broker.consumers.cancel(session, partition, queue, consumer)
 
     def close(self) -> None:
         index = self.dice.randrange(len(self.sessions))
         session = self.sessions[index]
         if self.dice.random() < 0.5:
-            self.h.broker.close_channel(session, self.dice.randint(1, 2))
+            self.h.broker.sessions.close_channel(session, self.dice.randint(1, 2))
         else:
-            self.h.broker.close_session(session)
+            self.h.broker.sessions.close(session)
             self.sessions[index] = self.h.session()
         self.consumers = [each for each in self.consumers if each[0] is not session]
 
@@ -189,27 +189,27 @@ class Story:
 
     def policy(self) -> None:
         if self.dice.random() < 0.4:
-            self.h.broker.clear_policy("guest", "/", "p")
+            self.h.broker.policies.clear("guest", "/", "p")
         else:
             pattern = self.dice.choice(("classic", "quorum", "later", "."))
-            self.h.broker.set_policy("guest", "/", "p", pattern, self.dice.choice(POLICIES), 1, "queues")
+            self.h.broker.policies.set("guest", "/", "p", pattern, self.dice.choice(POLICIES), 1, "queues")
 
     def wait(self) -> None:
         self.h.pass_time(self.dice.choice((1, 10, 100, 500)))
 
     def purge(self) -> None:
-        self.h.broker.purge_queue(self.sessions[0], self.dice.choice(TAKEN))
+        self.h.broker.queues.purge(self.sessions[0], self.dice.choice(TAKEN))
 
     def delete(self) -> None:
         name = self.name()
-        self.h.broker.delete_queue(self.sessions[0], name, False, False)
+        self.h.broker.queues.delete(self.sessions[0], name, False, False)
         if self.dice.random() < 0.5:
             self.h.declare(self.sessions[0], name, KINDS[name])
 
     def mark(self) -> None:
-        positions = self.h.broker.positions()
+        positions = self.h.broker.marks.positions()
         self.h.settle()
-        self.h.broker.set_mark("guest", MarkSet(f"m{self.lives}", positions))
+        self.h.broker.marks.set("guest", MarkSet(f"m{self.lives}", positions))
         self.met["marks"] += 1
 
     def mishap(self) -> None:
@@ -222,10 +222,10 @@ class Story:
             self.crash()
             session = self.sessions[0]
         if self.dice.random() < 0.7:
-            self.h.broker.purge_queue(session, name)
+            self.h.broker.queues.purge(session, name)
             self.restore_from(name, "purge")
         else:
-            self.h.broker.delete_queue(session, name, False, False)
+            self.h.broker.queues.delete(session, name, False, False)
             self.restore_from(name, "delete")
 
     def restore(self) -> None:
@@ -241,7 +241,7 @@ class Story:
         fates: tuple[str, ...] = UNDONE_FATES.get(undo, dice.choice((LOST, FATES)))
         if target == source:
             fates = tuple(fate for fate in fates if fate not in THERE)
-        there = h.broker.partition_for("/", source).machine.next_offset
+        there = h.broker.queues.partition_for("/", source).machine.next_offset
         at = None if undo else At(offset=dice.randint(0, there))
         plan = RestoreRequest(history, "/", source, at, undo, fates, frozenset()).answer()
         if isinstance(plan, NoPlan):

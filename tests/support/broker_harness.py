@@ -16,9 +16,12 @@ from typing import Any, Self, TypeVar
 
 import pytest
 
-from rewindmq.engine.broker.broker import Config, Partition, Session
+from rewindmq.engine.config import Config
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.process import open_broker
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.sessions import Session
+from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import Acked, Event, Nacked, Published
@@ -116,7 +119,7 @@ class Harness:
     # -- what clients do ----------------------------------------------------------------------------------------------
 
     def session(self, user: str = "guest", vhost: str = "/") -> Session:
-        session: Session = self.broker.open_session(user, vhost, "test", {})
+        session: Session = self.broker.sessions.open(user, vhost, "test", {})
         return session
 
     def login(self, user: str, password: str) -> str:
@@ -126,15 +129,15 @@ class Harness:
 
     def declare(self, session: Session, name: str, arguments: tuple[Argument, ...] = (), **flags: bool) -> Queue:
         flags = {"passive": False, "durable": True, "exclusive": False, "auto_delete": False} | flags
-        queue: Queue = self.broker.declare_queue(session, name, arguments=arguments, **flags)
+        queue: Queue = self.broker.queues.declare(session, name, arguments=arguments, **flags)
         return queue
 
     def exchange(self, session: Session, name: str, type: str, **flags: Any) -> None:
         given = {"passive": False, "durable": True, "auto_delete": False, "internal": False, "arguments": ()} | flags
-        self.broker.declare_exchange(session, name, type, **given)
+        self.broker.exchanges.declare(session, name, type, **given)
 
     def bind(self, session: Session, source: str, queue: str, key: str = "", **arguments: Any) -> None:
-        self.broker.bind(session, source, "queue", queue, key, args(**arguments))
+        self.broker.exchanges.bind(session, source, "queue", queue, key, args(**arguments))
 
     def publish(
         self,
@@ -147,7 +150,7 @@ class Harness:
         expiration_ms: int | None = None,
     ) -> int:
         """How many partitions it went to."""
-        destinations = self.broker.route(session, exchange, key, None)
+        destinations = self.broker.exchanges.route(session, exchange, key, None)
         self.sequence += 1
         for destination in destinations:
             offset = destination.partition.publish(
@@ -170,9 +173,8 @@ class Harness:
         shared: int = 0,
         arguments: tuple[Argument, ...] = (),
     ) -> tuple[Partition, Queue, int]:
-        attached: Attached = self.broker.consume(
-            session, channel, client, queue, "tag", no_ack, exclusive, prefetch, shared, arguments
-        )
+        subscription = Subscription(session, channel, "tag", no_ack, exclusive, prefetch, shared, arguments)
+        attached: Attached = self.broker.consumers.consume(queue, subscription, client)
         return attached
 
     def ack(self, session: Session, consumer: tuple[Partition, Queue, int], *message_ids: int) -> None:
@@ -189,7 +191,7 @@ class Harness:
 
     def fetch(self, session: Session, queue: str, no_ack: bool = True) -> Published | None:
         client = Client()
-        self.broker.fetch(session, 1, client, queue, no_ack)
+        self.broker.consumers.fetch(session, 1, client, queue, no_ack)
         self.settle()
         return client.messages[0] if client.messages else None
 
@@ -201,8 +203,8 @@ class Harness:
         async def settled() -> None:
             for _ in range(20):
                 durable = asyncio.get_running_loop().create_future()
-                self.broker.end_of_turn()
-                self.broker.when_durable(partial(durable.set_result, None))
+                self.broker.turns.end()
+                self.broker.turns.when_durable(partial(durable.set_result, None))
                 await durable
                 if self.broker.turns.at_rest:
                     return
@@ -224,7 +226,7 @@ class Harness:
     def ready(self, name: str) -> list[bytes]:
         """Bodies in the queue, in delivery order, without taking them."""
         queue = self.queue(name)
-        projector = self.broker.partition_for(queue.vhost, name).projector
+        projector = self.broker.queues.partition_for(queue.vhost, name).projector
         return [projector.message(queue.queue_id, message_id).body for message_id in queue.ready_ids()]
 
 

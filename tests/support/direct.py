@@ -3,13 +3,43 @@
 import inspect
 from typing import Any
 
-from rewindmq.engine.broker.broker import Broker, Partition, Session
+from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.broker.consumers import Consumers
+from rewindmq.engine.broker.exchanges import Exchanges
+from rewindmq.engine.broker.marks import Marks
+from rewindmq.engine.broker.parameters import Parameters
+from rewindmq.engine.broker.policies import EffectivePolicies, Policies
+from rewindmq.engine.broker.queues import Queues
+from rewindmq.engine.broker.users import Users
+from rewindmq.engine.broker.vhosts import Vhosts
+from rewindmq.engine.erasure.erasures import Erasures
 from rewindmq.engine.rewind.reader import ReadingConsumer
 from rewindmq.engine.runtime.eager import at_once
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.schemas.values import Argument
 
 Attached = tuple[Partition, Queue, int]
+
+PARTS = (EffectivePolicies, Erasures, Exchanges, Marks, Parameters, Policies, Queues, Users, Vhosts)
+
+
+class DirectPart:
+    def __init__(self, part: Any) -> None:
+        self._part = part
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._part, name)
+        if inspect.iscoroutinefunction(found):
+            return lambda *positional, **named: at_once(found(*positional, **named))
+        return found
+
+
+class DirectConsumers(DirectPart):
+    def consume(self, queue: str, subscription: Subscription, consumer: ReadingConsumer) -> Attached:
+        attached: list[Attached] = []
+        at_once(self._part.consume(queue, subscription, consumer, lambda *given: attached.append(given)))
+        return attached[0]
 
 
 class Direct:
@@ -18,28 +48,6 @@ class Direct:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._broker, name)
-        if inspect.iscoroutinefunction(found):
-            return lambda *positional, **named: at_once(found(*positional, **named))
-        return found
-
-    def consume(
-        self,
-        session: Session,
-        channel: int,
-        consumer: ReadingConsumer,
-        queue: str,
-        tag: str,
-        no_ack: bool,
-        exclusive: bool,
-        prefetch: int,
-        shared: int,
-        arguments: tuple[Argument, ...],
-    ) -> Attached:
-        made: list[Attached] = []
-        limits = (no_ack, exclusive, prefetch, shared)
-        at_once(
-            self._broker.consume(
-                session, channel, consumer, queue, tag, *limits, arguments, lambda *given: made.append(given)
-            )
-        )
-        return made[0]
+        if isinstance(found, Consumers):
+            return DirectConsumers(found)
+        return DirectPart(found) if isinstance(found, PARTS) else found

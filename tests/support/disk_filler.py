@@ -17,6 +17,7 @@ from pathlib import Path
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded import commit
 from rewindmq.engine.log.embedded.log import EmbeddedLog
+from tests.support.log_listener import Listener
 from tests.support.records import START_MS, record
 
 commit.RETRY_SECONDS = 0.01
@@ -24,7 +25,7 @@ commit.RETRY_SECONDS = 0.01
 
 async def fill(log: EmbeddedLog, make_room: list[object]) -> None:
     failures: list[Exception] = []
-    log.on_failure = failures.append
+    log.start(Listener(commit_failed=failures.append))
     queue = log.queues[0]
     while len(failures) < 3:
         for _ in range(10):

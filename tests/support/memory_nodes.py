@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.broker.broker import Broker, Config, Session
+from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster.node import Node
+from rewindmq.engine.config import Config
 from rewindmq.engine.log.simulated.shared import MemorySharedLog, SharedHistory
 from rewindmq.engine.process import open_node
+from rewindmq.engine.runtime.sessions import Session
 from rewindmq.schemas.events import Published
 from tests.support.broker_harness import Client
 
@@ -70,16 +72,16 @@ async def settled() -> None:
 
 
 def session(broker: Broker) -> Session:
-    return broker.open_session("guest", "/", "test", {})
+    return broker.sessions.open("guest", "/", "test", {})
 
 
 def declare(broker: Broker, who: Session, name: str = "q", exclusive: bool = False) -> Coroutine[Any, Any, Any]:
-    return broker.declare_queue(who, name, False, True, exclusive, False, ())
+    return broker.queues.declare(who, name, False, True, exclusive, False, ())
 
 
 def publish(broker: Broker, who: Session, body: bytes, confirms: Client, name: str = "q") -> int:
     """How many queues it was routed to."""
-    destinations = broker.route(who, "", name, None)
+    destinations = broker.exchanges.route(who, "", name, None)
     for to in destinations:
         message = Published(to.route, PERSISTENT, None, None, True, None, None, body, len(body))
         to.partition.await_durable(to.partition.publish(who.actor, message), confirms, 1)

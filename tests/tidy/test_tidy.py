@@ -129,6 +129,17 @@ def test_imports_flow_one_way(path: Path) -> None:
     assert not wrong, f"{name(path)} must not import {sorted(wrong)}"
 
 
+@of_every([path for path in SOURCES if path.is_relative_to(ROOT / "engine")])
+def test_no_callback_is_set_from_outside(path: Path) -> None:
+    """It comes in the constructor, or with the listener of `start` (engine/process.py)."""
+    for node in nodes(path):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Attribute) and ast.unparse(target.value) != "self":
+                    callback = target.attr.startswith("on_") or isinstance(node.value, ast.Lambda)
+                    assert not callback, f"line {node.lineno}: {ast.unparse(target)} is set from outside"
+
+
 def test_no_file_imports_itself_by_way_of_others() -> None:
     """What is imported for its type alone does not count: it runs nowhere."""
     arrows = {module_name(path): imports_that_run(path) for path in SOURCES}

@@ -33,7 +33,7 @@ def info(broker: "Broker", endpoint: str) -> Iterator[Metric]:
             "product_version": VERSION,
         },
     )
-    cluster = broker.cluster_name
+    cluster = broker.parameters.cluster_name
     yield single(
         "identity_info",
         "Node and cluster",
@@ -100,9 +100,11 @@ def object_totals(now: dict[str, int]) -> Iterator[Metric]:
 
 def global_counters(broker: "Broker", consumers: int) -> Iterator[Metric]:
     """Counters that carry no labels of their own are AMQP 0-9-1's: nothing else is spoken here."""
-    now = counts(broker.counters, broker.sessions.values())
+    now = counts(broker.counters, broker.sessions.by_id.values())
     publishing = sum(
-        channel.tally.received > 0 for session in broker.sessions.values() for channel in session.channels.values()
+        channel.tally.received > 0
+        for session in broker.sessions.by_id.values()
+        for channel in session.channels.values()
     )
     yield single("global_publishers", "Publishers currently connected", publishing, AMQP)
     yield single("global_consumers", "Consumers currently connected", consumers, AMQP)

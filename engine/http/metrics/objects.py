@@ -9,8 +9,9 @@ from rewindmq.engine.http.statistics import Numbers, Statistics, of_channel, sta
 from rewindmq.engine.runtime.loop_share import Work
 
 if TYPE_CHECKING:
-    from rewindmq.engine.broker.broker import Broker, ChannelStatus, Session
+    from rewindmq.engine.broker.broker import Broker
     from rewindmq.engine.runtime.partition import Partition
+    from rewindmq.engine.runtime.sessions import ChannelStatus, Session
     from rewindmq.projections.machine.data.queue import Queue
 
 AT_ONCE = 256  # queues that are counted before others may have their turn
@@ -286,7 +287,7 @@ async def channels_seen(
     )
     return [
         ChannelSeen(broker, session, channel, consuming[session.session_id, channel.number])
-        async for session in work.over(list(broker.sessions.values()))
+        async for session in work.over(list(broker.sessions.by_id.values()))
         if vhosts is None or session.vhost in vhosts
         for channel in session.channels.values()
     ]
@@ -295,7 +296,7 @@ async def channels_seen(
 def connections_seen(broker: "Broker", vhosts: list[str] | None = None) -> list[ConnectionSeen]:
     return [
         ConnectionSeen(broker, session)
-        for session in broker.sessions.values()
+        for session in broker.sessions.by_id.values()
         if session.link is not None and (vhosts is None or session.vhost in vhosts)
     ]
 

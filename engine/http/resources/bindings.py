@@ -38,7 +38,7 @@ async def bindings_in(call: Call, vhosts: list[str]) -> list[Bound]:
     by_vhost: dict[str, list[Bound]] = {vhost: [] for vhost in vhosts}
     async for _, queue in call.work.over(await queues_in(call, set(vhosts))):
         by_vhost[queue.vhost].append(default_binding(queue.vhost, queue.name))
-    async for bound in call.broker.bindings_by_source(call.work, by_vhost):
+    async for bound in call.broker.exchanges.bindings_by_source(call.work, by_vhost):
         if call.broker.router.is_live(bound):
             by_vhost[bound.vhost].append(bound)
     return list(chain.from_iterable(by_vhost.values()))
@@ -118,7 +118,7 @@ def ends(call: Call) -> tuple[str, str, str, str]:
     if kind == "exchange":
         if (vhost, destination) not in exchanges:
             raise not_found(f"no exchange '{destination}' in vhost '{vhost}'", "not_found")
-    elif call.broker.queue(vhost, destination) is None:
+    elif call.broker.queues.get(vhost, destination) is None:
         raise not_found(f"no queue '{destination}' in vhost '{vhost}'", "not_found")
     return vhost, source, kind, destination
 
@@ -127,7 +127,9 @@ def bindings_between(call: Call) -> list[Bound]:
     """The bindings between the two ends in the path."""
     vhost, source, kind, destination = ends_named(call)
     if source == "":
-        there = kind == "queue" and call.broker.queue(vhost, destination) is not None and not is_hidden(destination)
+        there = (
+            kind == "queue" and call.broker.queues.get(vhost, destination) is not None and not is_hidden(destination)
+        )
         return [default_binding(vhost, destination)] if there else []
     bound = call.broker.topology.bindings_to(vhost, kind, destination)
     return [each for each in bound if each.source == source and call.broker.router.is_live(each)]
@@ -145,7 +147,7 @@ async def bind(call: Call) -> Response:
     routing_key = short("routing_key", text(content, "routing_key", ""))
     arguments = arguments_in(content)
     async with call.session(vhost) as session:
-        await call.broker.bind(session, source, kind, destination, routing_key, arguments)
+        await call.broker.exchanges.bind(session, source, kind, destination, routing_key, arguments)
     await call.durable()
     location = f"{quote_plus(destination)}/{quote_plus(properties_key(routing_key, arguments))}"
     return Response(status_code=201, headers={"location": location})
@@ -170,7 +172,7 @@ async def unbind(call: Call) -> Response:
     """Answers DELETE /api/bindings/{vhost}/e/{exchange}/{kind}/{destination}/{key}."""
     each = binding_named(call)
     async with call.session(each.vhost) as session:
-        await call.broker.unbind(
+        await call.broker.exchanges.unbind(
             session, each.source, each.destination_type, each.destination, each.routing_key, each.arguments
         )
     await call.durable()

@@ -17,8 +17,8 @@ from rewindmq.schemas.amqp.json_arguments import table_of
 from rewindmq.schemas.values import EPOCH_SHIFT
 
 if TYPE_CHECKING:
-    from rewindmq.engine.broker.broker import Broker, ChannelStatus, Session
-    from rewindmq.engine.runtime.sessions import Link
+    from rewindmq.engine.broker.broker import Broker
+    from rewindmq.engine.runtime.sessions import ChannelStatus, Link, Session
     from rewindmq.projections.machine.data.queue import ConsumerView, Queue
 
 
@@ -43,7 +43,7 @@ def visible_sessions(call: Call, vhost: str | None) -> list["Session"]:
     """All of them for a monitoring user, else the user's own."""
     return [
         session
-        for _, session in sorted(call.broker.sessions.items())
+        for _, session in sorted(call.broker.sessions.by_id.items())
         if (call.monitors or session.user == call.user) and vhost in (None, session.vhost)
     ]
 
@@ -91,7 +91,7 @@ def close(call: Call, sessions: "list[Session]") -> None:
     for session in sessions:
         if session.close is not None:
             session.close(call.request.headers.get("x-reason", "Closed via management plugin"))
-    call.broker.end_of_turn()
+    call.broker.turns.end()
 
 
 def sessions_of_user(call: Call) -> "list[Session]":
@@ -146,7 +146,7 @@ def state_of(broker: "Broker", link: "Link | None") -> str:
     """`blocking`: publishing is held back, and the client has not published since (rabbit_reader.erl)."""
     if link is None:
         return "running"
-    return "blocking" if link.state == "running" and broker.blocked is not None else link.state
+    return "blocking" if link.state == "running" and broker.turns.blocked is not None else link.state
 
 
 def connection_item(broker: "Broker", session: "Session") -> Item:
@@ -254,7 +254,7 @@ def channel_item(broker: "Broker", session: "Session", channel: "ChannelStatus",
         "state": "running",
         "confirm": channel.confirm,
         "transactional": channel.transactional,
-        "atomic_commits": broker.atomic_commits,
+        "atomic_commits": not broker.keeper.reads_back,
         "prefetch_count": channel.prefetch,
         "global_prefetch_count": channel.global_prefetch,
         "consumer_count": consumers,
@@ -269,7 +269,7 @@ def channel_item(broker: "Broker", session: "Session", channel: "ChannelStatus",
 
 def channel_details(broker: "Broker", session_id: int, number: int) -> Item:
     """The channel of a consumer as JSON, also of another node."""
-    session = broker.sessions.get(session_id)
+    session = broker.sessions.by_id.get(session_id)
     if session is None:
         return {"number": number, **elsewhere(broker, session_id)}
     connection = peer_details(broker, session)

@@ -22,7 +22,9 @@ from rewindmq.schemas.amqp.properties import parse
 from rewindmq.schemas.metadata_events import ExchangeDeclared
 
 if TYPE_CHECKING:
-    from rewindmq.engine.broker.broker import Broker, Destination, Session
+    from rewindmq.engine.broker.broker import Broker
+    from rewindmq.engine.routing.router import Destination
+    from rewindmq.engine.runtime.sessions import Session
 
 
 async def list_all(call: Call) -> Response:
@@ -83,7 +85,7 @@ async def declare(call: Call) -> Response:
     new = (vhost, name) not in call.broker.topology.exchanges
     async with call.session(vhost) as session:
         kind = text(content, "type", "direct")
-        await call.broker.declare_exchange(session, name, kind, False, durable, auto_delete, internal, arguments)
+        await call.broker.exchanges.declare(session, name, kind, False, durable, auto_delete, internal, arguments)
     await call.durable()
     return done(new)
 
@@ -92,7 +94,7 @@ async def delete(call: Call) -> Response:
     """Answers DELETE /api/exchanges/{vhost}/{exchange}."""
     exchange = exchange_of(call)
     async with call.session(exchange.vhost) as session:
-        await call.broker.delete_exchange(session, exchange.exchange, call.asks("if-unused"))
+        await call.broker.exchanges.delete(session, exchange.exchange, call.asks("if-unused"))
     await call.durable()
     return Response(status_code=204)
 
@@ -126,12 +128,12 @@ async def publish(call: Call) -> Response:
     """POST .../publish: {"routed": bool} once it is durable; 400 when a queue would not take it (S-009)."""
     vhost = call.vhost
     content = await call.body("properties", "routing_key", "payload", "payload_encoding")
-    if call.broker.blocked is not None:
-        raise bad_request(f"publishing is blocked: {call.broker.blocked}")
+    if call.broker.turns.blocked is not None:
+        raise bad_request(f"publishing is blocked: {call.broker.turns.blocked}")
     properties = properties_from(content["properties"])
     routing_key = short("routing_key", text(content, "routing_key", ""))
     body = decoded(text(content, "payload", ""), text(content, "payload_encoding", ""))
-    if not call.broker.flow.has_room(len(body)):
+    if not call.broker.keeper.flow.has_room(len(body)):
         raise bad_request(f"publishing is blocked: the disk has no room for {len(body)} bytes")
     try:
         async with call.session(vhost) as session:
@@ -164,12 +166,12 @@ async def send(
             f"user_id property set to '{parsed.user_id}' but authenticated user was '{session.user}'"
         )
     target = BasicPublish(exchange, routing_key, mandatory=True)
-    target.needs_content = broker.needs_content(session.vhost, exchange)
+    target.needs_content = broker.router.needs_content(session.vhost, exchange)
 
     async def routed() -> "tuple[Destination, ...]":
         return route_by_content(target, parsed, broker, session)
 
-    read_to_end = partial(broker.read_to_end, session)
+    read_to_end = partial(broker.sessions.read_to_end, session)
     destinations = await broker.certainty.assured(routed, read_to_end)
     if not destinations:
         await read_to_end()
@@ -178,7 +180,7 @@ async def send(
     traced = session.vhost in broker.firehose.vhosts
     if subject is not None and (destinations or traced):
         logged, encryption = await broker.subjects.make_key_and_encrypt(subject, body)
-        broker.check_open(session)
+        broker.sessions.check_open(session)
         destinations = await routed()  # as it is after the wait
     if traced:
         queues = [queue for destination in destinations for queue in destination.route.queues]

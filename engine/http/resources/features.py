@@ -88,7 +88,7 @@ def deprecated(name: str) -> Item:
 async def is_used(call: Call, name: str) -> bool:
     """Whether a deprecated feature is in use."""
     if name == "global_qos":
-        sessions = call.broker.sessions.values()
+        sessions = call.broker.sessions.by_id.values()
         return any(channel.global_prefetch for session in sessions for channel in session.channels.values())
     async for _, queue in call.work.over(await queues_in(call, call.broker.topology.vhosts)):
         if not queue.durable and not queue.exclusive:

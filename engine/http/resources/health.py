@@ -126,8 +126,8 @@ async def node(call: Call) -> Response:
         name = call.segment("node")
         if all(item["name"] != name for item in node_items(call.broker)):
             raise not_found()
-    if call.broker.blocked is not None:
-        return failed(f"resource alarm(s) in effect: {call.broker.blocked}")
+    if call.broker.turns.blocked is not None:
+        return failed(f"resource alarm(s) in effect: {call.broker.turns.blocked}")
     return ok()
 
 
@@ -137,13 +137,13 @@ async def aliveness(call: Call) -> Response:
     token = secrets.token_bytes(8)
     async with call.session(call.vhost) as session:
         arguments: tuple[Argument, ...] = ()
-        await broker.declare_queue(session, ALIVENESS, False, False, False, False, arguments)
-        (destination,) = broker.route(session, "", ALIVENESS, None)
+        await broker.queues.declare(session, ALIVENESS, False, False, False, False, arguments)
+        (destination,) = broker.exchanges.route(session, "", ALIVENESS, None)
         message = Published(destination.route, b"\0\0", None, None, False, None, None, token, len(token))
         destination.partition.publish(session.actor, message)
         taken = Taken(None)
-        await broker.fetch(session, 1, taken, ALIVENESS, True)
-        broker.end_of_turn()
+        await broker.consumers.fetch(session, 1, taken, ALIVENESS, True)
+        broker.turns.end()
     await call.durable()
     if not taken.messages:
         return failed("aliveness-test queue is empty")

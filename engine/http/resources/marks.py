@@ -64,10 +64,10 @@ async def put(call: Call) -> Response:
         raise bad_request(f"a mark's note has at most {MAX_NOTE_BYTES} bytes")
     if name not in marks and len(marks) >= MAX_MARKS:
         raise bad_request(f"there are {MAX_MARKS} marks already: clear one")
-    positions = call.broker.positions()
+    positions = call.broker.marks.positions()
     await call.durable()
     new = name not in marks
-    await call.broker.set_mark(call.user, MarkSet(name, positions, note))
+    await call.broker.marks.set(call.user, MarkSet(name, positions, note))
     await call.durable()
     return done(new)
 
@@ -75,6 +75,6 @@ async def put(call: Call) -> Response:
 async def delete(call: Call) -> Response:
     """Answers DELETE /api/marks/{name}."""
     call.require_policymaker()
-    await call.broker.clear_mark(call.user, mark_in_path(call).name)
+    await call.broker.marks.clear(call.user, mark_in_path(call).name)
     await call.durable()
     return Response(status_code=204)

@@ -83,8 +83,8 @@ async def get(call: Call) -> Response:
             if wave == 0:
                 break
             async with in_time():
-                _, _, holder = await call.broker.fetch(session, GET_CHANNEL, taken, queue.name, no_ack, wave)
-            call.broker.end_of_turn()
+                _, _, holder = await call.broker.consumers.fetch(session, GET_CHANNEL, taken, queue.name, no_ack, wave)
+            call.broker.turns.end()
             if not no_ack:
                 back += ((got.message_id, holder) for got in taken.messages[before:])
             if len(taken.messages) < before + wave:  # it is empty, or was for a moment

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from starlette.responses import Response
 
-from rewindmq.engine.broker.administration import CLUSTER_NAME
+from rewindmq.engine.broker.parameters import CLUSTER_NAME
 from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
 from rewindmq.engine.http.call import Call, bad_request, not_found, reply, text
 from rewindmq.engine.http.listing import Item, listed, single
@@ -27,8 +27,9 @@ from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.engine.runtime.watermarks import disk_limit, memory_watermark, resident_bytes
 
 if TYPE_CHECKING:
-    from rewindmq.engine.broker.broker import Broker, Session
+    from rewindmq.engine.broker.broker import Broker
     from rewindmq.engine.runtime.partition import Partition
+    from rewindmq.engine.runtime.sessions import Session
 
 STARTED = time.monotonic()
 PLUGINS = ("rabbitmq_management", "rabbitmq_prometheus")  # whose work is done here, by RabbitMQ's names
@@ -53,7 +54,7 @@ async def totals(
     broker: "Broker", work: Work, vhosts: Container[str] | None = None, sessions: "list[Session] | None" = None
 ) -> dict[str, int]:
     """Of these vhosts and sessions, or of all."""
-    pairs = await broker.queues_by_name(work, broker.topology.vhosts if vhosts is None else vhosts)
+    pairs = await broker.queues.by_name(work, broker.topology.vhosts if vhosts is None else vhosts)
     depth, consumers = depth_of(()), 0
     for first in range(0, len(pairs), AT_ONCE):
         queues = [queue for _, queue in pairs[first : first + AT_ONCE]]
@@ -61,7 +62,7 @@ async def totals(
         consumers += sum(queue.consumer_count() for queue in queues)
         if work.due:
             await work.give_way()
-    open_sessions = list(broker.sessions.values()) if sessions is None else sessions
+    open_sessions = list(broker.sessions.by_id.values()) if sessions is None else sessions
     return {
         **depth,
         "queues": len(pairs),
@@ -87,14 +88,14 @@ async def overview(call: Call) -> Response:
         "rabbitmq_version": RABBITMQ_VERSION,
         "python_version": sys.version.split()[0],
         "node": config.node,
-        "cluster_name": broker.cluster_name,
+        "cluster_name": broker.parameters.cluster_name,
         "disable_stats": call.asks("disable_stats"),
         "enable_queue_totals": call.asks("enable_queue_totals"),
         "is_op_policy_updating_enabled": True,
         "uptime_seconds": int(uptime_seconds()),
         "data": str(config.data),
         "log": [log_item(broker, partition) for partition in broker.partitions],
-        "publishing_blocked": broker.blocked,
+        "publishing_blocked": broker.turns.blocked,
         "alarms": alarms_of(broker),
     }
     vhosts, sessions = call.monitored_vhosts(), visible_sessions(call, None)
@@ -131,7 +132,7 @@ def alarms_of(broker: "Broker") -> list[Item]:
 
 def exchange_types() -> list[Item]:
     """The exchange types that exist."""
-    return [{"name": name, "description": description, "enabled": True} for name, description in EXCHANGE_TYPES.items()]
+    return [{"name": name, "description": kind.description, "enabled": True} for name, kind in EXCHANGE_TYPES.items()]
 
 
 def open_listeners(broker: "Broker") -> list[tuple[str, str, int]]:
@@ -195,7 +196,7 @@ async def version(call: Call) -> Response:
 
 async def cluster_name(call: Call) -> Response:
     """Answers GET /api/cluster-name."""
-    return reply({"name": call.broker.cluster_name})
+    return reply({"name": call.broker.parameters.cluster_name})
 
 
 async def set_cluster_name(call: Call) -> Response:
@@ -205,7 +206,7 @@ async def set_cluster_name(call: Call) -> Response:
     name = text(content, "name", "")
     if not name:
         raise bad_request("the cluster's name must not be empty")
-    await call.broker.set_global_parameter(call.user, CLUSTER_NAME, name)
+    await call.broker.parameters.set_global(call.user, CLUSTER_NAME, name)
     await call.durable()
     return Response(status_code=204)
 
@@ -242,7 +243,7 @@ def node_item(broker: "Broker") -> Item:
     numbers: Numbers = {
         "mem_used": resident_bytes(),
         "fd_used": used,
-        "sockets_used": len(broker.sessions),
+        "sockets_used": len(broker.sessions.by_id),
         "disk_free": shutil.disk_usage(config.data).free,
         "context_switches": switches.ru_nvcsw + switches.ru_nivcsw,
     }

@@ -120,7 +120,7 @@ async def answer_to(call: Call, question: Question) -> Response:
 
 def durable_offset(call: Call, vhost: str, name: str) -> int:
     """How far the log of the queue's partition is durable; 0 when the queue is not there now."""
-    partition = call.broker.partition_for(vhost, name)
+    partition = call.broker.queues.partition_for(vhost, name)
     return 0 if partition.machine.queue(vhost, name) is None else partition.durable_offset
 
 
@@ -130,7 +130,7 @@ def readable_incarnation(call: Call, vhost: str, name: str, asked: int | None) -
     if "administrator" in call.tags:
         return asked
     call.broker.access.check(call.user, vhost, "read", "queue", name)
-    queue = call.broker.queue(vhost, name)
+    queue = call.broker.queues.get(vhost, name)
     if queue is None or is_hidden(name):
         raise not_found(f"no queue '{name}' in vhost '{vhost}'; only administrators may look at one that is gone")
     call.require_read(queue)
@@ -141,7 +141,7 @@ def readable_incarnation(call: Call, vhost: str, name: str, asked: int | None) -
 
 def partition_name(call: Call, vhost: str, name: str) -> str:
     """The name of a queue's partition."""
-    return call.broker.partition_for(vhost, name).machine.partition
+    return call.broker.queues.partition_for(vhost, name).machine.partition
 
 
 def moment_of(call: Call, vhost: str, name: str) -> At:

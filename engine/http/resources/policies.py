@@ -86,7 +86,7 @@ async def put(call: Call) -> Response:
     """Answers PUT /api/policies/{vhost}/{name}."""
     vhost, name = call.policymakers_vhost, call.segment("name")
     new = (vhost, name) not in call.broker.topology.policies
-    await call.broker.set_policy(call.user, vhost, name, *await asked(call))
+    await call.broker.policies.set(call.user, vhost, name, *await asked(call))
     await call.durable()
     return done(new)
 
@@ -96,7 +96,7 @@ async def put_operator(call: Call) -> Response:
     call.require()
     vhost, name = call.vhost, call.segment("name")
     new = (vhost, name) not in call.broker.topology.operator_policies
-    await call.broker.set_operator_policy(call.user, vhost, name, *await asked(call))
+    await call.broker.operator_policies.set(call.user, vhost, name, *await asked(call))
     await call.durable()
     return done(new)
 
@@ -104,7 +104,7 @@ async def put_operator(call: Call) -> Response:
 async def delete(call: Call) -> Response:
     """Answers DELETE /api/policies/{vhost}/{name}."""
     policy = policy_in_path(call, call.broker.topology.policies)
-    await call.broker.clear_policy(call.user, policy.vhost, policy.name)
+    await call.broker.policies.clear(call.user, policy.vhost, policy.name)
     await call.durable()
     return Response(status_code=204)
 
@@ -113,6 +113,6 @@ async def delete_operator(call: Call) -> Response:
     """Answers DELETE /api/operator-policies/{vhost}/{name}."""
     call.require()
     policy = policy_in_path(call, call.broker.topology.operator_policies)
-    await call.broker.clear_operator_policy(call.user, policy.vhost, policy.name)
+    await call.broker.operator_policies.clear(call.user, policy.vhost, policy.name)
     await call.durable()
     return Response(status_code=204)

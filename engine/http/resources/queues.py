@@ -140,7 +140,7 @@ async def act(call: Call) -> Response:
 
 def home_of(broker: "Broker", queue: "Queue") -> "Partition":
     """The partition of a queue."""
-    return broker.partition_for(queue.vhost, queue.name)
+    return broker.queues.partition_for(queue.vhost, queue.name)
 
 
 def queue_item(broker: "Broker", partition: "Partition", queue: "Queue", head: bool) -> Item:
@@ -176,7 +176,7 @@ def queue_item(broker: "Broker", partition: "Partition", queue: "Queue", head: b
     if queue.quorum and queue.profile is RABBITMQ_4_3:
         item |= of_rabbitmq_4_3(queue)
     if queue.exclusive:
-        owner = broker.sessions.get(queue.owner)
+        owner = broker.sessions.by_id.get(queue.owner)
         item["owner_pid_details"] = elsewhere(broker, queue.owner) if owner is None else peer_details(broker, owner)
     return item
 
@@ -224,9 +224,9 @@ async def declare(call: Call) -> Response:
     content = await call.body()
     arguments = arguments_in(content)
     durable, auto_delete = boolean(content, "durable", True), boolean(content, "auto_delete", False)
-    new = call.broker.queue(vhost, name) is None
+    new = call.broker.queues.get(vhost, name) is None
     async with call.session(vhost) as session:
-        await call.broker.declare_queue(session, name, False, durable, False, auto_delete, arguments)
+        await call.broker.queues.declare(session, name, False, durable, False, auto_delete, arguments)
     await call.durable()
     return done(new)
 
@@ -235,7 +235,7 @@ async def delete(call: Call) -> Response:
     """Answers DELETE /api/queues/{vhost}/{queue}."""
     queue = call.queue()
     async with call.session(queue.vhost) as session:
-        deleted = await call.broker.delete_queue(session, queue.name, call.asks("if-unused"), call.asks("if-empty"))
+        deleted = await call.broker.queues.delete(session, queue.name, call.asks("if-unused"), call.asks("if-empty"))
     await call.durable()
     response = Response(status_code=204)
     response.headers["x-messages-deleted"] = str(deleted)
@@ -246,7 +246,7 @@ async def purge(call: Call) -> Response:
     """Answers DELETE /api/queues/{vhost}/{queue}/contents."""
     queue = call.queue()
     async with call.session(queue.vhost) as session:
-        purged = await call.broker.purge_queue(session, queue.name)
+        purged = await call.broker.queues.purge(session, queue.name)
     await call.durable()
     response = Response(status_code=204)
     response.headers["x-messages-purged"] = str(purged)

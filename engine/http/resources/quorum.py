@@ -51,7 +51,7 @@ async def status(call: Call) -> Response:
     """A row for each member, with RabbitMQ's names. A member in sync has everything that is confirmed; of others Kafka
     tells nothing."""
     queue = quorum_queue(call, "Cannot get quorum status of a classic queue")
-    partition = call.broker.partition_for(queue.vhost, queue.name)
+    partition = call.broker.queues.partition_for(queue.vhost, queue.name)
     members = call.broker.keeper.members(partition)
     return reply(
         [
@@ -293,7 +293,7 @@ async def placed_and_member(replicas: "KafkaReplicas", named: str, gone: bool = 
 
 def of_queue(call: Call, queue: "Queue", placed: "Sequence[Placed]") -> "Placed":
     """The partition of a queue with its members."""
-    name = call.broker.partition_for(queue.vhost, queue.name).name
+    name = call.broker.queues.partition_for(queue.vhost, queue.name).name
     return next(each for each in placed if each.name == name)
 
 

@@ -56,8 +56,8 @@ async def post(call: Call) -> Response:
     target = text(content, "to", queue)
     dry_run = boolean(content, "dry_run", False)
     wish = request_of(call, vhost, queue, target, content)
-    if call.broker.blocked is not None and not dry_run:
-        raise bad_request(f"publishing is blocked: {call.broker.blocked}")
+    if call.broker.turns.blocked is not None and not dry_run:
+        raise bad_request(f"publishing is blocked: {call.broker.turns.blocked}")
     await call.durable()  # the reader sees what is written
     try:
         plan = await call.broker.past.ask(wish, call.user)

@@ -28,7 +28,7 @@ async def numbers_of(broker: "Broker", work: Work, vhosts: Container[str]) -> di
     entry."""
     known = statistics(broker)
     found: dict[str, tuple[Numbers, Numbers]] = {}
-    queues = await broker.queues_by_name(work, vhosts)
+    queues = await broker.queues.by_name(work, vhosts)
     for first in range(0, len(queues), AT_ONCE):
         for vhost, pairs in groupby(queues[first : first + AT_ONCE], lambda pair: pair[1].vhost):
             some = list(pairs)
@@ -92,9 +92,9 @@ async def put_vhost(call: Call) -> Response:
     if tracing not in (None, True, False, "true", "false"):
         raise bad_request("tracing must be true or false")
     new = name not in call.broker.topology.vhosts
-    await call.broker.create_vhost(call.user, name, text(content, "description", ""), tags, kind)
+    await call.broker.vhosts.create(call.user, name, text(content, "description", ""), tags, kind)
     if new:  # who makes a vhost may use it, as in RabbitMQ's API
-        await call.broker.set_permissions(call.user, name, call.user, ".*", ".*", ".*")
+        await call.broker.users.set_permissions(call.user, name, call.user, ".*", ".*", ".*")
     await call.durable()
     if tracing is not None:  # a vhost keeps its tracing where the body does not name it, as in RabbitMQ
         call.broker.firehose.switch(name, tracing in (True, "true"))
@@ -103,7 +103,7 @@ async def put_vhost(call: Call) -> Response:
 
 async def delete_vhost(call: Call) -> Response:
     """Answers DELETE /api/vhosts/{vhost}."""
-    await call.broker.delete_vhost(call.user, named(call))
+    await call.broker.vhosts.delete(call.user, named(call))
     await call.durable()
     return Response(status_code=204)
 

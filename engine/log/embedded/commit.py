@@ -1,21 +1,23 @@
 """Group commit: records appended up to a moment become durable together, in a thread beside the loop.
 
-    loop    commit() ---- seal the groups ----+                      landed: durable offsets move, on_durable()
+    loop    commit() ---- seal the groups ----+                      landed: durable offsets move, durable()
                                               v                        ^
     thread                        write + fdatasync + index, per partition
 
 While a commit is under way the next group gathers. It is written as soon as the first has landed (under load, not
 before a millisecond has passed since that began). So the group grows with the load, and one write and one fsync serve
-all who wait. When a commit fails (disk full, I/O error), on_failure is called in the loop, and the same groups are
-written again after a second, and so on until it works. Appended records are kept in order, so nothing is lost; the
-broker has to stop taking more.
+all who wait. When a commit fails (disk full, I/O error), the listener's commit_failed() is called in the loop, and the
+same groups are written again after a second, and so on until it works. Appended records are kept in order, so nothing
+is lost; the broker has to stop taking more.
 """
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Protocol
+
+from rewindmq.engine.log.contract import LogListener
 
 RETRY_SECONDS = 1.0
 # After a commit of this many records the next one begins a millisecond after it did, or later. A commit costs 0.1 to
@@ -41,12 +43,9 @@ class Gathering(Protocol):
 
 
 class Committer:
-    def __init__(
-        self, partitions: Sequence[Gathering], on_durable: Callable[[], None], on_failure: Callable[[Exception], None]
-    ) -> None:
+    def __init__(self, partitions: Sequence[Gathering]) -> None:
         self._partitions = partitions
-        self._on_durable = on_durable
-        self._on_failure = on_failure
+        self._listener: LogListener | None = None
         self._under_way = False
         self._closed = False
         self._began = 0.0  # the time at which the last commit began, by the loop's clock
@@ -55,6 +54,10 @@ class Committer:
         self._writing = threading.Lock()
         self._jobs: SimpleQueue[asyncio.AbstractEventLoop | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+
+    def start(self, listener: LogListener) -> None:
+        """Tell the listener from now on."""
+        self._listener = listener
 
     def commit(self) -> None:
         """Start a commit, unless one is under way or nothing waits. Only in the loop."""
@@ -86,8 +89,8 @@ class Committer:
         Raises LogError."""
         self._seal()
         error = self._write()
-        if self._land():
-            self._on_durable()
+        if self._land() and self._listener is not None:
+            self._listener.durable()
         if error is not None:
             raise error
 
@@ -128,10 +131,12 @@ class Committer:
             self.commit()  # the next group is on its way to the disk while this one's confirms go out
         else:
             loop.call_later(RETRY_SECONDS, self._retry)
+        if self._listener is None:
+            return
         if moved:
-            self._on_durable()
+            self._listener.durable()
         if error is not None:
-            self._on_failure(error)
+            self._listener.commit_failed(error)
 
     def _retry(self) -> None:
         self._under_way = False

@@ -7,10 +7,10 @@ append -> group (in memory) -> sealed groups -> [commit thread] writer: block, f
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rewindmq.engine.log.contract import Block, LogError
+from rewindmq.engine.log.contract import Block, LogError, LogListener
 from rewindmq.engine.log.embedded.commit import Committer
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, prepare, queue_partition, write_layout
 from rewindmq.engine.log.embedded.lock import lock
@@ -118,14 +118,12 @@ class EmbeddedLog:
         self, data_dir: Path, lock_descriptor: int, reserve: Reserve, partitions: Sequence[EmbeddedPartition]
     ) -> None:
         """Use `open` instead. `partitions`: the metadata log, then those of queues."""
-        self.on_durable: Callable[[], None] = lambda: None
-        self.on_failure: Callable[[Exception], None] = lambda error: None
         self.data_dir = data_dir
         self.metadata = partitions[0]
         self.queues = partitions[1:]
         self._lock = lock_descriptor
         self._reserve = reserve
-        self._committer = Committer(partitions, lambda: self.on_durable(), lambda error: self.on_failure(error))
+        self._committer = Committer(partitions)
 
     @classmethod
     def open(cls, data_dir: Path, partitions: int | None, segment_bytes: int = 268_435_456) -> "EmbeddedLog":
@@ -157,6 +155,9 @@ class EmbeddedLog:
             if isinstance(error, OSError):
                 raise LogError(f"{data_dir}: the log can't be opened: {error}") from error
             raise
+
+    def start(self, listener: LogListener) -> None:
+        self._committer.start(listener)
 
     def commit(self) -> None:
         self._committer.commit()

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rewindmq.engine.log.contract import Block
+from rewindmq.engine.log.contract import Block, LogListener
 from rewindmq.engine.log.embedded.blocks import BadBlock, block_lengths, encode_block, parse_block, require_place
 from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
 from rewindmq.engine.log.embedded.index import encode_lengths, first_chain, next_chain, split
@@ -118,8 +118,7 @@ class MemoryPartition:
 class MemoryLog:
     def __init__(self, partitions: int, faults: Faults | None = None, call_later: CallLater | None = None) -> None:
         """`call_later(seconds, callback)` is the clock; None: the running loop's."""
-        self.on_durable: Callable[[], None] = lambda: None
-        self.on_failure: Callable[[Exception], None] = lambda error: None
+        self._listener: LogListener | None = None
         self.metadata = MemoryPartition(METADATA, [])
         self.queues = [MemoryPartition(queue_partition(number), []) for number in range(partitions)]
         self._faults = faults or Faults()
@@ -133,6 +132,9 @@ class MemoryLog:
     def partitions(self) -> list[MemoryPartition]:
         return [self.metadata, *self.queues]
 
+    def start(self, listener: LogListener) -> None:
+        self._listener = listener
+
     def commit(self) -> None:
         if self._under_way or not self._write():
             return
@@ -142,8 +144,8 @@ class MemoryLog:
 
     def commit_and_wait(self) -> None:
         self._write()
-        if self._land([partition.next_offset for partition in self.partitions]):
-            self.on_durable()
+        if self._land([partition.next_offset for partition in self.partitions]) and self._listener is not None:
+            self._listener.durable()
 
     def full(self) -> bool:
         return False
@@ -201,10 +203,12 @@ class MemoryLog:
             self._later(RETRY_SECONDS, self._retry)
         else:
             self.commit()
+        if self._listener is None:
+            return
         if moved:
-            self.on_durable()
+            self._listener.durable()
         if failed:
-            self.on_failure(OSError(28, "No space left on device (simulated)"))
+            self._listener.commit_failed(OSError(28, "No space left on device (simulated)"))
 
     def _retry(self) -> None:
         if not self._dead:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rewindmq.engine.runtime.subscription import Subscription
 from tests.support.broker_harness import Client, Harness, args
 from tests.unit.engine.test_broker_reading import ReadingClient, until
 
@@ -38,15 +39,16 @@ def test_b01_who_reads_the_past_changes_nothing_of_the_present(
 
     async def ask() -> None:
         broker = h.broker._broker
-        await broker.consume(asking, 1, client, "q", "tag", False, False, 1000, 0, args(**arguments), lambda *_: None)
+        subscription = Subscription(asking, 1, "tag", prefetch=1000, arguments=args(**arguments))
+        await broker.consumers.consume("q", subscription, client, lambda *_: None)
 
     h.loop.run_until_complete(ask())
     until(h, lambda: len(client.numbers) > 0)
     h.settle()
     assert h.digests() == before
     h.in_loop(lambda: client.ack(len(client.numbers)))
-    h.in_loop(lambda: h.broker.close_channel(asking, 1))
-    h.in_loop(lambda: h.broker.close_session(asking))
+    h.in_loop(lambda: h.broker.sessions.close_channel(asking, 1))
+    h.in_loop(lambda: h.broker.sessions.close(asking))
     h.settle()
     assert h.digests() == before
     assert holder.deliveries == delivered

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +11,7 @@ import pytest
 
 import rewindmq.engine.broker.alarms
 from rewindmq.engine.amqp.publish_hold import alarm_changed, close_for_memory, kept_bytes
-from rewindmq.engine.runtime.memory import Kind, do_nothing
+from rewindmq.engine.runtime.memory import Kind
 from rewindmq.engine.runtime.watermarks import Limit
 from tests.support.amqp_double import DoubleBroker
 from tests.support.amqp_wire import Wire, header_frame, method, properties, publish, raw_frame
@@ -25,6 +25,19 @@ class Measured(Harness):
 
     resident = 200_000_000
     free = 10_000_000_000
+
+
+class Clients:
+    """The AMQP server, as the alarms know it."""
+
+    def __init__(self, relieve: Callable[[], object] = lambda: None) -> None:
+        self._relieve = relieve
+
+    def relieve(self) -> None:
+        self._relieve()
+
+    def grant_credit(self) -> None:
+        """Nobody waits."""
 
 
 @pytest.fixture
@@ -43,7 +56,7 @@ def disk(h: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
 def look(h: Measured) -> str | None:
     """Why publishing is held back, after a look."""
     h.in_loop(h.broker.alarms.look)
-    blocked: str | None = h.broker.blocked
+    blocked: str | None = h.broker.turns.blocked
     return blocked
 
 
@@ -52,7 +65,7 @@ def look(h: Measured) -> str | None:
 
 def test_memory_ends_where_there_is_more_room_than_where_it_began(h: Measured) -> None:
     changes: list[str | None] = []
-    h.broker.on_blocked.append(lambda: changes.append(h.broker.blocked))
+    h.broker.turns.on_blocked.append(lambda: changes.append(h.broker.turns.blocked))
     for resident in (LIMIT, LIMIT + 1, LIMIT - 1, int(LIMIT * 0.96), int(LIMIT * 0.94), int(LIMIT * 0.96)):
         h.resident = resident
         look(h)
@@ -82,7 +95,7 @@ def test_a_log_that_cannot_be_written_is_an_alarm_beside_these(h: Measured) -> N
     assert look(h) == "the log can't be written: x"
     assert [name for name, _ in h.broker.alarms.in_effect()] == ["memory", "disk"]
     h.broker.turns.problem("log", None)
-    assert h.broker.blocked == "low on memory"
+    assert h.broker.turns.blocked == "low on memory"
 
 
 def test_freed_memory_is_given_back_before_publishers_are_held_back(
@@ -106,19 +119,19 @@ def test_freed_memory_is_given_back_before_publishers_are_held_back(
 
 def test_what_clients_hold_is_seen_between_two_looks(h: Measured) -> None:
     async def scenario() -> None:
-        h.broker.alarms.start(do_nothing, do_nothing)
+        h.broker.alarms.start(Clients())
         h.broker.alarms.resident = lambda: h.resident
         h.resident = LIMIT + 1  # what the kernel would say
         h.broker.memory.take(Kind.BODY, LIMIT)
-        assert h.broker.blocked is None  # not in the middle of what took it
+        assert h.broker.turns.blocked is None  # not in the middle of what took it
         await asyncio.sleep(0)
-        assert h.broker.blocked == "low on memory"
+        assert h.broker.turns.blocked == "low on memory"
 
     h.loop.run_until_complete(scenario())
 
 
 def test_nothing_is_looked_at_after_the_end(h: Measured) -> None:
-    h.in_loop(lambda: h.broker.alarms.start(do_nothing, do_nothing))
+    h.in_loop(lambda: h.broker.alarms.start(Clients()))
     assert h.in_loop(h.broker.alarms.resident) > 10_000_000
     h.in_loop(h.broker.alarms.stop)
     h.broker.alarms.resident = lambda: LIMIT + 1
@@ -127,12 +140,12 @@ def test_nothing_is_looked_at_after_the_end(h: Measured) -> None:
 
 def test_limits_can_be_set_while_it_runs(h: Measured) -> None:
     h.in_loop(lambda: h.broker.alarms.set_memory_limit(Limit(absolute=1)))
-    assert h.broker.blocked == "low on memory"
+    assert h.broker.turns.blocked == "low on memory"
     h.in_loop(lambda: h.broker.alarms.set_memory_limit(Limit(1.0)))
-    assert h.broker.blocked is None
+    assert h.broker.turns.blocked is None
     assert h.broker.memory.limit_bytes == h.broker.memory.machine_bytes
     h.in_loop(lambda: h.broker.alarms.set_disk_limit(Limit(absolute=h.free + 1)))
-    assert h.broker.blocked == "low on disk"
+    assert h.broker.turns.blocked == "low on disk"
 
 
 def test_the_disk_is_looked_at_more_often_where_it_could_be_full_soon(h: Measured) -> None:
@@ -162,7 +175,7 @@ def test_only_what_would_end_the_alarm_is_given_up_and_not_at_once(
             run_in_executor=loop.run_in_executor,
         ),
     )
-    alarms.relieve = lambda: relieved.append(now)
+    alarms._clients = Clients(lambda: relieved.append(now))
     h.broker.memory.take(Kind.BODY, 100_000_000)
     h.resident = int(LIMIT * 1.2)  # 100 MB of bodies are not the reason
     for _ in range(15):
@@ -270,7 +283,7 @@ def test_dead_letters_that_wait_do_not_keep_their_bodies_beyond_a_limit(
         h.publish(session, "", "source", b"%02d" % number * 500)
 
     def carried_out() -> int:
-        h.broker.end_of_turn()
+        h.broker.turns.end()
         return int(h.broker.forwarder.held_bytes)
 
     assert h.in_loop(carried_out) == 5_000
@@ -302,12 +315,12 @@ def test_a_connection_with_a_message_in_part_is_held_back_at_once_and_goes_on_la
     wire = Wire()
     consumer = Wire(wire.broker)
     wire.send(method(1, "Queue.Declare", queue="q"), begun(10_000, b"x" * 4_000))
-    wire.broker.blocked = "low on memory"
+    wire.broker.turns.blocked = "low on memory"
     for connection in (wire.connection, consumer.connection):
         alarm_changed(connection)
     assert [(each.name, each.reason) for each in wire.read()] == [("Connection.Blocked", "low on memory")]
     assert (wire.connection.gate.blocked, consumer.connection.gate.blocked) == (True, False)
-    wire.broker.blocked = None
+    wire.broker.turns.blocked = None
     alarm_changed(wire.connection)
     assert [each.name for each in wire.send(raw_frame(3, 1, b"x" * 6_000))] == ["Connection.Unblocked"]
     assert len(wire.broker.queues["q"].ready) == 1
@@ -319,13 +332,13 @@ def test_what_came_with_the_publish_that_blocks_a_connection_waits_for_the_end_o
         one, two = publish(1, "", "q", b"1"), publish(1, "", "q", b"2")
         wire.send(method(1, "Queue.Declare", queue="q"), publish(1, "", "q", b"0"))
         queue = wire.broker.queues["q"]
-        wire.broker.blocked = "low on memory"
+        wire.broker.turns.blocked = "low on memory"
         alarm_changed(wire.connection)
         assert [each.name for each in wire.send(one + two + two[:9])] == ["Connection.Blocked"]
         wire.connection.yield_turn()  # others have had their turn, too
         await asyncio.sleep(0)
         assert [message.body for _, message, _, _ in queue.ready] == [b"0"]
-        wire.broker.blocked = None
+        wire.broker.turns.blocked = None
         alarm_changed(wire.connection)
         await asyncio.sleep(0)
         assert [each.name for each in wire.send(two[9:])] == ["Connection.Unblocked"]
@@ -341,7 +354,7 @@ def test_what_channels_remember_is_forgotten() -> None:
         wire.send(publish(1, "", "q", b"x", raw=properties(correlation_id=str(number))))
     (channel,) = wire.connection.channels.values()
     assert len(channel.parsed) == 100
-    wire.broker.blocked = "low on memory"
+    wire.broker.turns.blocked = "low on memory"
     alarm_changed(wire.connection)
     assert (channel.parsed, channel.publish_memo) == ({}, {})
 
@@ -349,7 +362,7 @@ def test_what_channels_remember_is_forgotten() -> None:
 def test_who_holds_most_is_told_and_its_close_ok_is_read() -> None:
     wire = Wire()
     wire.send(method(1, "Queue.Declare", queue="q"), begun(10_000, b"x" * 4_000))
-    wire.broker.blocked = "low on memory"
+    wire.broker.turns.blocked = "low on memory"
     alarm_changed(wire.connection)
     wire.read()
     close_for_memory(wire.connection)

@@ -429,7 +429,7 @@ def test_defects_of_ours_close_one_connection_with_541(
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(wire.broker, "purge_queue", broken)
+    monkeypatch.setattr(wire.broker.queues, "purge", broken)
     code, text, _, _ = connection_error(wire, method(1, "Queue.Purge", queue="q"))
     assert (code, text) == (541, "INTERNAL_ERROR - an error in the broker, see its log")
     assert "ZeroDivisionError" in caplog.text

@@ -68,7 +68,7 @@ class Outcome:
         self.wire = Wire(DoubleBroker(partitions=2), opened=False)
         for chunk in chunks:
             self.wire.connection.receive(chunk)
-        self.wire.broker.end_of_turn()
+        self.wire.broker.turns.end()
         self.raw = self.wire.read_raw()
 
     def logged(self) -> list[tuple[Any, ...]]:

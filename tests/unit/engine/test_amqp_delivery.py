@@ -3,7 +3,7 @@
 import pytest
 
 from rewindmq.engine.amqp.consumer import MAX_WINDOW, MIN_WINDOW
-from rewindmq.engine.broker.broker import CREDIT_WINDOW
+from rewindmq.engine.broker.consumers import CREDIT_WINDOW
 from rewindmq.schemas.events import Credited
 from tests.support.amqp_double import DoubleBroker
 from tests.support.amqp_wire import HEADER, Wire, connection_open, method, properties, publish, start_ok, tune_ok
@@ -42,7 +42,7 @@ def test_bodies_are_cut_at_the_clients_frame_max(size: int) -> None:
     content = bytes(n % 251 for n in range(size))
     for frames in (publish(1, "", "q", content, piece=4000), publish(1, "", "q", content, piece=4000)):
         wire.connection.receive(frames)
-        wire.broker.end_of_turn()
+        wire.broker.turns.end()
         data = wire.read_raw()
         lengths, pos = [], 0
         while pos < len(data):

@@ -33,8 +33,8 @@ def bodies_of(said: list[Said]) -> list[bytes]:
 
 async def start(nodes: Nodes) -> Broker:
     broker = await nodes.start("a")
-    assert isinstance(broker.flow, RoundTripFlow)
-    broker.flow.learn(0.0001)  # however busy this machine is
+    assert isinstance(broker.keeper.flow, RoundTripFlow)
+    broker.keeper.flow.learn(0.0001)  # however busy this machine is
     return broker
 
 
@@ -50,7 +50,7 @@ async def open_channel(broker: Broker, *methods: bytes) -> Connection:
 
 async def say(broker: Broker, connection: Connection, frames: bytes) -> list[Said]:
     connection.receive(frames)
-    broker.end_of_turn()
+    broker.turns.end()
     await settled()
     return decoded(b"".join(connection.take_output()))
 
@@ -103,7 +103,7 @@ def test_a_publisher_waits_and_a_consumer_does_not(tmp_path: Path, monkeypatch: 
         ):
             await settled()
             consumer.grant_credit()
-            broker.end_of_turn()
+            broker.turns.end()
             got += decoded(b"".join(consumer.take_output()))
         assert sorted(bodies) == [b"%04d" % number for number in range(10, MANY + 15)]
         assert bodies[-5:] == [b"%04d" % number for number in range(MANY + 10, MANY + 15)], "their order was lost"
@@ -125,7 +125,7 @@ def test_publishers_wait_in_turn_and_one_that_goes_is_passed_over(
         await say(broker, second, publish(1, "", "q", b"its second"))
         assert under_way(broker) == sent + 1
         first.lost()
-        broker.end_of_turn()
+        broker.turns.end()
         nodes.log("a").cut(False)
         await settled()
         assert queue_of(broker, "q").messages_ready == sent + 2, "a client that is gone published"
@@ -138,7 +138,7 @@ def test_who_waits_is_told_that_publishing_is_held_back(tmp_path: Path, monkeypa
     async def test(nodes: Nodes) -> None:
         broker = await start(nodes)
         publisher = await open_channel(broker)
-        broker.on_blocked.append(partial(alarm_changed, publisher))
+        broker.turns.on_blocked.append(partial(alarm_changed, publisher))
         nodes.log("a").cut(True)
         assert await say(broker, publisher, numbered(0, MANY)) == []
         broker.turns.problem("log", "Kafka is away")

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewindmq.engine.broker.broker import Config
+from rewindmq.engine.config import Config
 from rewindmq.engine.process import open_broker
 from rewindmq.schemas.amqp import tables
 from tests.support.amqp_double import DoubleBroker

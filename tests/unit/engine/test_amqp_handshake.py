@@ -182,7 +182,7 @@ def test_after_close_nothing_but_close_ok_is_listened_to() -> None:
         0,
     )
     assert wire.send(method(1, "Queue.Declare", queue="q"), method(2, "Channel.Open"), raw_frame(8, 0, b"")) == []
-    assert wire.broker.queues == {}
+    assert wire.broker.queues.by_name == {}
     assert not wire.connection.finished
     assert wire.send(method(0, "Connection.CloseOk")) == []
     assert wire.connection.finished
@@ -236,14 +236,14 @@ def test_blocked_publishers_are_told_once_and_not_read() -> None:
         wire, idle = Wire(broker), Wire(broker)
         wire.send(method(1, "Queue.Declare", queue="q"), method(1, "Basic.Publish", routing_key="q"))
         wire.send(b"\x02\x00\x01\x00\x00\x00\x0e\x00\x3c\x00\x00" + b"\x00" * 10 + b"\xce")
-        broker.blocked = "low on disk"
+        broker.turns.blocked = "low on disk"
         for connection in (wire.connection, idle.connection):
             alarm_changed(connection)
         said = wire.send(publish(1, "", "q", b"x"), publish(1, "", "q", b"y"))
         assert [(each.name, each.fields) for each in said] == [("Connection.Blocked", {"reason": "low on disk"})]
         assert (wire.connection.reads_socket(), idle.connection.reads_socket()) == (False, True)
         assert len(broker.queues["q"].ready) == 1  # what came before
-        broker.blocked = None
+        broker.turns.blocked = None
         for connection in (wire.connection, idle.connection):
             alarm_changed(connection)
         assert [each.name for each in wire.read()] == ["Connection.Unblocked"]

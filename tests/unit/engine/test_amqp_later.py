@@ -24,7 +24,7 @@ def delivered(no_ack: bool = False) -> Wire:
         wire.send(publish(1, "", "q", body(number)))
     wire.connection.receive(method(1, "Basic.Qos", prefetch_count=100))
     wire.connection.receive(method(1, "Basic.Consume", queue="q", consumer_tag="c", no_ack=no_ack))
-    wire.broker.end_of_turn()
+    wire.broker.turns.end()
     return wire
 
 

@@ -21,7 +21,7 @@ def test_direct_replies_go_over_any_node_and_transactions_end_when_they_were_rea
 ) -> None:
     async def said(broker: Broker, connection: Connection, frames: bytes, *awaited: str) -> list[Said]:
         connection.receive(frames)
-        broker.end_of_turn()
+        broker.turns.end()
         found: list[Said] = []
         while not set(awaited) <= {each.name for each in found}:
             await asyncio.sleep(0.001)
@@ -49,7 +49,7 @@ def test_direct_replies_go_over_any_node_and_transactions_end_when_they_were_rea
         assert decoded(b"".join(client.take_output())) == []
         nodes.log("b").cut(True)
         server.receive(method(1, "Tx.Commit"))
-        there.end_of_turn()
+        there.turns.end()
         await settled()
         assert server.take_output() == []
         nodes.log("b").cut(False)
@@ -57,10 +57,10 @@ def test_direct_replies_go_over_any_node_and_transactions_end_when_they_were_rea
         (reply,) = await said(here, client, b"", "Basic.Deliver")
         assert reply.body == b"answer"
         client.lost()
-        here.end_of_turn()
+        here.turns.end()
         await settled()
         name = got.properties.reply_to
-        assert (here.queue("/", name), there.queue("/", name)) == (None, None)
+        assert (here.queues.get("/", name), there.queues.get("/", name)) == (None, None)
         server.lost()
 
     run(test, tmp_path, monkeypatch)
@@ -76,7 +76,7 @@ class Client:
     async def said(self, frames: bytes) -> list[Said]:
         """What the broker has to say to these, as long as nothing else comes."""
         self.connection.receive(frames)
-        self.broker.end_of_turn()
+        self.broker.turns.end()
         await settled()
         return decoded(b"".join(self.connection.take_output()))
 
@@ -116,7 +116,7 @@ def test_a_mandatory_publish_is_returned_when_all_its_queues_are_gone_as_it_gets
         for queue in QUEUES:
             await other.said(method(1, "Queue.Declare", queue=queue))
             await other.said(method(1, "Queue.Bind", queue=queue, exchange="amq.fanout"))
-        homes = [here.partition_for("/", queue).index for queue in QUEUES]
+        homes = [here.queues.partition_for("/", queue).index for queue in QUEUES]
         assert homes[0] == homes[1] != homes[2]
         await client.said(method(1, "Confirm.Select") + method(2, "Tx.Select"))
         nodes.log("a").cut(True)
@@ -137,7 +137,8 @@ def test_a_mandatory_publish_is_returned_when_all_its_queues_are_gone_as_it_gets
                 assert (back.exchange, back.routing_key) == (exchange, key)
                 assert (back.body, back.properties.message_id) == (b"lost?", "7")
         assert (
-            counts(here.counters, here.sessions.values())["global_messages_unroutable_returned_total"] == 3 * returned
+            counts(here.counters, here.sessions.by_id.values())["global_messages_unroutable_returned_total"]
+            == 3 * returned
         )
         client.connection.lost()
         other.connection.lost()
@@ -158,7 +159,7 @@ def test_a_channel_that_closed_meanwhile_is_not_sent_what_comes_back(
         await other.said(method(1, "Queue.Delete", queue="q"))
         nodes.log("a").cut(False)
         assert await client.said(b"") == []
-        assert here.partition_for("/", "q").quarantined == {"Published": 1}
+        assert here.queues.partition_for("/", "q").quarantined == {"Published": 1}
         client.connection.lost()
         other.connection.lost()
 

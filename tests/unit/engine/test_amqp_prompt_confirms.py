@@ -11,7 +11,7 @@ import pytest
 
 from rewindmq.engine.amqp.connection import Connection
 from rewindmq.engine.amqp.connection_state import State
-from rewindmq.engine.broker.broker import Config
+from rewindmq.engine.config import Config
 from rewindmq.engine.process import open_broker
 from tests.support.amqp_wire import HANDSHAKE, IdleSocket, Said, decoded, method, properties, publish
 
@@ -34,7 +34,7 @@ class Disk:
     def __init__(self, data: Path) -> None:
         self.loop = asyncio.new_event_loop()
         self.broker = self.inside(lambda: open_broker(Config(data=data, partitions=2)))
-        self.commit = self.broker.turns.kick
+        self.commit = self.broker.keeper.kick
         self.connection = Connection(self.broker, "client:1", True, IdleSocket())
         self.say(HANDSHAKE)
         self.until("Connection.OpenOk")
@@ -43,7 +43,7 @@ class Disk:
         self.say(declared + method(1, "Basic.Qos"))
         self.until("Basic.QosOk")
         self.sync()
-        self.broker.turns.kick = lambda: None
+        self.broker.keeper.kick = lambda: None  # type: ignore[method-assign]  # its disk stands still
 
     def inside(self, work: Callable[[], T]) -> T:
         async def call() -> T:
@@ -54,7 +54,7 @@ class Disk:
     def say(self, frames: bytes) -> None:
         def receive() -> None:
             self.connection.receive(frames)
-            self.broker.end_of_turn()
+            self.broker.turns.end()
 
         self.inside(receive)
 
@@ -73,7 +73,7 @@ class Disk:
         durable = self.loop.create_future()
 
         def wait() -> None:
-            self.broker.when_durable(lambda: durable.set_result(None))
+            self.broker.turns.when_durable(lambda: durable.set_result(None))
             self.commit()
 
         self.inside(wait)
@@ -89,7 +89,7 @@ class Disk:
 def disk(tmp_path: Path) -> Iterator[Disk]:
     disk = Disk(tmp_path)
     yield disk
-    disk.broker.turns.kick = disk.commit
+    disk.broker.keeper.kick = disk.commit  # type: ignore[method-assign]  # and goes on
     disk.inside(disk.connection.lost)
     disk.inside(disk.broker.close)
     disk.loop.close()
@@ -158,7 +158,7 @@ def test_a_confirm_comes_before_the_reply_that_the_message_caused(disk: Disk) ->
     (asked,) = [each for each in decoded(b"".join(disk.inside(server.take_output))) if each.name == "Basic.Deliver"]
     assert asked.body == b"?"
     disk.inside(lambda: server.receive(publish(1, "", "fleeting", b"!", raw=TRANSIENT)))
-    disk.inside(disk.broker.end_of_turn)
+    disk.inside(disk.broker.turns.end)
     told += [each.name for each in disk.said()]
     assert told == ["Basic.ConsumeOk", "Basic.Ack", "Basic.Deliver"]
     disk.inside(server.lost)

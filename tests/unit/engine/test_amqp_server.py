@@ -304,16 +304,16 @@ def test_blocked_publishers_are_not_read(monkeypatch: pytest.MonkeyPatch) -> Non
         async with client(server) as publisher:
             await publisher.send(method(1, "Queue.Declare", queue="q"), publish(1, "", "q", b"1"))
             await eventually(lambda: "q" in broker.queues and len(broker.queues["q"].ready) == 1)
-            broker.blocked = "low on disk"
-            for changed in broker.on_blocked:
+            broker.turns.blocked = "low on disk"
+            for changed in broker.turns.on_blocked:
                 changed()
             await publisher.send(publish(1, "", "q", b"2"))
             assert (await publisher.until("Connection.Blocked")).reason == "low on disk"
             await publisher.send(publish(1, "", "q", b"3"))
             await asyncio.sleep(0.1)
             assert len(broker.queues["q"].ready) == 1
-            broker.blocked = None
-            for changed in broker.on_blocked:
+            broker.turns.blocked = None
+            for changed in broker.turns.on_blocked:
                 changed()
             await publisher.until("Connection.Unblocked")
             await eventually(lambda: len(broker.queues["q"].ready) == 3)

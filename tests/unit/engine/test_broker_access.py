@@ -8,18 +8,18 @@ import pytest
 from argon2 import PasswordHasher, extract_parameters
 from argon2.exceptions import VerifyMismatchError
 
-from rewindmq.engine.broker.broker import Session
 from rewindmq.engine.broker.passwords import VERIFYING_THREADS, Passwords, imported, rabbitmq_hash
 from rewindmq.engine.errors import AccessRefused, NotAllowed, NotFound, PreconditionFailed
 from rewindmq.engine.runtime.eager import at_once
+from rewindmq.engine.runtime.sessions import Session
 from tests.support.broker_harness import Client, Harness, args, refusal
 
 REFUSED = "the password is not this user's, or there is no such user"
 
 
 def user(h: Harness, configure: str = "", write: str = "", read: str = "") -> None:
-    h.broker.set_user("guest", "u", "secret", ())
-    h.broker.set_permissions("guest", "/", "u", configure, write, read)
+    h.broker.users.set("guest", "u", "secret", ())
+    h.broker.users.set_permissions("guest", "/", "u", configure, write, read)
 
 
 def test_login(h: Harness) -> None:
@@ -31,12 +31,12 @@ def test_login(h: Harness) -> None:
 
 def test_a_changed_password_counts_at_once(h: Harness) -> None:
     assert h.login("guest", "guest") == "guest"
-    h.broker.set_user("guest", "guest", "new", ("administrator",))
+    h.broker.users.set("guest", "guest", "new", ("administrator",))
     with refusal(AccessRefused, REFUSED):
         h.login("guest", "guest")
-    h.broker.set_user("guest", "guest", None, ())
+    h.broker.users.set("guest", "guest", None, ())
     assert h.login("guest", "new") == "guest"
-    h.broker.set_user("guest", "guest", "", ())
+    h.broker.users.set("guest", "guest", "", ())
     for password in ("", "new"):
         with refusal(AccessRefused, REFUSED):
             h.login("guest", password)
@@ -68,8 +68,8 @@ def test_passwords_are_argon2id_and_a_right_one_is_verified_once(monkeypatch: py
 
 
 def test_who_is_not_there_is_verified_like_who_is(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    h.broker.set_user("guest", "silent", "", ())
-    h.broker.set_user_hash("guest", "moved", imported(rabbitmq_hash("secret"), "rabbit_password_hashing_sha256"), ())
+    h.broker.users.set("guest", "silent", "", ())
+    h.broker.users.set_hash("guest", "moved", imported(rabbitmq_hash("secret"), "rabbit_password_hashing_sha256"), ())
     verified = []
     real = PasswordHasher.verify
 
@@ -89,7 +89,7 @@ def test_a_password_that_changes_while_it_is_verified(h: Harness) -> None:
     async def log_in() -> None:
         verifying = asyncio.ensure_future(h.broker.access.authenticate("guest", "guest"))
         await asyncio.sleep(0)
-        h.broker.set_user("guest", "guest", "new", ("administrator",))
+        h.broker.users.set("guest", "guest", "new", ("administrator",))
         with refusal(AccessRefused, REFUSED):
             await verifying
 
@@ -97,27 +97,27 @@ def test_a_password_that_changes_while_it_is_verified(h: Harness) -> None:
 
 
 def test_sessions_need_a_vhost_and_permissions_in_it(h: Harness) -> None:
-    h.broker.create_vhost("guest", "v", "")
+    h.broker.vhosts.create("guest", "v", "")
     with refusal(NotAllowed, "vhost nope not found"):
         h.session(vhost="nope")
     with refusal(NotAllowed, "access to vhost 'v' refused for user 'guest'"):
         h.session(vhost="v")
-    h.broker.set_permissions("guest", "v", "guest", "", "", "")
+    h.broker.users.set_permissions("guest", "v", "guest", "", "", "")
     assert h.session(vhost="v").vhost == "v"
 
 
 Act = Callable[[Harness, Session], object]
 CASES: list[tuple[str, str, Act]] = [
     ("configure", "queue 'q'", lambda h, s: h.declare(s, "q")),
-    ("configure", "queue 'mine'", lambda h, s: h.broker.delete_queue(s, "mine", False, False)),
+    ("configure", "queue 'mine'", lambda h, s: h.broker.queues.delete(s, "mine", False, False)),
     ("configure", "exchange 'x'", lambda h, s: h.exchange(s, "x", "direct")),
-    ("configure", "exchange 'x'", lambda h, s: h.broker.delete_exchange(s, "x", False)),
-    ("write", "exchange 'amq.default'", lambda h, s: h.broker.route(s, "", "mine", None)),
-    ("write", "exchange 'amq.topic'", lambda h, s: h.broker.route(s, "amq.topic", "k", None)),
+    ("configure", "exchange 'x'", lambda h, s: h.broker.exchanges.delete(s, "x", False)),
+    ("write", "exchange 'amq.default'", lambda h, s: h.broker.exchanges.route(s, "", "mine", None)),
+    ("write", "exchange 'amq.topic'", lambda h, s: h.broker.exchanges.route(s, "amq.topic", "k", None)),
     ("write", "queue 'mine'", lambda h, s: h.bind(s, "amq.topic", "mine")),
     ("read", "queue 'mine'", lambda h, s: h.consume(s, "mine", Client())),
-    ("read", "queue 'mine'", lambda h, s: h.broker.fetch(s, 1, Client(), "mine", True)),
-    ("read", "queue 'mine'", lambda h, s: h.broker.purge_queue(s, "mine")),
+    ("read", "queue 'mine'", lambda h, s: h.broker.consumers.fetch(s, 1, Client(), "mine", True)),
+    ("read", "queue 'mine'", lambda h, s: h.broker.queues.purge(s, "mine")),
 ]
 
 
@@ -164,28 +164,28 @@ def test_s068_passive_needs_no_permission(h: Harness) -> None:
 def test_taking_a_permission_away_moves_the_routing_version(h: Harness) -> None:
     user(h, write=".*")
     session = h.session("u")
-    h.broker.route(session, "amq.topic", "k", None)
-    version = h.broker.routing_version
-    h.broker.clear_permissions("guest", "/", "u")
-    assert h.broker.routing_version > version
+    h.broker.exchanges.route(session, "amq.topic", "k", None)
+    version = h.broker.router.version
+    h.broker.users.clear_permissions("guest", "/", "u")
+    assert h.broker.router.version > version
     with pytest.raises(AccessRefused):
-        h.broker.route(session, "amq.topic", "k", None)
+        h.broker.exchanges.route(session, "amq.topic", "k", None)
 
 
 def test_refusals_of_the_administration(h: Harness) -> None:
     with refusal(NotFound, "user 'nobody' does not exist"):
-        h.broker.delete_user("guest", "nobody")
+        h.broker.users.delete("guest", "nobody")
     with refusal(NotFound, "user 'nobody' does not exist"):
-        h.broker.set_permissions("guest", "/", "nobody", "", "", "")
+        h.broker.users.set_permissions("guest", "/", "nobody", "", "", "")
     with refusal(NotFound, "vhost 'nope' does not exist"):
-        h.broker.delete_vhost("guest", "nope")
+        h.broker.vhosts.delete("guest", "nope")
     with pytest.raises(PreconditionFailed, match=r"invalid regular expression '\('"):
-        h.broker.set_permissions("guest", "/", "guest", "(", "", "")
+        h.broker.users.set_permissions("guest", "/", "guest", "(", "", "")
 
 
 def test_a_deleted_vhost_takes_everything_with_it(h: Harness) -> None:
-    h.broker.create_vhost("guest", "v", "soon gone")
-    h.broker.set_permissions("guest", "v", "guest", ".*", ".*", ".*")
+    h.broker.vhosts.create("guest", "v", "soon gone")
+    h.broker.users.set_permissions("guest", "v", "guest", ".*", ".*", ".*")
     session = h.session(vhost="v")
     closed: list[str] = []
     session.close = closed.append
@@ -193,10 +193,10 @@ def test_a_deleted_vhost_takes_everything_with_it(h: Harness) -> None:
         h.declare(session, f"q{number}")
         h.bind(session, "amq.fanout", f"q{number}")
     h.declare(h.session(), "other")
-    h.broker.delete_vhost("guest", "v")
+    h.broker.vhosts.delete("guest", "v")
     h.settle()
     assert closed == ["vhost 'v' is deleted"]
-    assert [queue.name for queue in h.broker.queues()] == ["other"]
-    h.broker.close_session(session)
+    assert [queue.name for queue in h.broker.queues.all()] == ["other"]
+    h.broker.sessions.close(session)
     h.restart()
     assert "v" not in h.broker.topology.vhosts

@@ -53,7 +53,7 @@ def flagged_by_a_crash(tmp_path: Path) -> Harness:
         h.publish(h.session(), "", "q", b"one")
         h.settle()
         after = h.killed_copy(tmp_path / "data")
-    after.broker.purge_queue(after.session(), "q")
+    after.broker.queues.purge(after.session(), "q")
     assert undo_purge(after, "q", "q") == 1
     return after
 
@@ -72,8 +72,8 @@ def test_a_requeued_message_of_a_classic_queue_is_restored_into_a_quorum_queue(t
         h.publish(session, "", "classic", b"one")
         h.consume(session, "classic", client)
         h.settle()
-        h.broker.close_session(session)  # the message goes back
-        h.broker.purge_queue(h.session(), "classic")
+        h.broker.sessions.close(session)  # the message goes back
+        h.broker.queues.purge(h.session(), "classic")
         assert undo_purge(h, "classic", "quorum") == 1
         take_and_ack(h, "quorum")
     assert bad(tmp_path / "data") == []

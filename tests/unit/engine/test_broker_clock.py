@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.broker.broker import Config
+from rewindmq.engine.config import Config
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.process import open_broker
 from rewindmq.engine.rewind.queue_at import history_of, queue_at
@@ -172,9 +172,9 @@ def test_a_wrong_date_at_boot_is_repaired_and_nothing_in_a_queue_notices(h: Step
     assert h.ready("hour") == [b"three"]
     h.pass_time(122_000)
     assert h.ready("hour") == []
-    assert h.broker.queue("/", "unused") is not None
+    assert h.broker.queues.get("/", "unused") is not None
     h.pass_time(1_300_000)  # a start had renewed its lease
-    assert h.broker.queue("/", "unused") is None
+    assert h.broker.queues.get("/", "unused") is None
     h.in_loop(h.broker.close)
     reader = EmbeddedLogReader(h.config.data)
     for log in reader.queues:  # file by file, time never goes back

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from rewindmq.engine.broker.broker import CREDIT_WINDOW
+from rewindmq.engine.broker.consumers import CREDIT_WINDOW
 from rewindmq.engine.broker.turns import TICK_EVERY_MS
 from rewindmq.engine.errors import AccessRefused, NotFound, NotImplementedByBroker, PreconditionFailed
 from rewindmq.engine.log.contract import LogError
@@ -44,13 +44,13 @@ def test_a_message_that_comes_and_goes_in_a_turn_is_never_stored(h: Harness) -> 
     h.settle()
     assert client.bodies == [b"quick"]
     with pytest.raises(KeyError):
-        h.broker.partition_for("/", "q").projector.message(queue.queue_id, client.deliveries[0][1])
+        h.broker.queues.partition_for("/", "q").projector.message(queue.queue_id, client.deliveries[0][1])
 
 
 def test_unlimited_consumers_get_a_window_of_credit(h: Harness) -> None:
     session = h.session()
     h.declare(session, "q")
-    attached = overheard(ConsumerAttached, h.broker.partition_for("/", "q"))
+    attached = overheard(ConsumerAttached, h.broker.queues.partition_for("/", "q"))
     for prefetch, no_ack in ((0, False), (0, True), (10, True), (10, False)):
         h.consume(session, "q", Client(), prefetch=prefetch, no_ack=no_ack)
     assert [event.credit for event in attached] == [CREDIT_WINDOW, CREDIT_WINDOW, CREDIT_WINDOW, 0]
@@ -62,7 +62,7 @@ def test_after_cancel_nothing_more_comes_but_what_was_on_its_way(h: Harness) -> 
     client = Client()
     consumer = h.consume(session, "q", client, prefetch=5)
     h.publish(session, "", "q", b"before")
-    h.broker.cancel(session, *consumer)
+    h.broker.consumers.cancel(session, *consumer)
     h.publish(session, "", "q", b"after")
     h.settle()
     assert client.bodies == [b"before"]
@@ -77,21 +77,21 @@ def test_a_global_prefetch_reaches_the_consumers_that_are_there(h: Harness) -> N
     client, other = Client(), Client()
     consumer = h.consume(session, "q", client)
     h.consume(session, "q", other, channel=2)
-    h.broker.set_global_prefetch(session, 3, 1)  # a channel without consumers
-    h.broker.set_global_prefetch(session, 2, 1)
-    h.broker.set_global_prefetch(session, 1, 2)
+    h.broker.consumers.set_global_prefetch(session, 3, 1)  # a channel without consumers
+    h.broker.consumers.set_global_prefetch(session, 2, 1)
+    h.broker.consumers.set_global_prefetch(session, 1, 2)
     for number in range(7):
         h.publish(session, "", "q", b"%d" % number)
     h.settle()
     assert (len(client.bodies), len(other.bodies)) == (2, 1)
-    h.broker.set_global_prefetch(session, 1, 1)
+    h.broker.consumers.set_global_prefetch(session, 1, 1)
     h.ack(session, consumer, client.deliveries[0][1])
     h.settle()
     assert len(client.bodies) == 2
-    h.broker.set_global_prefetch(session, 1, 3)
+    h.broker.consumers.set_global_prefetch(session, 1, 3)
     h.settle()
     assert len(client.bodies) == 4
-    h.broker.set_global_prefetch(session, 1, 0)
+    h.broker.consumers.set_global_prefetch(session, 1, 0)
     h.settle()
     assert (len(client.bodies), len(other.bodies)) == (6, 1)
 
@@ -104,7 +104,7 @@ def test_refused_consumers(h: Harness) -> None:
     with refusal(NotFound, "no queue 'nope' in vhost '/'"):
         h.consume(session, "nope", client)
     with refusal(NotFound, "no queue 'nope' in vhost '/'"):
-        h.broker.fetch(session, 1, client, "nope", True)
+        h.broker.consumers.fetch(session, 1, client, "nope", True)
     with refusal(NotImplementedByBroker, "queue 'quorum' in vhost '/' does not support global qos"):  # S-097
         h.consume(session, "quorum", client, prefetch=5, shared=1)
     with refusal(PreconditionFailed, f"invalid arg 'x-priority' for {Q}: \"expected integer, got longstr\""):  # S-096
@@ -133,12 +133,12 @@ def test_basic_get(h: Harness) -> None:
     session = h.session()
     h.declare(session, "q")
     client = Client()
-    h.broker.fetch(session, 1, client, "q", False)
+    h.broker.consumers.fetch(session, 1, client, "q", False)
     h.publish(session, "", "q", b"1")
     h.publish(session, "", "q", b"2")
-    first = h.broker.fetch(session, 1, client, "q", False)
-    second = h.broker.fetch(session, 1, client, "q", True)
-    other = h.broker.fetch(session, 2, client, "q", True)
+    first = h.broker.consumers.fetch(session, 1, client, "q", False)
+    second = h.broker.consumers.fetch(session, 1, client, "q", True)
+    other = h.broker.consumers.fetch(session, 2, client, "q", True)
     assert client.fetches == []
     h.settle()
     assert [(body, behind) for _, body, behind in client.fetches] == [(None, 0), (b"1", 1), (b"2", 0), (None, 0)]
@@ -159,15 +159,15 @@ def test_the_end_of_a_channel_or_session_gives_everything_back(h: Harness, end: 
         h.publish(session, "", "q", b"%d" % number)
     client = Client()
     h.consume(session, "q", client, prefetch=1, channel=7)
-    h.broker.fetch(session, 7, client, "q", False)
+    h.broker.consumers.fetch(session, 7, client, "q", False)
     h.settle()
     assert h.queue("q").messages_unacked == 2
     if end == "channel":
-        h.broker.close_channel(session, 7)
+        h.broker.sessions.close_channel(session, 7)
     else:
-        h.broker.close_session(session)
-        h.broker.close_session(session)  # once is enough
-        assert session.session_id not in h.broker.sessions
+        h.broker.sessions.close(session)
+        h.broker.sessions.close(session)  # once is enough
+        assert session.session_id not in h.broker.sessions.by_id
     h.settle()
     assert h.ready("q") == [b"0", b"1", b"2"]
     assert h.queue("q").consumer_count() == 0
@@ -184,8 +184,8 @@ def test_the_end_of_a_channel_or_session_gives_everything_back(h: Harness, end: 
 def test_a_session_that_touched_nothing_leaves_no_event(h: Harness) -> None:
     before = [partition.log.next_offset for partition in h.broker.partitions]
     session = h.session()
-    h.broker.close_channel(session, 1)
-    h.broker.close_session(session)
+    h.broker.sessions.close_channel(session, 1)
+    h.broker.sessions.close(session)
     assert [partition.log.next_offset for partition in h.broker.partitions] == before
 
 
@@ -195,7 +195,7 @@ def test_a_delivery_to_a_connection_that_went_in_the_same_turn_is_dropped(h: Har
     client = Client()
     h.consume(session, "q", client, prefetch=5)
     h.publish(session, "", "q", b"m")
-    h.broker.close_session(session)
+    h.broker.sessions.close(session)
     h.settle()
     assert client.deliveries == []
     assert h.ready("q") == [b"m"]
@@ -206,7 +206,7 @@ def test_the_end_of_a_queue_cancels_its_consumers(h: Harness) -> None:
     h.declare(session, "q")
     client = Client()
     h.consume(session, "q", client)
-    h.broker.delete_queue(session, "q", False, False)
+    h.broker.queues.delete(session, "q", False, False)
     h.settle()
     assert client.cancellations == 1
 
@@ -216,17 +216,17 @@ def test_s070_auto_delete_goes_with_its_last_consumer(h: Harness) -> None:
     h.declare(session, "q", auto_delete=True)
     h.bind(session, "amq.fanout", "q")
     h.settle()
-    assert h.broker.queue("/", "q") is not None  # S-088: it never had a consumer
-    h.broker.cancel(session, *h.consume(session, "q", Client()))
+    assert h.broker.queues.get("/", "q") is not None  # S-088: it never had a consumer
+    h.broker.consumers.cancel(session, *h.consume(session, "q", Client()))
     h.settle()
-    assert h.broker.queue("/", "q") is None
+    assert h.broker.queues.get("/", "q") is None
     assert list(h.broker.topology.queue_bindings()) == []
 
 
 def test_a_wrong_ack_is_quarantined_counted_and_harmless(h: Harness, caplog: pytest.LogCaptureFixture) -> None:
     session = h.session()
     h.declare(session, "q")
-    partition = h.broker.partition_for("/", "q")
+    partition = h.broker.queues.partition_for("/", "q")
     for _ in range(3):
         partition.append(session.actor, Acked("/", "q", 12345, ((7, 7),)))
     assert all(isinstance(effect, Quarantine) for effect in partition.effects[-3:])
@@ -238,7 +238,7 @@ def test_a_wrong_ack_is_quarantined_counted_and_harmless(h: Harness, caplog: pyt
     assert [(each.offset, each.event_type) for each in listed] == [(last - n, "Acked") for n in (2, 1, 0)]
     assert listed[0].reason == "consumer 12345 holds nothing of queue 'q'"
     h.restart()
-    again = h.broker.partition_for("/", "q").projector
+    again = h.broker.queues.partition_for("/", "q").projector
     assert (again.quarantine_count, again.quarantine.newest()) == (3, listed)
 
 
@@ -248,7 +248,7 @@ def test_a_body_missing_in_the_store_is_read_from_the_log(h: Harness, caplog: py
     for number in range(3):
         h.publish(session, "", "q", b"%d" % number)
     h.settle()
-    partition = h.broker.partition_for("/", "q")
+    partition = h.broker.queues.partition_for("/", "q")
     partition.projector.forget(queue.queue_id, [list(queue.ready_ids())[1]])
     client = Client()
     h.consume(session, "q", client, no_ack=True)
@@ -267,7 +267,7 @@ def test_who_cannot_be_given_a_message_is_told_and_gives_it_back(
     for body in (b"0", b"1", b"2"):
         h.publish(session, "", "q", body)
     h.settle()
-    partition = h.broker.partition_for("/", "q")
+    partition = h.broker.queues.partition_for("/", "q")
     asked: list[int] = []
 
     def lost(queue_id: int, message_id: int) -> Published:
@@ -281,7 +281,7 @@ def test_who_cannot_be_given_a_message_is_told_and_gives_it_back(
 
     def close(reason: str) -> None:
         closed.append(reason)
-        h.broker.close_session(session)
+        h.broker.sessions.close(session)
 
     session.close = close
     monkeypatch.setattr(partition.projector, "message", lost)
@@ -308,15 +308,15 @@ def test_who_cannot_be_given_what_he_fetches_is_told_and_gives_it_back(
     queue = h.declare(session, "q")
     h.publish(session, "", "q", b"m")
     h.settle()
-    partition = h.broker.partition_for("/", "q")
+    partition = h.broker.queues.partition_for("/", "q")
     partition.projector.forget(queue.queue_id, list(queue.ready_ids()))
-    session.close = lambda reason: h.broker.close_session(session)
+    session.close = lambda reason: h.broker.sessions.close(session)
     with monkeypatch.context() as empty:
         empty.setattr(partition, "_record", lambda offset: None)
-        h.broker.fetch(session, 1, Client(), "q", False)
+        h.broker.consumers.fetch(session, 1, Client(), "q", False)
         h.settle()
         h.settle()
-    assert session.session_id not in h.broker.sessions
+    assert session.session_id not in h.broker.sessions.by_id
     message = h.fetch(other, "q")
     assert message is not None
     assert message.body == b"m"
@@ -332,7 +332,7 @@ def test_a_confirm_waits_for_the_disk_and_a_delivery_does_not(h: Harness) -> Non
     h.consume(session, "q", client, no_ack=True)
     h.settle()
     h.publish(session, "", "q", b"m", client)
-    h.broker.partition_for("/", "q").carry_out()
+    h.broker.queues.partition_for("/", "q").carry_out()
     assert client.bodies == [b"m"]
     assert client.confirms == []
     h.settle()
@@ -347,17 +347,17 @@ def test_confirms_come_in_order(h: Harness) -> None:
         h.publish(session, "", "q", b"m", client)
     h.settle()
     assert client.confirms == [(1, False), (2, False), (3, False), (4, True), (5, True)]
-    assert not h.broker.partition_for("/", "q").refused
+    assert not h.broker.queues.partition_for("/", "q").refused
 
 
 def test_when_durable_calls_back_in_the_loop_and_in_order(h: Harness) -> None:
     session = h.session()
     called: list[int] = []
-    h.in_loop(lambda: h.broker.when_durable(lambda: called.append(0)))
+    h.in_loop(lambda: h.broker.turns.when_durable(lambda: called.append(0)))
     h.declare(session, "q")
-    h.broker.when_durable(lambda: called.append(1))
+    h.broker.turns.when_durable(lambda: called.append(1))
     h.declare(session, "r")
-    h.broker.when_durable(lambda: called.append(2))
+    h.broker.turns.when_durable(lambda: called.append(2))
     assert 1 not in called
     h.settle()
     assert called == [0, 1, 2]
@@ -368,9 +368,9 @@ def test_a_full_disk_holds_publishing_back_until_it_is_not_full(h: Harness, monk
     h.declare(session, "q")
     h.settle()
     told: list[str | None] = []
-    h.broker.on_blocked.append(lambda: told.append(h.broker.blocked))
-    h.in_loop(lambda: h.broker.keeper.log.on_failure(OSError(28, "No space left on device")))
-    h.in_loop(lambda: h.broker.keeper.log.on_failure(OSError(28, "No space left on device")))
+    h.broker.turns.on_blocked.append(lambda: told.append(h.broker.turns.blocked))
+    h.in_loop(lambda: h.broker.keeper.commit_failed(OSError(28, "No space left on device")))
+    h.in_loop(lambda: h.broker.keeper.commit_failed(OSError(28, "No space left on device")))
     assert told == ["the log can't be written: [Errno 28] No space left on device"]
     client = Client()
     h.publish(session, "", "q", b"m", client)
@@ -387,7 +387,7 @@ def test_a_store_that_cannot_be_written_holds_publishing_back_and_loses_nothing(
     session = h.session()
     h.declare(session, "q")
     h.settle()
-    projector = h.broker.partition_for("/", "q").projector
+    projector = h.broker.queues.partition_for("/", "q").projector
     write = projector.write
     broken = True
 
@@ -400,12 +400,12 @@ def test_a_store_that_cannot_be_written_holds_publishing_back_and_loses_nothing(
     client = Client()
     h.publish(session, "", "q", b"1", client)
     h.settle()
-    assert h.broker.blocked == "the state can't be written: IO error: No space left on device"
+    assert h.broker.turns.blocked == "the state can't be written: IO error: No space left on device"
     assert client.confirms == [(1, False)]
     broken = False
     h.publish(session, "", "q", b"2", client)
     h.settle()
-    assert h.broker.blocked is None
+    assert h.broker.turns.blocked is None
     assert h.ready("q") == [b"1", b"2"]
 
 
@@ -417,7 +417,7 @@ def test_a_tick_is_appended_only_when_something_is_due(h: Harness) -> None:
     h.declare(session, "q", args(x_message_ttl=1_000))
     h.publish(session, "", "q", b"m")
     h.settle()
-    ticks = overheard(object, h.broker.partition_for("/", "q"))
+    ticks = overheard(object, h.broker.queues.partition_for("/", "q"))
     h.pass_time(500)
     assert ticks == []
     h.pass_time(501)
@@ -438,7 +438,7 @@ def test_the_timer_rings_by_itself_and_not_for_every_message(h: Harness) -> None
     for number in range(200):
         h.publish(session, "", "q", b"m", expiration_ms=30 + number)
     h.settle()
-    before = h.broker.partition_for("/", "q").log.next_offset
+    before = h.broker.queues.partition_for("/", "q").log.next_offset
 
     async def wait() -> None:
         for _ in range(500):
@@ -448,14 +448,14 @@ def test_the_timer_rings_by_itself_and_not_for_every_message(h: Harness) -> None
 
     h.loop.run_until_complete(wait())
     assert h.queue("q").messages_ready == 0
-    ticks = h.broker.partition_for("/", "q").log.next_offset - before
+    ticks = h.broker.queues.partition_for("/", "q").log.next_offset - before
     assert 1 <= ticks <= (wall_clock_ms() - begun) / TICK_EVERY_MS + 2
 
 
 def test_time_never_runs_backwards_in_a_partition(h: Harness) -> None:
     session = h.session()
     h.declare(session, "q")
-    partition = h.broker.partition_for("/", "q")
+    partition = h.broker.queues.partition_for("/", "q")
     h.publish(session, "", "q", b"1")
     before = partition.machine.clock_ms
     h.now_ms -= 3_600_000
@@ -463,4 +463,4 @@ def test_time_never_runs_backwards_in_a_partition(h: Harness) -> None:
     assert partition.machine.clock_ms == before
     h.settle()
     h.restart()
-    assert h.broker.partition_for("/", "q").now_ms() == before
+    assert h.broker.queues.partition_for("/", "q").now_ms() == before

@@ -8,7 +8,7 @@ import pytest
 from pamqp import commands
 
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.routing.matches import readable
+from rewindmq.engine.routing.content import readable
 from rewindmq.schemas.events import DeadLettersForwarded, Published
 from rewindmq.schemas.values import Argument
 from tests.support.broker_harness import Client, Harness, args
@@ -103,7 +103,7 @@ def test_a_letter_that_neither_the_store_nor_the_log_can_give_holds_up_nobody(
     consumer = h.consume(session, "q", client)
     h.settle()
     damaged, whole = (delivery[1] for delivery in client.deliveries)
-    partition = h.broker.partition_for("/", "q")
+    partition = h.broker.queues.partition_for("/", "q")
     partition.projector.forget(queue.queue_id, [damaged])
     answers: list[bytes | LogError | None] = [LogError("no answer"), None]
 
@@ -126,7 +126,7 @@ def test_a_letter_that_neither_the_store_nor_the_log_can_give_holds_up_nobody(
 def test_a_chain_across_partitions_ends_with_its_whole_history(h: Harness) -> None:
     session = h.session()
     names = [f"step{number}" for number in range(6)]
-    assert len({h.broker.partition_for("/", name).index for name in names}) > 1
+    assert len({h.broker.queues.partition_for("/", name).index for name in names}) > 1
     for name, following in zip(names, [*names[1:], "end"], strict=True):
         h.declare(session, name, (*to(following), *args(x_message_ttl=0)))
     h.declare(session, "end")
@@ -312,7 +312,7 @@ def test_s151_only_the_target_that_refused_gets_it_again(h: Harness) -> None:
 
 def test_s153_back_to_at_most_once_deletes_what_waits(h: Harness) -> None:
     session = h.session()
-    h.broker.set_policy(
+    h.broker.policies.set(
         "guest",
         "/",
         "safe",
@@ -332,7 +332,7 @@ def test_s153_back_to_at_most_once_deletes_what_waits(h: Harness) -> None:
     h.settle()
     h.pass_time(1)
     assert outboxes(h) == 1
-    h.broker.clear_policy("guest", "/", "safe")
+    h.broker.policies.clear("guest", "/", "safe")
     h.settle()
     assert outboxes(h) == 0
     h.pass_time(60_000)
@@ -362,7 +362,7 @@ def test_b07_a_kill_between_forward_and_acknowledgement_forwards_once(h: Harness
     h.declare(session, "q", (*to("dead"), *args(x_max_length=0)))
     h.settle()
     h.publish(session, "", "q", b"once")
-    source = h.broker.partition_for("/", "q")
+    source = h.broker.queues.partition_for("/", "q")
     appended = source.append
     source.append = lambda actor, event: 0 if isinstance(event, DeadLettersForwarded) else appended(actor, event)
     h.settle()
@@ -381,7 +381,7 @@ def test_a_restart_forwards_what_still_waits(h: Harness) -> None:
         h.publish(session, "", "src", b"%d" % number)
     h.settle()
     h.pass_time(1)
-    h.broker.delete_queue(session, "src", False, False)  # its outbox lives on
+    h.broker.queues.delete(session, "src", False, False)  # its outbox lives on
     h.restart()
     session = h.session()
     h.declare(session, "later")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pamqp import commands, decode, header
 
+from rewindmq.engine.routing.content import readable
 from rewindmq.engine.routing.death_headers import Buried, bury
-from rewindmq.engine.routing.matches import readable
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.properties import HEADERS, split, without_blind_copies
 

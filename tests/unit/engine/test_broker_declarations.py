@@ -75,7 +75,7 @@ def test_bad_argument_is_refused_with_rabbitmqs_text(
 ) -> None:
     with refusal(PreconditionFailed, text):
         h.declare(h.session(), "q", arguments)
-    assert h.broker.queue("/", "q") is None
+    assert h.broker.queues.get("/", "q") is None
 
 
 GOOD_ARGUMENTS = [
@@ -133,7 +133,7 @@ def test_s064_an_empty_name_is_given_one(h: Harness) -> None:
 def test_s066_redeclaring_the_same_appends_nothing(h: Harness) -> None:
     session = h.session()
     queue = h.declare(session, "q", args(x_max_length=5))
-    partition = h.broker.partition_for("/", "q")
+    partition = h.broker.queues.partition_for("/", "q")
     before = partition.log.next_offset
     assert h.declare(session, "q", args(x_max_length=5)) is queue
     assert partition.log.next_offset == before
@@ -147,9 +147,9 @@ def test_s053_redeclaring_a_queue_with_a_lease_renews_it(h: Harness, passive: bo
     h.pass_time(900)
     h.declare(session, "q", args(x_expires=1_000), passive=passive)
     h.pass_time(900)
-    assert h.broker.queue("/", "q") is not None
+    assert h.broker.queues.get("/", "q") is not None
     h.pass_time(200)
-    assert h.broker.queue("/", "q") is None
+    assert h.broker.queues.get("/", "q") is None
 
 
 def test_what_is_due_happens_before_a_decision(h: Harness) -> None:
@@ -225,19 +225,19 @@ def test_s081_s082_s083_s084_exclusive(h: Harness) -> None:
         lambda: h.declare(other, "q", passive=True),
         lambda: h.declare(owner, "q", durable=False),
         lambda: h.consume(other, "q", client),
-        lambda: h.broker.fetch(other, 1, client, "q", True),
-        lambda: h.broker.purge_queue(other, "q"),
-        lambda: h.broker.delete_queue(other, "q", False, False),
+        lambda: h.broker.consumers.fetch(other, 1, client, "q", True),
+        lambda: h.broker.queues.purge(other, "q"),
+        lambda: h.broker.queues.delete(other, "q", False, False),
         lambda: h.bind(other, "amq.direct", "q"),
     ):
         with refusal(ResourceLocked, locked):
             forbidden()
     h.bind(owner, "amq.direct", "q", "k")
-    h.broker.close_channel(owner, 1)
-    assert h.broker.queue("/", "q") is queue
-    h.broker.close_session(owner)
+    h.broker.sessions.close_channel(owner, 1)
+    assert h.broker.queues.get("/", "q") is queue
+    h.broker.sessions.close(owner)
     h.settle()
-    assert h.broker.queue("/", "q") is None
+    assert h.broker.queues.get("/", "q") is None
     assert not h.broker.topology.bindings_from("/", "amq.direct")
 
 
@@ -248,19 +248,19 @@ def test_s132_delete_flags(h: Harness) -> None:
     h.publish(session, "", "q", b"1")
     h.consume(session, "k", Client())
     with refusal(PreconditionFailed, f"{Q} not empty"):
-        h.broker.delete_queue(session, "q", False, True)
+        h.broker.queues.delete(session, "q", False, True)
     with refusal(
         NotImplementedByBroker,
         "cannot delete queue 'k' in vhost '/'. queue.delete operations with if-unused flag set are not supported by"
         " quorum queues",
     ):
-        h.broker.delete_queue(session, "k", True, False)
-    assert h.broker.delete_queue(session, "q", True, False) == 1
-    assert h.broker.delete_queue(session, "q", False, False) == 0
+        h.broker.queues.delete(session, "k", True, False)
+    assert h.broker.queues.delete(session, "q", True, False) == 1
+    assert h.broker.queues.delete(session, "q", False, False) == 0
     h.declare(session, "q")
     h.consume(session, "q", Client())
     with refusal(PreconditionFailed, f"{Q} in use"):
-        h.broker.delete_queue(session, "q", True, False)
+        h.broker.queues.delete(session, "q", True, False)
 
 
 def test_purge_counts_and_is_logged(h: Harness) -> None:
@@ -268,16 +268,16 @@ def test_purge_counts_and_is_logged(h: Harness) -> None:
     h.declare(session, "q")
     for number in range(3):
         h.publish(session, "", "q", b"%d" % number)
-    assert h.broker.purge_queue(session, "q") == 3
-    assert h.broker.purge_queue(session, "q") == 0
+    assert h.broker.queues.purge(session, "q") == 3
+    assert h.broker.queues.purge(session, "q") == 0
     with refusal(NotFound, "no queue 'nope' in vhost '/'"):
-        h.broker.purge_queue(session, "nope")
+        h.broker.queues.purge(session, "nope")
 
 
 def test_the_declaration_carries_the_effective_policies(h: Harness) -> None:
     """A partition can be folded with nothing but itself (docs/design.md#the-log)."""
-    h.broker.set_policy("guest", "/", "lim", "^q", {"max-length": 3}, 0, "queues")
-    h.broker.set_operator_policy("guest", "/", "ops", ".*", {"max-length": 2}, 0, "queues")
+    h.broker.policies.set("guest", "/", "lim", "^q", {"max-length": 3}, 0, "queues")
+    h.broker.operator_policies.set("guest", "/", "ops", ".*", {"max-length": 2}, 0, "queues")
     queue = h.declare(h.session(), "q")
     assert queue.policy is not None
     assert queue.operator_policy is not None
@@ -330,21 +330,21 @@ def test_exchange_rules(h: Harness) -> None:
     for wrong in (
         lambda: h.exchange(session, "", "direct"),
         lambda: h.exchange(session, "", "direct", passive=True),
-        lambda: h.broker.delete_exchange(session, "", False),
+        lambda: h.broker.exchanges.delete(session, "", False),
         lambda: h.bind(session, "", "q"),
     ):
         with refusal(AccessRefused, "operation not permitted on the default exchange"):
             wrong()
     with refusal(AccessRefused, "deletion of system exchange 'amq.topic' in vhost '/' not allowed"):
-        h.broker.delete_exchange(session, "amq.topic", False)
+        h.broker.exchanges.delete(session, "amq.topic", False)
     with refusal(NotFound, "no exchange 'nope' in vhost '/'"):
         h.exchange(session, "nope", "direct", passive=True)
-    h.broker.delete_exchange(session, "nope", False)
+    h.broker.exchanges.delete(session, "nope", False)
     with refusal(NotFound, "no exchange 'nope' in vhost '/'"):
-        h.broker.route(session, "nope", "k", None)
+        h.broker.exchanges.route(session, "nope", "k", None)
     h.exchange(session, "inner", "fanout", internal=True)
     with refusal(AccessRefused, "cannot publish to internal exchange 'inner' in vhost '/'"):
-        h.broker.route(session, "inner", "k", None)
+        h.broker.exchanges.route(session, "inner", "k", None)
 
 
 def test_bindings_refused(h: Harness) -> None:
@@ -355,13 +355,13 @@ def test_bindings_refused(h: Harness) -> None:
     with refusal(NotFound, "no queue 'nope' in vhost '/'"):
         h.bind(session, "amq.direct", "nope")
     with refusal(NotFound, "no exchange 'nope' in vhost '/'"):
-        h.broker.bind(session, "amq.direct", "exchange", "nope", "", ())
+        h.broker.exchanges.bind(session, "amq.direct", "exchange", "nope", "", ())
     with refusal(
         PreconditionFailed,
         'Invalid x-match field value <<"some">>; expected all, any, all-with-x, or any-with-x',
     ):
         h.bind(session, "amq.headers", "q", x_match="some")
-    h.broker.unbind(session, "nope", "queue", "nope", "", ())
+    h.broker.exchanges.unbind(session, "nope", "queue", "nope", "", ())
 
 
 def test_exchange_in_use_and_auto_delete(h: Harness) -> None:
@@ -369,11 +369,11 @@ def test_exchange_in_use_and_auto_delete(h: Harness) -> None:
     h.declare(session, "q")
     h.exchange(session, "a", "direct", auto_delete=True)
     h.exchange(session, "b", "direct", auto_delete=True)
-    h.broker.bind(session, "a", "exchange", "b", "k", ())
+    h.broker.exchanges.bind(session, "a", "exchange", "b", "k", ())
     h.bind(session, "b", "q", "k")
     with refusal(PreconditionFailed, "exchange 'b' in vhost '/' in use"):
-        h.broker.delete_exchange(session, "b", True)
-    h.broker.delete_queue(session, "q", False, False)  # unbinds b when it is durable, whose end unbinds a
+        h.broker.exchanges.delete(session, "b", True)
+    h.broker.queues.delete(session, "q", False, False)  # unbinds b when it is durable, whose end unbinds a
     h.settle()
     assert not {("/", "a"), ("/", "b")} & set(h.broker.topology.exchanges)
 
@@ -381,7 +381,7 @@ def test_exchange_in_use_and_auto_delete(h: Harness) -> None:
 def test_a_refused_declaration_leaves_no_event(h: Harness) -> None:
     """Decide before appending (docs/style.md#habits)."""
     session = h.session()
-    partition = h.broker.partition_for("/", "q")
+    partition = h.broker.queues.partition_for("/", "q")
     before = partition.log.next_offset
     for arguments in (args(x_max_length=-1), args(x_max_age="1"), args(x_max_priority=256)):
         with pytest.raises(PreconditionFailed):
@@ -397,13 +397,13 @@ def test_s076_s077_s078_a_transient_queue_saves_nothing(h: Harness) -> None:
     events = []
     for durable in (True, False):
         queue = h.declare(session, "q", durable=durable)
-        log = h.broker.partition_for("/", "q").log
+        log = h.broker.queues.partition_for("/", "q").log
         before = log.next_offset
         for number in range(10):
             h.publish(session, "", "q", b"%d" % number, confirms)
         events.append(log.next_offset - before)
         assert queue.messages_ready == 10
         h.settle()
-        h.broker.delete_queue(session, "q", False, False)
+        h.broker.queues.delete(session, "q", False, False)
     assert events == [10, 10]
     assert [refused for _, refused in confirms.confirms] == [False] * 20

@@ -9,8 +9,8 @@ from pamqp import commands
 
 from rewindmq.engine.amqp.basic_publish import BasicPublish, message, route_by_content
 from rewindmq.engine.errors import AccessRefused, PreconditionFailed
+from rewindmq.engine.routing.content import Content, readable
 from rewindmq.engine.routing.delayed_exchanges import deletion, due
-from rewindmq.engine.routing.matches import Content, readable
 from rewindmq.schemas.amqp.properties import parse
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.metadata_events import ExchangeDeleted
@@ -54,7 +54,7 @@ def send(
     raw = commands.Basic.Properties(delivery_mode=2, headers=table, **properties).marshal()
     parsed = parse(raw)
     publishing = BasicPublish(exchange, key, mandatory=True)
-    publishing.needs_content = h.broker.needs_content("/", exchange)
+    publishing.needs_content = h.broker.router.needs_content("/", exchange)
     destinations = route_by_content(publishing, parsed, h.broker, session)
     for destination in destinations:
         mark = destination.partition.publish(session.actor, message(destination, parsed, body))
@@ -127,7 +127,7 @@ def test_bindings_are_those_of_the_moment_when_it_is_due(h: Harness) -> None:
     assert h.ready("copy") == [b"copied"]
     send(h, b"lost", 500)
     for name in ("q", "copy"):
-        h.broker.delete_queue(h.session(), name, False, False)
+        h.broker.queues.delete(h.session(), name, False, False)
     h.pass_time(500)
     assert not h.queue(HIDDEN).outbox
 
@@ -177,9 +177,9 @@ def test_behind_another_exchange_it_delays_its_own_share_only(h: Harness) -> Non
     later(h)
     bound(h, "q")
     bound(h, "now", "k", "amq.direct")
-    h.broker.bind(h.session(), "amq.direct", "exchange", "later", "k", ())
+    h.broker.exchanges.bind(h.session(), "amq.direct", "exchange", "later", "k", ())
     later(h, name="again")
-    h.broker.bind(h.session(), "later", "exchange", "again", "k", ())
+    h.broker.exchanges.bind(h.session(), "later", "exchange", "again", "k", ())
     bound(h, "twice", "k", "again")
     assert send(h, b"m", 100, exchange="amq.direct") == [HIDDEN, "now"]
     assert h.ready("now") == [b"m"]
@@ -238,9 +238,9 @@ def test_nobody_reaches_the_hidden_queue(h: Harness) -> None:
         lambda: h.declare(session, HIDDEN, passive=True),
         lambda: h.bind(session, "amq.direct", HIDDEN),
         lambda: h.consume(session, HIDDEN, Client()),
-        lambda: h.broker.fetch(session, 1, Client(), HIDDEN, True),
-        lambda: h.broker.purge_queue(session, HIDDEN),
-        lambda: h.broker.delete_queue(session, HIDDEN, False, False),
+        lambda: h.broker.consumers.fetch(session, 1, Client(), HIDDEN, True),
+        lambda: h.broker.queues.purge(session, HIDDEN),
+        lambda: h.broker.queues.delete(session, HIDDEN, False, False),
     ):
         with refusal(AccessRefused, text):
             act()
@@ -254,12 +254,12 @@ def test_nobody_reaches_the_hidden_queue(h: Harness) -> None:
 
 
 def test_policies_do_not_concern_the_hidden_queue(h: Harness) -> None:
-    h.broker.set_policy("guest", "/", "short", ".*", {"message-ttl": 1, "max-length": 0}, 0, "all")
+    h.broker.policies.set("guest", "/", "short", ".*", {"message-ttl": 1, "max-length": 0}, 0, "all")
     later(h)
     bound(h, "q")
-    h.broker.clear_policy("guest", "/", "short")
+    h.broker.policies.clear("guest", "/", "short")
     send(h, b"m", 100)
-    h.broker.set_policy("guest", "/", "other", "^amq", {"message-ttl": 1}, 0, "queues")
+    h.broker.policies.set("guest", "/", "other", "^amq", {"message-ttl": 1}, 0, "queues")
     h.pass_time(100)
     assert h.ready("q") == [b"m"]
 
@@ -302,9 +302,9 @@ def test_a_kill_forwards_a_delayed_message_once(h: Harness, tmp_path: Path) -> N
 def test_the_hidden_queue_goes_with_its_exchange_and_so_do_its_messages(h: Harness) -> None:
     later(h)
     send(h, b"m", 100)
-    h.broker.delete_exchange(h.session(), "later", False)
+    h.broker.exchanges.delete(h.session(), "later", False)
     h.settle()
-    assert h.broker.queue("/", HIDDEN) is None
+    assert h.broker.queues.get("/", HIDDEN) is None
     later(h)
     bound(h, "q")
     h.pass_time(100)
@@ -317,7 +317,7 @@ def test_the_hidden_queue_goes_with_its_exchange_and_so_do_its_messages(h: Harne
 def test_an_exchange_that_is_declared_anew_at_once_begins_empty(h: Harness) -> None:
     later(h)
     send(h, b"old", 100)
-    h.broker.delete_exchange(h.session(), "later", False)
+    h.broker.exchanges.delete(h.session(), "later", False)
     later(h)
     bound(h, "q")
     send(h, b"new", 100)
@@ -329,46 +329,46 @@ def test_an_auto_delete_exchange_takes_its_hidden_queue_along(h: Harness) -> Non
     later(h, auto_delete=True)
     bound(h, "q")
     send(h, b"m", 100)
-    h.broker.delete_queue(h.session(), "q", False, False)
+    h.broker.queues.delete(h.session(), "q", False, False)
     for _ in range(3):  # queue, binding and exchange, hidden queue: each goes when what it follows from is durable
         h.settle()
-    assert h.broker.queue("/", HIDDEN) is None
+    assert h.broker.queues.get("/", HIDDEN) is None
 
 
 def test_a_transient_exchange_is_gone_after_a_restart_with_its_hidden_queue(h: Harness) -> None:
     later(h, durable=False)
     send(h, b"m", 100)
     h.restart()
-    assert h.broker.queue("/", HIDDEN) is None
+    assert h.broker.queues.get("/", HIDDEN) is None
 
 
 def test_a_vhost_takes_hidden_queues_along(h: Harness) -> None:
-    h.broker.create_vhost("guest", "other", "")
-    h.broker.set_permissions("guest", "other", "guest", ".*", ".*", ".*")
+    h.broker.vhosts.create("guest", "other", "")
+    h.broker.users.set_permissions("guest", "other", "guest", ".*", ".*", ".*")
     session = h.session(vhost="other")
     h.exchange(session, "later", "x-delayed-message", arguments=args(x_delayed_type="direct"))
-    assert h.broker.queue("other", HIDDEN) is not None
-    h.broker.delete_vhost("guest", "other")
+    assert h.broker.queues.get("other", HIDDEN) is not None
+    h.broker.vhosts.delete("guest", "other")
     h.settle()
-    assert h.broker.queue("other", HIDDEN) is None
+    assert h.broker.queues.get("other", HIDDEN) is None
 
 
 def test_a_crash_between_the_two_logs_is_mended(h: Harness) -> None:
     """An exchange without its queue, and a queue without its exchange."""
     later(h)
     later(h, name="other")
-    partition = h.broker.partition_for("/", HIDDEN)
+    partition = h.broker.queues.partition_for("/", HIDDEN)
     (queue,) = [each for each in partition.machine.queues() if each.name == HIDDEN]
     h.broker.hidden._drop("/", "later")  # it has its exchange: stays
-    assert h.broker.queue("/", HIDDEN) is queue
+    assert h.broker.queues.get("/", HIDDEN) is queue
     partition.append(BROKER, deletion(queue))
     partition.carry_out()
     h.broker.hidden._when_durable = lambda callback: None  # as if the broker died
     h.broker.metadata.append(BROKER, ExchangeDeleted("/", "other"))
-    assert h.broker.queue("/", "amq.delayed.other") is not None
+    assert h.broker.queues.get("/", "amq.delayed.other") is not None
     h.restart()
-    assert h.broker.queue("/", HIDDEN) is not None
-    assert h.broker.queue("/", "amq.delayed.other") is None
+    assert h.broker.queues.get("/", HIDDEN) is not None
+    assert h.broker.queues.get("/", "amq.delayed.other") is None
 
 
 # -- declarations -----------------------------------------------------------------------------------------------------
@@ -390,7 +390,7 @@ def test_a_crash_between_the_two_logs_is_mended(h: Harness) -> None:
 def test_delayed_exchanges_refused(h: Harness, arguments: Any, text: str) -> None:
     with refusal(PreconditionFailed, text):
         h.exchange(h.session(), "later", "x-delayed-message", arguments=arguments)
-    assert h.broker.queue("/", HIDDEN) is None
+    assert h.broker.queues.get("/", HIDDEN) is None
 
 
 def test_declared_again_it_stays_as_it_is(h: Harness) -> None:
@@ -405,7 +405,7 @@ def test_declared_again_it_stays_as_it_is(h: Harness) -> None:
 def test_declared_again_it_has_its_queue_again(h: Harness) -> None:
     """Should another node's client have been faster, and have made only one of the two yet."""
     later(h)
-    partition = h.broker.partition_for("/", HIDDEN)
+    partition = h.broker.queues.partition_for("/", HIDDEN)
     partition.append(BROKER, deletion(h.queue(HIDDEN)))
     partition.carry_out()
     bound(h, "q")

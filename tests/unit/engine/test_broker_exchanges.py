@@ -8,7 +8,7 @@ from pamqp import commands
 
 from rewindmq.engine.amqp.basic_publish import BasicPublish, message, route_by_content
 from rewindmq.engine.errors import AccessRefused, PreconditionFailed
-from rewindmq.engine.routing.matches import jump
+from rewindmq.engine.routing.exchange_types import jump
 from rewindmq.schemas.amqp.properties import parse
 from rewindmq.schemas.metadata_events import ExchangeDeclared, TopicPermissionsSet
 from rewindmq.schemas.values import BROKER
@@ -21,7 +21,7 @@ def send(h: Harness, exchange: str, key: str, body: bytes = b"m", **properties: 
     raw = commands.Basic.Properties(delivery_mode=2, **properties).marshal()
     parsed = parse(raw)
     publishing = BasicPublish(exchange, key, mandatory=False)
-    publishing.needs_content = h.broker.needs_content("/", exchange)
+    publishing.needs_content = h.broker.router.needs_content("/", exchange)
     destinations = route_by_content(publishing, parsed, h.broker, session)
     for destination in destinations:
         destination.partition.publish(session.actor, message(destination, parsed, body))
@@ -33,13 +33,13 @@ def bound(h: Harness, exchange: str, *bindings: tuple[str, str]) -> None:
     """Queues, declared here, each bound with a key."""
     session = h.session()
     for queue, key in bindings:
-        if h.broker.queue("/", queue) is None:
+        if h.broker.queues.get("/", queue) is None:
             h.declare(session, queue)
         h.bind(session, exchange, queue, key)
 
 
 def to_exchange(h: Harness, source: str, destination: str, key: str = "") -> None:
-    h.broker.bind(h.session(), source, "exchange", destination, key, ())
+    h.broker.exchanges.bind(h.session(), source, "exchange", destination, key, ())
 
 
 # -- exchange to exchange ---------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def test_auto_delete_exchanges_go_as_a_chain(h: Harness) -> None:
     to_exchange(h, "second", "third")
     bound(h, "third", ("q", ""))
     assert send(h, "first", "") == ["q"]
-    h.broker.delete_queue(session, "q", False, False)
+    h.broker.queues.delete(session, "q", False, False)
     h.settle()
     assert not [name for _, name in h.broker.topology.exchanges if not name.startswith("amq.") and name]
 
@@ -77,9 +77,9 @@ def test_if_unused_looks_at_bindings_from_the_exchange_only(h: Harness) -> None:
     h.exchange(session, "sink", "direct")
     to_exchange(h, "source", "sink", "k")
     with refusal(PreconditionFailed, "exchange 'source' in vhost '/' in use"):
-        h.broker.delete_exchange(session, "source", True)
-    h.broker.delete_exchange(session, "sink", True)
-    h.broker.delete_exchange(session, "source", True)  # its binding went with the other
+        h.broker.exchanges.delete(session, "source", True)
+    h.broker.exchanges.delete(session, "sink", True)
+    h.broker.exchanges.delete(session, "source", True)  # its binding went with the other
 
 
 # -- alternate exchanges ----------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ def test_an_alternate_exchange_is_asked_again_when_the_queue_is_gone(h: Harness)
     bound(h, "amq.fanout", ("spare", ""))
     bound(h, "a", ("q", "k"))
     assert send(h, "a", "k") == ["q"]
-    h.broker.delete_queue(h.session(), "q", False, False)
+    h.broker.queues.delete(h.session(), "q", False, False)
     assert send(h, "a", "k") == ["spare"]
 
 
@@ -144,13 +144,13 @@ def test_the_argument_goes_before_the_policy(h: Harness) -> None:
     h.exchange(h.session(), "b", "direct")
     bound(h, "amq.fanout", ("by-argument", ""))
     bound(h, "amq.topic", ("by-policy", "#"))
-    h.broker.set_policy("guest", "/", "ae", "^[ab]$", {"alternate-exchange": "amq.topic"}, 0, "exchanges")
+    h.broker.policies.set("guest", "/", "ae", "^[ab]$", {"alternate-exchange": "amq.topic"}, 0, "exchanges")
     assert send(h, "a", "k") == ["by-argument"]
     assert send(h, "b", "k") == ["by-policy"]
-    h.broker.set_policy("guest", "/", "other", "^b$", {"alternate-exchange": "amq.fanout"}, 9, "all")
+    h.broker.policies.set("guest", "/", "other", "^b$", {"alternate-exchange": "amq.fanout"}, 9, "all")
     assert send(h, "b", "k") == ["by-argument"]
-    h.broker.clear_policy("guest", "/", "other")
-    h.broker.clear_policy("guest", "/", "ae")
+    h.broker.policies.clear("guest", "/", "other")
+    h.broker.policies.clear("guest", "/", "ae")
     assert send(h, "b", "k") == []
 
 
@@ -205,7 +205,7 @@ def test_s168_a_new_binding_moves_keys_to_itself_only(h: Harness) -> None:
     moved = {key for key in before if before[key] != after[key]}
     assert {after[key] for key in moved} == {("d",)}
     assert 400 < len(moved) < 600
-    h.broker.delete_queue(h.session(), "d", False, False)
+    h.broker.queues.delete(h.session(), "d", False, False)
     assert {key: routes(h, "hash", key)[0].queues for key in before} == before
 
 
@@ -237,7 +237,7 @@ def numbered(properties: dict[str, Any], n: int) -> dict[str, Any]:
 
 def test_a_hash_may_pick_an_exchange(h: Harness) -> None:
     hashing(h)
-    h.broker.bind(h.session(), "hash", "exchange", "amq.fanout", "1", ())
+    h.broker.exchanges.bind(h.session(), "hash", "exchange", "amq.fanout", "1", ())
     bound(h, "amq.fanout", ("q", ""), ("r", ""))
     assert send(h, "hash", "anything") == ["q", "r"]
 
@@ -295,8 +295,8 @@ def test_chance_and_modulus_pick_one(h: Harness) -> None:
 
 @pytest.fixture
 def ann(h: Harness) -> Any:
-    h.broker.set_user("guest", "ann", "secret", ())
-    h.broker.set_permissions("guest", "/", "ann", ".*", ".*", ".*")
+    h.broker.users.set("guest", "ann", "secret", ())
+    h.broker.users.set_permissions("guest", "/", "ann", ".*", ".*", ".*")
     return h.session("ann")
 
 
@@ -308,52 +308,52 @@ def test_topic_permissions_hold_for_the_exchange_that_they_name(h: Harness, ann:
     h.declare(ann, "q")
     h.exchange(ann, "other", "topic")
     allow(h, r"^{username}\.", r"^{vhost}-news\.")
-    h.broker.route(ann, "amq.topic", "ann.x", None)
-    h.broker.route(ann, "other", "bob.x", None)
-    h.broker.route(ann, "amq.direct", "bob.x", None)
-    h.broker.route(h.session(), "amq.topic", "bob.x", None)
+    h.broker.exchanges.route(ann, "amq.topic", "ann.x", None)
+    h.broker.exchanges.route(ann, "other", "bob.x", None)
+    h.broker.exchanges.route(ann, "amq.direct", "bob.x", None)
+    h.broker.exchanges.route(h.session(), "amq.topic", "bob.x", None)
     with refusal(
         AccessRefused, "write access to topic 'bob.x' in exchange 'amq.topic' in vhost '/' refused for user 'ann'"
     ):
-        h.broker.route(ann, "amq.topic", "bob.x", None)
+        h.broker.exchanges.route(ann, "amq.topic", "bob.x", None)
     h.bind(ann, "amq.topic", "q", "/-news.#")
     text = "read access to topic '#' in exchange 'amq.topic' in vhost '/' refused for user 'ann'"
     with refusal(AccessRefused, text):
         h.bind(ann, "amq.topic", "q", "#")
     with refusal(AccessRefused, text):
-        h.broker.unbind(ann, "amq.topic", "queue", "q", "#", ())
+        h.broker.exchanges.unbind(ann, "amq.topic", "queue", "q", "#", ())
     with refusal(AccessRefused, text):
-        h.broker.bind(ann, "amq.topic", "exchange", "other", "#", ())
+        h.broker.exchanges.bind(ann, "amq.topic", "exchange", "other", "#", ())
 
 
 def test_an_empty_topic_permission_allows_the_empty_key_only(h: Harness, ann: Any) -> None:
     allow(h, "", ".*")
-    h.broker.route(ann, "amq.topic", "", None)
+    h.broker.exchanges.route(ann, "amq.topic", "", None)
     with pytest.raises(AccessRefused):
-        h.broker.route(ann, "amq.topic", "k", None)
+        h.broker.exchanges.route(ann, "amq.topic", "k", None)
 
 
 def test_a_change_of_topic_permissions_is_seen_by_channels(h: Harness, ann: Any) -> None:
     publishing = BasicPublish("amq.topic", "k", mandatory=False)
     publishing.resolve(h.broker, ann)
-    assert publishing.version == h.broker.routing_version
+    assert publishing.version == h.broker.router.version
     allow(h, "^other", ".*")
-    assert publishing.version != h.broker.routing_version
+    assert publishing.version != h.broker.router.version
     with pytest.raises(AccessRefused):
         publishing.resolve(h.broker, ann)
 
 
 def test_a_pattern_that_a_name_breaks_matches_nothing(h: Harness) -> None:
-    h.broker.set_user("guest", "(", "secret", ())
-    h.broker.set_permissions("guest", "/", "(", ".*", ".*", ".*")
+    h.broker.users.set("guest", "(", "secret", ())
+    h.broker.users.set_permissions("guest", "/", "(", ".*", ".*", ".*")
     h.broker.metadata.append(BROKER, TopicPermissionsSet("/", "(", "amq.topic", "{username}", ".*"))
     with pytest.raises(AccessRefused):
-        h.broker.route(h.session("("), "amq.topic", "(", None)
+        h.broker.exchanges.route(h.session("("), "amq.topic", "(", None)
 
 
 def test_permissions_for_an_alternate_exchange_are_asked_at_its_declaration(h: Harness) -> None:
-    h.broker.set_user("guest", "ann", "secret", ())
-    h.broker.set_permissions("guest", "/", "ann", ".*", "^mine", "^mine")
+    h.broker.users.set("guest", "ann", "secret", ())
+    h.broker.users.set_permissions("guest", "/", "ann", ".*", "^mine", "^mine")
     ann = h.session("ann")
     with refusal(AccessRefused, "write access to exchange 'amq.fanout' in vhost '/' refused for user 'ann'"):
         h.exchange(ann, "mine", "direct", arguments=args(alternate_exchange="amq.fanout"))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.broker.broker import Session
 from rewindmq.engine.errors import AmqpError
+from rewindmq.engine.runtime.sessions import Session
 from rewindmq.schemas.values import Argument
 from tests.support.broker_harness import Client, Harness, args
 from tests.support.direct import Attached
@@ -95,7 +95,7 @@ class Story:
 
     def bind(self) -> None:
         exchange = self.chance.choice(["amq.fanout", "dlx", "amq.topic"])
-        act = self.h.broker.unbind if self.chance.random() < 0.3 else self.h.broker.bind
+        act = self.h.broker.exchanges.unbind if self.chance.random() < 0.3 else self.h.broker.exchanges.bind
         act(self.session(), exchange, "queue", self.queue_name(), self.chance.choice(["#", "q1", "*"]), ())
 
     def consume(self) -> None:
@@ -115,16 +115,16 @@ class Story:
                 self.h.nack(session, consumer, *taken, requeue=self.chance.random() < 0.5)
 
     def fetch(self) -> None:
-        self.h.broker.fetch(self.session(), 2, Client(), self.queue_name(), self.chance.random() < 0.7)
+        self.h.broker.consumers.fetch(self.session(), 2, Client(), self.queue_name(), self.chance.random() < 0.7)
 
     def policy(self) -> None:
         name = self.chance.choice(["a", "b"])
         if self.chance.random() < 0.3:
-            self.h.broker.clear_policy("guest", "/", name)
+            self.h.broker.policies.clear("guest", "/", name)
         else:
             pattern = self.chance.choice(["q", "q[0-3]", "q[4-7]"])
             definition = self.chance.choice(POLICIES)
-            self.h.broker.set_policy("guest", "/", name, pattern, definition, self.chance.randrange(3), "queues")
+            self.h.broker.policies.set("guest", "/", name, pattern, definition, self.chance.randrange(3), "queues")
 
     def wait(self) -> None:
         self.h.pass_time(self.chance.choice([1, 10, 50, 400, 2_000]))
@@ -133,17 +133,17 @@ class Story:
         index = self.chance.randrange(len(self.sessions))
         session = self.sessions[index]
         if self.chance.random() < 0.5:
-            self.h.broker.close_channel(session, 1)
+            self.h.broker.sessions.close_channel(session, 1)
         else:
-            self.h.broker.close_session(session)
+            self.h.broker.sessions.close(session)
             self.sessions[index] = self.h.session()
         self.consumers = [each for each in self.consumers if each[0] is not session]
 
     def delete(self) -> None:
-        self.h.broker.delete_queue(self.session(), self.queue_name(), False, False)
+        self.h.broker.queues.delete(self.session(), self.queue_name(), False, False)
 
     def purge(self) -> None:
-        self.h.broker.purge_queue(self.session(), self.queue_name())
+        self.h.broker.queues.purge(self.session(), self.queue_name())
 
     def turn(self) -> None:
         self.h.settle()
@@ -157,8 +157,8 @@ def check(h: Harness) -> None:
         for queue in partition.machine.by_id.values():
             for entry in queue.outbox.values():
                 partition.projector.message(queue.queue_id, entry.message_id)
-    for queue in h.broker.queues():
-        projector = h.broker.partition_for("/", queue.name).projector
+    for queue in h.broker.queues.all():
+        projector = h.broker.queues.partition_for("/", queue.name).projector
         assert all(len(projector.message(queue.queue_id, m.message_id).body) == m.size for m in queue.messages())
         counted = queue.counters
         gone = sum(

@@ -35,10 +35,10 @@ def h(tmp_path: Path) -> Iterator[Harness]:
 @pytest.mark.parametrize("pattern", [HARD, "(a+)+$", "("])
 def test_it_is_refused_by_name_when_it_is_set(h: Harness, pattern: str) -> None:
     with pytest.raises(PreconditionFailed, match=r"invalid regular expression '.*': (it takes too many|missing)"):
-        h.broker.set_permissions("guest", "/", "guest", ".*", pattern, ".*")
+        h.broker.users.set_permissions("guest", "/", "guest", ".*", pattern, ".*")
     with pytest.raises(PreconditionFailed, match="invalid regular expression"):
-        h.broker.set_topic_permissions("guest", "/", "guest", "amq.topic", ".*", pattern)
-    for set_policy in (h.broker.set_policy, h.broker.set_operator_policy):
+        h.broker.users.set_topic_permissions("guest", "/", "guest", "amq.topic", ".*", pattern)
+    for set_policy in (h.broker.policies.set, h.broker.operator_policies.set):
         with pytest.raises(PreconditionFailed, match="pattern should be regular expression but is invalid"):
             set_policy("guest", "/", "p", pattern, {"max-length": 1}, 0, "all")
     assert h.broker.topology.permissions["/", "guest"].write == ".*"
@@ -92,7 +92,7 @@ def test_while_a_node_of_before_is_alive_a_pattern_that_it_would_skip_is_refused
     with refusal(
         PreconditionFailed, r"pattern '^\\h' is none to nodes of an older version: bad escape \h at position 1"
     ):
-        h.broker.set_policy("guest", "/", "p", r"^\h", {"max-length": 1}, 0, "all")
+        h.broker.policies.set("guest", "/", "p", r"^\h", {"max-length": 1}, 0, "all")
     assert not topology.policies
 
 
@@ -123,14 +123,14 @@ def test_a_policy_over_many_queues_lets_others_have_their_turn(h: Harness, monke
         return sum(policy is not None and policy.name == name for policy in policies)
 
     async def set_it() -> None:
-        task = asyncio.ensure_future(broker.set_policy("guest", "/", "p", "^q", {"max-length": 1}, 0, "all"))
+        task = asyncio.ensure_future(broker.policies.set("guest", "/", "p", "^q", {"max-length": 1}, 0, "all"))
         seen = []
         while not task.done():
             seen.append(applied("p"))
             await asyncio.sleep(0)
         assert len([count for count in seen if 0 < count < QUEUES]) >= 2, seen
         assert applied("p") == QUEUES
-        cancelled = asyncio.ensure_future(broker.set_policy("guest", "/", "r", "^q", {"max-length": 2}, 1, "all"))
+        cancelled = asyncio.ensure_future(broker.policies.set("guest", "/", "r", "^q", {"max-length": 2}, 1, "all"))
         await asyncio.sleep(0)
         cancelled.cancel()
         while applied("r") < QUEUES:

@@ -57,7 +57,7 @@ def test_policies_of_mirrored_queues_are_taken_and_decide_nothing(h: Harness) ->
         "ha-promote-on-shutdown": "always",
         "max-length": 1,
     }
-    h.broker.set_policy("guest", "/", "ha", "q", definition, 0, "all")
+    h.broker.policies.set("guest", "/", "ha", "q", definition, 0, "all")
     h.publish(session, "", "q", b"first")
     h.publish(session, "", "q", b"second")
     assert h.queue("q").messages_ready == 1, "what else the policy says holds"
@@ -66,7 +66,7 @@ def test_policies_of_mirrored_queues_are_taken_and_decide_nothing(h: Harness) ->
 @pytest.mark.parametrize(("definition", "text"), BAD)
 def test_s013_a_bad_definition_is_refused(h: Harness, definition: dict[str, object], text: str) -> None:
     with refusal(PreconditionFailed, f"Validation failed\n\n{text}\n"):
-        h.broker.set_policy("guest", "/", "p", ".*", definition, 0, "all")
+        h.broker.policies.set("guest", "/", "p", ".*", definition, 0, "all")
     assert not h.broker.topology.policies
 
 
@@ -80,7 +80,7 @@ def test_all_that_is_wrong_is_told_at_once(h: Harness) -> None:
         'pattern should be regular expression but is invalid: {"missing closing parenthesis",1}\n'
         'priority should be a number, actually was <<"high">>\n',
     ):
-        h.broker.set_policy("guest", "/", "p", "(", {}, "high", "everything")
+        h.broker.policies.set("guest", "/", "p", "(", {}, "high", "everything")
 
 
 @pytest.mark.parametrize("key", ["dead-letter-exchange", "queue-mode", "alternate-exchange", "dead-letter-strategy"])
@@ -90,21 +90,21 @@ def test_s167_operators_have_fewer_keys(h: Harness, key: str) -> None:
         PreconditionFailed,
         f'Validation failed\n\n[{{<<"{key}">>,<<"{value}">>}}] are not recognised policy settings\n',
     ):
-        h.broker.set_operator_policy("guest", "/", "o", ".*", {key: value}, 0, "all")
-    h.broker.set_policy("guest", "/", "p", ".*", {key: value}, 0, "all")
+        h.broker.operator_policies.set("guest", "/", "o", ".*", {key: value}, 0, "all")
+    h.broker.policies.set("guest", "/", "p", ".*", {key: value}, 0, "all")
 
 
 def test_unknown_names(h: Harness) -> None:
     with refusal(NotFound, "vhost 'nope' does not exist"):
-        h.broker.set_policy("guest", "nope", "p", ".*", {"max-length": 1}, 0, "all")
+        h.broker.policies.set("guest", "nope", "p", ".*", {"max-length": 1}, 0, "all")
     with refusal(NotFound, "policy 'p' in vhost '/' does not exist"):
-        h.broker.clear_policy("guest", "/", "p")
+        h.broker.policies.clear("guest", "/", "p")
     with refusal(NotFound, "operator policy 'p' in vhost '/' does not exist"):
-        h.broker.clear_operator_policy("guest", "/", "p")
+        h.broker.operator_policies.clear("guest", "/", "p")
 
 
 def test_the_definition_is_kept_in_canonical_form(h: Harness) -> None:
-    h.broker.set_policy("guest", "/", "p", "^q", {"overflow": "reject-publish", "max-length": 2}, 0, "queues")
+    h.broker.policies.set("guest", "/", "p", "^q", {"overflow": "reject-publish", "max-length": 2}, 0, "queues")
     assert h.broker.topology.policies["/", "p"].definition == '{"max-length":2,"overflow":"reject-publish"}'
 
 
@@ -116,11 +116,11 @@ def test_s014_s016_s028_lowering_a_limit_drops_at_once_in_every_partition(h: Har
         for number in range(10):
             h.publish(session, "", name, b"%d" % number)
     h.settle()
-    h.broker.set_policy("guest", "/", "my-pol", "^one-meg", {"max-length-bytes": 3}, 0, "queues")
+    h.broker.policies.set("guest", "/", "my-pol", "^one-meg", {"max-length-bytes": 3}, 0, "queues")
     h.settle()
     assert all(h.ready(name) == [b"7", b"8", b"9"] for name in names)
     assert all(h.queue(name).counters["maxlen"] == 7 for name in names)
-    h.broker.clear_policy("guest", "/", "my-pol")
+    h.broker.policies.clear("guest", "/", "my-pol")
     h.settle()
     assert all(h.queue(name).settings.max_length_bytes is None for name in names)
 
@@ -129,7 +129,7 @@ def test_s017_s018_reject_publish_by_policy_nacks(h: Harness) -> None:
     session = h.session()
     h.declare(session, "two-messages")
     definition: dict[str, object] = {"max-length": 2, "overflow": "reject-publish"}
-    h.broker.set_policy("guest", "/", "my-pol", "^two-messages$", definition, 0, "queues")
+    h.broker.policies.set("guest", "/", "my-pol", "^two-messages$", definition, 0, "queues")
     client = Client()
     for _ in range(4):
         h.publish(session, "", "two-messages", b"m", client)
@@ -159,11 +159,11 @@ def test_only_queues_whose_effective_policy_changed_are_told(h: Harness) -> None
     h.declare(session, "told")
     h.declare(session, "not-told")
     told = overheard(PolicyApplied, *h.broker.partitions)
-    h.broker.set_policy("guest", "/", "low", "^told", {"max-length": 5}, 0, "queues")
-    h.broker.set_policy("guest", "/", "high", "^told", {"max-length": 9}, 7, "queues")
-    h.broker.set_policy("guest", "/", "low", "^told", {"max-length": 6}, 0, "queues")  # does not apply
-    h.broker.set_operator_policy("guest", "/", "ops", "^told", {"max-length": 3}, 0, "queues")
-    h.broker.clear_policy("guest", "/", "high")
+    h.broker.policies.set("guest", "/", "low", "^told", {"max-length": 5}, 0, "queues")
+    h.broker.policies.set("guest", "/", "high", "^told", {"max-length": 9}, 7, "queues")
+    h.broker.policies.set("guest", "/", "low", "^told", {"max-length": 6}, 0, "queues")  # does not apply
+    h.broker.operator_policies.set("guest", "/", "ops", "^told", {"max-length": 3}, 0, "queues")
+    h.broker.policies.clear("guest", "/", "high")
     assert [
         (event.queue, event.policy and event.policy.name, event.operator_policy and event.operator_policy.name)
         for event in told
@@ -180,10 +180,10 @@ def test_s003_the_smaller_of_argument_policy_and_operator_policy(h: Harness) -> 
     session = h.session()
     queue = h.declare(session, "q", args(x_max_length=5))
     for set_policy, limit, expected in (
-        (h.broker.set_policy, 7, 5),
-        (h.broker.set_policy, 3, 3),
-        (h.broker.set_operator_policy, 4, 3),
-        (h.broker.set_operator_policy, 2, 2),
+        (h.broker.policies.set, 7, 5),
+        (h.broker.policies.set, 3, 3),
+        (h.broker.operator_policies.set, 4, 3),
+        (h.broker.operator_policies.set, 2, 2),
     ):
         set_policy("guest", "/", "p", ".*", {"max-length": limit}, 0, "queues")
         assert queue.settings.max_length == expected
@@ -194,7 +194,7 @@ def test_an_alternate_exchange_by_policy(h: Harness) -> None:
     h.declare(session, "lost")
     h.bind(session, "amq.fanout", "lost")
     assert h.publish(session, "amq.direct", "k", b"1") == 0
-    h.broker.set_policy("guest", "/", "ae", "^amq.direct$", {"alternate-exchange": "amq.fanout"}, 0, "exchanges")
+    h.broker.policies.set("guest", "/", "ae", "^amq.direct$", {"alternate-exchange": "amq.fanout"}, 0, "exchanges")
     assert h.publish(session, "amq.direct", "k", b"2") == 1
     h.settle()
     assert h.ready("lost") == [b"2"]

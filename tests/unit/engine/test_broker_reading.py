@@ -107,7 +107,7 @@ def test_only_what_is_durable_is_read(h: Harness) -> None:
     stream_of(h, 1)
     reader = read(h, "s", x_stream_offset="first")
     until(h, lambda: reader.numbers == [0])
-    partition = h.broker.partition_for("/", "s")
+    partition = h.broker.queues.partition_for("/", "s")
     ahead = []
 
     def look(*_: object) -> None:
@@ -116,7 +116,7 @@ def test_only_what_is_durable_is_read(h: Harness) -> None:
     session = h.session()
     for _ in range(50):
         h.publish(session, "", "s", b"x")
-        h.in_loop(h.broker.end_of_turn)
+        h.in_loop(h.broker.turns.end)
         look()
     h.settle()
     until(h, lambda: len(reader.numbers) == 51)
@@ -138,7 +138,7 @@ def test_retention_overtakes_a_slow_reader(h: Harness) -> None:
 
 def test_a_reader_ends_when_its_stream_cannot_be_read(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     stream_of(h, 3)
-    partition = h.broker.partition_for("/", "s")
+    partition = h.broker.queues.partition_for("/", "s")
 
     def broken(queue_id: int, message_id: int) -> Published:
         raise OSError("the disk is gone")
@@ -171,7 +171,7 @@ def test_history_says_who_read_the_past(h: Harness) -> None:
     reader = read(h, "q", x_stream_offset="first")
     until(h, lambda: reader.bodies == [b"a"])
     h.settle()
-    partition = h.broker.partition_for("/", "q")
+    partition = h.broker.queues.partition_for("/", "q")
     decoder = decoder_for(partition.log)
     events = [decoder.decode(record) for block in partition.log.read() for record in block.records]
     [(actor, event)] = [(actor, event) for _, actor, event in events if isinstance(event, PastRead)]

@@ -17,7 +17,7 @@ from rewindmq.projections.store.snapshots import Snapshots, load
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import BrokerStarted, Checkpointed, MachineUpgraded, Purged
 from rewindmq.schemas.metadata_events import Unbound
-from rewindmq.schemas.values import BROKER
+from rewindmq.schemas.values import BROKER, Actor
 from tests.support.broker_harness import Client, Harness, args
 from tests.support.records import START_MS
 
@@ -78,8 +78,8 @@ def test_a_clean_restart_keeps_what_is_durable(h: Harness) -> None:
     h.restart()
     assert {name: h.ready(name) for name in ready} == ready
     assert h.ready("q0")[:2] == [b"m6", b"m12"]  # given back, in their place
-    assert h.broker.queue("/", "transient") is None
-    assert h.broker.queue("/", "mine") is None
+    assert h.broker.queues.get("/", "transient") is None
+    assert h.broker.queues.get("/", "mine") is None
     assert ("/", "passing") not in h.broker.topology.exchanges
     assert {bound.source for bound in h.broker.topology.bindings("/")} == {"events"}
     assert "transient" not in [bound.destination for bound in h.broker.topology.queue_bindings()]
@@ -126,7 +126,7 @@ def test_the_last_word_is_the_very_last_event(tmp_path: Path) -> None:
             given = args(x_message_ttl=5, x_dead_letter_exchange="", x_dead_letter_routing_key=target)
             h.declare(session, name, given)
             h.publish(session, "", name, b"m")
-        assert len({h.broker.partition_for("/", name).name for name in names}) == 2
+        assert len({h.broker.queues.partition_for("/", name).name for name in names}) == 2
         h.settle()
         h.now_ms += 5
     for partition in (0, 1):
@@ -169,7 +169,7 @@ def test_after_a_crash_what_may_have_been_delivered_is_marked(h: Harness, tmp_pa
         copy.publish(copy.session(), "", "q", b"newer")
         copy.restart()
         assert deliveries(copy) == [(b"old", True), (b"new", True), (b"newer", False)]
-        partition = copy.broker.partition_for("/", "q").index
+        partition = copy.broker.queues.partition_for("/", "q").index
     events = events_of(tmp_path / "copy", partition)
     started = [event for event in events if isinstance(event, BrokerStarted)]
     assert [event.after_crash for event in started] == [False, True, False, False, False]
@@ -210,7 +210,7 @@ def test_sessions_and_consumers_get_ids_never_used_before(h: Harness) -> None:
         h.declare(session, "q")
         consumer = h.consume(session, "q", Client())
         other = h.session()
-        h.broker.fetch(other, 1, Client(), "q", False)
+        h.broker.consumers.fetch(other, 1, Client(), "q", False)
         seen |= {session.session_id, consumer[2], other.session_id, *other.holders.values()}
         h.restart()
     assert len(seen) == 3 * 4
@@ -218,7 +218,7 @@ def test_sessions_and_consumers_get_ids_never_used_before(h: Harness) -> None:
 
 
 def test_ids_go_on_in_another_epoch_when_one_is_used_up(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rewindmq.engine.broker.broker.EPOCH_IDS", 8)
+    monkeypatch.setattr("rewindmq.engine.broker.open_sessions.EPOCH_IDS", 8)
     ids = h.in_loop(lambda: [h.session().session_id for _ in range(30)])
     assert len(set(ids)) == 30
     h.restart()
@@ -233,7 +233,7 @@ def test_bindings_of_a_queue_that_is_gone_are_reconciled(h: Harness, tmp_path: P
     h.settle()
     appended = h.broker.metadata.append
     h.broker.metadata.append = lambda actor, event: 0 if isinstance(event, Unbound) else appended(actor, event)
-    h.broker.delete_queue(session, "q", False, False)
+    h.broker.queues.delete(session, "q", False, False)
     h.settle()
     assert [bound.destination for bound in h.broker.topology.queue_bindings()] == ["q"]
     with h.killed_copy(tmp_path / "copy") as copy:
@@ -246,8 +246,12 @@ def test_a_policy_that_reached_the_metadata_log_only_is_applied_at_start(h: Harn
     for number in range(5):
         h.publish(session, "", "q", b"%d" % number)
     h.settle()
-    h.broker.apply_policies = lambda actor, vhost=None: None
-    h.broker.set_policy("guest", "/", "lim", ".*", {"max-length": 2}, 0, "queues")
+
+    async def crash_before_it_is_applied(actor: Actor, vhost: str | None = None) -> None:
+        """Nothing comes to the queues."""
+
+    h.broker._broker.effective_policies.apply = crash_before_it_is_applied
+    h.broker.policies.set("guest", "/", "lim", ".*", {"max-length": 2}, 0, "queues")
     h.settle()
     with h.killed_copy(tmp_path / "copy") as copy:
         copy.settle()
@@ -255,7 +259,7 @@ def test_a_policy_that_reached_the_metadata_log_only_is_applied_at_start(h: Harn
 
 
 def test_guest_is_made_once(h: Harness) -> None:
-    h.broker.delete_user("guest", "guest")
+    h.broker.users.delete("guest", "guest")
     h.restart()
     assert h.broker.topology.users == {}
 

@@ -12,7 +12,8 @@ from pamqp import commands
 
 from rewindmq.engine.log.placement import murmur2, partition_of
 from rewindmq.engine.routing import router as routing
-from rewindmq.engine.routing.matches import Content, TopicTrie, headers_match
+from rewindmq.engine.routing.content import Content
+from rewindmq.engine.routing.exchange_types import TopicTrie, headers_match
 from rewindmq.engine.routing.router import Router
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import MetadataEvent
@@ -218,7 +219,7 @@ def test_s032_fanout_is_one_event_a_partition(tmp_path: Path) -> None:
         for name in names:
             h.declare(session, name)
             h.bind(session, "amq.fanout", name)
-        homes = {h.broker.partition_for("/", name).index for name in names}
+        homes = {h.broker.queues.partition_for("/", name).index for name in names}
         before = sum(partition.log.next_offset for partition in h.broker.partitions)
         assert h.publish(session, "amq.fanout", "", b"news") == len(homes) > 1
         assert sum(partition.log.next_offset for partition in h.broker.partitions) == before + len(homes)
@@ -231,9 +232,9 @@ def test_a_publish_after_a_deletion_in_the_same_turn_does_not_meet_the_queue(h: 
     h.declare(session, "q")
     h.bind(session, "amq.direct", "q", "k")
     assert h.publish(session, "amq.direct", "k", b"1") == 1
-    version = h.broker.routing_version
-    h.broker.delete_queue(session, "q", False, False)
-    assert h.broker.routing_version > version
+    version = h.broker.router.version
+    h.broker.queues.delete(session, "q", False, False)
+    assert h.broker.router.version > version
     assert h.publish(session, "amq.direct", "k", b"2") == 0
     h.declare(session, "q")
     assert h.publish(session, "amq.direct", "k", b"3") == 0  # a new queue has no bindings

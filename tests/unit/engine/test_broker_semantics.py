@@ -38,7 +38,7 @@ def test_a_node_of_the_later_profile(later: Harness) -> None:
     former = declared(later, "r", **QUORUM, x_semantics="rabbitmq-3.13")
     assert (former.semantics, former.settings.delivery_limit) == ("rabbitmq-3.13", None)
     later.restart()
-    assert later.broker.partition_for("/", "q").machine.queue("/", "q").profile.name == "rabbitmq-4.3"
+    assert later.broker.queues.partition_for("/", "q").machine.queue("/", "q").profile.name == "rabbitmq-4.3"
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,12 @@ def test_before_it_nobody_knows_delayed_retry(h: Harness) -> None:
 )
 def test_policies_of_the_later_profile(later: Harness, definition: dict[str, object], problem: str) -> None:
     with refusal(PreconditionFailed, f"Validation failed\n\n{problem}\n"):
-        later.broker.set_policy("guest", "/", "p", "^q", definition, 0, "queues")
+        later.broker.policies.set("guest", "/", "p", "^q", definition, 0, "queues")
 
 
 def test_a_policy_of_the_later_profile_holds(later: Harness) -> None:
     definition = {"delayed-retry-type": "failed", "delayed-retry-min": 5, "delivery-limit": -1}
-    later.broker.set_policy("guest", "/", "p", "^q", definition, 0, "queues")
+    later.broker.policies.set("guest", "/", "p", "^q", definition, 0, "queues")
     queue = declared(later, "q", **QUORUM)
     assert (queue.settings.retry, queue.settings.delivery_limit) == ("failed", None)
 
@@ -111,7 +111,7 @@ def test_a_policy_of_the_later_profile_holds(later: Harness) -> None:
 def test_a_node_of_the_former_profile_knows_no_such_policy(h: Harness) -> None:
     for definition in ({"delayed-retry-type": "disabled"}, {"delivery-limit": -1}):
         with pytest.raises(PreconditionFailed):
-            h.broker.set_policy("guest", "/", "p", "^q", definition, 0, "queues")
+            h.broker.policies.set("guest", "/", "p", "^q", definition, 0, "queues")
 
 
 def test_counts_travel_in_headers_without_those_that_are_0_s157() -> None:

@@ -29,7 +29,7 @@ def test_s109_the_next_takes_over(h: Harness, type: str) -> None:
         h.publish(session, "", "q", body)
     h.settle()
     assert (first.bodies, second.bodies) == ([b"1"], [])
-    h.broker.cancel(session, *active)
+    h.broker.consumers.cancel(session, *active)
     h.settle()
     assert (first.bodies, second.bodies) == ([b"1"], [b"2"])
 
@@ -68,7 +68,7 @@ def test_s110_basic_get(h: Harness) -> None:
     session = h.session()
     h.declare(session, "q", sac("classic"))
     assert h.fetch(session, "q") is None
-    h.broker.delete_queue(session, "q", False, False)
+    h.broker.queues.delete(session, "q", False, False)
     h.declare(session, "q", sac("quorum"))
     text = (
         f"cannot obtain access to locked {Q}. basic.get operations are not supported by quorum queues with single"
@@ -84,7 +84,7 @@ def test_s110_as_an_argument_and_not_by_policy(h: Harness) -> None:
     with refusal(PreconditionFailed, text):
         h.declare(session, "q", args(x_single_active_consumer=1))
     with pytest.raises(PreconditionFailed):
-        h.broker.set_policy("guest", "/", "p", "", {"single-active-consumer": True}, 0, "queues")
+        h.broker.policies.set("guest", "/", "p", "", {"single-active-consumer": True}, 0, "queues")
     h.declare(session, "q", args(x_single_active_consumer=False))
     text = f"inequivalent arg 'x-single-active-consumer' for {Q}: received 'true' but current is 'false'"
     with refusal(PreconditionFailed, text):
@@ -93,7 +93,7 @@ def test_s110_as_an_argument_and_not_by_policy(h: Harness) -> None:
 
 def test_while_older_nodes_live_it_is_refused(h: Harness) -> None:
     """They would give messages to everybody."""
-    h.broker.partition_for("/", "q").machine.machine_version = 1
+    h.broker.queues.partition_for("/", "q").machine.machine_version = 1
     text = f"invalid arg 'x-single-active-consumer' for {Q}: not known to all nodes yet"
     with refusal(PreconditionFailed, text):
         h.declare(h.session(), "q", sac("classic"))
@@ -103,7 +103,7 @@ def test_while_older_nodes_live_it_is_refused(h: Harness) -> None:
 def test_listings_say_who_is_active(h: Harness) -> None:
     session = h.session()
     queue = h.declare(session, "q", sac("quorum"))
-    partition = h.broker.partition_for("/", "q")
+    partition = h.broker.queues.partition_for("/", "q")
 
     async def tag() -> object:  # a listing keeps rates, which takes a loop
         return queue_item(h.broker, partition, queue, head=False)["single_active_consumer_tag"]

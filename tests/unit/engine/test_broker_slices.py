@@ -29,13 +29,13 @@ Change = Callable[[Broker], Coroutine[Any, Any, None]]
 def h(tmp_path: Path) -> Iterator[Harness]:
     """Many queues in the vhost v, all of them in RocksDB."""
     with Harness(tmp_path / "data", partitions=2) as harness:
-        harness.broker.create_vhost(USER, "v", "")
-        harness.broker.set_permissions(USER, "v", USER, ".*", ".*", ".*")
+        harness.broker.vhosts.create(USER, "v", "")
+        harness.broker.users.set_permissions(USER, "v", USER, ".*", ".*", ".*")
         session = harness.session(vhost="v")
         for number in range(QUEUES):
             harness.declare(session, f"q{number}")
             harness.bind(session, "amq.fanout", f"q{number}")
-        harness.broker.close_session(session)
+        harness.broker.sessions.close(session)
         harness.settle()
         for partition in harness.broker.partitions:
             partition.write_all()
@@ -78,15 +78,15 @@ def watched(h: Harness, change: Change, look: Callable[[Broker], int]) -> int:
 
 
 async def limit_all(broker: Broker) -> None:
-    await broker.set_policy(USER, "v", "p", ".*", {"max-length": 5}, 0, "all")
+    await broker.policies.set(USER, "v", "p", ".*", {"max-length": 5}, 0, "all")
 
 
 async def clear_limit(broker: Broker) -> None:
-    await broker.clear_policy(USER, "v", "p")
+    await broker.policies.clear(USER, "v", "p")
 
 
 async def delete(broker: Broker) -> None:
-    await broker.delete_vhost(USER, "v")
+    await broker.vhosts.delete(USER, "v")
 
 
 async def import_again(broker: Broker) -> None:
@@ -100,11 +100,11 @@ async def import_again(broker: Broker) -> None:
 
 
 def queues(broker: Broker, vhost: str) -> int:
-    return len(broker.all_queues(vhost))
+    return len(broker.queues.all(vhost))
 
 
 def limited(broker: Broker) -> int:
-    return sum(queue.policy is not None for queue in broker.queues("v"))
+    return sum(queue.policy is not None for queue in broker.queues.all("v"))
 
 
 def test_a_policy_comes_in_parts_and_goes_in_parts(h: Harness, packed: list[int]) -> None:
@@ -168,7 +168,7 @@ def test_a_vhost_that_is_deleted_goes_though_nobody_waits_for_it(h: Harness) -> 
         with pytest.raises(asyncio.CancelledError):
             await task
         assert queues(h.broker, "v") > 0
-        await asyncio.wait_for(h.broker._broker.vhosts_have_left(), 60)
+        await asyncio.wait_for(h.broker._broker.vhosts.until_deleted(), 60)
 
     h.loop.run_until_complete(given_up())
     assert queues(h.broker, "v") == 0
@@ -183,7 +183,7 @@ def test_a_vhost_of_the_same_name_comes_when_the_old_one_has_gone(h: Harness) ->
         with pytest.raises(NotFound):
             await delete(broker)
         assert queues(broker, "v") > 0
-        await asyncio.wait_for(broker.create_vhost(USER, "v", "anew"), 60)
+        await asyncio.wait_for(broker.vhosts.create(USER, "v", "anew"), 60)
         assert queues(broker, "v") == 0
         await going
 

@@ -56,7 +56,7 @@ async def made_at_a(client: Client) -> None:
 
 
 def messages(broker: Broker) -> int:
-    queue = broker.queue("/", "q")
+    queue = broker.queues.get("/", "q")
     return -1 if queue is None else queue.messages_ready + queue.messages_unacked
 
 
@@ -146,9 +146,9 @@ def test_a_user_whom_another_node_has_just_made_may_log_in(
     async def test(nodes: Nodes) -> None:
         here, there = await nodes.start("a"), await nodes.start("b")
         late(nodes)
-        await here.create_vhost("guest", "new", "")
-        await here.set_user("guest", "ann", "right", ())
-        await here.set_permissions("guest", "new", "ann", ".*", ".*", ".*")
+        await here.vhosts.create("guest", "new", "")
+        await here.users.set("guest", "ann", "right", ())
+        await here.users.set_permissions("guest", "new", "ann", ".*", ".*", ".*")
         connection = Connection(there, "client:1", True, IdleSocket())
         connection.receive(HEADER + start_ok("ann", password) + tune_ok() + connection_open(vhost))
         for _ in range(3):
@@ -193,9 +193,9 @@ def test_over_http_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: s
         maker = await opened(here)
         late(nodes)
         await made_at_a(maker)
-        await here.create_vhost("guest", "new", "")
-        await here.set_user("guest", "ann", "right", ("administrator",))
-        await here.set_permissions("guest", "new", "ann", ".*", ".*", ".*")
+        await here.vhosts.create("guest", "new", "")
+        await here.users.set("guest", "ann", "right", ("administrator",))
+        await here.users.set_permissions("guest", "new", "ann", ".*", ".*", ".*")
         auth = ("ann", "right") if "new" in asked else ("guest", "guest")
         transport = httpx.ASGITransport(app=make_app(there, WorkerPool()))
         async with httpx.AsyncClient(transport=transport, base_url="http://b/api", auth=auth) as api:
@@ -256,7 +256,7 @@ def test_a_flood_of_what_is_not_there_costs_one_question_to_the_log_at_a_time(
         flood = method(1, "Confirm.Select") + 500 * publish(1, "", "nowhere", b"x")
         for client in clients:
             client.connection.receive(flood)
-        here.end_of_turn()
+        here.turns.end()
         found: dict[Client, list[Said]] = {client: [] for client in clients}
         async with asyncio.timeout(10):
             while not all(said and confirmed(said) == 500 for said in found.values()):

@@ -36,12 +36,12 @@ def test_deliveries_are_counted_by_queue_whatever_their_order(h: Harness) -> Non
         for name in names[: 1 + number % 4]:
             h.publish(session, "", name, b"%d" % number)
     h.settle()
-    h.broker.close_channel(session, 1)
+    h.broker.sessions.close_channel(session, 1)
     h.consume(session, "a", clients["a"], prefetch=100)
     h.settle()
     assert h.fetch(session, "d") is not None
     assert h.fetch(session, "c") is None
-    served = {name: h.broker.partition_for("/", name).served[queues[name]] for name in names}
+    served = {name: h.broker.queues.partition_for("/", name).served[queues[name]] for name in names}
     assert [served[name].deliver for name in names] == [40, 15, 0, 0]
     assert [served[name].deliver_no_ack for name in names] == [0, 0, 10, 0]
     assert [served[name].redeliver for name in names] == [20, 0, 0, 0]
@@ -56,7 +56,7 @@ def test_a_queue_that_is_gone_is_not_counted_on(h: Harness) -> None:
     h.declare(session, "gone")
     h.publish(session, "", "gone", b"x")
     h.consume(session, "gone", Client())
-    h.broker.delete_queue(session, "gone", False, False)
+    h.broker.queues.delete(session, "gone", False, False)
     h.settle()
     assert all(not partition.served for partition in h.broker.partitions)
 

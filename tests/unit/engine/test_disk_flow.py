@@ -38,7 +38,7 @@ async def opened(broker: Broker, *methods: bytes) -> Connection:
 
 async def say(broker: Broker, connection: Connection, frames: bytes) -> list[Said]:
     connection.receive(frames)
-    broker.end_of_turn()
+    broker.turns.end()
     await asyncio.sleep(0.001)
     return decoded(b"".join(connection.take_output()))
 
@@ -135,15 +135,15 @@ def test_acks_become_durable_when_the_disk_gets_full_under_a_flood(
         for tag in range(1, 200):
             await say(broker, consumer, method(1, "Basic.Get", queue="q") + method(1, "Basic.Ack", delivery_tag=tag))
         durable = asyncio.Event()
-        broker.when_durable(durable.set)
+        broker.turns.when_durable(durable.set)
         await asyncio.wait_for(durable.wait(), 20)
-        blocked = broker.blocked
+        blocked = broker.turns.blocked
         assert blocked is not None
         full = False
         async with asyncio.timeout(30):
             while publisher.link.state != "running" or waiting_bytes(broker):
                 await say(broker, publisher, b"")
-        assert broker.blocked is None
+        assert broker.turns.blocked is None
         assert queue_of(broker, "q").messages_ready == MOST - 199
 
     run(tmp_path, test)

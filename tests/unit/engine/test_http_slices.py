@@ -31,10 +31,10 @@ def h(tmp_path: Path) -> Iterator[Harness]:
     with Harness(tmp_path, partitions=2) as harness:
         broker = harness.broker
         for number in range(VHOSTS):
-            broker.create_vhost("guest", f"v{number}", "")
-            broker.set_permissions("guest", f"v{number}", "guest", ".*", ".*", ".*")
-            broker.set_policy("guest", f"v{number}", "p", "^x", {"max-length": 5}, 0, "queues")
-            broker.set_vhost_limits("guest", f"v{number}", {"max-connections": 5, "max-queues": 2 * QUEUES})
+            broker.vhosts.create("guest", f"v{number}", "")
+            broker.users.set_permissions("guest", f"v{number}", "guest", ".*", ".*", ".*")
+            broker.policies.set("guest", f"v{number}", "p", "^x", {"max-length": 5}, 0, "queues")
+            broker.parameters.set_vhost_limits("guest", f"v{number}", {"max-connections": 5, "max-queues": 2 * QUEUES})
         session = harness.session(vhost="v0")
         for number in range(QUEUES):
             harness.declare(session, f"q{number}")
@@ -71,7 +71,7 @@ def turns_beside(h: Harness, read: Reads) -> tuple[int, int]:
 
 
 async def bindings(broker: Broker, work: Work) -> int:
-    return len([each async for each in broker.bindings_by_source(work, broker.topology.vhosts)])
+    return len([each async for each in broker.exchanges.bindings_by_source(work, broker.topology.vhosts)])
 
 
 async def vhosts(broker: Broker, work: Work) -> int:
@@ -162,8 +162,8 @@ def test_an_import_knows_what_is_there_when_it_is_judged(h: Harness) -> None:
             ],
         }
         later = Import(broker, "guest", document)
-        await broker.create_vhost("guest", "late", "")
-        await broker.set_user("guest", "late", "password", ())
+        await broker.vhosts.create("guest", "late", "")
+        await broker.users.set("guest", "late", "password", ())
         await later.carry_out()
         return len(broker.topology.bindings_from("late", "amq.direct"))
 

@@ -80,11 +80,11 @@ def empty(h: Harness) -> None:
     """Back to what a new broker holds."""
     topology = h.broker.topology
     for vhost in [name for name in topology.vhosts if name != "/"]:
-        h.broker.delete_vhost("guest", vhost)
+        h.broker.vhosts.delete("guest", vhost)
     for name in [name for name in topology.users if name != "guest"]:
-        h.broker.delete_user("guest", name)
+        h.broker.users.delete("guest", name)
     for name in list(topology.global_parameters):
-        h.broker.clear_global_parameter("guest", name)
+        h.broker.parameters.clear_global("guest", name)
 
 
 def real(h: Harness) -> Broker:

@@ -62,7 +62,7 @@ def looking(test: Callable[[Looking], Awaitable[None]], tmp_path: Path, monkeypa
         who = session(broker)
         for number in range(QUEUES):
             await declare(broker, who, f"q{number}")
-            await broker.bind(who, "amq.fanout", "queue", f"q{number}", "", ())
+            await broker.exchanges.bind(who, "amq.fanout", "queue", f"q{number}", "", ())
         by_hand = Looking(nodes, broker, monkeypatch)
         await by_hand.until_quiet()
         by_hand.looks.clear()
@@ -72,7 +72,7 @@ def looking(test: Callable[[Looking], Awaitable[None]], tmp_path: Path, monkeypa
 
 
 def limits(broker: Broker) -> list[int | None]:
-    return [queue.settings.max_length for queue in broker.queues()]
+    return [queue.settings.max_length for queue in broker.queues.all()]
 
 
 def set_half(broker: Broker, name: str, limit: int) -> Awaitable[int]:
@@ -84,7 +84,7 @@ def test_a_look_is_at_a_few_names_and_goes_on_where_the_last_one_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(by_hand: Looking) -> None:
-        by_hand.broker.queues_changed()
+        by_hand.broker.router.queues_changed()
         await by_hand.until_quiet()
         assert max(map(len, by_hand.looks)) == A_LOOK
         seen = [name for look in by_hand.looks for name in look]
@@ -111,7 +111,7 @@ def test_what_is_half_done_behind_the_place_of_a_round_is_found_by_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(by_hand: Looking) -> None:
-        by_hand.broker.queues_changed()
+        by_hand.broker.router.queues_changed()
         await by_hand.look(3)
         await set_half(by_hand.broker, "p", 7)
         await by_hand.until_quiet()
@@ -127,7 +127,7 @@ def test_it_is_mended_when_it_has_stood_so_for_some_looks_and_not_before(
         await set_half(by_hand.broker, "p", 7)
         await by_hand.look(LOOKS_BEFORE_MENDING - 1)
         assert limits(by_hand.broker) == [None] * QUEUES
-        await by_hand.broker.apply_policies(BROKER)  # it was only under way
+        await by_hand.broker.effective_policies.apply(BROKER)  # it was only under way
         events = [partition.machine.next_offset for partition in by_hand.broker.partitions]
         await by_hand.until_quiet()
         assert [partition.machine.next_offset for partition in by_hand.broker.partitions] == events
@@ -142,10 +142,10 @@ def test_who_gets_the_duties_in_the_middle_of_a_round_looks_at_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(by_hand: Looking) -> None:
-        await by_hand.broker.create_vhost("guest", "v", "")
-        await by_hand.broker.set_permissions("guest", "v", "guest", ".*", ".*", ".*")
+        await by_hand.broker.vhosts.create("guest", "v", "")
+        await by_hand.broker.users.set_permissions("guest", "v", "guest", ".*", ".*", ".*")
         for number in range(QUEUES):
-            await declare(by_hand.broker, by_hand.broker.open_session("guest", "v", "test", {}), f"of-v-{number}")
+            await declare(by_hand.broker, by_hand.broker.sessions.open("guest", "v", "test", {}), f"of-v-{number}")
         await by_hand.until_quiet()
         by_hand.assign()
         await settled()
@@ -154,6 +154,6 @@ def test_who_gets_the_duties_in_the_middle_of_a_round_looks_at_everything(
         by_hand.assign("a")
         await settled()
         await by_hand.until_quiet()
-        assert [queue.name for queue in by_hand.broker.queues() if queue.vhost == "v"] == []
+        assert [queue.name for queue in by_hand.broker.queues.all() if queue.vhost == "v"] == []
 
     looking(test, tmp_path, monkeypatch)

@@ -14,7 +14,7 @@ from rewindmq.engine.amqp.channel_methods import basic_consume
 from rewindmq.engine.amqp.consumer_timeout import time_out_deliveries
 from rewindmq.engine.amqp.methods import Method
 from rewindmq.engine.amqp.output import ChannelOutput, Output
-from rewindmq.engine.broker.broker import Config
+from rewindmq.engine.config import Config
 from rewindmq.engine.errors import ConnectionForced, NotFound, PreconditionFailed
 from rewindmq.engine.http.app import make_app
 from rewindmq.engine.http.resources.queues import queue_item
@@ -23,6 +23,7 @@ from rewindmq.engine.log.shared_contract import RecordTooLarge
 from rewindmq.engine.log.simulated.shared import MemorySharedPartition
 from rewindmq.engine.process import open_broker
 from rewindmq.engine.rewind.worker import WorkerPool
+from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store.store import StateStore
@@ -43,7 +44,7 @@ def test_a_publish_of_a_lost_node_is_not_confirmed(tmp_path: Path, monkeypatch: 
         await declare(broker, who)
         nodes.log("a").cut(True)
         publish(broker, who, b"too late", confirms)
-        partition = broker.partition_for("/", "q")
+        partition = broker.queues.partition_for("/", "q")
         epoch = nodes.node("a").epoch
         lost = FramedEncoder()
         record = lost.encode(lost.prefix(nodes.now_ms, BROKER), NodeLost("a", epoch, "lapsed"))
@@ -65,7 +66,7 @@ def test_a_queue_whose_declarer_went_away_is_routed_to(tmp_path: Path, monkeypat
         await asyncio.sleep(0)
         asking.cancel()  # an HTTP request that is given up
         await settled()
-        assert broker.queue("/", "q") is not None
+        assert broker.queues.get("/", "q") is not None
         assert publish(broker, who, b"routable", Client()) == 1
 
     run(test, tmp_path, monkeypatch)
@@ -78,9 +79,9 @@ def test_what_is_larger_than_a_record_may_be_holds_nothing_up(tmp_path: Path, mo
         with monkeypatch.context() as patched:
             patched.setattr(log, "append", lambda key, value: _too_large())
             with pytest.raises(PreconditionFailed):
-                await broker.create_vhost("guest", "huge", "x")
+                await broker.vhosts.create("guest", "huge", "x")
         async with asyncio.timeout(5):
-            await broker.create_vhost("guest", "small", "x")
+            await broker.vhosts.create("guest", "small", "x")
         assert "small" in broker.topology.vhosts
 
     run(test, tmp_path, monkeypatch)
@@ -98,7 +99,7 @@ def test_a_node_whose_fold_failed_folds_and_stores_nothing_more(
         other = await nodes.start("b")
         who = session(broker)
         await declare(broker, who)
-        partition = broker.partition_for("/", "q")
+        partition = broker.queues.partition_for("/", "q")
         good = partition.machine.next_offset
 
         def half(*event: Any) -> None:
@@ -127,9 +128,9 @@ def test_what_was_half_done_is_found_by_who_gets_the_duties_later(
 ) -> None:
     async def test(nodes: Nodes) -> None:
         broker = await nodes.start("a")
-        await broker.create_vhost("guest", "v", "")
-        await broker.set_permissions("guest", "v", "guest", ".*", ".*", ".*")
-        await declare(broker, broker.open_session("guest", "v", "test", {}))
+        await broker.vhosts.create("guest", "v", "")
+        await broker.users.set_permissions("guest", "v", "guest", ".*", ".*", ".*")
+        await declare(broker, broker.sessions.open("guest", "v", "test", {}))
         nodes.history.assign({each.name: [] for each in nodes.history.queues})
         await settled()
         await broker.metadata.ask(BROKER, VhostDeleted("v"))  # and whoever did it died
@@ -141,7 +142,7 @@ def test_what_was_half_done_is_found_by_who_gets_the_duties_later(
         for _ in range(4):
             node._look_after()
             await settled()
-        assert broker.queue("v", "q") is None
+        assert broker.queues.get("v", "q") is None
 
     run(test, tmp_path, monkeypatch)
 
@@ -158,10 +159,12 @@ def test_a_consumer_is_told_that_its_queue_went_in_the_same_moment(
         attached: list[Any] = []
         nodes.log("a").cut(True)
         consuming = asyncio.ensure_future(
-            broker.consume(who, 1, client, "q", "tag", False, False, 1, 0, (), lambda *given: attached.append(given))
+            broker.consumers.consume(
+                "q", Subscription(who, 1, "tag", prefetch=1), client, lambda *given: attached.append(given)
+            )
         )
         await asyncio.sleep(0)
-        broker.partition_for("/", "q").append(BROKER, QueueDeleted("/", "q", if_unused=False, if_empty=False))
+        broker.queues.partition_for("/", "q").append(BROKER, QueueDeleted("/", "q", if_unused=False, if_empty=False))
         nodes.log("a").cut(False)
         await settled()
         assert (len(attached), client.cancellations) == (1, 1)
@@ -172,7 +175,7 @@ def test_a_consumer_is_told_that_its_queue_went_in_the_same_moment(
 
 def test_ids_are_never_used_twice_while_the_next_epoch_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(nodes: Nodes) -> None:
-        monkeypatch.setattr("rewindmq.engine.broker.broker.EPOCH_IDS", 8)
+        monkeypatch.setattr("rewindmq.engine.broker.open_sessions.EPOCH_IDS", 8)
         broker = await nodes.start("a")
         epoch = nodes.node("a").epoch
         ids = []
@@ -227,7 +230,7 @@ def test_nothing_is_done_for_a_session_of_a_lost_life(tmp_path: Path, monkeypatc
         who = session(broker)
         await declare(broker, who)
         nodes.node("a").renew_epoch()
-        asked = [broker.purge_queue(who, "q"), broker.delete_queue(who, "q", False, False), declare(broker, who, "r")]
+        asked = [broker.queues.purge(who, "q"), broker.queues.delete(who, "q", False, False), declare(broker, who, "r")]
         for problem in await asyncio.gather(*asked, return_exceptions=True):
             assert isinstance(problem, ConnectionForced)
 
@@ -240,7 +243,7 @@ def test_a_node_joins_when_it_has_caught_up(tmp_path: Path, monkeypatch: pytest.
     async def test(nodes: Nodes) -> None:
         broker = await nodes.start("a")
         await declare(broker, session(broker))
-        held = broker.partition_for("/", "q").name
+        held = broker.queues.partition_for("/", "q").name
         monkeypatch.setattr("rewindmq.engine.cluster.start.recover", lambda log, store: recover(_Empty(log), store))
         waiting = MemorySharedPartition.waiting
 
@@ -254,7 +257,7 @@ def test_a_node_joins_when_it_has_caught_up(tmp_path: Path, monkeypatch: pytest.
         assert "b" not in nodes.brokers, "clients may come, and what is there is not seen"
         late = False
         nodes.log("b").fetch()
-        assert (await starting).queue("/", "q") is not None
+        assert (await starting).queues.get("/", "q") is not None
 
     run(test, tmp_path, monkeypatch)
 
@@ -268,7 +271,7 @@ def test_a_body_missing_in_the_store_is_asked_of_the_log_in_time(
         queue = await declare(broker, who)
         publish(broker, who, b"m", Client())
         await settled()
-        partition = broker.partition_for("/", "q")
+        partition = broker.queues.partition_for("/", "q")
         [message_id] = queue.ready_ids()
         partition.projector.forget(queue.queue_id, [message_id])
         nodes.log("a").cut(True)
@@ -336,15 +339,15 @@ def test_s053_declaring_a_queue_that_goes_in_the_same_moment_does_not_bring_it_b
         first, second = await nodes.start("a"), await nodes.start("b")
         one, two = session(first), session(second)
         lease = args(**{"x-expires": 60_000})
-        await first.declare_queue(one, "q", False, True, False, False, lease)
+        await first.queues.declare(one, "q", False, True, False, False, lease)
         await settled()
-        deleting = asyncio.ensure_future(first.delete_queue(one, "q", False, False))
+        deleting = asyncio.ensure_future(first.queues.delete(one, "q", False, False))
         await asyncio.sleep(0)  # it is on its way
         with pytest.raises(NotFound):  # the second node sees the queue still
-            await second.declare_queue(two, "q", False, True, False, False, lease)
+            await second.queues.declare(two, "q", False, True, False, False, lease)
         await deleting
         await settled()
-        assert (first.queue("/", "q"), second.queue("/", "q")) == (None, None)
+        assert (first.queues.get("/", "q"), second.queues.get("/", "q")) == (None, None)
 
     run(test, tmp_path, monkeypatch)
 
@@ -358,7 +361,7 @@ def test_an_overdue_delivery_goes_to_a_consumer_at_another_node(
         first, second = await nodes.start("a"), await nodes.start("b")
         who, other, client = session(first), session(second), Client()
         later = args(**{"x-queue-type": "quorum", "x-semantics": "rabbitmq-4.3"})
-        await first.declare_queue(who, "q", False, True, False, False, later)
+        await first.queues.declare(who, "q", False, True, False, False, later)
         socket = IdleSocket()
         channel = Channel(SharedState(first, who, True, socket.wake), ChannelOutput(Output(socket.wake), 1, 4_096))
         fields: dict[str, int | bool | str | bytes] = {
@@ -373,7 +376,7 @@ def test_an_overdue_delivery_goes_to_a_consumer_at_another_node(
         publish(first, who, b"1", Client())
         await settled()
         assert list(channel.settlement.unacked) == [1]
-        await second.consume(other, 1, client, "q", "tag", False, False, 1, 0, (), lambda *_: None)
+        await second.consumers.consume("q", Subscription(other, 1, "tag", prefetch=1), client, lambda *_: None)
         await time_out_deliveries(channel, 0.0)
         assert not channel.settlement.returned
         await time_out_deliveries(channel, 1_800.0)
@@ -399,14 +402,14 @@ def test_s086_an_exclusive_queue_lives_at_the_node_of_its_connection(
         first, second = await nodes.start("a"), await nodes.start("b")
         who = session(second)
         located = args(**{"x-queue-master-locator": locator})
-        await second.declare_queue(who, "q", False, False, True, False, located)
+        await second.queues.declare(who, "q", False, False, True, False, located)
         await settled()
         for broker in (first, second):
-            item = queue_item(broker, broker.partition_for("/", "q"), queue_of(broker, "q"), head=False)
+            item = queue_item(broker, broker.queues.partition_for("/", "q"), queue_of(broker, "q"), head=False)
             assert item["node"] == "b"
-        second.close_session(who)
+        second.sessions.close(who)
         await settled()
-        assert (first.queue("/", "q"), second.queue("/", "q")) == (None, None)
+        assert (first.queues.get("/", "q"), second.queues.get("/", "q")) == (None, None)
 
     run(test, tmp_path, monkeypatch)
 
@@ -419,16 +422,16 @@ def test_s109_a_single_active_consumer_is_one_of_all_nodes(
         brokers = [await nodes.start("a"), await nodes.start("b")]
         sessions = [session(broker) for broker in brokers]
         single = args(**{"x-single-active-consumer": True, "x-queue-type": type})
-        await brokers[0].declare_queue(sessions[0], "q", False, True, False, False, single)
+        await brokers[0].queues.declare(sessions[0], "q", False, True, False, False, single)
         await settled()
         clients = [Client(), Client()]
         for broker, who, client in zip(brokers, sessions, clients, strict=True):
-            await broker.consume(who, 1, client, "q", "tag", False, False, 1, 0, (), lambda *_: None)
+            await broker.consumers.consume("q", Subscription(who, 1, "tag", prefetch=1), client, lambda *_: None)
         for body in (b"1", b"2"):
             publish(brokers[1], sessions[1], body, Client())
         await settled()
         assert [client.bodies for client in clients] == [[b"1"], []]
-        brokers[0].close_session(sessions[0])
+        brokers[0].sessions.close(sessions[0])
         await settled()
         assert [client.bodies for client in clients] == [[b"1"], [b"1"]]
 
@@ -475,11 +478,11 @@ def test_a_dead_letter_that_the_log_does_not_take_holds_up_only_itself(
                 "x-dead-letter-strategy": strategy,
             }
         )
-        await broker.declare_queue(who, "q", False, True, False, False, dying)
+        await broker.queues.declare(who, "q", False, True, False, False, dying)
         publish(broker, who, b"huge", Client())
         publish(broker, who, b"small", Client())
         await settled()
-        target, log = broker.partition_for("/", "dead"), nodes.log("a")
+        target, log = broker.queues.partition_for("/", "dead"), nodes.log("a")
         shared = next(each for each in log.queues if each.name == target.name)
         append = shared.append
         monkeypatch.setattr(
@@ -487,8 +490,8 @@ def test_a_dead_letter_that_the_log_does_not_take_holds_up_only_itself(
         )
         got = Client()
         for _ in range(2):
-            _, queue, holder = await broker.fetch(who, 1, got, "q", False)
-        partition = broker.partition_for("/", "q")
+            _, queue, holder = await broker.consumers.fetch(who, 1, got, "q", False)
+        partition = broker.queues.partition_for("/", "q")
         ids = [message_id for message_id, _, _ in got.fetches]
         held = tuple((message_id, message_id) for message_id in ids)
         partition.append(who.actor, Nacked("/", "q", holder, held, False, "reject"))
@@ -545,10 +548,10 @@ def test_http_does_not_wait_for_ever_and_what_it_asked_for_is_done_later(
                 ),
             ]
             assert [answer.status_code for answer in answers] == [503] * 5, answers[-1].text
-            assert not broker.sessions
+            assert not broker.sessions.by_id
             nodes.log("a").cut(False)
             await settled()
-            assert broker.queue("/", "later") is not None
+            assert broker.queues.get("/", "later") is not None
             assert "later" in broker.topology.vhosts
             assert ("/", "later") in broker.topology.policies
             assert queue_of(broker, "q").messages_ready == 1

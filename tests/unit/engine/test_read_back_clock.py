@@ -47,18 +47,18 @@ class Story:
 
     async def publish(self, body: bytes) -> None:
         who = session(self.broker)
-        for to in self.broker.route(who, "", "q", None):
+        for to in self.broker.exchanges.route(who, "", "q", None):
             to.partition.publish(who.actor, Published(to.route, PERSISTENT, None, None, True, None, None, body, 3))
         await settled()
 
     @property
     def partition(self) -> ReadBackPartition:
-        partition = self.broker.partition_for("/", "q")
+        partition = self.broker.queues.partition_for("/", "q")
         assert isinstance(partition, ReadBackPartition)
         return partition
 
     def ready(self) -> int:
-        queue = self.broker.queue("/", "q")
+        queue = self.broker.queues.get("/", "q")
         assert queue is not None
         return queue.messages_ready
 
@@ -72,7 +72,7 @@ def run(test: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         story = Story(tmp_path, monkeypatch)
         try:
             await story.start()
-            await story.broker.declare_queue(
+            await story.broker.queues.declare(
                 session(story.broker), "q", False, True, False, False, args(x_message_ttl=30_000)
             )
             await test(story)

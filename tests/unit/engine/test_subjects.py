@@ -386,7 +386,7 @@ def test_a_consumer_gets_each_body_as_it_was_whatever_came_before_it(tmp_path: P
     said = wire.send(*[publish(1, "", "q", body, raw=raw) for body, raw in sent[:12]])
     for body, raw in sent[12:]:
         wire.connection.receive(publish(1, "", "q", body, raw=raw))
-        wire.broker.end_of_turn()
+        wire.broker.turns.end()
     said += wire.read()
     logged = [event for event in broker.events if isinstance(event, Published)]
     assert [event.encryption is None for event in logged] == [raw is nobodys for _, raw in sent]

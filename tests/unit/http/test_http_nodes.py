@@ -91,7 +91,7 @@ def test_http_takes_what_is_left_when_somebody_is_faster(tmp_path: Path, monkeyp
             await settled()
             nodes.log("a").cut(True)  # "a" sees ten messages still, when "b" takes four
             for _ in range(4):
-                await there.fetch(other, 1, Client(), "q", True)
+                await there.consumers.fetch(other, 1, Client(), "q", True)
             asking = asyncio.ensure_future(
                 api.post(
                     "/queues/%2F/q/get",
@@ -164,7 +164,7 @@ def test_a_publish_whose_queue_is_gone_as_it_gets_there_was_not_routed(
                 )
             )
             await settled()
-            await there.delete_queue(session(there), "q", False, False)
+            await there.queues.delete(session(there), "q", False, False)
             nodes.log("a").cut(False)
             answer = await publishing
             assert (answer.status_code, answer.json()) == (200, {"routed": False})

@@ -18,6 +18,7 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.simulated.embedded import Faults, MemoryLog
 from rewindmq.projections.replay import Block, PartitionLog, decoder_for
 from rewindmq.schemas.single_object import wrap
+from tests.support.log_listener import Listener
 from tests.support.records import START_MS, contents, expected, fill, record
 
 LOGS: dict[str, Callable[[Path], Log]] = {
@@ -241,7 +242,7 @@ def test_commit_calls_back_in_the_loop_and_later_groups_follow(log: Log) -> None
             if queue.durable_offset == 300:
                 done.set()
 
-        log.on_durable = durable
+        log.start(Listener(durable))
         log.commit()  # nothing waits
         for number in range(300):
             queue.append(START_MS + number, record(number))
@@ -267,7 +268,7 @@ def test_one_commit_covers_all_partitions(log: Log) -> None:
             calls += 1
             done.set()
 
-        log.on_durable = durable
+        log.start(Listener(durable))
         for partition in (log.metadata, *log.queues):
             fill(partition, range(20))
         log.commit()
@@ -282,7 +283,7 @@ def test_one_commit_covers_all_partitions(log: Log) -> None:
 
 def test_commit_and_wait_tells_too(log: Log) -> None:
     told: list[int] = []
-    log.on_durable = lambda: told.append(log.metadata.durable_offset)
+    log.start(Listener(lambda: told.append(log.metadata.durable_offset)))
     fill(log.metadata, range(3))
     log.commit_and_wait()
     log.commit_and_wait()

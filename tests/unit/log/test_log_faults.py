@@ -21,6 +21,7 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog, EmbeddedPartition
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.verify import verify_chain
 from rewindmq.engine.log.seals.in_files import segmented
+from tests.support.log_listener import Listener
 from tests.support.records import START_MS, contents, expected, fill, make_log, record, reopened
 
 
@@ -127,7 +128,7 @@ def test_errors_of_any_write_and_sync_lose_and_double_nothing(
 
     async def run(disk: Disk) -> None:
         failures: list[Exception] = []
-        log.on_failure = failures.append
+        log.start(Listener(commit_failed=failures.append))
         while len(failures) < 4 or queue.next_offset < 420:
             fill(queue, range(queue.next_offset, queue.next_offset + 7))
             log.commit()
@@ -167,7 +168,7 @@ def test_a_defect_in_the_thread_is_heard_of(tmp_path: Path, monkeypatch: pytest.
 
     async def run() -> list[str]:
         heard: list[str] = []
-        log.on_failure = lambda error: heard.append(str(error))
+        log.start(Listener(commit_failed=lambda error: heard.append(str(error))))
         fill(log.queues[0], range(3))
         with monkeypatch.context() as patch:
             patch.setattr("rewindmq.engine.log.embedded.writer.encode_block", lambda *arguments: 1 // 0)
@@ -272,7 +273,7 @@ def test_a_power_loss_loses_nothing_that_was_confirmed(tmp_path: Path, monkeypat
         for number in range(25):
             fill(queue, range(queue.next_offset, queue.next_offset + 11))
             told: list[int] = []
-            log.on_durable = partial(note, told, queue)
+            log.start(Listener(partial(note, told, queue)))
             log.commit_and_wait()
             fill(queue, range(queue.next_offset, queue.next_offset + 3))  # and not committed
             assert told == [queue.next_offset - 3]

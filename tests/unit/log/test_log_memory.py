@@ -7,6 +7,7 @@ import pytest
 from rewindmq.engine.log.embedded import blocks
 from rewindmq.engine.log.simulated import embedded as memory
 from rewindmq.engine.log.simulated.embedded import Faults, MemoryLog
+from tests.support.log_listener import Listener
 from tests.support.records import START_MS, contents, expected, record
 
 STORM = Faults(seed=0, commit_delay_seconds=0.5, failure_rate=0.3, torn_rate=0.5)
@@ -38,8 +39,12 @@ def story(seed: int, body_bytes: int | None = None) -> tuple[list[tuple[str, int
     log = MemoryLog(1, Faults(seed, STORM.commit_delay_seconds, STORM.failure_rate, STORM.torn_rate), clock.call_later)
     queue = log.queues[0]
     heard: list[tuple[str, int]] = []
-    log.on_durable = lambda: heard.append(("durable", queue.durable_offset))
-    log.on_failure = lambda error: heard.append(("failure", queue.durable_offset))
+    log.start(
+        Listener(
+            lambda: heard.append(("durable", queue.durable_offset)),
+            lambda error: heard.append(("failure", queue.durable_offset)),
+        )
+    )
     for number in range(200):
         queue.append(START_MS + number, record(number, body_bytes=body_bytes))
         log.commit()
@@ -82,7 +87,7 @@ def test_a_failed_commit_is_tried_again_until_it_lands() -> None:
     clock = Clock()
     log = MemoryLog(1, Faults(seed=3, failure_rate=0.9), clock.call_later)
     failures: list[Exception] = []
-    log.on_failure = failures.append
+    log.start(Listener(commit_failed=failures.append))
     for number in range(10):
         log.queues[0].append(START_MS + number, record(number))
     log.commit()

@@ -1,0 +1,144 @@
+"""Consumers of queues: basic.consume, basic.cancel, basic.get and basic.qos global.
+
+A consumer of a stream, or of a queue's history, reads: engine/rewind does that (`Readings`). Acks and nacks need no
+method here: the channel appends `Acked` and `Nacked` to the partition.
+"""
+
+from collections.abc import Callable
+
+from rewindmq.engine.broker import declarations
+from rewindmq.engine.broker.access_control import Access
+from rewindmq.engine.broker.open_sessions import OpenSessions
+from rewindmq.engine.broker.queues import Queues, check_not_gone
+from rewindmq.engine.errors import AccessRefused, NotImplementedByBroker, resource
+from rewindmq.engine.rewind.arguments import is_past_asked
+from rewindmq.engine.rewind.reader import ReadingConsumer, ReadRequest
+from rewindmq.engine.rewind.stream_consumers import Readings
+from rewindmq.engine.routing.firehose import Firehose
+from rewindmq.engine.runtime.partition import DeliveryTarget, FetchTarget, Partition
+from rewindmq.engine.runtime.sessions import Session
+from rewindmq.engine.runtime.subscription import Subscription
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.rules.internal_queues import is_reply_queue
+from rewindmq.projections.rules.queue_arguments import argument_of
+from rewindmq.schemas.events import ConsumerAttached, ConsumerCancelled, Fetched, GlobalPrefetchSet
+
+# Deliveries that a consumer without prefetch (or with no_ack) starts with (`ConsumerAttached.credit`): few, because the
+# broker does not know yet how large they are. Its channel gives more by `Credited`, in windows that fit the size of its
+# messages, while the client's socket takes what was sent.
+CREDIT_WINDOW = 16
+
+Attached = Callable[[Partition, Queue, int], None]
+
+
+class Consumers:
+    def __init__(
+        self, access: Access, queues: Queues, sessions: OpenSessions, firehose: Firehose, readings: Readings
+    ) -> None:
+        self._access = access
+        self._queues = queues
+        self._sessions = sessions
+        self._firehose = firehose
+        self._readings = readings
+
+    async def consume(
+        self, queue: str, subscription: Subscription, consumer: ReadingConsumer, attached: Attached
+    ) -> None:
+        """Attach a consumer to a queue. `attached(partition, queue, consumer id)` is called when the consumer is
+        there, before its first delivery."""
+        session = subscription.session
+        if not is_reply_queue(queue):
+            self._access.check(session.user, session.vhost, "read", "queue", queue)
+        partition, found = await self._queues.usable(session, queue)
+        if found.stream or is_past_asked(subscription.arguments):
+            request = ReadRequest(subscription, self._sessions.next_id(), consumer)
+            await self._readings.begin(partition, found, request, attached)
+        else:
+            await self._consume_live(partition, found, subscription, consumer, attached)
+
+    async def _consume_live(
+        self,
+        partition: Partition,
+        queue: Queue,
+        subscription: Subscription,
+        consumer: DeliveryTarget,
+        attached: Attached,
+    ) -> None:
+        session, channel = subscription.session, subscription.channel
+        where = resource("queue", queue.name, session.vhost)
+        if subscription.global_prefetch > 0 and queue.type == "quorum":
+            raise NotImplementedByBroker(f"{where} does not support global qos")
+        declarations.check_consumer_arguments(queue, subscription.arguments)
+        exclusive = subscription.exclusive and queue.type != "quorum"  # a quorum queue ignores it (S-112)
+        declarations.check_exclusive_use(queue, exclusive)
+        consumer_id = self._sessions.next_id()
+        partition.attach(consumer_id, self._firehose.tapped(session, channel, consumer))
+        session.note(channel, partition, consumer_id)
+        is_attached = False
+
+        def folded() -> None:
+            nonlocal is_attached
+            if consumer_id in queue.holders:
+                is_attached = True
+                attached(partition, queue, consumer_id)
+
+        await self._sessions.ask(session, partition, _attachment(queue, subscription, consumer_id, exclusive), folded)
+        if not is_attached:
+            partition.detach(consumer_id)
+            session.forget(partition, consumer_id)
+            check_not_gone(queue)
+            raise AccessRefused(f"{where} in exclusive use")  # another node's client was faster
+
+    def set_global_prefetch(self, session: Session, channel: int, prefetch: int) -> None:
+        """basic.qos global, for the consumers that the channel has. A later consumer brings the limit with it
+        (`Subscription.global_prefetch`)."""
+        for partition in session.attached.get(channel, {}):
+            partition.append(session.actor, GlobalPrefetchSet(session.session_id, channel, prefetch))
+
+    async def cancel(self, session: Session, partition: Partition, queue: Queue, consumer_id: int) -> None:
+        """Detach a consumer. The deliveries that are on their way still reach it, and no others."""
+        if consumer_id in queue.holders:  # else it reads the history, or the queue is gone
+            await partition.ask(session.actor, ConsumerCancelled(queue.vhost, queue.name, consumer_id))
+            partition.carry_out()
+        partition.detach(consumer_id)
+        session.forget(partition, consumer_id)
+        self._readings.landed()
+
+    async def fetch(
+        self, session: Session, channel: int, getter: FetchTarget, queue: str, no_ack: bool, count: int = 1
+    ) -> tuple[Partition, Queue, int]:
+        """basic.get, `count` times at once: the partition, the queue, and the holder's id, under which the messages
+        are acked. `getter.fetched(...)` is called with each answer, at the latest when the turn ends."""
+        self._access.check(session.user, session.vhost, "read", "queue", queue)
+        partition, found = await self._queues.usable(session, queue)
+        declarations.check_fetch(found)
+        key = (channel, partition.index, found.queue_id)
+        holder_id = session.holders.get(key)
+        if holder_id is None:
+            holder_id = session.holders[key] = self._sessions.next_id()
+            session.note(channel, partition, holder_id)
+        partition.attach_getter(holder_id, self._firehose.tapped_getter(session, channel, getter))
+        get = Fetched(session.vhost, queue, holder_id, channel, no_ack)
+        for _ in range(count - 1):
+            partition.append(session.actor, get)
+        await self._sessions.ask(session, partition, get)
+        check_not_gone(found)
+        return partition, found, holder_id
+
+
+def _attachment(queue: Queue, subscription: Subscription, consumer_id: int, exclusive: bool) -> ConsumerAttached:
+    priority = argument_of(subscription.arguments, "x-priority")
+    return ConsumerAttached(
+        queue.vhost,
+        queue.name,
+        consumer_id,
+        subscription.channel,
+        subscription.tag,
+        subscription.no_ack,
+        exclusive,
+        subscription.prefetch,
+        0 if subscription.prefetch > 0 and not subscription.no_ack else CREDIT_WINDOW,
+        subscription.global_prefetch,
+        int(priority.value) if priority is not None and isinstance(priority.value, int) else 0,
+        subscription.arguments,
+    )

@@ -1,0 +1,26 @@
+"""Marks: names that operators give to moments of the history."""
+
+from collections.abc import Sequence
+
+from rewindmq.engine.runtime.metadata import Metadata
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.schemas.metadata_events import MarkDeleted, MarkSet
+from rewindmq.schemas.values import Actor
+
+
+class Marks:
+    def __init__(self, metadata: Metadata, partitions: Sequence[Partition]) -> None:
+        self._metadata = metadata
+        self._partitions = partitions
+
+    def positions(self) -> tuple[tuple[str, int], ...]:
+        """This moment: each partition's name and the offset that its next event gets."""
+        machines = [partition.machine for partition in self._partitions]
+        return tuple((machine.partition, machine.next_offset) for machine in machines)
+
+    async def set(self, user: str, mark: MarkSet) -> None:
+        """Set a mark. Everything below its positions has to be durable."""
+        await self._metadata.ask(Actor(user, 0), mark)
+
+    async def clear(self, user: str, name: str) -> None:
+        await self._metadata.ask(Actor(user, 0), MarkDeleted(name))
