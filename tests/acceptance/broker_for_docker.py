@@ -12,7 +12,7 @@ sys.path.insert(0, os.getcwd())
 import pytest
 from yarl import URL
 
-from tests import docker_client  # type: ignore[attr-defined]
+from tests import docker_client  # type: ignore[attr-defined]  # aio-pika's own tests, which this runs among
 
 
 class DockerClient:

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.embedded.writer import PartitionWriter
@@ -76,6 +77,10 @@ def disk(directory: Path) -> None:
         print(f"{name:42} {wall:7.0f} us on the wall, {cpu:6.1f} us CPU", flush=True)
 
 
+def writing(writer: PartitionWriter, records: list[bytes]) -> Callable[[int], None]:
+    return lambda _: writer.write(records, START_MS)
+
+
 def blocks(directory: Path, records: list[bytes], count: int) -> tuple[float, float]:
     """Microseconds of CPU to write a block, and to read one."""
     writes, reads = [], []
@@ -84,7 +89,7 @@ def blocks(directory: Path, records: list[bytes], count: int) -> tuple[float, fl
             partition = Path(made) / "queues-0"
             partition.mkdir()
             writer = PartitionWriter(partition, 1 << 40, begin=True)
-            writes.append(timed(lambda _, writer=writer: writer.write(records, START_MS), count)[1])  # type: ignore[misc]
+            writes.append(timed(writing(writer, records), count)[1])
             writer.close()
             begun = time.process_time()
             found = sum(len(block.records) for block in PartitionReader(partition).read())
@@ -98,13 +103,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=where) as made:
         disk(Path(made))
     memory = Path("/dev/shm") if Path("/dev/shm").is_dir() else where
-    sync = os.fdatasync
     for number, size in SHAPES:
         records = [record(n, body_bytes=size) for n in range(number)]
         count = max(20, min(3_000, 3_000_000 // (number * size)))
-        os.fdatasync = lambda descriptor: None  # type: ignore[misc]
-        write, read = blocks(memory, records, count)
-        os.fdatasync = sync  # type: ignore[misc]
+        with patch("os.fdatasync", lambda descriptor: None):
+            write, read = blocks(memory, records, count)
         synced, _ = blocks(where, records, min(count, 300))
         times = f"write {write:8.1f} us, with fdatasync {synced:8.1f} us, read {read:8.1f} us"
         print(f"{number:5,} x {size:9,} bytes: {times}", flush=True)

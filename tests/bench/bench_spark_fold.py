@@ -9,13 +9,14 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.placement import partition_of
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.codec import Decoder, Encoder
-from rewindmq.schemas.events import Acked, ConsumerAttached, Published, QueueDeclared
+from rewindmq.schemas.events import Acked, ConsumerAttached, Event, Published, QueueDeclared
 from rewindmq.schemas.values import Actor, Route
 
 START_MS = 1_763_694_000_000
@@ -39,8 +40,8 @@ def _write_partition(log: EmbeddedLog, index: int, queue: str, events: int) -> N
     properties = bytes.fromhex("9000") + bytes([16]) + b"application/json" + b"\x02"
     now_ms = START_MS
 
-    def append(event: object) -> int:
-        return partition.append(now_ms, encoder.encode(encoder.prefix(now_ms, actor), event))  # type: ignore[arg-type]
+    def append(event: Event) -> int:
+        return partition.append(now_ms, encoder.encode(encoder.prefix(now_ms, actor), event))
 
     append(QueueDeclared("/", queue, "classic", True, False, False, 0, (), "rabbitmq-3.13", None, None))
     append(ConsumerAttached("/", queue, 1, 1, "ctag1", False, False, WINDOW, 0, 0, 0, ()))
@@ -96,12 +97,13 @@ def through_spark(data: Path, events: int) -> None:
     spark = session()
     spark.range(2).mapInArrow(lambda batches: batches, "id long").collect()  # the workers are warm
     records = spark.read.format("rewindmq").option("path", str(data)).option("view", "records").load()
-    for name, job in {
+    jobs: dict[str, Callable[[], object]] = {
         "state_at": lambda: state_at(spark, str(data), messages=False).rows.collect(),
         "history": lambda: history(spark, str(data)).groupBy("outcome").count().collect(),
         "history_of": lambda: history_of(records).groupBy("outcome").count().collect(),
         "records": lambda: records.groupBy("partition").count().collect(),
-    }.items():
+    }
+    for name, job in jobs.items():
         wall, cpu = time.monotonic(), tree_cpu_seconds()
         job()
         wall, cpu = time.monotonic() - wall, tree_cpu_seconds() - cpu

@@ -13,7 +13,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ def without_bodies() -> str:
     return json.dumps(schema)
 
 
-def walk(batches: "Iterator[Any]") -> "Iterator[Any]":
+def walk(batches: "Iterable[Any]") -> "Iterator[Any]":
     import pyarrow as pa
 
     rows = 0
@@ -78,7 +78,7 @@ def main() -> None:
         columns = native.selectExpr(*(f"{path} as c{number}" for number, path in enumerate(FOLDED)))
         flat = native.selectExpr(*FLAT)
         assert native.count() == sum(row["rows"] for row in flat.mapInArrow(walk, "rows long").collect()) >= events
-        jobs = {
+        jobs: dict[str, Callable[[], object]] = {
             "decoded": lambda: columns.write.format("noop").mode("overwrite").save(),
             "in Python": lambda: flat.mapInArrow(walk, "rows long").collect(),
             "state_at": lambda: state_at(spark, str(data), messages=False).rows.collect(),

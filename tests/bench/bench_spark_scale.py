@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,15 +91,12 @@ def measure(data: Path, own: Path, every: int, cores: int) -> dict[str, Any]:
     if cores == 1:
         return found
     base = EmbeddedLogReader(data).queues[0].next_offset // every // 2 * every
+
+    def state(at: int) -> list[Any]:
+        return state_at(spark, str(data), offsets=str(at), messages=False, snapshots=own).rows.collect()
+
     found["state_at"] = {
-        distance: min(
-            timed(
-                lambda at=base + distance: state_at(  # type: ignore[misc]
-                    spark, str(data), offsets=str(at), messages=False, snapshots=own
-                ).rows.collect()
-            )[0]
-            for _ in range(ROUNDS)
-        )
+        distance: min(timed(partial(state, base + distance))[0] for _ in range(ROUNDS))
         for distance in (0, every // 64, every // 16, every // 4, every - 1)
     }
     return found
@@ -115,7 +113,7 @@ def of_size(data: Path, own: Path, every: int) -> list[dict[str, Any]]:
     return found
 
 
-def show(name: str, events: int, one: dict[str, Any], two: dict[str, Any]) -> None:
+def show(name: int, events: int, one: dict[str, Any], two: dict[str, Any]) -> None:
     cut = f"cut {one['cut'][0]:.1f} s, {one['cut'][1] / events * 1e6:.2f} us CPU an event; " if "cut" in one else ""
     speed = one["verify"][0] / two["verify"][0]
     print(

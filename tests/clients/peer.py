@@ -9,7 +9,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVarTuple
 
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
@@ -17,6 +17,8 @@ from pika.exceptions import AMQPError, ChannelClosedByBroker, ConnectionClosedBy
 
 QUORUM = {"x-queue-type": "quorum"}
 STREAM = {"x-queue-type": "stream"}
+
+Given = TypeVarTuple("Given")
 
 
 class Peer:
@@ -171,12 +173,12 @@ class Peer:
                 if connection.is_open:
                     connection.process_data_events(time_limit=0.01)
 
-    def error(self, act: Callable[[BlockingChannel], Any], connection: Any = None) -> Any:
+    def error(self, act: Callable[[BlockingChannel, *Given], object], *given: *Given, connection: Any = None) -> Any:
         """(code, text, closes the connection) of what `act` is refused with."""
         other = connection or self.connect()
         try:
             channel = other.channel()
-            act(channel)
+            act(channel, *given)
             channel.basic_qos(prefetch_count=1)
         except ChannelClosedByBroker as error:
             return error.reply_code, error.reply_text, False

@@ -271,7 +271,8 @@ def settled_after_delete(peer: Peer) -> Any:
     queue = peer.queue()
     peer.publish(queue, "a", "b", "c")
     peer.until(queue, 3)
-    tags = [peer.get(queue, auto_ack=False)[0].delivery_tag for _ in range(3)]
+    taken = [peer.get(queue, auto_ack=False) for _ in range(3)]
+    tags = [got[0].delivery_tag for got in taken if got]
     deleted = peer.channel.queue_delete(queue).method.message_count
     peer.queue()
     peer.channel.basic_ack(tags[0])
@@ -314,24 +315,22 @@ def nack_over_two_queues(peer: Peer) -> Any:
     return [peer.drain(queue) for queue in queues]
 
 
+KINDS: dict[str, dict[str, Any]] = {
+    "classic": {},
+    "quorum": QUORUM,
+    "quorum with delivery limit": {**QUORUM, "x-delivery-limit": 9},
+}
+
 SCENARIOS: dict[str, Callable[[Peer], Any]] = {
     **{
         f"requeue by {how}, {kind}": requeue_order(arguments, how)
         for how in ("reject", "nack multiple", "reverse", "recover")
-        for kind, arguments in {
-            "classic": {},
-            "quorum": QUORUM,
-            "quorum with delivery limit": {**QUORUM, "x-delivery-limit": 9},
-        }.items()
+        for kind, arguments in KINDS.items()
     },
     **{
         f"{what}, {kind}": scenario(arguments)
         for what, scenario in (("requeue to a consumer", requeue_to_a_consumer), ("connection loss", connection_loss))
-        for kind, arguments in {
-            "classic": {},
-            "quorum": QUORUM,
-            "quorum with delivery limit": {**QUORUM, "x-delivery-limit": 9},
-        }.items()
+        for kind, arguments in KINDS.items()
     },
     **{f"dead letter {reason}, classic": dead_letter(reason) for reason in ("rejected", "expired", "maxlen")},
     **{

@@ -240,7 +240,7 @@ def user_id(peer: Peer) -> Any:
         "own": peer.error(lambda c: c.basic_publish("", queue, b"", pika.BasicProperties(user_id="guest"))),
         "else's": peer.error(lambda c: c.basic_publish("", queue, b"", pika.BasicProperties(user_id="else"))),
         "as another": peer.error(
-            lambda c: c.basic_publish("", queue, b"", pika.BasicProperties(user_id="guest")), other
+            lambda c: c.basic_publish("", queue, b"", pika.BasicProperties(user_id="guest")), connection=other
         ),
         "none": peer.error(lambda c: c.basic_publish("", queue, b"", pika.BasicProperties(user_id=""))),
     }
@@ -272,7 +272,7 @@ def permissions(peer: Peer) -> Any:
     }
     other: dict[str, Any] = {}
     for name, act in declare.items():
-        other[name] = peer.error(act, peer.connect(nobody, "secret"))
+        other[name] = peer.error(act, connection=peer.connect(nobody, "secret"))
     other["server-named"] = other["server-named"][0]
     some = peer.user("some", f"^{peer.prefix}.c", f"^{peer.prefix}.w", f"^{peer.prefix}.[cr]")
     letters: dict[str, Callable[[BlockingChannel], Any]] = {
@@ -287,7 +287,10 @@ def permissions(peer: Peer) -> Any:
             f"{peer.prefix}.c3", arguments={"alternate-exchange": f"{peer.prefix}.x"}
         ),
     }
-    return {**other, **{name: peer.error(act, peer.connect(some, "secret")) for name, act in letters.items()}}
+    return {
+        **other,
+        **{name: peer.error(act, connection=peer.connect(some, "secret")) for name, act in letters.items()},
+    }
 
 
 def topic_permissions(peer: Peer) -> Any:
@@ -304,7 +307,7 @@ def topic_permissions(peer: Peer) -> Any:
         "bind forbidden": lambda c: c.queue_bind(queue, "amq.topic", "out.a"),
         "unbind forbidden": lambda c: c.queue_unbind(queue, "amq.topic", "out.a"),
     }
-    return status, {name: peer.error(act, peer.connect(user, "secret")) for name, act in acts.items()}
+    return status, {name: peer.error(act, connection=peer.connect(user, "secret")) for name, act in acts.items()}
 
 
 def message_size(peer: Peer) -> Any:
@@ -395,7 +398,7 @@ def closed_channel_again(peer: Peer) -> Any:
     """After an error the number can be opened again, and the other channels go on."""
     connection = peer.connect()
     other = connection.channel()
-    refused = peer.error(lambda c: c.queue_declare("nowhere", passive=True), connection)
+    refused = peer.error(lambda c: c.queue_declare("nowhere", passive=True), connection=connection)
     again = connection.channel(channel_number=2)
     queue = again.queue_declare(f"{peer.prefix}.q", exclusive=True).method.queue
     other.basic_publish("", queue, b"x")

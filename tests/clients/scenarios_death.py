@@ -105,7 +105,8 @@ def strange_x_death(peer: Peer) -> Any:
     dead = peer.queue(name="dead")
     queue = peer.queue(to(dead))
     told = []
-    for value in ("text", 1, [], [1], [{"queue": queue}], {}):
+    values: tuple[object, ...] = ("text", 1, [], [1], [{"queue": queue}], {})
+    for value in values:
         peer.publish(queue, "a", headers={"x-death": value})
         rejected(peer, queue)
         letter = peer.get(dead)
@@ -285,7 +286,7 @@ def expirations(peer: Peer) -> Any:
     """What is an expiration."""
     queue = peer.queue()
     return {
-        repr(value): peer.error(lambda c, v=value: c.basic_publish("", queue, b"", pika.BasicProperties(expiration=v)))
+        repr(value): peer.error(lambda c, v: c.basic_publish("", queue, b"", pika.BasicProperties(expiration=v)), value)
         for value in (
             "0",
             "1",
@@ -317,7 +318,7 @@ def lease(peer: Peer) -> Any:
         peer.channel.basic_get(queues["get"])
         peer.queue(arguments, name="declare")
         peer.channel.queue_declare(queues["passive"], passive=True)
-    return [peer.error(lambda c, q=queue: c.queue_declare(q, passive=True)) is None for queue in queues.values()]
+    return [peer.error(lambda c, q: c.queue_declare(q, passive=True), queue) is None for queue in queues.values()]
 
 
 KINDS: dict[str, dict[str, Any]] = {"classic": {}, "quorum": QUORUM}

@@ -49,7 +49,7 @@ def arguments(kind: dict[str, Any]) -> Callable[[Peer], Any]:
             for value in values:
                 name = f"{peer.prefix}.{key}.{value!r}"[:255]
                 answers[f"{key}={value!r}"] = peer.error(
-                    lambda c, n=name, k=key, v=value: c.queue_declare(n, durable=True, arguments={**kind, k: v})
+                    lambda c, n, more: c.queue_declare(n, durable=True, arguments=more), name, {**kind, key: value}
                 )
         return answers
 
@@ -97,7 +97,7 @@ def together(peer: Peer) -> Any:
     }
     return {
         name: peer.error(
-            lambda c, n=name, more=more: c.queue_declare(f"{peer.prefix}.{n}", durable=True, arguments=more)
+            lambda c, n, more: c.queue_declare(f"{peer.prefix}.{n}", durable=True, arguments=more), name, more
         )
         for name, more in cases.items()
     }
@@ -128,7 +128,7 @@ def equivalent(peer: Peer) -> Any:
     for name, (first, second) in pairs.items():
         queue = f"{peer.prefix}.{name}"
         answers[name] = peer.error(
-            lambda c, q=queue, both=(first, second): [c.queue_declare(q, durable=True, arguments=one) for one in both]
+            lambda c, q, *both: [c.queue_declare(q, durable=True, arguments=one) for one in both], queue, first, second
         )
     return answers
 

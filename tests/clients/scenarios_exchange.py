@@ -101,7 +101,7 @@ def headers(peer: Peer) -> Any:
     queues = {key: peer.queue(name=key) for key in bindings}
     refused = {}
     for key, arguments in bindings.items():
-        refused[key] = peer.error(lambda c, q=queues[key], a=arguments: c.queue_bind(q, name, "ignored", arguments=a))
+        refused[key] = peer.error(lambda c, q, a: c.queue_bind(q, name, "ignored", arguments=a), queues[key], arguments)
     for key, table in messages.items():
         peer.channel.basic_publish(name, "any", key.encode(), pika.BasicProperties(headers=table))
     peer.channel.basic_qos(prefetch_count=1)
@@ -211,13 +211,13 @@ def auto_delete(peer: Peer) -> Any:
     target = exchange(peer, "fanout", "target", auto_delete=True)
     queues = [*bound(peer, once, "a", "b")]
     peer.channel.exchange_bind(target, source)
-    told = [peer.error(lambda c, x=x: c.exchange_declare(x, passive=True)) for x in (never, once)]
+    told = [peer.error(lambda c, x: c.exchange_declare(x, passive=True), x) for x in (never, once)]
     peer.channel.queue_unbind(queues[0], once, "a")
     told.append(peer.error(lambda c: c.exchange_declare(once, passive=True)))
     peer.channel.queue_delete(queues[1])
     told.append(peer.error(lambda c: c.exchange_declare(once, passive=True)))
     peer.channel.exchange_delete(target)
-    told += [peer.error(lambda c, x=x: c.exchange_declare(x, passive=True)) for x in (source, never)]
+    told += [peer.error(lambda c, x: c.exchange_declare(x, passive=True), x) for x in (source, never)]
     return told
 
 
@@ -274,7 +274,7 @@ def copies(peer: Peer) -> Any:
     told = [(got[0].routing_key, got[1].headers) for got in seen if got], [peer.count(queue) for queue in queues]
     wrong = {
         f"{key}={value!r}": peer.error(
-            lambda c, h={key: value}: c.basic_publish(name, "a", b"", pika.BasicProperties(headers=h))
+            lambda c, h: c.basic_publish(name, "a", b"", pika.BasicProperties(headers=h)), {key: value}
         )
         for key in ("CC", "BCC")
         for value in ("b", 1, [1], ["b", 1], {"b": 1}, None, [])

@@ -161,7 +161,7 @@ def expires_of_a_policy(peer: Peer) -> Any:
     plain, argued = peer.queue(name="plain"), peer.queue({"x-expires": 60000}, name="argued")
     peer.policy({"expires": 300})
     time.sleep(1.5)  # to ask whether they are there is to use them
-    return [peer.error(lambda c, q=queue: c.queue_declare(q, passive=True)) for queue in (plain, argued)]
+    return [peer.error(lambda c, q: c.queue_declare(q, passive=True), queue) for queue in (plain, argued)]
 
 
 def delivery_limit_of_both(peer: Peer) -> Any:

@@ -27,7 +27,7 @@ BAD_ARGUMENTS: dict[str, tuple[Any, ...]] = {
 
 def bad_arguments(peer: Peer) -> Any:
     return {
-        f"{key}={value!r}": peer.error(lambda channel, k=key, v=value: channel.queue_declare("bad", arguments={k: v}))
+        f"{key}={value!r}": peer.error(lambda channel, bad: channel.queue_declare("bad", arguments=bad), {key: value})
         for key, values in BAD_ARGUMENTS.items()
         for value in values
     }

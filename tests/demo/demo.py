@@ -15,6 +15,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,7 +106,7 @@ def run_the_week(broker: Broker, flights: list[Flight]) -> list[Desk]:
         for airport in AIRPORTS:
             own = [flight for flight in flights if flight.airport == airport]
             task = progress.add_task(f"publishing {airport}", total=len(own))
-            futures.append(pool.submit(publish, broker.amqp_port, own, lambda n, t=task: progress.advance(t, n)))
+            futures.append(pool.submit(publish, broker.amqp_port, own, partial(progress.advance, task)))
         futures[0].result()
         doomed.kill()
         progress.console.print("[red]a desk of airport.JFK was killed[/red]; what it held goes to the other one")
@@ -170,8 +171,8 @@ def show_biography(spark: "SparkSession") -> "tuple[str, list[Row]]":
         title=f"biography of message {message}",
         title_justify="left",
     )
-    rows = biography(spark, str(DATA), message).collect()
-    life = [row for row in rows if row.queue in (victim.queue, "dead.letters")]
+    found = biography(spark, str(DATA), message).collect()
+    life = [row for row in found if row.queue in (victim.queue, "dead.letters")]
     for row in life:
         table.add_row(
             clock(row.timestamp),

@@ -11,6 +11,7 @@ import multiprocessing
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
@@ -84,7 +85,7 @@ class Desk(threading.Thread):
         channel.cancel()
         connection.close()
 
-    def handle(self, channel: BlockingChannel, method: pika.spec.Basic.Deliver, flight: dict[str, object]) -> None:
+    def handle(self, channel: BlockingChannel, method: pika.spec.Basic.Deliver, flight: dict[str, Any]) -> None:
         self.counts["delivered"] += 1
         late = (flight["delay_minutes"] or 0) > 120
         if flight["to"] == self.unreadable or (late and not method.redelivered):

@@ -116,7 +116,7 @@ class HostileStreams(Streams):
         pick = self.random
         kind = pick.choice((*SIZED, b"S", b"S", b"x", b"V", b"D", b"F", b"A"))
         if kind in SIZED:
-            return kind + (pick.choice(NUMBERS) % 2 ** (8 * SIZED[kind])).to_bytes(SIZED[kind], "big")
+            return kind + (pick.choice(NUMBERS) % (1 << 8 * SIZED[kind])).to_bytes(SIZED[kind], "big")
         if kind in b"Sx":
             text = pick.choice(TEXTS)
             length = pick.choice((len(text), len(text), len(text), 2**32 - 1))

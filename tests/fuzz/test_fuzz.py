@@ -2,6 +2,8 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from tests.fuzz.__main__ import Result, fuzz, judge
 from tests.fuzz.requests_sent import Requests
@@ -30,14 +32,9 @@ def test_a_defect_would_be_seen() -> None:
     close = method(0, "Connection.Close", reply_code=541, reply_text="INTERNAL_ERROR", class_id=0, method_id=0)
     assert codes_in(method(1, "Channel.OpenOk") + close) == ["541"]
 
-    class Ended:
-        returncode = None
-
-        def poll(self) -> None:
-            return None
-
     broker = RunningBroker.__new__(RunningBroker)
-    broker.process = Ended()  # type: ignore[assignment]
+    ended: Any = SimpleNamespace(returncode=None, poll=lambda: None)
+    broker.process = ended
     broker.errors = [
         "2026-11-22T00:00:00.000Z [warning] a line\n",
         "2026-11-22T00:00:01.000Z [error] in a method\n",

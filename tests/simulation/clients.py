@@ -5,7 +5,7 @@ out of a history and the rest still means something.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from rewindmq.engine.amqp.basic_publish import ALWAYS, prompt
 from rewindmq.engine.amqp.basic_publish import TRANSIENT as TRANSIENT_ONES
@@ -74,7 +74,10 @@ ARGUMENTS: list[dict[str, bool | int | str]] = [
 ]
 
 
-def arguments(values: dict[str, bool | int | str]) -> tuple[Argument, ...]:
+Settings = Mapping[str, bool | int | str]
+
+
+def arguments(values: Settings) -> tuple[Argument, ...]:
     types = {bool: "bool", int: "signedint", str: "longstr"}
     return tuple(Argument(name, types[type(value)], value) for name, value in values.items())
 
@@ -192,7 +195,8 @@ class Clients:
         self.takers = []
 
     def open(self) -> Session:
-        return self.world.broker.sessions.open("guest", "/", "simulated", {})
+        session: Session = self.world.broker.sessions.open("guest", "/", "simulated", {})
+        return session
 
     def do(self, step: Step) -> None:
         kind, number = step

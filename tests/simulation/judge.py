@@ -380,7 +380,7 @@ def check_flags(witness: Witness) -> None:
                 given.setdefault((index, queue_id, message_id), number)
 
 
-def check_letters(accounts: list[Account], dead: str) -> None:
+def check_letters(accounts: Sequence[Account], dead: str) -> None:
     """What was dead-lettered, and what of it arrived."""
     target = next(a for a in accounts if a.machine.queue("/", dead) is not None)
     queue = target.machine.queue("/", dead)

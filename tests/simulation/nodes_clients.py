@@ -7,17 +7,12 @@ What a client asks of its node is a task, as on a connection: one at a time, and
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from typing import Any
 
 from rewindmq.engine.amqp.settlement import ranges
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import AmqpError
-from rewindmq.engine.runtime.partition import Partition
-from rewindmq.engine.runtime.sessions import Session
 from rewindmq.engine.runtime.subscription import Subscription
-from rewindmq.projections.machine.data.effects import Deliver, FetchReply
-from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import (
     Acked,
     ConsumerCancelled,
@@ -32,96 +27,12 @@ from rewindmq.schemas.metadata_events import Bound
 from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import BROKER, Actor, Route
 from tests.simulation.clients import ARGUMENTS, DEAD, PERSISTENT, POLICIES, QUEUES, TRANSIENT, arguments
+from tests.simulation.nodes_connections import Answer, Client, Publish, Taker
 from tests.simulation.nodes_world import Life, World
-from tests.simulation.witness import EffectRow, received_row
 
 Step = tuple[str, int]
 EXCHANGES = ["x0", "x1"]
 VHOST = "other"
-
-
-@dataclass(eq=False)
-class Client:
-    life: Life
-    session: Session
-    asking: bool = False  # it waits for an answer
-    closed: bool = False
-
-    def ends(self) -> None:
-        """Its connection is gone: what is still said to it nobody hears."""
-        if not self.closed:
-            self.closed = True
-            assert self.life.broker is not None
-            self.life.broker.sessions.close(self.session)
-
-
-@dataclass(eq=False)
-class Publish:
-    body: bytes
-    client: Client
-    places: list[int] = field(default_factory=list)  # partitions
-    answers: dict[int, bool] = field(default_factory=dict)  # by place: was it refused?
-
-
-class Answer:
-    """One who waits for the confirm of a publish in one place."""
-
-    def __init__(self, publish: Publish, place: int) -> None:
-        self.publish = publish
-        self.place = place
-
-    def confirm(self, sequence: int, refused: bool) -> None:
-        assert self.place not in self.publish.answers, "confirmed twice"
-        if not self.publish.client.closed and not self.publish.client.life.ended:
-            self.publish.answers[self.place] = refused
-
-
-class Taker:
-    """A consumer, or one basic.get: what it was given, and what of that it has not settled yet."""
-
-    def __init__(self, client: Client, channel: int, windowed: bool) -> None:
-        self.client = client
-        self.channel = channel
-        self.windowed = windowed
-        self.attached = False
-        self.cut = False  # it may have missed the last of it
-        self.outstanding: list[int] = []
-        self.rows: list[EffectRow] = []
-        self.bodies: list[tuple[int, bytes]] = []
-        self.partition: Partition | None = None
-        self.queue: Queue | None = None
-        self.consumer_id = 0
-
-    def belongs(self, partition: Partition, queue: Queue, consumer_id: int) -> None:
-        self.partition, self.queue, self.consumer_id = partition, queue, consumer_id
-        self.attached = True
-
-    @property
-    def may_settle(self) -> bool:
-        return not self.client.closed and not self.client.life.ended and self.queue is not None and not self.cut
-
-    @property
-    def queue_is_there(self) -> bool:
-        assert self.partition is not None
-        assert self.queue is not None
-        return self.partition.machine.queue(self.queue.vhost, self.queue.name) is self.queue
-
-    def deliver(self, partition: Partition, effect: Deliver, message: Published) -> None:
-        self._given(effect, message)
-
-    def fetched(self, partition: Partition, effect: FetchReply, message: Published | None) -> None:
-        assert (message is None) == (effect.message_id < 0)
-        self._given(effect, message)
-
-    def _given(self, effect: Deliver | FetchReply, message: Published | None) -> None:
-        self.rows.append(received_row(effect))
-        if message is not None:
-            self.bodies.append((effect.message_id, message.body))
-            if not effect.final:
-                self.outstanding.append(effect.message_id)
-
-    def cancelled(self) -> None:
-        self.attached = False
 
 
 class Clients:
@@ -554,26 +465,25 @@ class Clients:
         number = self.dice.randrange(len(self.world.history.partitions))
         partition = self.world.history.partitions[number]
         actor = self.dice.choice((BROKER, Actor("guest", 0), Actor("guest", self.dice.randrange(1, 1 << 30))))
-        event: Event | bytes = self.dice.choice(
-            [
-                b"",
-                b"\xc3\x01 nonsense",
-                self.dice.randbytes(30),
-                Tick(),
-                Acked("/", "q1", 77, ((1, 9),)),
-                ConsumerCancelled("/", "q2", 5),
-                DeadLettersForwarded("/", "q1", 99_999, 1),
-                Bound("/", "nowhere", "queue", "q1", "", ()),
-                Published(Route("/", "", "nobody", ("nobody",)), b"\0\0", None, None, True, None, None, b"x", 1),
-            ]
-        )
+        kinds: list[Event | bytes] = [
+            b"",
+            b"\xc3\x01 nonsense",
+            self.dice.randbytes(30),
+            Tick(),
+            Acked("/", "q1", 77, ((1, 9),)),
+            ConsumerCancelled("/", "q2", 5),
+            DeadLettersForwarded("/", "q1", 99_999, 1),
+            Bound("/", "nowhere", "queue", "q1", "", ()),
+            Published(Route("/", "", "nobody", ("nobody",)), b"\0\0", None, None, True, None, None, b"x", 1),
+        ]
+        event = self.dice.choice(kinds)
         if isinstance(event, bytes):
-            value = event
+            value, shown = event, repr(event)
         else:
             encoder = FramedEncoder()
-            value = encoder.encode(encoder.prefix(1, actor), event)
+            value, shown = encoder.encode(encoder.prefix(1, actor), event), type(event).__name__
         partition.put(b"", value)
-        return f"{partition.name} {event if isinstance(event, bytes) else type(event).__name__}"
+        return f"{partition.name} {shown}"
 
     def turn_clock(self) -> str:
         node = self.dice.choice(self.world.nodes)

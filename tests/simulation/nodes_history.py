@@ -4,14 +4,17 @@ import random
 import shutil
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import rewindmq.engine.broker.broker
 from rewindmq.engine.log.simulated.shared import HistoryPartition
 from tests.simulation.clients import ARGUMENTS, DEAD, PATIENCE, QUEUES, arguments
 from tests.simulation.history import Failure, shorten
-from tests.simulation.nodes_clients import EXCHANGES, Client, Clients, Step, Taker, broker_of
+from tests.simulation.nodes_clients import EXCHANGES, Clients, Step, broker_of
+from tests.simulation.nodes_connections import Client, Taker
 from tests.simulation.nodes_judge import judge
 from tests.simulation.nodes_world import Life, Record, World
 
@@ -72,7 +75,7 @@ def run(
             drive.check_nothing_half_done()
             drive.claim()
             for life in list(world.lives.values()):
-                world.loop.inside(lambda life=life: world.stop(life))  # type: ignore[misc]
+                world.loop.inside(partial(world.stop, life))
                 world.loop.run(1)
             accounts = judge(world, drive.clients.publishes, drive.clients.takers)
             assert not world.defects, world.defects[0]
@@ -127,7 +130,7 @@ class Drive:
     def prepare(self) -> None:
         world = self.world
         for node in world.nodes:
-            world.loop.inside(lambda node=node: world.start(node))  # type: ignore[misc]
+            world.loop.inside(partial(world.start, node))
         self.until(lambda: all(node in world.lives and world.lives[node].serves for node in world.nodes), 70)
         clients = self.clients
         clients.dice = world.dice
@@ -149,13 +152,13 @@ class Drive:
         for life in world.lives.values():
             clients.open(life)
 
-    def asked(self, client: Client, work: object) -> None:
-        self.clients.ask(client, work)  # type: ignore[arg-type]
+    def asked(self, client: Client, work: Coroutine[Any, Any, object]) -> None:
+        self.clients.ask(client, work)
         self.until(lambda: not client.asking, 90)
 
-    def until(self, done: object, seconds: float) -> None:
+    def until(self, done: Callable[[], bool], seconds: float) -> None:
         for _ in range(int(seconds * 5)):
-            if done():  # type: ignore[operator]
+            if done():
                 return
             self.world.loop.run(0.2)
         lives = {life.name: (life.serves, str(life.failure)) for life in self.world.lives.values()}
@@ -182,7 +185,7 @@ class Drive:
         for _ in range(3):  # who gives up now (it was cut off too long while it started) is started again
             for node in world.nodes:
                 if node not in world.lives:
-                    world.loop.inside(lambda node=node: world.start(node))  # type: ignore[misc]
+                    world.loop.inside(partial(world.start, node))
             world.loop.run(25)
         self.until(lambda: all(node in world.lives and world.lives[node].serves for node in world.nodes), 90)
         world.loop.run(10)
@@ -215,7 +218,7 @@ class Drive:
             world.loop.run(0.5)
             busy = [taker for taker in clients.takers if taker.outstanding and taker.client is client]
             for taker in busy:
-                world.loop.inside(lambda taker=taker: self.ack(taker))  # type: ignore[misc]
+                world.loop.inside(partial(self.ack, taker))
             if not busy:
                 if self.drained():
                     return

@@ -29,7 +29,7 @@ from rewindmq.schemas.single_object import FramedDecoder
 from rewindmq.schemas.values import EPOCH_SHIFT
 from tests.simulation.clients import DEAD
 from tests.simulation.judge import Account, check_letters
-from tests.simulation.nodes_clients import Publish, Taker
+from tests.simulation.nodes_connections import Publish, Taker
 from tests.simulation.nodes_world import Life, World
 
 IDLE_TICKS = 40  # for which nothing was due, in a history of this size; one more for each that something was
@@ -110,7 +110,7 @@ def judge(world: World, publishes: list[Publish], takers: list[Taker]) -> list[R
     for life in world.record.lives:
         check_performed(accounts, life)
     check_receipts(accounts, takers)
-    check_letters(accounts, DEAD)  # type: ignore[arg-type]
+    check_letters(accounts, DEAD)
     check_lost_hold_nothing(world, accounts)
     joins += len(world.record.lives)  # each begins with a Tick; and some do not come to join
     for account in accounts:

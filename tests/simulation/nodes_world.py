@@ -20,6 +20,7 @@ from typing import Any
 from unittest.mock import patch
 
 from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.cluster.node import Node
 from rewindmq.engine.config import Config
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.simulated.shared import MemorySharedLog, SharedFaults, SharedHistory
@@ -32,20 +33,10 @@ from rewindmq.projections.store.store import StateStore
 from rewindmq.projections.verify import verify_partition
 from tests.simulation.nodes_loop import NodesLoop
 from tests.simulation.virtual import VirtualBatch, VirtualRocks
-from tests.simulation.witness import EffectRow, row_of
+from tests.simulation.witness import Claim, EffectRow, row_of
 
 START_MS = 1_700_000_000_000
 PARTITIONS = 3
-
-
-@dataclass(frozen=True)
-class Claim:
-    """`digest` is that of the state after everything below `offset`, says `who`. `partition` -1: the metadata log."""
-
-    who: str
-    partition: int
-    offset: int
-    digest: str
 
 
 class Life:
@@ -191,7 +182,9 @@ class World:
         life.log.kill()
         if life.broker is not None:
             life.broker.turns.stop()
-            life.broker.keeper._stopped = True  # type: ignore[attr-defined]
+            keeper = life.broker.keeper
+            assert isinstance(keeper, Node)
+            keeper._stopped = True
         for task in list(life.tasks):
             task.cancel()
         path = self._state(life.node)

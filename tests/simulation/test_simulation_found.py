@@ -9,7 +9,7 @@ from rewindmq.engine.errors import NotFound
 from rewindmq.engine.log.simulated.embedded import Faults, MemoryLog
 from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.schemas.events import Published
-from tests.simulation.clients import Clients, Taker, arguments
+from tests.simulation.clients import Clients, Settings, Taker, arguments
 from tests.simulation.world import PARTITIONS, World
 
 
@@ -28,7 +28,11 @@ def test_b07_a_dead_letter_is_sent_when_its_death_is_durable(world: World) -> No
     broker = world.broker
     session = Clients(world).open()
     broker.queues.declare(session, "dead", False, True, False, False, ())
-    given = {"x-max-length": 0, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    given: Settings = {
+        "x-max-length": 0,
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "dead",
+    }
     source = broker.queues.declare(session, "q1", False, True, False, False, arguments(given))
     partition, target = broker.queues.partition_for("/", "q1"), broker.queues.partition_for("/", "dead")
     assert partition is not target

@@ -12,7 +12,8 @@ from rewindmq.schemas.metadata_events import ExchangeDeclared, ExchangeDeleted
 from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import BROKER
 from tests.simulation.clients import PERSISTENT, arguments
-from tests.simulation.nodes_clients import Client, broker_of
+from tests.simulation.nodes_clients import broker_of
+from tests.simulation.nodes_connections import Client
 from tests.simulation.nodes_world import Life, World
 from tests.simulation.test_simulation_nodes_found import Story, events_of
 

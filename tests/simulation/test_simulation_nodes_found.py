@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVarTuple
 
 import pytest
 
@@ -14,9 +14,12 @@ from rewindmq.schemas.events import NodeLost, Tick
 from rewindmq.schemas.metadata_events import ExchangeDeleted, NodeJoined, VhostDeleted
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
 from rewindmq.schemas.values import BROKER
-from tests.simulation.clients import arguments
-from tests.simulation.nodes_clients import Client, Clients, Taker, broker_of
+from tests.simulation.clients import Settings, arguments
+from tests.simulation.nodes_clients import Clients, broker_of
+from tests.simulation.nodes_connections import Client, Taker
 from tests.simulation.nodes_world import Life, World
+
+Given = TypeVarTuple("Given")
 
 
 class Story:
@@ -38,13 +41,15 @@ class Story:
     def client(self, life: Life) -> Client:
         return self.world.loop.inside(lambda: self.clients.open(life))
 
-    def ask(self, client: Client, work: Callable[[Broker], Coroutine[Any, Any, object]]) -> list[object]:
+    def ask(
+        self, client: Client, work: Callable[[Broker, *Given], Coroutine[Any, Any, object]], *given: *Given
+    ) -> list[object]:
         """The answer, or the error, once there is one."""
         answers: list[object] = []
 
         async def wait() -> None:
             try:
-                answers.append(await work(broker_of(client.life)))
+                answers.append(await work(broker_of(client.life), *given))
             except AmqpError as error:
                 answers.append(error)
 
@@ -155,7 +160,7 @@ def test_refusals_that_nobody_asks_for_any_more_are_forgotten(story: Story) -> N
     """Duties went while an at-least-once letter was on its way: what its target said to it was kept for ever."""
     life = story.start("a")
     client = story.client(life)
-    given = {
+    given: Settings = {
         "x-queue-type": "quorum",
         "x-message-ttl": 10,
         "x-dead-letter-exchange": "",
@@ -163,12 +168,15 @@ def test_refusals_that_nobody_asks_for_any_more_are_forgotten(story: Story) -> N
         "x-dead-letter-strategy": "at-least-once",
         "x-dead-letter-routing-key": "q2",
     }
-    for name, settings in (("q2", {}), ("q1", given)):
+    declared: dict[str, Settings] = {"q2": {}, "q1": given}
+    for name, settings in declared.items():
         story.ask(
             client,
-            lambda broker, name=name, settings=settings: broker.queues.declare(
+            lambda broker, name, settings: broker.queues.declare(
                 client.session, name, False, True, False, False, arguments(settings)
             ),
+            name,
+            settings,
         )
     story.world.history.faults = SharedFaults(append_seconds=0.5)
     story.world.loop.inside(lambda: story.clients.publish_one(client, "", "q1", None))

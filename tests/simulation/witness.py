@@ -64,7 +64,7 @@ class Publish:
 
 @dataclass(frozen=True)
 class Claim:
-    """`digest` is that of the state after everything below `offset`, says `who`."""
+    """`digest` is that of the state after everything below `offset`, says `who`. `partition` -1: the metadata log."""
 
     who: str
     partition: int

@@ -107,7 +107,7 @@ class World:
             before = logger.propagate
             logger.addHandler(handler)
             logger.propagate = False
-            asyncio._set_running_loop(self.loop)  # type: ignore[arg-type]
+            asyncio._set_running_loop(self.loop)  # type: ignore[arg-type]  # a loop that never runs by itself
             try:
                 yield
             finally:

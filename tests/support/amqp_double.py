@@ -318,7 +318,8 @@ class DoubleTurns:
                     holder.unacked[message_id] = (message, count)
             else:
                 message_id, message, redelivered, count = -1, None, False, 0
-            effect = FetchReply(queue, message_id, 0, redelivered, count, holder.no_ack, len(queue.ready))
+            known: Any = queue  # a double, too
+            effect = FetchReply(known, message_id, 0, redelivered, count, holder.no_ack, len(queue.ready))
             holder.out.fetched(self.broker.partition_of(queue.name), effect, message)
         fetching.clear()
         for partition in self.broker.partitions:
@@ -334,7 +335,7 @@ class DoubleBroker:
     """`prompt`: everything is durable at the end of the turn."""
 
     def __init__(self, prompt: bool = True, partitions: int = 1, **config: Any) -> None:
-        self.config = Config(data=None, **config)  # type: ignore[arg-type]
+        self.config = Config(data=None, **config)  # type: ignore[arg-type]  # a double of the broker
         self.prompt = prompt
         self.events: list[Any] = []
         self.calls: list[tuple[Any, ...]] = []

@@ -67,7 +67,7 @@ PROPERTIES = (
     properties(headers={"deep": {"a": {"b": {"c": [1, 2, 3]}}}}, content_type="t", timestamp=None, app_id="a"),
 )
 SETTLING = ("Basic.Ack", "Basic.Nack", "Basic.Reject")
-OTHERS = (
+OTHERS: tuple[tuple[str, dict[str, object]], ...] = (
     ("Basic.Qos", {"prefetch_count": 2}),
     ("Basic.Qos", {"prefetch_count": 5, "global_": True}),
     ("Basic.Recover", {"requeue": True}),

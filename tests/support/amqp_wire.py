@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pamqp import body, commands, frame, header
+from pamqp import base, body, commands, frame, header
 
 from rewindmq.engine.amqp import methods
 from rewindmq.engine.amqp.connection import Connection
@@ -91,9 +91,11 @@ def decoded(data: bytes) -> list[Said]:
         if isinstance(got, header.ContentHeader):
             said[-1].properties, said[-1].body = got.properties, b""
         elif isinstance(got, body.ContentBody):
+            assert said[-1].body is not None, "a body without its header"
             said[-1].body += got.value
         else:
-            said.append(Said(channel, got.name, dict(got) if len(got.__slots__) else {}))
+            fields = dict(got) if isinstance(got, base.Frame) and len(got.__slots__) else {}
+            said.append(Said(channel, got.name, fields))
     return said
 
 
@@ -123,7 +125,7 @@ class Wire:
     def __init__(self, broker: DoubleBroker | None = None, opened: bool = True, loopback: bool = True) -> None:
         self.broker = broker or DoubleBroker()
         self.socket = IdleSocket()
-        self.connection = Connection(self.broker, "127.0.0.1:1", loopback, self.socket)  # type: ignore[arg-type]
+        self.connection = Connection(self.broker, "127.0.0.1:1", loopback, self.socket)  # type: ignore[arg-type]  # a double
         if opened:
             self.send(HANDSHAKE, method(1, "Channel.Open"))
 

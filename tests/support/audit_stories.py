@@ -11,11 +11,12 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.restore import FATES, LOST, THERE, UNDONE_FATES, NoPlan, RestoreRequest, name_of, restore
+from rewindmq.engine.rewind.worker import Question, WorkerPool
 from rewindmq.projections.rewind import At
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.metadata_events import MarkSet
@@ -48,14 +49,15 @@ POLICIES: list[dict[str, object]] = [
     {"max-length": 3, "overflow": "reject-publish"},
     {"dead-letter-exchange": "dlx", "message-ttl": 30},
 ]
+T = TypeVar("T")
 HIDDEN = "amq.delayed.wait"
 
 
-class Past:
+class Past(WorkerPool):
     """The past's process, in this one."""
 
-    async def ask(self, wish: Any, user: str) -> Any:
-        return wish.answer()
+    async def ask(self, question: Question[T], user: str) -> T:
+        return question.answer()
 
 
 class Story:
@@ -236,7 +238,7 @@ class Story:
         h.settle()
         history = History(h.config.data)
         target = dice.choice((source, source, self.name()))
-        fates = UNDONE_FATES.get(undo, dice.choice((LOST, FATES)))
+        fates: tuple[str, ...] = UNDONE_FATES.get(undo, dice.choice((LOST, FATES)))
         if target == source:
             fates = tuple(fate for fate in fates if fate not in THERE)
         there = h.broker.queues.partition_for("/", source).machine.next_offset

@@ -21,8 +21,8 @@ def findings_of(data: Path) -> list[Finding]:
     """All that the fold, the join of dead letters and the join of policies find. CorruptLog."""
     log = open_log(str(data))
     reach = ends_of(log)
-    rows: list[tuple[Any, ...]] = []
-    letters: list[Any] = []
+    rows: list[dict[str, Any]] = []
+    letters: list[dict[str, Any]] = []
     for partition in log.queues:
         post = LetterRows(partition.name, reach[partition.name])
         product = AuditProduct(partition.name, post)

@@ -9,8 +9,10 @@ with Harness(tmp_path) as h:          # its own event loop
 
 import asyncio
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import pytest
 
@@ -22,10 +24,13 @@ from rewindmq.engine.runtime.sessions import Session
 from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.schemas.events import Acked, Nacked, Published
-from rewindmq.schemas.values import Argument
-from tests.support.direct import Direct
+from rewindmq.schemas.events import Acked, Event, Nacked, Published
+from rewindmq.schemas.values import Actor, Argument
+from tests.support.consumers import NeverCongested
+from tests.support.direct import Attached, Direct
+from tests.support.queues import queue_of
 
+T = TypeVar("T")
 PERSISTENT = b"\x10\x00\x02"  # delivery mode 2
 
 
@@ -35,7 +40,7 @@ def args(**values: Any) -> tuple[Argument, ...]:
     return tuple(Argument(name.replace("_", "-"), types[type(value)], value) for name, value in values.items())
 
 
-class Client:
+class Client(NeverCongested):
     """A consumer, a holder of basic.get, and one who waits for confirms."""
 
     def __init__(self) -> None:
@@ -80,7 +85,7 @@ class Harness:
 
         return self.loop.run_until_complete(start())
 
-    def __enter__(self) -> "Harness":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *problem: object) -> None:
@@ -89,8 +94,8 @@ class Harness:
         finally:
             self.loop.close()
 
-    def in_loop(self, function: Any) -> Any:
-        async def call() -> Any:
+    def in_loop(self, function: Callable[[], T]) -> T:
+        async def call() -> T:
             return function()
 
         return self.loop.run_until_complete(call())
@@ -114,15 +119,18 @@ class Harness:
     # -- what clients do ----------------------------------------------------------------------------------------------
 
     def session(self, user: str = "guest", vhost: str = "/") -> Session:
-        return self.broker.sessions.open(user, vhost, "test", {})
+        session: Session = self.broker.sessions.open(user, vhost, "test", {})
+        return session
 
     def login(self, user: str, password: str) -> str:
         """The user's name; it may have to wait."""
-        return self.loop.run_until_complete(self.broker.access.authenticate(user, password))
+        name: str = self.loop.run_until_complete(self.broker.access.authenticate(user, password))
+        return name
 
     def declare(self, session: Session, name: str, arguments: tuple[Argument, ...] = (), **flags: bool) -> Queue:
         flags = {"passive": False, "durable": True, "exclusive": False, "auto_delete": False} | flags
-        return self.broker.queues.declare(session, name, arguments=arguments, **flags)
+        queue: Queue = self.broker.queues.declare(session, name, arguments=arguments, **flags)
+        return queue
 
     def exchange(self, session: Session, name: str, type: str, **flags: Any) -> None:
         given = {"passive": False, "durable": True, "auto_delete": False, "internal": False, "arguments": ()} | flags
@@ -166,7 +174,8 @@ class Harness:
         arguments: tuple[Argument, ...] = (),
     ) -> tuple[Partition, Queue, int]:
         subscription = Subscription(session, channel, "tag", no_ack, exclusive, prefetch, shared, arguments)
-        return self.broker.consumers.consume(queue, subscription, client)
+        attached: Attached = self.broker.consumers.consume(queue, subscription, client)
+        return attached
 
     def ack(self, session: Session, consumer: tuple[Partition, Queue, int], *message_ids: int) -> None:
         partition, queue, consumer_id = consumer
@@ -195,7 +204,7 @@ class Harness:
             for _ in range(20):
                 durable = asyncio.get_running_loop().create_future()
                 self.broker.turns.end()
-                self.broker.turns.when_durable(lambda future=durable: future.set_result(None))  # type: ignore[misc]
+                self.broker.turns.when_durable(partial(durable.set_result, None))
                 await durable
                 if self.broker.turns.at_rest:
                     return
@@ -212,9 +221,7 @@ class Harness:
         return [partition.machine.digest() for partition in self.broker.partitions]
 
     def queue(self, name: str, vhost: str = "/") -> Queue:
-        queue = self.broker.queues.get(vhost, name)
-        assert queue is not None, f"no queue {name}"
-        return queue
+        return queue_of(self.broker, name, vhost)
 
     def ready(self, name: str) -> list[bytes]:
         """Bodies in the queue, in delivery order, without taking them."""
@@ -228,3 +235,17 @@ def refusal(error: type[AmqpError], text: str) -> Any:
     import re
 
     return pytest.raises(error, match=f"^{re.escape(text)}$")
+
+
+def overheard(kind: type[T], *partitions: Any) -> list[T]:
+    """The events of a kind that these partitions append from now on."""
+    heard: list[T] = []
+
+    def listening(append: Callable[[Actor, Event], int], actor: Actor, event: Event) -> int:
+        if isinstance(event, kind):
+            heard.append(event)
+        return append(actor, event)
+
+    for partition in partitions:
+        partition.append = partial(listening, partition.append)
+    return heard

@@ -19,6 +19,8 @@ from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.projections.machine.data.queue import Queue
 
+Attached = tuple[Partition, Queue, int]
+
 PARTS = (EffectivePolicies, Erasures, Exchanges, Marks, Parameters, Policies, Queues, Users, Vhosts)
 
 
@@ -34,10 +36,8 @@ class DirectPart:
 
 
 class DirectConsumers(DirectPart):
-    def consume(
-        self, queue: str, subscription: Subscription, consumer: ReadingConsumer
-    ) -> tuple[Partition, Queue, int]:
-        attached: list[tuple[Partition, Queue, int]] = []
+    def consume(self, queue: str, subscription: Subscription, consumer: ReadingConsumer) -> Attached:
+        attached: list[Attached] = []
         at_once(self._part.consume(queue, subscription, consumer, lambda *given: attached.append(given)))
         return attached[0]
 

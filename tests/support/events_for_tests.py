@@ -45,7 +45,7 @@ def route(*queues: str) -> Route:
     return ROUTES.setdefault(queues, Route(VHOST, "", queues[0] if queues else "", queues))
 
 
-def policy(name: str, version: int = 1, **keys: object) -> Policy:
+def policy(name: str, version: int = 1, /, **keys: object) -> Policy:
     """policy("lim", max_length=2): underscores become dashes."""
     definition = {key.replace("_", "-"): value for key, value in keys.items()}
     return Policy(name, json.dumps(definition, sort_keys=True, separators=(",", ":")), version)

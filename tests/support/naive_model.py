@@ -6,7 +6,7 @@ has tests of its own). Outcomes are plain tuples; `explain` in test_machine_mode
 """
 
 from rewindmq.projections.machine.rules.profile import profile_of
-from rewindmq.projections.machine.rules.settings import Settings, resolve
+from rewindmq.projections.machine.rules.settings import Settings, is_queue_type, resolve
 from rewindmq.schemas.events import (
     Acked,
     BrokerStarted,
@@ -371,6 +371,13 @@ class NaiveMachine:
         others = [h.event for h in queue.holders if h.event is not None]
         return not queue.stream and bool(others) and any(each.exclusive for each in [*others, event])
 
+    def resolved(
+        self, event: QueueDeclared, policy: Policy | None, operator_policy: Policy | None, version: int
+    ) -> Settings:
+        profile = profile_of(event.semantics, version)
+        assert is_queue_type(event.type)
+        return resolve(event.type, event.arguments, policy, operator_policy, profile)
+
     def QueueDeclared(self, offset: int, actor: Actor, event: QueueDeclared) -> None:
         queue = self.find(event)
         if queue is None and event.type in ("stream", "delayed") and self.version < 2:
@@ -390,12 +397,6 @@ class NaiveMachine:
             return
         queue.used_at = self.clock
 
-    def resolved(
-        self, event: QueueDeclared, policy: Policy | None, operator_policy: Policy | None, version: int
-    ) -> Settings:
-        profile = profile_of(event.semantics, version)
-        return resolve(event.type, event.arguments, policy, operator_policy, profile)
-
     def PolicyApplied(self, offset: int, actor: Actor, event: PolicyApplied) -> None:
         queue = self.find(event)
         if queue is None:
@@ -413,22 +414,6 @@ class NaiveMachine:
         if dropping:
             self.drop(queue)
         self.run(queue)
-
-    def Published(self, offset: int, actor: Actor, event: Published) -> None:
-        targets: list[NaiveQueue] = []
-        for name in event.route.queues:
-            found = [q for q in self.queues if (q.event.vhost, q.event.queue) == (event.route.vhost, name)]
-            if not found:
-                self.nonsense()
-            targets.extend(found)
-        for queue in targets:
-            self.publish(queue, offset, event)
-
-    def cut_at(self, queue: NaiveQueue, message: Message) -> int | None:
-        """A stream's message is too old when max-age has passed since the end of the second of its publishing."""
-        age = queue.settings.max_age_ms
-        seconds = (message.published_at - queue.made_at) // 1000
-        return None if age is None else queue.made_at + seconds * 1000 + 1000 + age
 
     def publish(self, queue: NaiveQueue, offset: int, event: Published) -> None:
         name = queue.event.queue
@@ -489,6 +474,22 @@ class NaiveMachine:
         self.out.append(("keep", name, offset))
         self.limit(queue)
         self.expire(queue)
+
+    def Published(self, offset: int, actor: Actor, event: Published) -> None:
+        targets: list[NaiveQueue] = []
+        for name in event.route.queues:
+            found = [q for q in self.queues if (q.event.vhost, q.event.queue) == (event.route.vhost, name)]
+            if not found:
+                self.nonsense()
+            targets.extend(found)
+        for queue in targets:
+            self.publish(queue, offset, event)
+
+    def cut_at(self, queue: NaiveQueue, message: Message) -> int | None:
+        """A stream's message is too old when max-age has passed since the end of the second of its publishing."""
+        age = queue.settings.max_age_ms
+        seconds = (message.published_at - queue.made_at) // 1000
+        return None if age is None else queue.made_at + seconds * 1000 + 1000 + age
 
     def Acked(self, offset: int, actor: Actor, event: Acked) -> None:
         queue, holder = self.find_holder(event)

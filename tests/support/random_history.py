@@ -173,7 +173,7 @@ class History:
         ids = sorted(holder.held)
         count = dice.choice((1, 1, 2, len(ids)))
         chosen = sorted(dice.sample(ids, min(count, len(ids))))
-        ranges = []
+        ranges: list[tuple[int, int]] = []
         for message_id in chosen:
             if ranges and ranges[-1][1] == message_id - 1:
                 ranges[-1] = (ranges[-1][0], message_id)

@@ -2,6 +2,9 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import IO, Any
+
+import fastavro
 
 from rewindmq.engine.log.contract import Block, LogPartition
 from rewindmq.engine.log.embedded.log import EmbeddedLog
@@ -28,6 +31,15 @@ def record(number: int, timestamp_ms: int | None = None, body_bytes: int | None 
 def fill(partition: LogPartition, numbers: Iterable[int]) -> None:
     for number in numbers:
         partition.append(START_MS + number, record(number))
+
+
+def avro_rows(file: IO[bytes]) -> list[dict[str, Any]]:
+    """All rows of an Avro container file."""
+    rows: list[dict[str, Any]] = []
+    for row in fastavro.reader(file):
+        assert isinstance(row, dict)
+        rows.append(row)
+    return rows
 
 
 def contents(blocks: Iterable[Block]) -> list[bytes]:

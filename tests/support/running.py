@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ START_SECONDS = 30
 # one between our asking and its use.
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
 _FIRST = 10_000 + _WORKER * 3_500
-PORTS = itertools.cycle((*range(_FIRST + os.getpid() % 150 * 20, _FIRST + 3_500), *range(_FIRST, _FIRST + 3_000)))
+_OWN = (*range(_FIRST + os.getpid() % 150 * 20, _FIRST + 3_500), *range(_FIRST, _FIRST + 3_000))
+PORTS: Iterator[int] = itertools.cycle(_OWN)
 
 
 # Linux ends a child with the *thread* that started it (PR_SET_PDEATHSIG), so one thread that lives as long as the test
@@ -35,7 +37,10 @@ def start_process(command: list[str], **how: Any) -> "subprocess.Popen[Any]":
     def die_with_parent() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
-    return _starter.submit(subprocess.Popen, command, preexec_fn=die_with_parent, **how).result()
+    def start() -> "subprocess.Popen[Any]":
+        return subprocess.Popen(command, preexec_fn=die_with_parent, **how)
+
+    return _starter.submit(start).result()
 
 
 def free_port() -> int:

@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from rewindmq.schemas import clock_events
 from rewindmq.schemas import events as e
 from rewindmq.schemas import metadata_events as m
 from rewindmq.schemas.codec import Encoder
@@ -169,9 +170,9 @@ SAMPLES: dict[str, tuple[int, Actor, e.Event]] = {
     "ClockStepped": (
         TIMESTAMP_MS,
         BROKER,
-        e.ClockStepped("rewindmq-1", "running", TIMESTAMP_MS + 18_000_000, TIMESTAMP_MS),
+        clock_events.ClockStepped("rewindmq-1", "running", TIMESTAMP_MS + 18_000_000, TIMESTAMP_MS),
     ),
-    "ClockSet": (TIMESTAMP_MS, ADMIN, e.ClockSet(-315_532_800_000, TIMESTAMP_MS + 315_532_800_000)),
+    "ClockSet": (TIMESTAMP_MS, ADMIN, clock_events.ClockSet(-315_532_800_000, TIMESTAMP_MS + 315_532_800_000)),
     "MarkSet": (
         TIMESTAMP_MS,
         ADMIN,

@@ -30,7 +30,9 @@ _BY_NAME = {
 
 def _of(cls: type) -> st.SearchStrategy[Any]:
     hints = get_type_hints(cls)
-    return st.builds(cls, **{name: _BY_NAME.get(name, _BY_TYPE.get(hint)) for name, hint in hints.items()})
+    return st.builds(
+        cls, **{name: _BY_NAME[name] if name in _BY_NAME else _BY_TYPE[hint] for name, hint in hints.items()}
+    )
 
 
 _BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {

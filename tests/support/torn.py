@@ -156,12 +156,12 @@ def damage(chance: random.Random, kind: str, told: Told) -> tuple[dict[str, byte
         elif mine:  # the blocks before were others in that life, with as many records
             sizes = [len(group) for group in told.groups[-len(mine) - 1 :]]
             number = sum(map(len, told.groups)) - sum(sizes)
-            other = []
+            earlier: list[Group] = []
             for size in sizes:
-                other.append([record(number + n, START_MS + 900_000 + number + n, 40) for n in range(size)])
+                earlier.append([record(number + n, START_MS + 900_000 + number + n, 40) for n in range(size)])
                 number += size
-            life = Told(told.directory, other, {}, {last: again(told, other, whole=True)})
-            files[last] = told.synced + last_block(life, last, len(other[-1]))
+            life = Told(told.directory, earlier, {}, {last: again(told, earlier, whole=True)})
+            files[last] = told.synced + last_block(life, last, len(earlier[-1]))
         else:
             files[last] = told.synced + told.whole[last][len(told.synced) :] * 2
     elif kind == "misdirected":
@@ -176,10 +176,10 @@ def damage(chance: random.Random, kind: str, told: Told) -> tuple[dict[str, byte
             files[path.name] = content[:position] + block + content[position + len(block) :]
     else:
         name = chance.choice(sorted(files))
-        content = bytearray(files[name])
-        at = chance.randrange(len(content))
-        content[at] ^= 1 << chance.randrange(8)
-        files[name] = bytes(content)
+        harmed = bytearray(files[name])
+        at = chance.randrange(len(harmed))
+        harmed[at] ^= 1 << chance.randrange(8)
+        files[name] = bytes(harmed)
         if name != last:  # of the last block, nothing may say that it was durable
             may.remove(durable)
     return files, may

@@ -119,6 +119,12 @@ class Traffic:
         for name, arguments in QUEUES.items():
             self.append(ANN, queue_declared(name, arguments, "quorum" if name == "counted" else "classic"))
 
+    @property
+    def listed(self) -> ListLog:
+        """Its log, which is a list."""
+        assert isinstance(self.log, ListLog)
+        return self.log
+
     def append(self, actor: Actor, event: Event) -> int:
         record = self.encoder.encode(self.encoder.prefix(self.now_ms, actor), event)
         offset = self.log.append(self.now_ms, record)

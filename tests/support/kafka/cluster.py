@@ -26,7 +26,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVarTuple
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -60,6 +60,7 @@ FAST = {
 }
 # Nodes are started by this thread, which lives as long as the process: Linux ends a child with the *thread* that
 # started it.
+Given = TypeVarTuple("Given")
 _starter = ThreadPoolExecutor(1, thread_name_prefix="kafka-starter")
 
 
@@ -160,7 +161,7 @@ class KafkaCluster:
         """Until each node that runs sees all that run."""
         for node in self.processes:
             admin = self._admin(self.ports[node - 1])
-            self._until(lambda admin=admin: len(admin.list_topics(timeout=1).brokers) >= len(self.processes))
+            self._until(lambda admin: len(admin.list_topics(timeout=1).brokers) >= len(self.processes), admin)
 
     def wait_in_sync(self) -> None:
         """Until all replicas of all partitions are in sync and lead by somebody."""
@@ -197,14 +198,14 @@ class KafkaCluster:
             }
         )
 
-    def _until(self, true: Callable[[], bool]) -> None:
+    def _until(self, true: Callable[[*Given], bool], *given: *Given) -> None:
         deadline = time.monotonic() + START_SECONDS
         while True:
             for node, process in self.processes.items():
                 if process.poll() is not None:
                     raise AssertionError(f"Kafka's node {node} ended with {process.returncode}: {self.output(node)}")
             with contextlib.suppress(KafkaException):
-                if true():
+                if true(*given):
                     return
             if time.monotonic() > deadline:
                 ends = "\n".join(self.output(node) for node in self.processes)

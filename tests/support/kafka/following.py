@@ -3,11 +3,13 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from typing import TypeVarTuple
 
 from rewindmq.engine.log.kafka.log import KafkaLog
 from rewindmq.engine.log.shared_contract import Arrived
 
 SECONDS = 90
+Given = TypeVarTuple("Given")
 
 
 class Following:
@@ -24,9 +26,9 @@ class Following:
         self._happened = asyncio.Event()
         log.follow({log.metadata.name: 0, **{each.name: 0 for each in log.queues}, **(offsets or {})}, self)
 
-    async def until(self, true: Callable[[], bool]) -> None:
+    async def until(self, true: Callable[[*Given], bool], *given: *Given) -> None:
         async with asyncio.timeout(SECONDS):
-            while not true():
+            while not true(*given):
                 await self._happened.wait()
                 self._happened.clear()
 

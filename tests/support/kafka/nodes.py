@@ -8,12 +8,13 @@ with Nodes(directory, kafka, "prefix") as nodes:
 import itertools
 import signal
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 import pika
+from confluent_kafka import KafkaError, Message
 from pika import BlockingConnection
 
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
@@ -22,20 +23,13 @@ from rewindmq.projections.replay import fold
 from rewindmq.schemas.events import CheckpointAsked, Checkpointed
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
 from rewindmq.schemas.values import BROKER
+from tests.support.deadlines import SECONDS
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.producers import ordered_producer
 from tests.support.running import RunningBroker
 
-SECONDS = 60
 PREFIXES = itertools.count(1)
 NEVER = 600  # seconds: a node timeout that no test waits for
-
-
-def until(condition: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def connect(node: RunningBroker, user: str = "guest", password: str = "guest", vhost: str = "/") -> BlockingConnection:
@@ -45,6 +39,14 @@ def connect(node: RunningBroker, user: str = "guest", password: str = "guest", v
 
 def api(node: RunningBroker) -> httpx.Client:
     return httpx.Client(base_url=f"{node.http_url}/api", auth=("guest", "guest"), trust_env=False, timeout=SECONDS)
+
+
+def noted(at: list[int], error: KafkaError | None, message: Message) -> None:
+    """Of a delivery report: the offset."""
+    offset = message.offset()
+    if error is None:
+        assert offset is not None
+        at.append(offset)
 
 
 class Nodes:
@@ -126,7 +128,7 @@ class Nodes:
                 f"{self.prefix}.queues",
                 encoder.encode(encoder.prefix(0, BROKER), CheckpointAsked()),
                 partition=number,
-                on_delivery=lambda error, message, at=at: at.append(message.offset()) if error is None else None,
+                on_delivery=partial(noted, at),
             )
             assert producer.flush(SECONDS) == 0
             (asked,) = at

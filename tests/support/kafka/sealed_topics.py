@@ -11,11 +11,14 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
+import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
+from rewindmq.engine.log.kafka import reader as kafka_reading
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.engine.log.seals import sealer as sealing
 from rewindmq.engine.log.seals.in_topic import in_topics
@@ -73,6 +76,15 @@ class Topics:
         assert producer.flush(SECONDS) == 0
 
 
+@contextmanager
+def in_short_stretches() -> Iterator[None]:
+    """Seals of 300 records, read in blocks of 100."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sealing, "STRETCH_RECORDS", 300)
+        patched.setattr(kafka_reading, "BLOCK_RECORDS", 99)  # with the first of a batch 100
+        yield
+
+
 def event(number: int, what: Event) -> tuple[int, bytes]:
     encoder = Encoder()
     at = START_MS + number
@@ -92,8 +104,8 @@ def history(bootstrap: str) -> Topics:
     return topics
 
 
-def seal(topics: Topics, key: Ed25519PrivateKey = KEY, **options: object) -> list[Stored]:
-    new = [each for part in in_topics(topics.log) for each in sealing.seal(part, key, START_MS, **options)]  # type: ignore[arg-type]
+def seal(topics: Topics, key: Ed25519PrivateKey = KEY, **options: Any) -> list[Stored]:
+    new = [each for part in in_topics(topics.log) for each in sealing.seal(part, key, START_MS, **options)]
     log = topics.log
     chain, prints = (KafkaPartition(log.clients, log.topics.chain, number, "chain").read() for number in (0, 1))
     topics.chain = [(START_MS, record) for block in chain for record in block.records]

@@ -124,7 +124,7 @@ def claimed_anew(partition: str, records: list[Record]) -> list[Record]:
 
 def changed(offset: int, **values: Any) -> Forger:
     return lambda records: [
-        (at, actor, replace(event, **values) if number == offset else event)  # type: ignore[type-var]
+        (at, actor, replace(event, **values) if number == offset else event)
         for number, (at, actor, event) in enumerate(records)
     ]
 
@@ -161,7 +161,8 @@ def audited(data: Path) -> list[Finding]:
     chains = [joined(name, each, proofs, {}, None) for name, each in parts.items()]
     sound = {finding.partition for finding in chains if finding.ok}
     reach = ends_of(reader)
-    rows, letters = [], []
+    rows: list[Any] = []
+    letters: list[Any] = []
     for name, end in reach.items():
         if name in sound:
             feed = FoldInput(OffsetRange(name, 0, end), Machine(name), log_groups(str(data), name, 0, end), Decoder())

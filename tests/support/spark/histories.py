@@ -7,6 +7,7 @@ The clock is the test's: `wait(ms)` moves it. What consumers hold is followed by
 
 import random
 from pathlib import Path
+from typing import TypedDict
 
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
@@ -34,6 +35,14 @@ from rewindmq.schemas.events import (
 )
 from rewindmq.schemas.metadata_events import MarkSet, PolicySet, VhostCreated
 from rewindmq.schemas.values import BROKER, Actor, Argument, Policy, Route
+
+
+class When(TypedDict, total=False):
+    """The moment of a state: one of the two, or none."""
+
+    time: str
+    offsets: str
+
 
 START_MS = 1_763_694_000_000  # 2025-11-21T03:00:00Z
 ANN = Actor("ann", 7)

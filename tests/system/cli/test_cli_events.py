@@ -4,6 +4,7 @@ import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def shown(data: Path, *options: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def of_json(data: Path, *options: str) -> list[dict[str, object]]:
+def of_json(data: Path, *options: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in shown(data, "--format", "json", *options)]
 
 
@@ -72,12 +73,14 @@ def test_from_the_middle_the_effects_are_the_same(data: Path) -> None:
     assert of_json(data, "--queue", "orders", "--effects", "--tail", "3") == every[-3:]
     purged = every[-1]
     assert purged["event"] == "Purged"
-    assert [(each["effect"], each["reason"], len(each["message_ids"])) for each in purged["effects"]] == [  # type: ignore[attr-defined]
+    assert [(each["effect"], each["reason"], len(each["message_ids"])) for each in purged["effects"]] == [
         ("Forget", "purged", 5)
     ]
 
 
-def test_last_events_far_behind_the_end_are_found(data: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_last_events_far_behind_the_end_are_found(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from rewindmq.engine.cli.main import run as called
 
     monkeypatch.setattr(command, "FIRST_LOOK_BACK", 1)

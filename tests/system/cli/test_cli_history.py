@@ -3,25 +3,17 @@
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.support.forked import run
+from tests.support.moments import now
 from tests.support.running import RunningBroker, free_port
 from tests.system.cli.conftest import COMMAND, Cli
 from tests.system.cli.test_cli_commands import failed, put_queue
-
-
-def now() -> str:
-    time.sleep(0.02)
-    moment = datetime.now(UTC)
-    time.sleep(0.02)
-    return moment.isoformat(timespec="milliseconds")
 
 
 def test_start_says_when_it_is_ready_and_stops_on_sigterm(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from aio_pika.abc import AbstractIncomingMessage
 from aio_pika.exceptions import DeliveryError
 from aio_pika.patterns import RPC
 from aiormq.exceptions import ChannelLockedResource
+from pamqp.common import FieldTable
 
 from tests.support.running import RunningBroker
 
@@ -82,16 +83,18 @@ async def exchanges(broker: RunningBroker) -> None:
         channel = await connection.channel(on_return_raises=True)
         queue = await channel.declare_queue("", exclusive=True)
         kinds = aio_pika.ExchangeType
-        for kind, key, arguments, matching in (
-            (kinds.DIRECT, "k", None, {"routing_key": "k"}),
-            (kinds.FANOUT, "", None, {"routing_key": "whatever"}),
-            (kinds.TOPIC, "*.b.#", None, {"routing_key": "a.b.c.d"}),
-            (kinds.HEADERS, "", {"x-match": "all", "n": 1}, {"routing_key": "", "headers": {"n": 1, "m": 2}}),
-        ):
+        matching: FieldTable = {"x-match": "all", "n": 1}
+        cases: tuple[tuple[aio_pika.ExchangeType, str, FieldTable | None, str, FieldTable | None], ...] = (
+            (kinds.DIRECT, "k", None, "k", None),
+            (kinds.FANOUT, "", None, "whatever", None),
+            (kinds.TOPIC, "*.b.#", None, "a.b.c.d", None),
+            (kinds.HEADERS, "", matching, "", {"n": 1, "m": 2}),
+        )
+        for kind, key, arguments, routing_key, headers in cases:
             exchange = await channel.declare_exchange(f"aio.{kind.value}", kind, auto_delete=True)
             await queue.bind(exchange, key, arguments=arguments)
-            message = aio_pika.Message(kind.value.encode(), headers=matching.get("headers"))
-            await exchange.publish(message, matching["routing_key"])
+            message = aio_pika.Message(kind.value.encode(), headers=headers)
+            await exchange.publish(message, routing_key)
             got = await queue.get(timeout=5)
             assert got is not None
             assert got.body == kind.value.encode()

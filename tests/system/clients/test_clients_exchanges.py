@@ -146,11 +146,12 @@ def drained(channel: BlockingChannel, queue: str) -> list[tuple[str, Any]]:
 def test_the_hidden_queue_is_nobodys(broker: RunningBroker, channel: BlockingChannel, name: str) -> None:
     later(channel, name)
     other = connect(broker)
-    for act in (
+    acts: tuple[Callable[[BlockingChannel], object], ...] = (
         lambda c: c.queue_declare(f"amq.delayed.{name}", passive=True),
         lambda c: c.basic_get(f"amq.delayed.{name}"),
         lambda c: c.queue_delete(f"amq.delayed.{name}"),
-    ):
+    )
+    for act in acts:
         with pytest.raises(ChannelClosedByBroker) as refused:
             act(other.channel())
         assert refused.value.reply_code == 403

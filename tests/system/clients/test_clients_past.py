@@ -2,7 +2,6 @@
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,22 +11,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
+from tests.support.pika_clients import pump
 from tests.support.running import RunningBroker
-
-
-@pytest.fixture
-def connection(broker: RunningBroker) -> Iterator[pika.BlockingConnection]:
-    connection = pika.BlockingConnection(pika.ConnectionParameters(broker.host, broker.amqp_port))
-    yield connection
-    if connection.is_open:
-        connection.close()
-
-
-@pytest.fixture
-def channel(connection: pika.BlockingConnection) -> BlockingChannel:
-    channel = connection.channel()
-    channel.confirm_delivery()
-    return channel
 
 
 @pytest.fixture(params=["classic", "quorum"])
@@ -65,13 +50,6 @@ class Reader:
     def through(self) -> list[bytes]:
         pump(self.connection, lambda: self.cancelled)
         return self.bodies
-
-
-def pump(connection: pika.BlockingConnection, condition: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        connection.process_data_events(time_limit=0.05)
 
 
 def publish(channel: BlockingChannel, queue: str, *bodies: bytes, **headers: Any) -> None:

@@ -7,7 +7,7 @@ import functools
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pika
@@ -15,49 +15,14 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker, NackError, StreamLostError
 
+from tests.support.deadlines import until
+from tests.support.pika_clients import connect, count, pump, take
 from tests.support.running import RunningBroker
-
-
-def connect(broker: RunningBroker, **options: Any) -> pika.BlockingConnection:
-    return pika.BlockingConnection(pika.ConnectionParameters(broker.host, broker.amqp_port, **options))
-
-
-@pytest.fixture
-def connection(broker: RunningBroker) -> Iterator[pika.BlockingConnection]:
-    connection = connect(broker)
-    yield connection
-    if connection.is_open:
-        connection.close()
-
-
-@pytest.fixture
-def channel(connection: pika.BlockingConnection) -> BlockingChannel:
-    channel = connection.channel()
-    channel.confirm_delivery()
-    return channel
 
 
 @pytest.fixture
 def queue(channel: BlockingChannel) -> str:
     return str(channel.queue_declare(f"q-{uuid.uuid4().hex[:8]}", durable=True).method.queue)
-
-
-def count(channel: BlockingChannel, queue: str) -> int:
-    return int(channel.queue_declare(queue, passive=True).method.message_count)
-
-
-def until(condition: Callable[[], bool], what: str, seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-
-
-def pump(connection: pika.BlockingConnection, condition: Callable[[], bool], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        connection.process_data_events(time_limit=0.05)
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
@@ -76,16 +41,6 @@ def test_bodies_of_any_size(channel: BlockingChannel, kind: str, size: int) -> N
     channel.basic_nack(method.delivery_tag, requeue=True)
     assert [got for _, _, got in take(channel, queue, 1)] == [body]
     channel.queue_delete(queue)
-
-
-def take(channel: BlockingChannel, queue: str, number: int, **options: Any) -> list[tuple[Any, Any, bytes]]:
-    taken = []
-    for method, properties, body in channel.consume(queue, inactivity_timeout=10, **options):
-        assert method is not None, f"only {len(taken)} of {number} came"
-        taken.append((method, properties, body))
-        if len(taken) == number:
-            break
-    return taken
 
 
 def test_a_body_above_the_limit_is_refused(connection: pika.BlockingConnection) -> None:
@@ -385,7 +340,7 @@ def test_a_service_that_reconnects_loses_nothing(start_broker: Callable[..., Run
         old = state["broker"]
         old.stop()
         state["broker"] = start_broker(old.data)
-    until(lambda: set(seen) == set(range(sent)), f"{len(set(seen))} of {sent} came", 20)
+    until(lambda: set(seen) == set(range(sent)), f"{len(set(seen))} of {sent} came", seconds=20)
     consumer.stopping = True
     consumer.join(10)
     assert not consumer.is_alive()

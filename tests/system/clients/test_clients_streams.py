@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,24 +13,10 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
+from tests.support.pika_clients import pump
 from tests.support.running import RunningBroker
 
 Stream = dict[str, Any]
-
-
-@pytest.fixture
-def connection(broker: RunningBroker) -> Iterator[pika.BlockingConnection]:
-    connection = pika.BlockingConnection(pika.ConnectionParameters(broker.host, broker.amqp_port))
-    yield connection
-    if connection.is_open:
-        connection.close()
-
-
-@pytest.fixture
-def channel(connection: pika.BlockingConnection) -> BlockingChannel:
-    channel = connection.channel()
-    channel.confirm_delivery()
-    return channel
 
 
 @pytest.fixture
@@ -77,13 +63,6 @@ class Reader:
     def until(self, count: int) -> list[tuple[int, bytes]]:
         pump(self.connection, lambda: len(self.got) >= count)
         return self.got
-
-
-def pump(connection: pika.BlockingConnection, condition: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        connection.process_data_events(time_limit=0.05)
 
 
 def quiet(connection: pika.BlockingConnection) -> None:

@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -54,7 +55,7 @@ def test_it_is_committed_without_outputs() -> None:
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in notebook.cells)
 
 
-def text(outputs: list[dict[str, object]]) -> str:
+def text(outputs: list[dict[str, Any]]) -> str:
     """All that a cell printed or showed, as text."""
     return "".join(
         str(output["text"]) if output["output_type"] == "stream" else str(output.get("data", {}).get("text/plain", ""))

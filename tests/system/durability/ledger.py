@@ -13,6 +13,7 @@ An ack that was sent and not settled may be lost with the broker: its message ma
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 Message = tuple[int, int]  # publisher, sequence number
@@ -82,7 +83,7 @@ class Ledger:
         """What is wrong; empty: nothing."""
         wrong = []
         for name, account in self.queues.items():
-            findings: dict[str, list[object]] = {
+            findings: dict[str, Sequence[object]] = {
                 "lost": sorted(account.expected - account.acked),
                 "invented": sorted(set(account.delivered) - account.possible),
                 "resurrected": list(account.resurrected),

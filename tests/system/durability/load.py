@@ -14,16 +14,17 @@ import contextlib
 import itertools
 import random
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage
+from pamqp.common import FieldTable
 
 from rewindmq.engine.log.placement import partition_of
 from tests.system.durability.ledger import Ledger, Message, decode, encode
 
 # queue -> arguments. What is published to `aging` expires, and is consumed from `aged`: one account, `aged`.
-QUEUES: dict[str, dict[str, str | int]] = {
+QUEUES: dict[str, FieldTable] = {
     "classic": {},
     "quorum": {"x-queue-type": "quorum"},
     "left": {},
@@ -97,7 +98,7 @@ class Clients:
             with until_gone():
                 await asyncio.wait_for(connection.close(), 1)
 
-    async def again_and_again(self, work: Callable[[AbstractChannel], "asyncio.Future[None]"]) -> None:
+    async def again_and_again(self, work: Callable[[AbstractChannel], Awaitable[None]]) -> None:
         while not self.ended:
             life = self.ledger.life
             if self.urls:

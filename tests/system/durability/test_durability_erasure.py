@@ -83,7 +83,7 @@ def taken(channel: Any, queue: str, requeue: bool = True) -> list[tuple[bytes, d
 def read(channel: Any, queue: str, count: int, **arguments: object) -> list[tuple[bytes, dict[str, object]]]:
     """By a consumer that reads: a stream, or the past."""
     channel.basic_qos(prefetch_count=100)
-    got = []
+    got: list[tuple[bytes, dict[str, object]]] = []
     for method, properties, body in channel.consume(queue, arguments=arguments, inactivity_timeout=10):
         assert method is not None, f"only {got}"
         channel.basic_ack(method.delivery_tag)
@@ -96,7 +96,7 @@ def read(channel: Any, queue: str, count: int, **arguments: object) -> list[tupl
 
 def consumed(channel: Any, queue: str, count: int) -> list[bytes]:
     """By a consumer like any other; given back."""
-    got = []
+    got: list[bytes] = []
     for method, _, body in channel.consume(queue, inactivity_timeout=10):
         assert method is not None, f"only {got}"
         got.append(body)
@@ -352,7 +352,8 @@ def test_b15_a_key_from_a_backup_is_destroyed_at_the_start(erased: Path, start_b
     key = mark.with_suffix("")
     mark.unlink()
     key.write_bytes(b"k" * 32)
-    (bobs,) = (path for path in key.parent.iterdir() if KEY_ID.fullmatch(path.name)[3] and path != key)
+    ids = ((path, KEY_ID.fullmatch(path.name)) for path in key.parent.iterdir() if path != key)
+    (bobs,) = (path for path, key_id in ids if key_id is not None and key_id[3])
     bobs.write_bytes(b"k" * 32)  # not the one that his message was encrypted under
     broker = start_broker(erased)  # also without the option, which decides about what comes in
     assert not key.exists()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pika
 import pytest
 
+from tests.support.deadlines import until
 from tests.support.running import RunningBroker
 
 BODY = b"x" * 2_000
@@ -78,13 +79,6 @@ class Publisher(threading.Thread):
     def closed(self, connection: pika.SelectConnection, reason: Exception) -> None:
         self.ended = type(reason).__name__
         connection.ioloop.stop()
-
-
-def until(condition: Callable[[], bool], what: str, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("end", ["room again", "killed"])

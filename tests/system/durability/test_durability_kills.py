@@ -94,11 +94,12 @@ async def scenario(data: Path, kills: int) -> tuple[Ledger, RunningBroker]:
         await drained(clients)
     finally:
         clients.ended = True
-        for task in (living, *tasks):
-            task.cancel()
-        _, left = await asyncio.wait([living, *tasks], timeout=30)
-        for task in left:
-            task.print_stack()
+        both: tuple[asyncio.Task[RunningBroker] | asyncio.Task[None], ...] = (living, *tasks)
+        for each in both:
+            each.cancel()
+        _, left = await asyncio.wait(both, timeout=30)
+        for each in left:
+            each.print_stack()
         assert not left, f"{len(left)} clients do not end"
     return ledger, broker
 

@@ -15,6 +15,7 @@ import httpx
 import pika
 import pytest
 
+from tests.support.deadlines import until
 from tests.support.running import RunningBroker
 
 LIMIT = 300_000_000
@@ -27,13 +28,6 @@ PIECE = b"\x03\x00\x01" + struct.pack(">I", 131_064) + b"x" * 131_064 + b"\xce"
 def resident(broker: RunningBroker) -> int:
     status = Path(f"/proc/{broker.process.pid}/status").read_text()
     return int(status.split("VmRSS:")[1].split()[0]) * 1024
-
-
-def until(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 class Greedy(threading.Thread):

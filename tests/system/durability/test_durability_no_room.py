@@ -13,9 +13,10 @@ import httpx
 import pika
 import pytest
 
+from tests.support.deadlines import until
 from tests.support.running import RunningBroker
 from tests.system.durability.full_disk import SmallDisk
-from tests.system.durability.test_durability_full_disk import Publisher, until
+from tests.system.durability.test_durability_full_disk import Publisher
 
 MEGABYTE = 1 << 20
 BODY = random.Random(1).randbytes(20_000)  # RocksDB must not compress it
@@ -133,13 +134,13 @@ class Flood(Publisher):
 def publish_until_blocked(broker: RunningBroker, number: int = 0) -> Flood:
     flood = Flood(broker, number)
     flood.start()
-    until(lambda: bool(flood.blocked), "connection.blocked never came", 60)
+    until(lambda: bool(flood.blocked), "connection.blocked never came")
     return flood
 
 
 def goes_on(broker: RunningBroker, first: int, flood: Flood) -> None:
     """Publishing goes on, with what the flood has sent before, and nothing is missing from `first` on."""
-    until(lambda: "publishing goes on" in "".join(broker.errors), f"it never went on: {''.join(broker.errors)}", 60)
+    until(lambda: "publishing goes on" in "".join(broker.errors), f"it never went on: {''.join(broker.errors)}")
     flood.close()
     publish(broker, 1, first=flood.number)
     assert rest_of(broker) == list(range(first, flood.number + 1))
@@ -225,7 +226,7 @@ def test_a_large_publish_waits_for_room_and_acks_do_not_wait_for_it(
 
     publisher = threading.Thread(target=publish_large, daemon=True)
     publisher.start()
-    until(lambda: "waits until the disk has room" in "".join(broker.errors), "the large publish did not wait", 60)
+    until(lambda: "waits until the disk has room" in "".join(broker.errors), "the large publish did not wait")
     taken: list[int] = []
     consumer = threading.Thread(target=lambda: taken.extend(take(broker, 10)), daemon=True)
     consumer.start()

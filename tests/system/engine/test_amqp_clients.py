@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import aio_pika
@@ -20,19 +20,8 @@ from pika.exceptions import (
     UnroutableError,
 )
 
+from tests.support.pika_clients import connect, count, take
 from tests.support.running import RunningBroker
-
-
-def connect(broker: RunningBroker, **options: Any) -> pika.BlockingConnection:
-    return pika.BlockingConnection(pika.ConnectionParameters(broker.host, broker.amqp_port, **options))
-
-
-@pytest.fixture
-def connection(broker: RunningBroker) -> Iterator[pika.BlockingConnection]:
-    connection = connect(broker)
-    yield connection
-    if connection.is_open:
-        connection.close()
 
 
 @pytest.fixture
@@ -45,25 +34,11 @@ def queue(channel: BlockingChannel) -> str:
     return str(channel.queue_declare(f"q-{uuid.uuid4().hex[:8]}", durable=True).method.queue)
 
 
-def count(channel: BlockingChannel, queue: str) -> int:
-    return int(channel.queue_declare(queue, passive=True).method.message_count)
-
-
 def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come true"
         time.sleep(0.01)
-
-
-def take(channel: BlockingChannel, queue: str, number: int, **options: Any) -> list[tuple[Any, Any, bytes]]:
-    taken = []
-    for method, properties, body in channel.consume(queue, inactivity_timeout=10, **options):
-        assert method is not None, f"only {len(taken)} of {number} came"
-        taken.append((method, properties, body))
-        if len(taken) == number:
-            return taken
-    raise AssertionError("the consumer was cancelled")
 
 
 def test_publish_consume_ack(channel: BlockingChannel, queue: str) -> None:

@@ -1,7 +1,7 @@
 """Transactions (tx.select, tx.commit, tx.rollback) with pika against a whole broker; RabbitMQ's texts (S-099)."""
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +11,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
+from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
-
-
-def connect(broker: RunningBroker) -> pika.BlockingConnection:
-    return pika.BlockingConnection(pika.ConnectionParameters(broker.host, broker.amqp_port))
-
-
-@pytest.fixture
-def connection(broker: RunningBroker) -> Iterator[pika.BlockingConnection]:
-    connection = connect(broker)
-    yield connection
-    if connection.is_open:
-        connection.close()
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def traced(channel: BlockingChannel, key: str) -> Callable[[], list[Copy]]:
     channel.queue_bind(queue, TRACE, key)
 
     def taken() -> list[Copy]:
-        copies = []
+        copies: list[Copy] = []
         while True:
             method, properties, body = channel.basic_get(queue, auto_ack=True)
             if method is None:

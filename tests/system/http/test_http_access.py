@@ -75,14 +75,16 @@ def test_only_administrators_change_users_vhosts_permissions_and_operator_polici
         ):
             answer = other.request(method, path, json=content)
             assert (answer.status_code, answer.json()["reason"]) == (401, "Not administrator user"), (method, path)
-        for method, path, content in (
+        unauthorised: tuple[tuple[str, str, object], ...] = (
             ("PUT", "/policies/%2F/x", policy),
             ("GET", "/parameters", None),
             ("GET", "/global-parameters", None),
             ("PUT", "/parameters/vhost-limits/%2F/limits", {"value": {}}),
-        ):
-            answer = other.request(method, path, json=content)
-            assert (answer.status_code, answer.json()["reason"]) == (401, "User not authorised to access object"), path
+        )
+        for verb, target, body in unauthorised:
+            answer = other.request(verb, target, json=body)
+            told = answer.status_code, answer.json()["reason"]
+            assert told == (401, "User not authorised to access object"), target
         assert other.get("/nodes").json()["reason"] == "Not monitor user"
         api.put(f"/users/{user}", json={"keep_password": True, "tags": "policymaker"})
         assert other.put("/policies/%2F/x", json=policy).status_code == 201

@@ -1,6 +1,5 @@
 """The alarms of memory and disk as operators see them: limits set while it runs, every listing, metric and command."""
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import httpx
 import pika
 import pytest
 
+from tests.support.deadlines import until
 from tests.support.forked import run
 from tests.support.running import RunningBroker
 from tests.system.http.test_http_metrics import metrics, value
@@ -24,13 +24,6 @@ def limited(tmp_path: Path, start_broker: Callable[..., RunningBroker]) -> Runni
 def ask(limited: RunningBroker) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=f"{limited.http_url}/api", auth=("guest", "guest"), trust_env=False) as client:
         yield client
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def alarmed(limited: RunningBroker, ask: httpx.Client) -> tuple[list[str], tuple[bool, bool], tuple[float, float]]:

@@ -234,8 +234,8 @@ def test_uploaded_by_a_form(api: httpx.Client, name: str) -> None:
     assert api.post("/definitions", files={"file": file}).status_code == 204
     assert api.get(f"/vhosts/{name}").json()["description"] == "größer"
     queue = json.dumps({"queues": [{"name": "q", "durable": True, "auto_delete": False, "arguments": {}}]})
-    form = {"files": {"file": ("x", queue)}, "data": {"redirect": "../#/import-succeeded"}}
-    answer = api.post(f"/definitions/{name}", **form)
+    data = {"redirect": "../#/import-succeeded"}
+    answer = api.post(f"/definitions/{name}", files={"file": ("x", queue)}, data=data)
     assert (answer.status_code, answer.headers["location"]) == (303, "../#/import-succeeded")
     assert api.get(f"/queues/{name}/q").status_code == 200
     api.delete(f"/vhosts/{name}")

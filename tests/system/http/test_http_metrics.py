@@ -35,13 +35,8 @@ def families(text: str) -> dict[str, Metric]:
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 
-def metrics(broker: RunningBroker, path: str = "/metrics", **query: object) -> dict[str, Metric]:
-    answer = httpx.get(
-        broker.http_url + path,
-        params=query,
-        auth=GUEST,
-        trust_env=False,  # type: ignore[arg-type]
-    )
+def metrics(broker: RunningBroker, path: str = "/metrics", **query: str | list[str]) -> dict[str, Metric]:
+    answer = httpx.get(broker.http_url + path, params=query, auth=GUEST, trust_env=False)
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     return families(answer.text)
 
@@ -256,7 +251,7 @@ def test_names_are_told_to_those_who_may_see_them(broker: RunningBroker, api: ht
     )
     session = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.amqp_port, "private"))
     session.channel()
-    port = session._impl.params.port  # type: ignore[attr-defined]
+    port = session._impl.params.port
     names = ("secret-plan", "secret-way", "private", f" -> 127.0.0.1:{port}")
 
     def text(path: str, auth: tuple[str, str] | None) -> str:

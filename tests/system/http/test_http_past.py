@@ -6,6 +6,7 @@ import signal
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pika
@@ -17,26 +18,19 @@ from rewindmq.engine.http.resources.past import Question, read
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.projections.rewind import At
+from tests.support.moments import now
 from tests.support.running import RunningBroker, free_port
 
 
-def now() -> str:
-    """A moment between what happened before and what happens next."""
-    time.sleep(0.02)
-    moment = datetime.now(UTC)
-    time.sleep(0.02)
-    return moment.isoformat(timespec="milliseconds")
-
-
-def at(api: httpx.Client, queue: str, **query: str) -> dict[str, object]:
+def at(api: httpx.Client, queue: str, **query: str) -> dict[str, Any]:
     answer = api.get(f"/queues/%2F/{queue}/at", params=query)
     assert answer.status_code == 200, answer.text
-    content: dict[str, object] = answer.json()
+    content: dict[str, Any] = answer.json()
     return content
 
 
-def payloads(past: dict[str, object]) -> list[tuple[str, str]]:
-    return [(each["state"], each["payload"]) for each in past["message_details"]]  # type: ignore[attr-defined]
+def payloads(past: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(each["state"], each["payload"]) for each in past["message_details"]]
 
 
 def test_a_purged_queue_is_seen_as_it_stood_before(api: httpx.Client, queue: str) -> None:
@@ -54,8 +48,8 @@ def test_a_purged_queue_is_seen_as_it_stood_before(api: httpx.Client, queue: str
     past = at(api, queue, time=full)
     assert payloads(past) == [("ready", "m0"), ("ready", "m1"), ("ready", "m2")]
     assert (past["messages_ready"], past["message_bytes_ready"]) == (3, 6)
-    assert past["at"]["time"] == full  # type: ignore[index]
-    first = past["message_details"][0]  # type: ignore[index]
+    assert past["at"]["time"] == full
+    first = past["message_details"][0]
     assert (first["position"], first["redelivered"], first["properties"]) == (0, False, {"headers": {"n": 0}})
     assert empty < first["published"] < full
     assert payloads(at(api, queue, time=empty)) == []
@@ -68,7 +62,7 @@ def test_a_purged_queue_is_seen_as_it_stood_before(api: httpx.Client, queue: str
 
 def test_a_moment_may_be_so_long_ago(api: httpx.Client, queue: str) -> None:
     before, after = now(), at(api, queue, time="-0s")
-    assert before <= str(after["at"]["time"])  # type: ignore[index]
+    assert before <= str(after["at"]["time"])
     assert after["messages"] == at(api, queue, time=now())["messages"]
     refused = api.get(f"/queues/%2F/{queue}/at", params={"time": "-99w"})
     assert refused.status_code == 400
@@ -89,7 +83,7 @@ def test_unacked_messages_their_holder_and_a_deleted_queue(
     assert api.delete(f"/queues/%2F/{queue}").status_code == 204
     past = at(api, queue, time=held)
     assert payloads(past) == [("ready", "b"), ("unacked", "a")]
-    assert past["message_details"][1]["consumer"] > 0  # type: ignore[index]
+    assert past["message_details"][1]["consumer"] > 0
     gone = api.get(f"/queues/%2F/{queue}/at", params={"time": now()})
     assert (gone.status_code, gone.json()["error"]) == (404, "not_found")
     assert gone.json()["reason"].startswith(f"no queue '{queue}' in vhost '/' at ")
@@ -197,5 +191,5 @@ def test_an_answer_shows_so_many_bytes_and_no_more(api: httpx.Client, broker: Ru
     connection.close()
     past = at(api, queue, time=now(), count="10000")
     assert past["messages"] == 300
-    assert len(past["message_details"]) == 256  # type: ignore[arg-type]
-    assert len(at(api, queue, time=now(), count="10000", first="256")["message_details"]) == 44  # type: ignore[arg-type]
+    assert len(past["message_details"]) == 256
+    assert len(at(api, queue, time=now(), count="10000", first="256")["message_details"]) == 44

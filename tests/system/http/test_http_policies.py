@@ -53,8 +53,8 @@ def test_one_meg_drops_from_the_head_s014_s016(api: httpx.Client) -> None:
     shown = api.get("/queues/%2F/one-meg").json()
     assert (shown["messages_ready"], shown["message_bytes_ready"]) == (3, 900_000)
     assert shown["outcomes"]["maxlen"] == 2
-    content = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto", "truncate": 1}
-    assert api.post("/queues/%2F/one-meg/get", json=content).json()[0]["payload"] == "2"
+    asked = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto", "truncate": 1}
+    assert api.post("/queues/%2F/one-meg/get", json=asked).json()[0]["payload"] == "2"
     api.delete("/policies/%2F/my-pol")
 
 

@@ -53,11 +53,11 @@ def test_what_makes_no_sense_is_listed_and_counted_also_after_a_restart(
     data.mkdir()
     append(data, HOME, published("nowhere"), b"\xff\xff", Acked("/", "nowhere", 7, ((0, 0),)))
     append(data, 1 - HOME, b"\x00")
-    no_queue = {"event": "Published", "reason": "no queue 'nowhere' in vhost '/'"}
-    cut = {"event": None, "reason": "byte 0 of 2: the record ends within timestamp"}
-    no_holder = {"event": "Acked", "reason": "consumer 7 holds nothing of queue 'nowhere'"}
+    no_queue: dict[str, object] = {"event": "Published", "reason": "no queue 'nowhere' in vhost '/'"}
+    cut: dict[str, object] = {"event": None, "reason": "byte 0 of 2: the record ends within timestamp"}
+    no_holder: dict[str, object] = {"event": "Acked", "reason": "consumer 7 holds nothing of queue 'nowhere'"}
     where = {"partition": f"queues-{HOME}", "topic": None}
-    expected = [where | {"offset": at} | what for at, what in enumerate((no_queue, cut, no_holder))]
+    expected = [{**where, "offset": at, **what} for at, what in enumerate((no_queue, cut, no_holder))]
     broker = start_broker(data, "--partitions", "2")
     for _ in range(2):
         of_home = listed(broker, partition=f"queues-{HOME}")

@@ -2,46 +2,42 @@
 
 import json
 import time
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import httpx
 import pika
 import pytest
 from click.testing import CliRunner
+from pika.adapters.blocking_connection import BlockingChannel
 
 from rewindmq.engine.cli.main import rewindmq
+from tests.support.moments import now
 from tests.support.running import RunningBroker
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2, headers={"kept": "yes"}, message_id="m")
 
 
-def now() -> str:
-    time.sleep(0.02)
-    moment = datetime.now(UTC)
-    time.sleep(0.02)
-    return moment.isoformat(timespec="milliseconds")
-
-
-def restore(api: httpx.Client, queue: str, status: int = 200, **content: object) -> dict[str, object]:
+def restore(api: httpx.Client, queue: str, status: int = 200, **content: object) -> dict[str, Any]:
     answer = api.post(f"/queues/%2F/{queue}/restore", json=content)
     assert answer.status_code == status, answer.text
-    found: dict[str, object] = answer.json()
+    found: dict[str, Any] = answer.json()
     return found
 
 
 @pytest.fixture
-def channel(broker: RunningBroker) -> "pika.adapters.blocking_connection.BlockingChannel":
+def channel(broker: RunningBroker) -> Iterator[BlockingChannel]:
     connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.amqp_port))
     yield connection.channel()
     connection.close()
 
 
 Got = list[tuple[bytes, bool]]
+Take = Callable[[str], Got]
 
 
 @pytest.fixture
-def take(channel: "pika.adapters.blocking_connection.BlockingChannel") -> Callable[[str], Got]:
+def take(channel: BlockingChannel) -> Take:
     """Everything in a queue, acked: bodies and redelivered flags, in order."""
 
     def taken(queue: str) -> Got:
@@ -54,14 +50,14 @@ def take(channel: "pika.adapters.blocking_connection.BlockingChannel") -> Callab
     return taken
 
 
-def publish(channel, queue: str, *bodies: str, **properties: object) -> None:
+def publish(channel: BlockingChannel, queue: str, *bodies: str, **properties: object) -> None:
     channel.confirm_delivery()
     for body in bodies:
         given = pika.BasicProperties(delivery_mode=2, headers={"kept": "yes"}, **properties)
         channel.basic_publish("", queue, body.encode(), given)
 
 
-def test_b02_a_purge_is_undone(api: httpx.Client, queue: str, channel, take) -> None:
+def test_b02_a_purge_is_undone(api: httpx.Client, queue: str, channel: BlockingChannel, take: Take) -> None:
     publish(channel, queue, "a", "b", "c")
     got = channel.basic_get(queue)  # a was delivered once: it says so when it is back
     channel.basic_nack(got[0].delivery_tag)
@@ -79,7 +75,7 @@ def test_b02_a_purge_is_undone(api: httpx.Client, queue: str, channel, take) -> 
 
 
 def test_an_undone_purge_brings_back_what_it_took_and_not_what_a_consumer_held_and_rejected(
-    api: httpx.Client, queue: str, channel, take
+    api: httpx.Client, queue: str, channel: BlockingChannel, take: Take
 ) -> None:
     publish(channel, queue, "held", "purged")
     held = channel.basic_get(queue)
@@ -92,7 +88,9 @@ def test_an_undone_purge_brings_back_what_it_took_and_not_what_a_consumer_held_a
     assert take(queue) == [(b"purged", False)]
 
 
-def test_b02_a_deleted_queue_comes_back_as_it_was(api: httpx.Client, name: str, channel, take) -> None:
+def test_b02_a_deleted_queue_comes_back_as_it_was(
+    api: httpx.Client, name: str, channel: BlockingChannel, take: Take
+) -> None:
     arguments = {"x-queue-type": "quorum", "x-delivery-limit": 5}
     channel.queue_declare(name, durable=True, arguments=arguments)
     publish(channel, name, "a", "b")
@@ -112,7 +110,7 @@ def test_b02_a_deleted_queue_comes_back_as_it_was(api: httpx.Client, name: str, 
 
 
 def test_b02_a_deleted_queue_gets_its_bindings_back(
-    broker: RunningBroker, api: httpx.Client, name: str, channel
+    broker: RunningBroker, api: httpx.Client, name: str, channel: BlockingChannel
 ) -> None:
     channel.queue_declare(name, durable=True)
     for exchange in (f"{name}-x", f"{name}-gone"):
@@ -144,7 +142,9 @@ def test_b02_a_deleted_queue_gets_its_bindings_back(
     assert (again["declared"], again["bindings"], again["duplicates"]) == (False, [], 1)
 
 
-def test_a_queue_that_is_there_again_keeps_the_bindings_it_was_given(api: httpx.Client, name: str, channel) -> None:
+def test_a_queue_that_is_there_again_keeps_the_bindings_it_was_given(
+    api: httpx.Client, name: str, channel: BlockingChannel
+) -> None:
     """They come back with a queue that is gone, and with one whose restoration was cut short before a message came."""
 
     def bound() -> list[str]:
@@ -155,7 +155,7 @@ def test_a_queue_that_is_there_again_keeps_the_bindings_it_was_given(api: httpx.
         channel.queue_bind(name, "amq.direct", key)
     publish(channel, name, "x")
     channel.queue_delete(name)
-    offset = restore(api, name, undo="delete", dry_run=True)["at"]["offset"]  # type: ignore[index]
+    offset = restore(api, name, undo="delete", dry_run=True)["at"]["offset"]
     assert len(restore(api, name, offset=offset)["bindings"]) == 2
     channel.queue_unbind(name, "amq.direct", "a")
     again = restore(api, name, offset=offset)
@@ -171,7 +171,9 @@ def test_a_queue_that_is_there_again_keeps_the_bindings_it_was_given(api: httpx.
         assert (done["declared"], done["restored"], bound()) == (False, 1, after)
 
 
-def test_b02_as_it_was_then_into_another_queue(api: httpx.Client, queue: str, name: str, channel, take) -> None:
+def test_b02_as_it_was_then_into_another_queue(
+    api: httpx.Client, queue: str, name: str, channel: BlockingChannel, take: Take
+) -> None:
     other = f"{name}-copy"
     api.put(f"/queues/%2F/{other}", json={"durable": True})
     publish(channel, queue, "acked", "expired", expiration="200")
@@ -188,7 +190,9 @@ def test_b02_as_it_was_then_into_another_queue(api: httpx.Client, queue: str, na
     assert [body for body, _ in take(other)] == [b"there"]  # the others' time that was left has passed again
 
 
-def test_a_target_that_is_full_refuses_and_says_so(api: httpx.Client, queue: str, name: str, channel) -> None:
+def test_a_target_that_is_full_refuses_and_says_so(
+    api: httpx.Client, queue: str, name: str, channel: BlockingChannel
+) -> None:
     strict = f"{name}-strict"
     limits = {"x-max-length": 1, "x-overflow": "reject-publish"}
     api.put(f"/queues/%2F/{strict}", json={"durable": True, "arguments": limits})
@@ -200,7 +204,7 @@ def test_a_target_that_is_full_refuses_and_says_so(api: httpx.Client, queue: str
     assert restore(api, queue, undo="purge", to=strict)["restored"] == 1  # the refused ones may come in now
 
 
-def test_only_those_that_are_asked_for(api: httpx.Client, queue: str, channel, take) -> None:
+def test_only_those_that_are_asked_for(api: httpx.Client, queue: str, channel: BlockingChannel, take: Take) -> None:
     publish(channel, queue, "a", "b", "c")
     then = now()
     past = api.get(f"/queues/%2F/{queue}/at", params={"time": then}).json()
@@ -211,7 +215,9 @@ def test_only_those_that_are_asked_for(api: httpx.Client, queue: str, channel, t
     assert [body for body, _ in take(queue)] == [b"a", b"c", b"b"]
 
 
-def test_messages_by_their_ids_whenever_they_were(api: httpx.Client, queue: str, name: str, channel, take) -> None:
+def test_messages_by_their_ids_whenever_they_were(
+    api: httpx.Client, queue: str, name: str, channel: BlockingChannel, take: Take
+) -> None:
     other = f"{name}-other"
     api.put(f"/queues/%2F/{other}", json={"durable": True})
     publish(channel, queue, "a", "b")
@@ -247,14 +253,14 @@ def test_what_makes_no_sense_is_refused(
     assert reason in str(restore(api, queue, status, **content)["reason"])
 
 
-def test_no_target(api: httpx.Client, queue: str, channel) -> None:
+def test_no_target(api: httpx.Client, queue: str, channel: BlockingChannel) -> None:
     publish(channel, queue, "a")
     channel.queue_purge(queue)
     assert restore(api, queue, 404, undo="purge", to="nowhere")["reason"] == "no queue 'nowhere' in vhost '/'"
 
 
 def test_the_brokers_own_queues_are_no_target_but_what_was_in_one_can_be_brought_back(
-    api: httpx.Client, queue: str, name: str, channel, take
+    api: httpx.Client, queue: str, name: str, channel: BlockingChannel, take: Take
 ) -> None:
     channel.exchange_declare(name, "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"})
     hidden = f"amq.delayed.{name}"
@@ -272,7 +278,7 @@ def test_the_brokers_own_queues_are_no_target_but_what_was_in_one_can_be_brought
     assert (method.message_count, body, properties.headers) == (0, b"later", delayed)
 
 
-def test_the_command(broker: RunningBroker, api: httpx.Client, queue: str, channel) -> None:
+def test_the_command(broker: RunningBroker, api: httpx.Client, queue: str, channel: BlockingChannel) -> None:
     publish(channel, queue, "a", "b")
     channel.queue_purge(queue)
     command = ["--url", broker.http_url, "restore", queue, "--undo", "purge", "--formatter", "json", "--silent"]

@@ -50,8 +50,8 @@ def test_a_delayed_exchange_tells_how_much_waits_and_hides_its_queue(api: httpx.
     deadline = time.monotonic() + 30
     while api.get(f"/queues/%2F/{queue}").json()["messages"] != 1 and time.monotonic() < deadline:
         time.sleep(0.01)
-    content = {"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"}
-    (taken,) = api.post(f"/queues/%2F/{queue}/get", json=content).json()
+    asked = {"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"}
+    (taken,) = api.post(f"/queues/%2F/{queue}/get", json=asked).json()
     assert (taken["exchange"], taken["properties"]["headers"]) == (name, {"x-delay": -1})
     assert api.get(f"/exchanges/%2F/{name}").json()["messages_delayed"] == 1
     assert not [each for each in api.get("/queues/%2F").json() if each["name"].startswith("amq.delayed.")]

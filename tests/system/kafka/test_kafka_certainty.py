@@ -2,7 +2,6 @@
 
 import time
 import uuid
-from collections.abc import Iterator
 
 import pika
 import pytest
@@ -13,38 +12,11 @@ from pika.exceptions import ChannelClosedByBroker, UnroutableError
 from rewindmq.schemas.events import Tick
 from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import BROKER
+from tests.support.deadlines import SECONDS
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import SECONDS, Nodes, api, connect
-from tests.support.running import RunningBroker
+from tests.support.kafka.nodes import Nodes, api, connect
 
 ROUNDS = 40
-
-
-@pytest.fixture(scope="module")
-def nodes(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    with Nodes(tmp_path_factory.mktemp("nodes"), kafka, timeout=10) as nodes:
-        nodes.start("north")
-        nodes.start("south")
-        yield nodes
-        nodes.digests()
-
-
-@pytest.fixture
-def here(nodes: Nodes) -> Iterator[BlockingChannel]:
-    yield from channel_of(nodes.running["north"])
-
-
-@pytest.fixture
-def there(nodes: Nodes) -> Iterator[BlockingChannel]:
-    yield from channel_of(nodes.running["south"])
-
-
-def channel_of(node: RunningBroker) -> Iterator[BlockingChannel]:
-    connection = connect(node)
-    channel = connection.channel()
-    channel.confirm_delivery()
-    yield channel
-    connection.close()
 
 
 def test_what_was_declared_and_filled_at_one_node_is_there_at_the_other(

@@ -35,11 +35,9 @@ def broker(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
 @pytest.fixture(scope="module")
 def came(broker: RunningBroker, request: pytest.FixtureRequest) -> dict[str, Any]:
     """The outcomes of the scenarios that this run is about."""
-    asked = [
-        item.callspec.params["name"]
-        for item in request.session.items
-        if item.path == Path(__file__) and "name" in getattr(item, "callspec", _NONE).params
-    ]
+    here = (item for item in request.session.items if item.path == Path(__file__))
+    params = [getattr(item, "callspec", _NONE).params for item in here]
+    asked = [each["name"] for each in params if "name" in each]
     node = Broker("a node on Kafka", broker.amqp_port, broker.process, broker.data, broker.http_port)
     return {name: reworded("3.13", found) for name, found in outcomes(node, asked).items()}
 

@@ -3,6 +3,7 @@
 import time
 import uuid
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import pytest
 
@@ -33,7 +34,7 @@ class KafkaHistory:
 
     def __init__(self, bootstrap: str) -> None:
         prefix = f"contract-{uuid.uuid4().hex[:12]}"
-        self._open = lambda: KafkaLog.open(bootstrap, prefix)
+        self._open = partial(KafkaLog.open, bootstrap, prefix)
         self._log = self._open()
 
     @property

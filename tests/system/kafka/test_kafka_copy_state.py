@@ -17,10 +17,11 @@ from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.engine.log.placement import partition_of
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store.store import StateStore
+from tests.support.deadlines import until
+from tests.support.forked import run
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import NEVER, Nodes, api, connect, until
+from tests.support.kafka.nodes import NEVER, Nodes, api, connect
 from tests.support.running import RunningBroker
-from tests.system.cli.conftest import run
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 QUEUES: dict[str, dict[str, Any]] = {
@@ -104,7 +105,7 @@ def offsets(node: RunningBroker) -> dict[str, int]:
 
 
 def drained(node: RunningBroker, queue: str, count: int) -> list[tuple[bytes, bool]]:
-    found = []
+    found: list[tuple[bytes, bool]] = []
     with connect(node) as connection:
         channel = connection.channel()
         while len(found) < count:

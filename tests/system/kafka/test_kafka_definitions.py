@@ -9,8 +9,9 @@ import httpx
 import pika.exceptions
 import pytest
 
+from tests.support.deadlines import until
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import NEVER, Nodes, api, connect, until
+from tests.support.kafka.nodes import NEVER, Nodes, api, connect
 from tests.system.http.test_http_definitions import WHOLE
 
 

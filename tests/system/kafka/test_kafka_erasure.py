@@ -9,8 +9,9 @@ import pika
 
 from rewindmq.engine.cli import main
 from rewindmq.engine.erasure.key_store import KeyStore
+from tests.support.deadlines import until
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import Nodes, api, connect, until
+from tests.support.kafka.nodes import Nodes, api, connect
 from tests.support.running import RunningBroker
 
 MARKER = b"PLAIN-BODY-OF-ADA"
@@ -52,7 +53,7 @@ def test_b15_what_one_node_erases_no_other_can_read(kafka: KafkaCluster, tmp_pat
                 channel.basic_publish("", "q", MARKER, ADA)
         assert len(KeyStore(tmp_path / "keys").known("ada")) == 1
         for node in (north, south):
-            until(lambda node=node: len(bodies(node)) == 2, "they are not all back")
+            until(lambda node: len(bodies(node)) == 2, "they are not all back", node)
             assert bodies(node) == [(MARKER, None)] * 2  # both have the key at hand now
         with api(south) as client, connect(north) as connection:
             channel = connection.channel()

@@ -92,7 +92,8 @@ async def cut_off(trial: Trial, line: Proxies) -> None:
     await trial.until(lambda: publisher.confirmed > held_at + 10, "publishing did not go on")
     await trial.progress()
     assert not faults.declared_lost(nodes, "north")
-    assert not publisher.ended
+    early = publisher.ended
+    assert not early
 
     line.blackhole()
     trial.clients.urls = [nodes.running["south"].amqp_url]

@@ -11,11 +11,12 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.engine.log.placement import partition_of
 from rewindmq.schemas.producer import Publisher
+from tests.support.deadlines import SECONDS, until
+from tests.support.forked import run
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import SECONDS, Nodes, api, connect, until
+from tests.support.kafka.nodes import Nodes, api, connect
 from tests.support.kafka.producers import ordered_producer
 from tests.support.running import RunningBroker
-from tests.system.cli.conftest import run
 from tests.system.cli.test_cli_commands import failed
 
 NAMES = [f"queue-{number}" for number in range(12)]
@@ -129,7 +130,7 @@ def use(here: RunningBroker, there: RunningBroker) -> None:
         channel = connection.channel()
         for name in names:
             bodies = [b"first of " + name.encode()] * (1 if name.startswith("new-") else 2)
-            taken = []
+            taken: list[bytes] = []
             for method, _, body in channel.consume(name, inactivity_timeout=SECONDS):
                 assert method is not None, f"{name}: {taken}"
                 channel.basic_ack(method.delivery_tag)

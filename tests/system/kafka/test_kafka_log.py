@@ -11,7 +11,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.kafka.log import KafkaLog
+from rewindmq.engine.log.kafka.log import KafkaLog, SharedKafkaPartition
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.engine.log.shared_contract import RecordTooLarge
 from tests.support.kafka.cluster import KafkaCluster
@@ -33,7 +33,7 @@ def log(kafka: KafkaCluster, prefix: str) -> Iterator[KafkaLog]:
     opened.close()
 
 
-def partitions_of(log: KafkaLog) -> list[KafkaPartition]:
+def partitions_of(log: KafkaLog) -> list[SharedKafkaPartition]:
     return [log.metadata, *log.queues]
 
 

@@ -1,17 +1,17 @@
 """Two nodes on one Kafka, with real clients: what is done on one is so on the other, in RabbitMQ's words.
 
-What follows when nodes end, die or stand still is in test_kafka_nodes_ending.py.
+What becomes of messages that expire, wait or are refused is in test_kafka_nodes_messages.py; what follows when nodes
+end, die or stand still is in test_kafka_nodes_ending.py.
 """
 
 import asyncio
-import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import aio_pika
 import aiormq
 import pika
 import pytest
+from aiormq.abc import DeliveredMessage
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import (
     ChannelClosedByBroker,
@@ -21,79 +21,16 @@ from pika.exceptions import (
     UnroutableError,
 )
 
-from rewindmq.engine.log.placement import partition_of
 from rewindmq.schemas.events import Event
 from rewindmq.schemas.metadata_events import GlobalParameterSet, ParameterSet, PolicySet, VhostCreated
 from rewindmq.schemas.producer import Publisher
 from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import BROKER
-from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import SECONDS, Nodes, api, connect, until
+from tests.support.deadlines import SECONDS, until
+from tests.support.kafka.nodes import Nodes, api, connect
 from tests.support.kafka.producers import ordered_producer
+from tests.support.kafka.two_nodes import PERSISTENT, catch_up, counts, in_each_partition, take
 from tests.support.running import RunningBroker
-
-PERSISTENT = pika.BasicProperties(delivery_mode=2)
-
-
-@pytest.fixture(scope="module")
-def nodes(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    with Nodes(tmp_path_factory.mktemp("nodes"), kafka, timeout=10) as nodes:
-        nodes.start("north")
-        nodes.start("south")
-        yield nodes
-        nodes.digests()
-
-
-@pytest.fixture(scope="module")
-def north(nodes: Nodes) -> RunningBroker:
-    return nodes.running["north"]
-
-
-@pytest.fixture(scope="module")
-def south(nodes: Nodes) -> RunningBroker:
-    return nodes.running["south"]
-
-
-@pytest.fixture
-def here(north: RunningBroker) -> Iterator[BlockingChannel]:
-    yield from channel_of(north)
-
-
-@pytest.fixture
-def there(south: RunningBroker) -> Iterator[BlockingChannel]:
-    yield from channel_of(south)
-
-
-def channel_of(node: RunningBroker) -> Iterator[BlockingChannel]:
-    connection = connect(node)
-    channel = connection.channel()
-    channel.confirm_delivery()
-    yield channel
-    if connection.is_open:
-        connection.close()
-
-
-@pytest.fixture
-def name() -> str:
-    return f"q-{uuid.uuid4().hex[:8]}"
-
-
-def take(channel: BlockingChannel, queue: str, count: int) -> list[tuple[bytes, bool, dict[str, Any]]]:
-    """Consume and ack so many: bodies, redelivered flags, headers."""
-    taken = []
-    for method, properties, body in channel.consume(queue, inactivity_timeout=SECONDS):
-        assert method is not None, f"{len(taken)} of {count} came"
-        channel.basic_ack(method.delivery_tag)
-        taken.append((body, method.redelivered, properties.headers or {}))
-        if len(taken) == count:
-            break
-    channel.cancel()
-    return taken
-
-
-def counts(channel: BlockingChannel, queue: str) -> tuple[int, int]:
-    method = channel.queue_declare(queue, passive=True).method
-    return method.message_count, method.consumer_count
 
 
 def refused(code: int, text: str, node: RunningBroker, what: str, *arguments: Any, **options: Any) -> None:
@@ -146,31 +83,14 @@ def answers(channel: BlockingChannel, what: str, name: str) -> bool:
     return True
 
 
-def catch_up(channel: BlockingChannel) -> None:
-    """A node reads what another wrote some milliseconds later. What it writes itself comes after that in the log, and
-    is answered when it has been read: so after this the node knows all that anybody was told before it."""
-    name = f"catch-up-{uuid.uuid4().hex}"
-    channel.exchange_declare(name)
-    channel.exchange_delete(name)
-    for queue in in_each_partition(name):
-        channel.queue_declare(queue)
-        channel.queue_delete(queue)
-
-
-def in_each_partition(name: str) -> list[str]:
-    """A queue's name for each partition."""
-    names = [f"{name}-{number}" for number in range(100)]
-    return [next(each for each in names if partition_of("/", each, 2) == partition) for partition in range(2)]
-
-
 def test_a_connection_reads_what_it_wrote_without_waiting(south: RunningBroker) -> None:
     """Declare, bind, publish (mandatory), get, delete, again and again, nothing waited for that need not be."""
 
     async def run() -> None:
         connection = await aiormq.connect(south.amqp_url)
         channel = await connection.channel(publisher_confirms=False)
-        returned = []
-        channel.on_message_return_callback = returned.append
+        returned: list[DeliveredMessage] = []
+        channel.on_return_callbacks.add(returned.append)
         for number in range(40):
             body = b"%d" % number
             await channel.queue_declare("own", durable=True, nowait=True)
@@ -181,9 +101,11 @@ def test_a_connection_reads_what_it_wrote_without_waiting(south: RunningBroker) 
             assert got.body == body
             assert not got.redelivered
             if number % 2:
+                assert got.delivery_tag is not None
                 await channel.basic_nack(got.delivery_tag, requeue=True)
                 again = await channel.basic_get("own")
                 assert (again.body, again.redelivered) == (body, True)
+                assert again.delivery_tag is not None
                 await channel.basic_ack(again.delivery_tag, wait=False)
             declared = await channel.queue_declare("own", durable=True)
             assert (declared.message_count, declared.consumer_count) == (0, 0)
@@ -418,7 +340,7 @@ def test_users_permissions_and_vhosts(north: RunningBroker, south: RunningBroker
         connection.channel().queue_declare("there", durable=True)
         ended_by(lambda: ours.delete("/vhosts/moon"), connection, "vhost 'moon' is deleted")
         for client in (ours, theirs):
-            until(lambda client=client: client.get("/vhosts/moon").status_code == 404, "the vhost is still there")
+            until(lambda client: client.get("/vhosts/moon").status_code == 404, "the vhost is still there", client)
             assert not [each for each in client.get("/queues").json() if each["vhost"] == "moon"]
 
 
@@ -428,95 +350,6 @@ def ended_by(what: Any, connection: pika.BlockingConnection, reason: str) -> Non
     with pytest.raises(ConnectionClosedByBroker) as ended:
         until(lambda: connection.process_data_events(0.05), "it is not closed")
     assert (ended.value.reply_code, ended.value.reply_text) == (320, f"CONNECTION_FORCED - {reason}")
-
-
-def test_messages_expire_and_are_dead_lettered_across_partitions(
-    here: BlockingChannel, there: BlockingChannel, name: str
-) -> None:
-    sources = in_each_partition(name)
-    there.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum"})
-    for source in sources:
-        arguments = {"x-message-ttl": 100, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": name}
-        here.queue_declare(source, durable=True, arguments=arguments)
-        catch_up(there)
-        for number in range(20):
-            channel = here if number % 2 else there
-            channel.basic_publish("", source, b"%s %d" % (source.encode(), number), PERSISTENT)
-    taken = take(there, name, 40)
-    for source in sources:
-        numbers = [int(body.split()[1]) for body, *_ in taken if body.startswith(source.encode() + b" ")]
-        assert numbers == list(range(20))
-    for body, redelivered, headers in taken:
-        assert not redelivered
-        (death,) = headers["x-death"]
-        assert (death["queue"], death["reason"], death["count"]) == (body.split()[0].decode(), "expired", 1)
-    catch_up(here)
-    assert counts(here, sources[0]) == counts(here, sources[1]) == counts(here, name) == (0, 0)
-
-
-def test_delayed_messages_come_by_whichever_node(
-    here: BlockingChannel, there: BlockingChannel, name: str, south: RunningBroker
-) -> None:
-    """The queues of ten exchanges lie in all partitions, whose duties both nodes share."""
-    exchanges = [f"{name}-{number}" for number in range(10)]
-    here.queue_declare(name, durable=True)
-    for exchange in exchanges:
-        here.exchange_declare(exchange, "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"})
-        here.queue_bind(name, exchange)
-    until(lambda: all(delays(south, exchange) for exchange in exchanges), "the other node knows them")
-    for number, exchange in enumerate(exchanges):
-        for channel, delay in ((here, 800), (there, 300)):
-            properties = pika.BasicProperties(delivery_mode=2, headers={"x-delay": delay})
-            channel.basic_publish(exchange, "", f"{number} {delay}".encode(), properties, mandatory=True)
-    came = take(there, name, 20)
-    assert sorted(body for body, _, _ in came) == sorted(f"{n} {d}".encode() for n in range(10) for d in (300, 800))
-    assert {headers["x-delay"] for _, _, headers in came} == {-300, -800}
-    for exchange in exchanges:
-        there.exchange_delete(exchange)
-    assert counts(here, name) == (0, 0)
-
-
-def delays(node: RunningBroker, exchange: str) -> bool:
-    """It knows the exchange, and the queue behind it."""
-    with api(node) as client:
-        return "messages_delayed" in client.get(f"/exchanges/%2F/{exchange}").json()
-
-
-def test_a_refused_message_is_dead_lettered_by_whichever_node(
-    here: BlockingChannel, there: BlockingChannel, name: str
-) -> None:
-    here.queue_declare(f"{name}-dead", durable=True)
-    here.queue_declare(
-        name,
-        durable=True,
-        arguments={
-            "x-queue-type": "quorum",
-            "x-dead-letter-exchange": "",
-            "x-dead-letter-routing-key": f"{name}-dead",
-            "x-dead-letter-strategy": "at-least-once",
-            "x-overflow": "reject-publish",
-            "x-delivery-limit": 2,
-        },
-    )
-    catch_up(there)
-    here.basic_publish("", name, b"refused", PERSISTENT)
-    method, _, _ = next(there.consume(name, inactivity_timeout=SECONDS))
-    there.basic_reject(method.delivery_tag, requeue=False)
-    there.cancel()
-    assert [body for body, *_ in take(here, f"{name}-dead", 1)] == [b"refused"]
-    there.basic_publish("", name, b"returned", PERSISTENT)
-    for channel in (here, there, here):
-        until(lambda channel=channel: rejected(channel, name), "it was not returned")
-    ((body, _, headers),) = take(there, f"{name}-dead", 1)
-    assert (body, headers["x-death"][0]["reason"]) == (b"returned", "delivery_limit")
-
-
-def rejected(channel: BlockingChannel, queue: str) -> bool:
-    """Get a message and return it, if there is one."""
-    method, _, _ = channel.basic_get(queue)
-    if method is not None:
-        channel.basic_reject(method.delivery_tag, requeue=True)
-    return method is not None
 
 
 def test_exclusive_and_auto_delete_queues(
@@ -590,7 +423,7 @@ def test_nonsense_in_the_metadata_topic_is_quarantined_by_all_nodes_alike(
     assert producer.flush(SECONDS) == 0
     for channel, node in ((here, north), (there, south)):
         with api(node) as asked:
-            until(lambda asked=asked: len(asked.get(listing).json()) >= 1 + len(events), "it is not listed")
+            until(lambda asked: len(asked.get(listing).json()) >= 1 + len(events), "it is not listed", asked)
             listed = asked.get(listing).json()
             assert [each["event"] for each in listed] == [None, *(type(event).__name__ for event in events)]
             for path in ("definitions", "parameters", "global-parameters", "policies", "vhosts"):

@@ -16,8 +16,9 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
 from rewindmq.engine.log.placement import partition_of
+from tests.support.deadlines import SECONDS, until
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import NEVER, SECONDS, Nodes, connect, until
+from tests.support.kafka.nodes import NEVER, Nodes, connect
 from tests.support.running import ROOT, RunningBroker, free_port
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -159,7 +160,7 @@ def test_a_node_that_stood_still_delivers_nothing_that_others_had(kafka: KafkaCl
             to = publishing.channel()
             to.confirm_delivery()
             for queue in QUEUES:
-                until(lambda queue=queue: publishable(south, queue), "the queue is not seen")
+                until(publishable, "the queue is not seen", south, queue)
                 for number in range(2 * EACH):
                     to.basic_publish("", queue, b"%d" % number, PERSISTENT)
         seen = drained(south)
@@ -242,11 +243,12 @@ def test_what_is_larger_than_a_topic_takes_is_refused_with_406(kafka: KafkaClust
         large = {"large": "x" * 66_000}
         with connect(nodes.start("north")) as connection:
             connection.channel().queue_declare("small", durable=True)
-            for ask in (
+            asks: tuple[Callable[[BlockingChannel], object], ...] = (
                 lambda channel: channel.queue_declare("large", durable=True, arguments=large),
                 lambda channel: channel.basic_consume("small", lambda *_: None, arguments=large),
                 lambda channel: channel.basic_publish("", "small", b"body", pika.BasicProperties(headers=large)),
-            ):
+            )
+            for ask in asks:
                 channel = connection.channel()
                 channel.confirm_delivery()
                 with pytest.raises(ChannelClosedByBroker) as closed:

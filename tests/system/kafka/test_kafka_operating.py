@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.log.placement import partition_of
+from tests.support.deadlines import until
+from tests.support.forked import run
 from tests.support.kafka.cluster import KafkaCluster, java
-from tests.support.kafka.nodes import api, until
+from tests.support.kafka.nodes import api
 from tests.support.running import RunningBroker
-from tests.system.cli.conftest import run
 
 PREFIX = "operating"
 QUEUE = "orders"
@@ -85,7 +86,7 @@ def test_every_node_lists_all_and_members_are_kafkas(nodes: dict[str, RunningBro
             "south": f"127.0.0.1:{nodes['south'].amqp_port}",
         }
         assert all(item["running"] for item in listed.values())
-        until(lambda node=node: queue_of(node), f"{name} has no queue")
+        until(queue_of, f"{name} has no queue", node)
         item = queue_of(node)
         assert len(item["members"]) == 2
         assert {item["leader"]} < set(item["members"]) < brokers

@@ -7,7 +7,6 @@ tests/system/cli/test_cli_history.py.
 import asyncio
 import json
 import subprocess
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -29,11 +28,14 @@ from rewindmq.engine.log.placement import partition_of
 from rewindmq.engine.rewind.queue_at import NEIGHBOURS, queue_at
 from rewindmq.projections.rewind import At, parse_time
 from rewindmq.projections.store import keys, rocks
+from tests.support.deadlines import until
+from tests.support.forked import run
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.following import Following
-from tests.support.kafka.nodes import Nodes, api, connect, until
+from tests.support.kafka.nodes import Nodes, api, connect
+from tests.support.moments import now
+from tests.support.rocks import stored
 from tests.support.running import RunningBroker, free_port
-from tests.system.cli.conftest import run
 from tests.system.cli.test_cli_commands import failed
 
 HOME = partition_of("/", "past", 2)
@@ -95,14 +97,6 @@ def put_gaps(nodes: Nodes) -> None:
         for _ in range(count):
             service.produce(f"{nodes.prefix}.queues", b"no event", partition=HOME)
         service.commit_transaction(30)
-
-
-def now() -> str:
-    """A moment between what happened before and what happens next."""
-    time.sleep(0.02)
-    moment = datetime.now(UTC)
-    time.sleep(0.02)
-    return moment.isoformat(timespec="milliseconds")
 
 
 def at(node: RunningBroker, **query: str) -> dict[str, Any]:
@@ -233,7 +227,7 @@ def test_verify_finds_what_is_not_as_the_topics_say(
     db: Rdict = rocks.open_database(west.data / "state")
     prefix = keys.partition_prefix(f"queues-{HOME}")
     (key,) = [key for key in db.keys() if isinstance(key, bytes) and key.startswith(prefix + b"M")]  # noqa: SIM118
-    db.put(key, db[key][:-1] + b"!", rocks.without_wal())
+    db.put(key, stored(db, key)[:-1] + b"!", rocks.without_wal())
     db.close()
     other, nobodys = tmp_path / "other", tmp_path / "nobodys"
     other.mkdir()
@@ -277,10 +271,10 @@ def test_kafka_away_is_told_within_seconds(kafka: KafkaCluster, tmp_path: Path) 
             until(lambda: client.get(f"/queues/%2F/past/at?offset={offset}").status_code == 200, "the past is away")
 
 
-def listed(node: RunningBroker, path: str) -> list[dict[str, Any]]:
+def listed(node: RunningBroker, path: str) -> Any:
+    """The JSON of the API."""
     with api(node) as client:
-        found: list[dict[str, Any]] = client.get(path).raise_for_status().json()
-    return found
+        return client.get(path).raise_for_status().json()
 
 
 def test_a_node_shows_what_is_known_of_the_others_clients(north: RunningBroker, south: RunningBroker) -> None:
@@ -337,8 +331,8 @@ def test_metrics_and_overview_tell_of_the_log(
         def of(name: str, labels: str = labels) -> list[float]:
             return [metrics(node)[f"rewindmq_{name}{labels}"] for node in both]
 
-        until(lambda of=of: sum(of("partition_owned")) == 1, f"{log.name} has not one owner")
-        until(lambda of=of, log=log: of("log_next_offset") == [log.next_offset] * 2, f"{log.name} ends elsewhere")
+        until(lambda of: sum(of("partition_owned")) == 1, f"{log.name} has not one owner", of)
+        until(lambda of, log: of("log_next_offset") == [log.next_offset] * 2, f"{log.name} ends elsewhere", of, log)
         applied, lag = of("log_applied_offset"), of("log_lag_events")
         assert [at + behind for at, behind in zip(applied, lag, strict=True)] == [log.next_offset] * 2
         assert of("events_in_flight") == [0, 0]

@@ -4,7 +4,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,13 +22,13 @@ from rewindmq.schemas.events import ConsumerAttached, Event, Published, QueueDec
 from rewindmq.schemas.producer import Publisher
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
 from rewindmq.schemas.values import Actor, Route
+from tests.support.deadlines import SECONDS, until
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.producers import ordered_producer
 from tests.support.running import ROOT, RunningBroker
 
 DOC = ROOT / "docs" / "producing.md"
 PARTITIONS = 5
-SECONDS = 60
 SERVICE = Actor("billing", 0)
 
 
@@ -209,12 +208,12 @@ def test_nodes_deliver_what_services_produced_and_quarantine_alike(
         assert producer.flush(SECONDS) == 0
         channel.basic_consume("orders", lambda *message: given.append(message), auto_ack=True)
         given: list[Any] = []
-        until(lambda: connection.process_data_events(0.05) or given)
+        until(lambda: connection.process_data_events(0.05) or given, "it never came")
     _, _, properties, body = given[0]
     assert body == b'{"order": 7, "amount": 12.5}'
     assert (properties.content_type, properties.message_id) == ("application/json", "order-7")
     assert (properties.headers, properties.expiration) == ({"source": "web", "attempt": 1}, "600000")
-    until(lambda: len(quarantined(nodes[0])) >= 4)
+    until(lambda: len(quarantined(nodes[0])) >= 4, "they are not quarantined")
     listed = quarantined(nodes[0])
     assert [(each["partition"], each["topic"], each["event"]) for each in listed] == [
         (f"queues-{home}", topic, event) for event in ("Published", "Published", None, None)
@@ -225,22 +224,15 @@ def test_nodes_deliver_what_services_produced_and_quarantine_alike(
         "byte 0 of 8: not a single-object encoding, which begins with C3 01",
     ]
     assert "body is 4 bytes long, but the record ends after 0" in listed[3]["reason"]
-    until(lambda: quarantined(nodes[1]) == listed)
+    until(lambda: quarantined(nodes[1]) == listed, "the other node lists others")
     nodes[1].kill()
     nodes.append(start_broker(tmp_path / "c", *options, "--node", "rewindmq@c"))
     nodes.append(start_broker(tmp_path / "b", *options, "--node", "rewindmq@b"))
     for node in nodes[2:]:
-        until(lambda node=node: quarantined(node) == listed)
+        until(lambda node: quarantined(node) == listed, "a new node lists others", node)
 
 
 def quarantined(node: RunningBroker) -> list[dict[str, Any]]:
     answer = httpx.get(f"{node.http_url}/api/quarantine", auth=("guest", "guest"), trust_env=False)
     found: list[dict[str, Any]] = answer.json()
     return found
-
-
-def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not true():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.05)

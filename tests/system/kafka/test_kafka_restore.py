@@ -8,8 +8,9 @@ import pika
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.rewind import format_time
+from tests.support.deadlines import until
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import Nodes, api, connect, until
+from tests.support.kafka.nodes import Nodes, api, connect
 
 
 def test_b02_what_one_node_lost_another_brings_back(kafka: KafkaCluster, tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from rewindmq.engine.cli.main import run
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.kafka import reader as kafka_reading
 from rewindmq.engine.log.kafka import topics as kafka_topics
 from rewindmq.engine.log.kafka.log import KafkaLog
 from rewindmq.engine.log.seals import sealer as sealing
 from rewindmq.engine.log.seals.in_topic import in_topics, split_time
 from rewindmq.engine.log.seals.seal import BadSeal, Stored, check_proof
 from rewindmq.engine.log.seals.sealer import Harm, check, prove
+from rewindmq.schemas.events import Purged
 from rewindmq.schemas.single_object import FramedDecoder
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.plants import PLANTS, of_queues
@@ -31,6 +31,7 @@ from tests.support.kafka.sealed_topics import (
     Topics,
     forged,
     history,
+    in_short_stretches,
     purge,
     seal,
 )
@@ -38,9 +39,7 @@ from tests.support.kafka.sealed_topics import (
 
 @pytest.fixture(autouse=True, scope="module")
 def short_stretches() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sealing, "STRETCH_RECORDS", 300)
-        patched.setattr(kafka_reading, "BLOCK_RECORDS", 99)  # with the first of a batch 100
+    with in_short_stretches():
         yield
 
 
@@ -201,4 +200,6 @@ def test_a_sealed_record_is_kafkas_time_and_the_value(original: Topics) -> None:
     [one] = queues.walk(500, 501, b"")
     timestamp_ms, value = split_time(one.records[0])
     assert (timestamp_ms, value) == original.queues[500]
-    assert FramedDecoder().decode(value)[2].queue == "queue 500"
+    event = FramedDecoder().decode(value)[2]
+    assert isinstance(event, Purged)
+    assert event.queue == "queue 500"

@@ -4,13 +4,14 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVarTuple
 
 import pika
 import pytest
 
+from tests.support.deadlines import until
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import Nodes, api, connect, until
+from tests.support.kafka.nodes import Nodes, api, connect
 from tests.support.running import RunningBroker
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -23,6 +24,9 @@ def nodes(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
         nodes.start("south")
         yield nodes
         nodes.digests()
+
+
+Given = TypeVarTuple("Given")
 
 
 class Reader:
@@ -40,10 +44,10 @@ class Reader:
         self.got.append((properties.headers["x-stream-offset"], body))
         channel.basic_ack(method.delivery_tag)
 
-    def wait(self, condition: Callable[[], bool]) -> None:
+    def wait(self, condition: Callable[[*Given], bool], *given: *Given) -> None:
         def come() -> bool:
             self.connection.process_data_events(time_limit=0.05)
-            return condition()
+            return condition(*given)
 
         until(come, "it did not come")
 
@@ -81,11 +85,11 @@ def test_a_stream_is_the_same_at_every_node(nodes: Nodes) -> None:
     until(lambda: api(south).get(f"/queues/%2F/{stream}").json()["consumers"] == 4, "not all consumers are listed")
     publish(south, stream, b"200")
     for reader in readers:
-        reader.wait(lambda reader=reader: reader.got[-1] == (200, b"200"))  # type: ignore[misc]
+        reader.wait(lambda reader: reader.got[-1] == (200, b"200"), reader)
     with connect(south) as connection:
         connection.channel().queue_delete(stream)
     for reader in readers:
-        reader.wait(lambda reader=reader: reader.cancelled)  # type: ignore[misc]
+        reader.wait(lambda reader: reader.cancelled, reader)
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
@@ -104,7 +108,7 @@ def test_b01_the_past_is_read_at_any_node(nodes: Nodes, kind: str) -> None:
         assert [body for _, body in reader.until(301)] == [b"%d" % n for n in range(301)]
         assert [body for _, body in Reader(node, queue, x_stream_offset="last").until(1)] == [b"300"]
         rewound = Reader(node, queue, x_rewind_to=then)
-        rewound.wait(lambda rewound=rewound: rewound.cancelled)  # type: ignore[misc]
+        rewound.wait(lambda rewound: rewound.cancelled, rewound)
         assert [body for _, body in rewound.got] == [b"%d" % n for n in range(300)]
     publish(south, queue, b"more")
     for reader in readers:

@@ -185,15 +185,15 @@ def test_the_line_to_kafka_is_cut_and_mended(kafka: KafkaCluster, prefix: str, h
             await new_events_came_back(following, appending)
             cut()
             told = len(following.troubles)
-            await following.until(lambda told=told: len(following.troubles) > told)
+            await following.until(lambda told: len(following.troubles) > told, told)
             resume()
-            await following.until(lambda told=told: len(following.troubles) > told + 1)
+            await following.until(lambda told: len(following.troubles) > told + 1, told)
         await new_events_came_back(following, appending)
         await appending.end()
         for each in (following, watching):
             await each.until_read(dict.fromkeys(PARTITIONS, appending.count))
-        for each in (log, other):
-            await asyncio.to_thread(each.close)
+        for mine in (log, other):
+            await asyncio.to_thread(mine.close)
         return [following, watching], appending.count
 
     with kafka.proxied() as line:

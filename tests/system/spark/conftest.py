@@ -1,16 +1,19 @@
 """One Spark session and one busy history for all tests of this directory."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.support.spark.connector import make_connectors_known
+from tests.support.spark.forging import with_state
 from tests.support.spark.histories import Recorder, random_history
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[object]:
+def spark() -> Iterator[SparkSession]:
     from rewindmq.spark_replay.session import session
 
     make_connectors_known(delta=True)
@@ -31,4 +34,13 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Path:
             history.publish(queue, b"left %d" % n)
     history.get("rest", 1)
     history.close()
+    return data
+
+
+@pytest.fixture
+def live(busy: Path, tmp_path: Path) -> Path:
+    """A copy of the busy history with the RocksDB of a broker."""
+    data = tmp_path / "data"
+    shutil.copytree(busy, data)
+    with_state(data)
     return data

@@ -1,57 +1,70 @@
 """The audit passes what is sound and convicts what is not (B-18): a machine that lies, a changed log or RocksDB."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
+from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.machine.data.effects import DeadLetter, Deliver, Effect, Forget, Refuse, Requeue
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.replay import recover
 from rewindmq.projections.store import keys, rocks
-from rewindmq.projections.store.store import StateStore
+from rewindmq.schemas.events import Event
+from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.fold import CHECKS, AuditProduct
 from rewindmq.spark_replay.commands.report import print_report
 from rewindmq.spark_replay.fold import fold_events, log_groups
+from tests.support.rocks import flipped, stored
 from tests.support.spark.histories import Recorder
 
 Lie = Callable[[list[Effect]], bool]
+Kind = TypeVar("Kind")
 
 
-class Liar:
+class Liar(Machine):
     """A machine that is right about its state, and once says something else than what it did."""
 
     def __init__(self, partition: str, lie: Lie) -> None:
-        self.machine = Machine(partition)
+        super().__init__(partition)
         self.lie = lie
         self.lied_at = -1
 
-    def apply(self, offset, timestamp_ms, actor, event, effects) -> None:
-        self.machine.apply(offset, timestamp_ms, actor, event, effects)
+    @classmethod
+    def over(cls, machine: Machine, lie: Lie, lied_at: int) -> "Liar":
+        """A liar that has the state of `machine`, now and later: what one of the two applies, both have applied."""
+        liar = cls.__new__(cls)
+        liar.__dict__ = machine.__dict__
+        liar.lie, liar.lied_at = lie, lied_at
+        return liar
+
+    def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
+        super().apply(offset, timestamp_ms, actor, event, effects)
         if self.lied_at < 0 and self.lie(effects):
             self.lied_at = offset
 
-    def __getattr__(self, name: str):
-        return getattr(self.machine, name)
 
-
-def fold_audit(data: Path, number: int, machine) -> list[dict]:
+def fold_audit(data: Path, number: int, machine: Machine) -> list[dict[str, Any]]:
     partition = EmbeddedLogReader(data).queues[number]
     groups = log_groups(str(data), partition.name, 0, partition.next_offset)
     batches = fold_events(AuditProduct(partition.name), machine, groups)
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-def first(effects: list[Effect], kind: type, fits: Callable[[Effect], bool] = lambda effect: True) -> Effect | None:
+def first(effects: list[Effect], kind: type[Kind], fits: Callable[[Kind], bool] = lambda effect: True) -> Kind | None:
     return next((effect for effect in effects if isinstance(effect, kind) and fits(effect)), None)
 
 
+def hides(effects: list[Effect], found: Effect | None) -> bool:
+    if found is not None:
+        effects.remove(found)
+    return found is not None
+
+
 def hides_an_ack(effects: list[Effect]) -> bool:
-    found = first(effects, Forget, lambda f: f.reason == "acked")
-    return found is not None and not effects.remove(found)
+    return hides(effects, first(effects, Forget, lambda f: f.reason == "acked"))
 
 
 def acks_another(effects: list[Effect]) -> bool:
@@ -63,7 +76,9 @@ def acks_another(effects: list[Effect]) -> bool:
 
 def delivers_twice(effects: list[Effect]) -> bool:
     found = first(effects, Deliver, lambda d: not d.final)
-    return found is not None and not effects.append(found)
+    if found:
+        effects.append(found)
+    return bool(found)
 
 
 def forgets_to_say_redelivered(effects: list[Effect]) -> bool:
@@ -104,21 +119,18 @@ def drops_what_expired(effects: list[Effect]) -> bool:
 
 
 def hides_a_refusal(effects: list[Effect]) -> bool:
-    found = first(effects, Refuse)
-    return found is not None and not effects.remove(found)
+    return hides(effects, first(effects, Refuse))
 
 
 def gives_back_to_nobody(effects: list[Effect]) -> bool:
-    found = first(effects, Requeue)
-    return found is not None and not effects.remove(found)
+    return hides(effects, first(effects, Requeue))
 
 
 def skips_a_dead_letter(effects: list[Effect]) -> bool:
-    found = first(effects, DeadLetter)
-    return found is not None and not effects.remove(found)
+    return hides(effects, first(effects, DeadLetter))
 
 
-LIES = {
+LIES: dict[Lie, tuple[str, ...]] = {
     hides_an_ack: ("conservation", "settlement"),
     acks_another: ("conservation", "settlement"),
     delivers_twice: ("conservation",),
@@ -228,21 +240,9 @@ def test_a_false_claim_of_the_broker_is_found(tmp_path: Path) -> None:
 # -- the whole audit, by Spark ------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def live(busy: Path, tmp_path: Path) -> Path:
-    """A copy of the busy history with the RocksDB of a broker."""
-    data = tmp_path / "data"
-    shutil.copytree(busy, data)
-    store = StateStore.open(data / "state")
-    for partition in EmbeddedLogReader(data).queues:
-        recovery = recover(partition, store)
-        recovery.projector.write(recovery.projector.prepare())
-        recovery.projector.persist()
-    store.close()
-    return data
-
-
-def test_a_sound_history_passes_with_every_check(spark, live: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sound_history_passes_with_every_check(
+    spark: SparkSession, live: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     findings = audit(spark, str(live))
     assert [f for f in findings if not f.ok] == []
     assert {f.check for f in findings} == {"chain", *CHECKS, "store", "policies", "arrivals"}
@@ -253,7 +253,7 @@ def test_a_sound_history_passes_with_every_check(spark, live: Path, capsys: pyte
     assert "conservation" in printed
 
 
-def test_a_flipped_byte_is_named_with_file_and_offset(spark, live: Path) -> None:
+def test_a_flipped_byte_is_named_with_file_and_offset(spark: SparkSession, live: Path) -> None:
     segment = next((live / "log" / "queues-0").glob("*.avro"))
     content = bytearray(segment.read_bytes())
     content[len(content) // 2] ^= 1
@@ -266,7 +266,7 @@ def test_a_flipped_byte_is_named_with_file_and_offset(spark, live: Path) -> None
     assert {f.partition for f in findings if f.check == "conservation"} == {"queues-1"}  # the sound one is audited
 
 
-def test_a_changed_body_in_rocksdb_is_named(spark, live: Path) -> None:
+def test_a_changed_body_in_rocksdb_is_named(spark: SparkSession, live: Path) -> None:
     partition = EmbeddedLogReader(live).queues[0]
     machine = Machine(partition.name)
     from rewindmq.projections.replay import fold
@@ -276,16 +276,14 @@ def test_a_changed_body_in_rocksdb_is_named(spark, live: Path) -> None:
     prefix = keys.partition_prefix(partition.name)
     key = keys.message(prefix, queue.queue_id, message_id)
     db = rocks.open_database(live / "state")
-    value = bytearray(db[key])
-    value[-1] ^= 1
-    db[key] = bytes(value)
+    db[key] = flipped(stored(db, key))
     db.close()
     bad = [f for f in audit(spark, str(live)) if not f.ok]
     found = [(f.check, f.partition, f.queue, f.message_id) for f in bad]
     assert found == [("store", "queues-0", f"//{queue.name}", message_id)]
 
 
-def test_a_record_left_out_of_a_rewritten_log_contradicts_the_claims(spark, tmp_path: Path) -> None:
+def test_a_record_left_out_of_a_rewritten_log_contradicts_the_claims(spark: SparkSession, tmp_path: Path) -> None:
     """Somebody rewrites the log without one record, chain and all: the bytes agree, the broker's own claim does not."""
     told = Recorder(tmp_path / "true", partitions=1)
     told.declare("orders")
@@ -304,7 +302,7 @@ def test_a_record_left_out_of_a_rewritten_log_contradicts_the_claims(spark, tmp_
     assert {f.check for f in audit(spark, str(tmp_path / "forged")) if not f.ok} == {"claims"}
 
 
-def test_a_policy_that_nobody_set_is_found(spark, tmp_path: Path) -> None:
+def test_a_policy_that_nobody_set_is_found(spark: SparkSession, tmp_path: Path) -> None:
     from rewindmq.schemas.events import PolicyApplied
     from rewindmq.schemas.values import BROKER, Policy
 
@@ -318,7 +316,7 @@ def test_a_policy_that_nobody_set_is_found(spark, tmp_path: Path) -> None:
     assert "forged" in bad[0].detail
 
 
-def test_a_policy_that_was_set_and_never_applied_is_found(spark, tmp_path: Path) -> None:
+def test_a_policy_that_was_set_and_never_applied_is_found(spark: SparkSession, tmp_path: Path) -> None:
     from rewindmq.schemas.metadata_events import PolicySet
 
     told = Recorder(tmp_path, partitions=1)
@@ -331,7 +329,9 @@ def test_a_policy_that_was_set_and_never_applied_is_found(spark, tmp_path: Path)
     assert [(f.check, f.queue) for f in bad] == [("policies", "//orders")]
 
 
-def test_policies_that_fit_every_name_concern_no_queue_of_the_broker_itself(spark, tmp_path: Path) -> None:
+def test_policies_that_fit_every_name_concern_no_queue_of_the_broker_itself(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     from rewindmq.schemas.events import QueueDeclared
     from rewindmq.schemas.metadata_events import OperatorPolicySet, PolicySet
     from rewindmq.schemas.values import BROKER

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from pyspark.sql import SparkSession
 
 from rewindmq.engine.cli.main import run
 from rewindmq.engine.log.embedded.index import ENTRY, HEADER, decode_entry, index_path
@@ -17,6 +18,7 @@ from rewindmq.projections.store import keys, rocks
 from rewindmq.schemas.events import Acked, Published, Purged, Tick
 from rewindmq.schemas.values import Route
 from rewindmq.spark_replay.audit.audit import audit
+from tests.support.rocks import flipped, stored
 from tests.support.spark.forging import (
     DEAD,
     WORK,
@@ -199,7 +201,7 @@ def test_what_only_seals_find_rocksdb_contradicts_where_it_was_left(
     assert place(told) in [(each.partition, each.queue, each.message_id) for each in found]
 
 
-def test_a_forged_dead_letter_is_found_by_the_whole_audit(spark, told: Told, tmp_path: Path) -> None:
+def test_a_forged_dead_letter_is_found_by_the_whole_audit(spark: SparkSession, told: Told, tmp_path: Path) -> None:
     number, forger, _, expected = FORGERIES["a dead letter that arrived is taken away"](told)
     forge(told.data, tmp_path / "data", number, forger, claims_too=True)
     shutil.rmtree(tmp_path / "data" / "state")
@@ -263,10 +265,6 @@ def test_changed_bytes_are_found_by_the_chain_at_their_offset(
 # -- RocksDB ---------------------------------------------------------------------------------------------------------
 
 
-def flipped(value: bytes) -> bytes:
-    return value[:-1] + bytes([value[-1] ^ 1])
-
-
 PLANTED_IN_ROCKSDB = (
     "a body",
     "a body is gone",
@@ -288,13 +286,18 @@ def test_a_changed_value_of_rocksdb_is_found_with_queue_and_message(told: Told, 
     body = keys.message(prefix, queue_id, told.left)
     db = rocks.open_database(data / "state")
     key, value, queue, message = {
-        "a body": (body, flipped(db[body]), f"//{DEAD}", told.left),
+        "a body": (body, flipped(stored(db, body)), f"//{DEAD}", told.left),
         "a body is gone": (body, None, f"//{DEAD}", told.left),
         "a body too many": (keys.message(prefix, queue_id, 77), b"x", f"//{DEAD}", 77),
-        "a queue": (keys.queue(prefix, queue_id), flipped(db[keys.queue(prefix, queue_id)]), f"//{DEAD}", None),
+        "a queue": (keys.queue(prefix, queue_id), flipped(stored(db, keys.queue(prefix, queue_id))), f"//{DEAD}", None),
         "a queue is gone": (keys.queue(prefix, queue_id), None, f"//{DEAD}", None),
-        "a chunk": (keys.chunk(prefix, queue_id, 0), flipped(db[keys.chunk(prefix, queue_id, 0)]), f"//{DEAD}", None),
-        "the partition's head": (keys.head(prefix), flipped(db[keys.head(prefix)]), None, None),
+        "a chunk": (
+            keys.chunk(prefix, queue_id, 0),
+            flipped(stored(db, keys.chunk(prefix, queue_id, 0))),
+            f"//{DEAD}",
+            None,
+        ),
+        "the partition's head": (keys.head(prefix), flipped(stored(db, keys.head(prefix))), None, None),
         "the offset": (keys.applied(prefix), (told.came).to_bytes(8, "big"), None, None),
     }[what]
     if value is None:

@@ -4,10 +4,12 @@ import json
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pika
 import pytest
+from pyspark.sql import SparkSession
 
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.commands.failures import cause_of
@@ -18,10 +20,8 @@ from tests.support.spark.histories import Recorder
 
 
 @pytest.fixture
-def broker(tmp_path: Path):
-    running = RunningBroker(tmp_path / "data")
-    yield running
-    running.kill()
+def broker(tmp_path: Path, start_broker: Callable[..., RunningBroker]) -> RunningBroker:
+    return start_broker(tmp_path / "data")
 
 
 @pytest.mark.parametrize(
@@ -41,13 +41,13 @@ def broker(tmp_path: Path):
         ("outcome", "is not a boolean"),
     ],
 )
-def test_a_slip_in_a_condition_is_one_line(spark, busy: Path, condition: str, said: str) -> None:
+def test_a_slip_in_a_condition_is_one_line(spark: SparkSession, busy: Path, condition: str, said: str) -> None:
     with pytest.raises(BadRequest, match=rf"^--where: .*{re.escape(said)}") as caught:
         find(spark, str(busy), condition)
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_corrupt_log_is_no_slip(spark, tmp_path: Path) -> None:
+def test_a_corrupt_log_is_no_slip(spark: SparkSession, tmp_path: Path) -> None:
     told = Recorder(tmp_path, partitions=1)
     told.declare("orders")
     told.publish("orders", b"x" * 100)
@@ -62,7 +62,11 @@ def test_a_corrupt_log_is_no_slip(spark, tmp_path: Path) -> None:
 
 
 def test_b02_dead_letters_of_one_kind_come_back(
-    spark, broker: RunningBroker, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    broker: RunningBroker,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     events = tmp_path / "events"  # the lineage
     transport = {"type": "file", "log_file_path": str(events), "append": True}

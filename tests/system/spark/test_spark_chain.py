@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.contract import CorruptLog
 from rewindmq.engine.log.embedded.segments import segment_files
@@ -61,7 +62,7 @@ def by_partition(findings: list[Finding]) -> dict[str, Finding]:
     return {finding.partition: finding for finding in findings if finding.check == CHAIN}
 
 
-def test_segments_say_what_the_whole_chain_says(spark, long: Path) -> None:
+def test_segments_say_what_the_whole_chain_says(spark: SparkSession, long: Path) -> None:
     assert len(files_of(long)) > 5
     found = by_partition(prove(spark, str(long), NAMES, None, False))
     for name in NAMES:
@@ -110,7 +111,7 @@ def tear(data: Path) -> None:
 
 @pytest.mark.parametrize("harm", [flip_two, lose_one, lose_the_first, take_another, tear])
 def test_each_harm_is_located_as_by_one_that_reads_all_in_order(
-    spark, long: Path, tmp_path: Path, harm: Callable[[Path], None]
+    spark: SparkSession, long: Path, tmp_path: Path, harm: Callable[[Path], None]
 ) -> None:
     data = copied(long, tmp_path)
     harm(data)
@@ -122,7 +123,7 @@ def test_each_harm_is_located_as_by_one_that_reads_all_in_order(
     assert found["queues-1"].ok
 
 
-def test_segments_of_format_1_are_joined_too(spark, long: Path, tmp_path: Path) -> None:
+def test_segments_of_format_1_are_joined_too(spark: SparkSession, long: Path, tmp_path: Path) -> None:
     data = copied(long, tmp_path)
     to_format_1(data / "log" / "queues-0")
     [finding] = prove(spark, str(data), ["queues-0"], None, False)
@@ -142,7 +143,7 @@ def grown(data: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def audited(spark, long: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def audited(spark: SparkSession, long: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An auditor's own directory, after an audit."""
     own = tmp_path_factory.mktemp("audited") / "own"
     cut(spark, str(long), 300, own)
@@ -150,13 +151,13 @@ def audited(spark, long: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return own
 
 
-def since(spark, data: Path, audited: Path, tmp_path: Path, since_last: bool = True) -> Finding:
+def since(spark: SparkSession, data: Path, audited: Path, tmp_path: Path, since_last: bool = True) -> Finding:
     own = shutil.copytree(audited, tmp_path / f"own-{since_last}", dirs_exist_ok=True)
     return by_partition(audit(spark, str(data), Path(own), since_last))["queues-0"]
 
 
 def test_only_the_last_segment_and_new_ones_are_read_again(
-    spark, long: Path, audited: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, long: Path, audited: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = copied(long, tmp_path)
     many = len(files_of(data))
@@ -197,7 +198,7 @@ def cut_off(data: Path) -> None:
 
 @pytest.mark.parametrize("harm", [append_and_flip, flip_the_last, lose_one, lose_the_first, cut_off])
 def test_harm_to_what_is_new_or_gone_is_found_without_reading_the_rest(
-    spark, long: Path, audited: Path, tmp_path: Path, harm: Callable[[Path], None]
+    spark: SparkSession, long: Path, audited: Path, tmp_path: Path, harm: Callable[[Path], None]
 ) -> None:
     data = copied(long, tmp_path)
     harm(data)
@@ -206,7 +207,7 @@ def test_harm_to_what_is_new_or_gone_is_found_without_reading_the_rest(
 
 
 def test_a_history_that_was_written_anew_is_not_the_one_that_was_proven(
-    spark, long: Path, audited: Path, tmp_path: Path
+    spark: SparkSession, long: Path, audited: Path, tmp_path: Path
 ) -> None:
     data = copied(long, tmp_path)
     put_together_anew(data)
@@ -220,7 +221,7 @@ def test_a_history_that_was_written_anew_is_not_the_one_that_was_proven(
         assert "an earlier audit has proven" in found.detail
 
 
-def test_what_grew_is_proven_once(spark, long: Path, audited: Path, tmp_path: Path) -> None:
+def test_what_grew_is_proven_once(spark: SparkSession, long: Path, audited: Path, tmp_path: Path) -> None:
     data = copied(long, tmp_path)
     grown(data)
     own = Path(shutil.copytree(audited, tmp_path / "own"))
@@ -231,7 +232,7 @@ def test_what_grew_is_proven_once(spark, long: Path, audited: Path, tmp_path: Pa
 
 
 def test_a_damaged_note_of_what_was_proven_is_named(
-    spark, long: Path, audited: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, long: Path, audited: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = Path(shutil.copytree(audited, tmp_path / "own"))
     (own / "chain.json").write_text('{"queues-0": [{"file": "x"}]}')

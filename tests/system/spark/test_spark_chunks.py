@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.contract import CorruptLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader
 from rewindmq.engine.log.embedded.segments import read_header
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.replay import events_of, fold, recover
+from rewindmq.projections.replay import events_of, fold
 from rewindmq.projections.store import keys, rocks
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore
@@ -23,19 +24,21 @@ from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.commands.report import not_checked
+from rewindmq.spark_replay.fold import FoldInput
 from rewindmq.spark_replay.history.history import history
 from rewindmq.spark_replay.history.state import state_at
 from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.snapshots.build import cut
 from rewindmq.spark_replay.snapshots.verify import plan_chunks, verify
 from tests.bench.generated_history import write_history
+from tests.support.rocks import flipped, stored
 from tests.support.spark.histories import Recorder, plain_fold
 
 EVERY = 100
 
 
 @pytest.fixture(scope="module")
-def own(spark, busy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def own(spark: SparkSession, busy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Snapshots of the busy history, every hundred events."""
     directory = tmp_path_factory.mktemp("auditor") / "own"
     cut(spark, str(busy), EVERY, directory)
@@ -69,7 +72,9 @@ def planted(data: Path, at: int) -> Machine:
 # -- cutting -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_cut_makes_snapshots_at_regular_offsets_that_all_jobs_can_begin_from(spark, busy: Path, own: Path) -> None:
+def test_a_cut_makes_snapshots_at_regular_offsets_that_all_jobs_can_begin_from(
+    spark: SparkSession, busy: Path, own: Path
+) -> None:
     for number, partition in enumerate(EmbeddedLogReader(busy).queues):
         offsets = Snapshots(own).offsets(partition.name)
         assert offsets == list(range(EVERY, partition.next_offset + 1, EVERY))
@@ -102,7 +107,7 @@ def test_a_state_costs_the_events_since_the_snapshot_before(busy: Path, own: Pat
     content[begin : begin + 5_000] = bytes(5_000)
     segment.write_bytes(bytes(content))
 
-    def folded(feed) -> list[int]:
+    def folded(feed: FoldInput) -> list[int]:
         return [offset for offsets, _, _ in feed.groups for offset in offsets]
 
     [*read] = log_task(OffsetRange("queues-0", 433, 433), str(data), Snapshots(own), folded, {})
@@ -111,7 +116,7 @@ def test_a_state_costs_the_events_since_the_snapshot_before(busy: Path, own: Pat
         [*log_task(OffsetRange("queues-0", 433, 433), str(data), None, folded, {})]
 
 
-def test_a_cut_goes_on_where_it_stopped_and_its_sums_fit(spark, tmp_path: Path) -> None:
+def test_a_cut_goes_on_where_it_stopped_and_its_sums_fit(spark: SparkSession, tmp_path: Path) -> None:
     data, out = tmp_path / "data", tmp_path / "own"
     told = Recorder(data, partitions=1)
     told.declare("orders")
@@ -136,7 +141,7 @@ def test_a_cut_goes_on_where_it_stopped_and_its_sums_fit(spark, tmp_path: Path) 
 
 
 def test_snapshots_of_another_log_and_other_directories_are_refused(
-    spark, busy: Path, own: Path, tmp_path: Path, capsys
+    spark: SparkSession, busy: Path, own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     strange = tmp_path / "strange"
     shutil.copytree(own, strange)
@@ -169,7 +174,7 @@ def test_snapshots_of_another_log_and_other_directories_are_refused(
 
 
 @pytest.fixture
-def shortened(spark, tmp_path: Path) -> tuple[Path, Path]:
+def shortened(spark: SparkSession, tmp_path: Path) -> tuple[Path, Path]:
     """A history whose end was cut off after a group commit, so that nothing shows, and snapshots from before that."""
     whole, short, own = tmp_path / "whole", tmp_path / "short", tmp_path / "own"
     for data, messages in ((whole, 30), (short, 20)):
@@ -184,7 +189,7 @@ def shortened(spark, tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("beside", [False, True])
 def test_a_log_that_lost_its_end_is_convicted_by_the_snapshots_behind_it(
-    spark, shortened: tuple[Path, Path], beside: bool, capsys
+    spark: SparkSession, shortened: tuple[Path, Path], beside: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     short, own = shortened
     options = [] if beside else ["--snapshots", str(own)]
@@ -197,7 +202,9 @@ def test_a_log_that_lost_its_end_is_convicted_by_the_snapshots_behind_it(
         assert f"{command} FAILED: 1 finding" in printed
 
 
-def test_a_log_that_lost_its_end_is_not_cut_on(shortened: tuple[Path, Path], capsys) -> None:
+def test_a_log_that_lost_its_end_is_not_cut_on(
+    shortened: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     short, own = shortened
     before = (own / "cut.json").read_bytes()
     assert cli.run(["cut", "--data", str(short), "--every", "10", "--out", str(own)]) == 65
@@ -205,7 +212,9 @@ def test_a_log_that_lost_its_end_is_not_cut_on(shortened: tuple[Path, Path], cap
     assert (own / "cut.json").read_bytes() == before
 
 
-def test_snapshots_of_a_partition_that_is_no_more_are_found(spark, shortened: tuple[Path, Path], capsys) -> None:
+def test_snapshots_of_a_partition_that_is_no_more_are_found(
+    spark: SparkSession, shortened: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Somebody took it out of layout.json, too."""
     short, own = shortened
     (own / "queues-0").rename(own / "queues-1")
@@ -220,11 +229,19 @@ def test_a_snapshot_that_a_broker_takes_meanwhile_is_no_finding(
 ) -> None:
     """The log's end is looked at after the snapshots are listed."""
     listed: list[str] = []
-    offsets, next_offset = Snapshots.offsets, PartitionReader.next_offset
-    monkeypatch.setattr(Snapshots, "offsets", lambda *args: (listed.append("snapshots"), offsets(*args))[1])
-    monkeypatch.setattr(
-        PartitionReader, "next_offset", property(lambda self: (listed.append("end"), next_offset.fget(self))[1])
-    )
+    offsets = Snapshots.offsets
+    next_offset: Callable[[PartitionReader], int] = vars(PartitionReader)["next_offset"].fget
+
+    def listing(snapshots: Snapshots, partition: str) -> list[int]:
+        listed.append("snapshots")
+        return offsets(snapshots, partition)
+
+    def ending(partition: PartitionReader) -> int:
+        listed.append("end")
+        return next_offset(partition)
+
+    monkeypatch.setattr(Snapshots, "offsets", listing)
+    monkeypatch.setattr(PartitionReader, "next_offset", property(ending))
     plan_chunks(str(busy), Snapshots(own))
     assert listed == ["snapshots", "snapshots", "end", "end"]
 
@@ -232,7 +249,9 @@ def test_a_snapshot_that_a_broker_takes_meanwhile_is_no_finding(
 # -- verifying ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_sound_history_is_verified_in_chunks(spark, busy: Path, own: Path, capsys) -> None:
+def test_a_sound_history_is_verified_in_chunks(
+    spark: SparkSession, busy: Path, own: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.run(["verify", "--data", str(busy), "--snapshots", str(own)]) == 0
     printed = capsys.readouterr().out
     assert printed.rstrip().endswith("verify passed")
@@ -245,14 +264,14 @@ def test_a_sound_history_is_verified_in_chunks(spark, busy: Path, own: Path, cap
         assert f"{name}: {claims} claims" in printed
 
 
-def test_without_snapshots_there_is_one_chunk(spark, busy: Path) -> None:
+def test_without_snapshots_there_is_one_chunk(spark: SparkSession, busy: Path) -> None:
     findings = verify(spark, str(busy))
     assert bad(findings) == []
     assert findings[0].detail.startswith("not checked: there is no snapshot; 0 snapshots, ")
     assert findings[0].detail.endswith(" events in 1 chunks")
 
 
-def test_a_damaged_snapshot_is_named_and_passed_over(spark, busy: Path, copy: Path) -> None:
+def test_a_damaged_snapshot_is_named_and_passed_over(spark: SparkSession, busy: Path, copy: Path) -> None:
     path = Snapshots(copy).path("queues-0", 300)
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -278,7 +297,7 @@ def other_clock(busy: Path) -> Machine:
 
 @pytest.mark.parametrize("forgery", FORGERIES)
 def test_a_forged_snapshot_is_one_finding_though_its_checksums_are_right(
-    spark, busy: Path, copy: Path, forgery: str
+    spark: SparkSession, busy: Path, copy: Path, forgery: str
 ) -> None:
     forge(copy, FORGERIES[forgery](busy), 300)
     [found] = bad(verify(spark, str(busy), copy))
@@ -288,7 +307,9 @@ def test_a_forged_snapshot_is_one_finding_though_its_checksums_are_right(
         assert found.queue == (None if forgery == "another clock" else "//planted")
 
 
-def test_forged_snapshots_one_behind_the_other_are_each_found(spark, busy: Path, copy: Path, capsys) -> None:
+def test_forged_snapshots_one_behind_the_other_are_each_found(
+    spark: SparkSession, busy: Path, copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for at in (100, 300, 400):
         forge(copy, planted(busy, at))
     assert cli.run(["verify", "--data", str(busy), "--snapshots", str(copy), "--format", "json"]) == 1
@@ -296,7 +317,7 @@ def test_forged_snapshots_one_behind_the_other_are_each_found(spark, busy: Path,
     assert [(row["check"], row["offset"]) for row in found] == [("snapshots", at) for at in (100, 300, 400)]
 
 
-def test_a_history_that_was_changed_does_not_lead_to_the_snapshot_behind(spark, tmp_path: Path) -> None:
+def test_a_history_that_was_changed_does_not_lead_to_the_snapshot_behind(spark: SparkSession, tmp_path: Path) -> None:
     """Somebody rewrites the log with another ack, chain and all; the snapshots were made before."""
 
     def write(data: Path, acked: int) -> None:
@@ -319,7 +340,7 @@ def test_a_history_that_was_changed_does_not_lead_to_the_snapshot_behind(spark, 
     assert {finding.check for finding in found} == {"snapshots"}
 
 
-def test_claims_are_compared_inside_of_the_chunks(spark, tmp_path: Path) -> None:
+def test_claims_are_compared_inside_of_the_chunks(spark: SparkSession, tmp_path: Path) -> None:
     told = Recorder(tmp_path / "data", partitions=1)
     told.declare("orders")
     for n in range(30):
@@ -334,21 +355,7 @@ def test_claims_are_compared_inside_of_the_chunks(spark, tmp_path: Path) -> None
     assert [(finding.check, finding.offset) for finding in found] == [("claims", lied)]
 
 
-@pytest.fixture
-def live(busy: Path, tmp_path: Path) -> Path:
-    """A copy of the busy history with the RocksDB of a broker."""
-    data = tmp_path / "data"
-    shutil.copytree(busy, data)
-    store = StateStore.open(data / "state")
-    for partition in EmbeddedLogReader(data).queues:
-        recovery = recover(partition, store)
-        recovery.projector.write(recovery.projector.prepare())
-        recovery.projector.persist()
-    store.close()
-    return data
-
-
-def test_the_live_state_is_what_the_last_chunk_leads_to(spark, live: Path, copy: Path) -> None:
+def test_the_live_state_is_what_the_last_chunk_leads_to(spark: SparkSession, live: Path, copy: Path) -> None:
     findings = verify(spark, str(live), copy)
     assert bad(findings) == []
     ends = [partition.next_offset for partition in EmbeddedLogReader(live).queues]
@@ -359,15 +366,13 @@ def test_the_live_state_is_what_the_last_chunk_leads_to(spark, live: Path, copy:
     queue = next(queue for queue in plain_fold(live, 0, ends[0]).queues() if queue.name == "rest")
     key = keys.queue(keys.partition_prefix("queues-0"), queue.queue_id)
     db = rocks.open_database(live / "state")
-    value = bytearray(db[key])
-    value[-1] ^= 1
-    db[key] = bytes(value)
+    db[key] = flipped(stored(db, key))
     db.close()
     found = bad(verify(spark, str(live)))
     assert [(f.check, f.partition) for f in found] == [("state", "queues-0")]
 
 
-def test_a_file_in_the_place_of_the_state_is_no_missing_state(spark, live: Path) -> None:
+def test_a_file_in_the_place_of_the_state_is_no_missing_state(spark: SparkSession, live: Path) -> None:
     shutil.rmtree(live / "state")
     (live / "state").write_text("x")
     for findings, check in ((verify(spark, str(live)), "state"), (audit(spark, str(live)), "store")):
@@ -375,7 +380,7 @@ def test_a_file_in_the_place_of_the_state_is_no_missing_state(spark, live: Path)
         assert "there is no state store here" in bad(findings)[0].detail
 
 
-def test_a_state_that_lost_a_file_is_found_and_an_empty_one_is_called_empty(spark, live: Path) -> None:
+def test_a_state_that_lost_a_file_is_found_and_an_empty_one_is_called_empty(spark: SparkSession, live: Path) -> None:
     next((live / "state").glob("*.sst")).unlink()
     for findings, check in ((verify(spark, str(live)), "state"), (audit(spark, str(live)), "store")):
         assert [(f.check, f.partition) for f in bad(findings)] == [(check, "queues-0"), (check, "queues-1")]
@@ -391,7 +396,9 @@ def test_a_state_that_lost_a_file_is_found_and_an_empty_one_is_called_empty(spar
 
 
 @pytest.mark.parametrize("harm", ["deleted", "damaged"])
-def test_verify_needs_the_metadata_log(spark, live: Path, harm: str, capsys) -> None:
+def test_verify_needs_the_metadata_log(
+    spark: SparkSession, live: Path, harm: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     if harm == "deleted":
         shutil.rmtree(live / "log" / "metadata-0")
     else:
@@ -405,7 +412,9 @@ def test_verify_needs_the_metadata_log(spark, live: Path, harm: str, capsys) -> 
     assert "metadata-0" in printed.err
 
 
-def test_the_audit_looks_at_the_snapshots_beside_the_log(spark, busy: Path, own: Path, tmp_path: Path) -> None:
+def test_the_audit_looks_at_the_snapshots_beside_the_log(
+    spark: SparkSession, busy: Path, own: Path, tmp_path: Path
+) -> None:
     data = tmp_path / "data"
     shutil.copytree(busy, data)
     shutil.copytree(own / "queues-0", data / "snapshots" / "queues-0")

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay import session
@@ -111,14 +112,18 @@ def test_state_at_as_the_checks_call_it(told: Path) -> None:
     assert queue["messages"][0]["properties"] == {"delivery_mode": 2}
 
 
-def test_state_at_offsets_and_a_bare_number(told: Path, spark, capsys) -> None:
+def test_state_at_offsets_and_a_bare_number(
+    told: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
     for offsets in ("3", '{"queues-0": 3}'):
         assert cli.run(["state-at", "--data", str(told), "--offsets", offsets]) == 0
         queue = json.loads(capsys.readouterr().out)[0]
         assert (queue["messages"], queue["messages_ready"]) == (1, 1)
 
 
-def test_history_as_csv_json_and_parquet(told: Path, tmp_path: Path, spark, capsys) -> None:
+def test_history_as_csv_json_and_parquet(
+    told: Path, tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.run(["history", "--data", str(told), "--format", "csv"]) == 0
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert [row["outcome"] for row in rows] == ["published", "published", "delivered", "purged"]
@@ -132,19 +137,23 @@ def test_history_as_csv_json_and_parquet(told: Path, tmp_path: Path, spark, caps
     assert cli.run(["history", "--data", str(told), "--out", str(out)]) == 64
 
 
-def test_biography_as_a_table(told: Path, spark, capsys) -> None:
+def test_biography_as_a_table(told: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["biography", "--data", str(told), "--message", "queues-0:2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     assert "delivered" in lines[2]
 
 
-def test_audit_says_what_it_did_and_exits_0(told: Path, spark, capsys) -> None:
+def test_audit_says_what_it_did_and_exits_0(
+    told: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.run(["audit", "--data", str(told)]) == 0
     assert capsys.readouterr().out.rstrip().endswith("audit passed")
 
 
-def test_audit_of_a_lie_exits_1_and_says_where(tmp_path: Path, spark, capsys) -> None:
+def test_audit_of_a_lie_exits_1_and_says_where(
+    tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
     history = Recorder(tmp_path, partitions=1)
     history.declare("orders")
     offset = history.claim(0, "0" * 64)
@@ -168,7 +177,9 @@ def corrupt(told: Path, tmp_path: Path) -> Path:
     return data
 
 
-def test_a_corrupt_log_exits_65_with_file_and_offset(corrupt: Path, spark, capsys) -> None:
+def test_a_corrupt_log_exits_65_with_file_and_offset(
+    corrupt: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.run(["audit", "--data", str(corrupt)]) == 65
     assert "block at byte" in capsys.readouterr().out
     line = run("history", "--data", corrupt, status=65)
@@ -228,7 +239,12 @@ def test_a_corrupt_log_exits_65_with_file_and_offset(corrupt: Path, spark, capsy
     ],
 )
 def test_bad_arguments_are_one_line(
-    told: Path, capsys, monkeypatch, arguments: list[str], status: int, line: str
+    told: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    status: int,
+    line: str,
 ) -> None:
     monkeypatch.setattr(session, "session", lambda **_: pytest.fail("Spark was started"))
     data = [] if arguments == ["frobnicate"] else ["--data", str(told)]
@@ -239,13 +255,15 @@ def test_bad_arguments_are_one_line(
     assert len(printed.err.splitlines()) == 1
 
 
-def test_a_directory_without_a_log(tmp_path: Path, capsys) -> None:
+def test_a_directory_without_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["state-at", "--data", str(tmp_path / "none")]) == 64
     assert cli.run(["state-at", "--data", str(tmp_path)]) == 65
     assert "no RewindMQ log is here" in capsys.readouterr().err
 
 
-def test_a_kafka_that_does_not_answer_exits_69_here_and_in_a_worker(capsys, monkeypatch) -> None:
+def test_a_kafka_that_does_not_answer_exits_69_here_and_in_a_worker(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(place_options, "FIRST_ANSWER_SECONDS", 1.0)
     address = f"127.0.0.1:{free_port()}"
     assert cli.run(["state-at", "--kafka", address]) == 69
@@ -258,7 +276,7 @@ def test_a_kafka_that_does_not_answer_exits_69_here_and_in_a_worker(capsys, monk
 
 @pytest.mark.parametrize("buffering", [1, -1], ids=["while it writes", "at its end"])
 def test_a_pipe_that_nobody_reads_is_no_error_and_no_finding(
-    told: Path, tmp_path: Path, spark, monkeypatch, buffering: int
+    told: Path, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, buffering: int
 ) -> None:
     history = Recorder(tmp_path, partitions=1)
     history.declare("orders")
@@ -278,7 +296,7 @@ def test_a_pipe_that_nobody_reads_is_no_error_and_no_finding(
         monkeypatch.undo()
 
 
-def test_several_moments_in_one_go(told: Path, spark, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_moments_in_one_go(told: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     times = [str(START_MS), "mark:early", str(START_MS + 1_000)]
     alone = []
     for time in times:
@@ -337,16 +355,16 @@ def test_times_are_utc_wherever_it_runs(told: Path) -> None:
     assert message_object({"properties": None, "body": None})["body"] == ""
 
 
-def test_tables_leave_out_empty_columns(capsys) -> None:
+def test_tables_leave_out_empty_columns(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["a", "b", "c"], [["1", "", "x"], ["22", "", "y"]], sys.stdout)
     assert capsys.readouterr().out == "a   c\n1   x\n22  y\n"
 
 
-def test_a_table_shows_what_would_speak_to_the_terminal_or_forge_a_line(capsys) -> None:
+def test_a_table_shows_what_would_speak_to_the_terminal_or_forge_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["queue", "body"], [["a\x1b[2J", "x\nb      forged\u202e"], ["grüße", "y"]], sys.stdout)
     assert capsys.readouterr().out == ("queue     body\na\\x1b[2J  x\\nb      forged\\u202e\ngrüße     y\n")
 
 
-def test_a_table_without_rows_is_its_header(capsys) -> None:
+def test_a_table_without_rows_is_its_header(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["a", "b"], iter([]), sys.stdout)
     assert capsys.readouterr().out == "a  b\n"

@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from rewindmq.projections.rewind import OutsideHistory
 from rewindmq.spark_replay import __main__ as cli
@@ -13,16 +14,16 @@ from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.history.diff import diff
 from rewindmq.spark_replay.history.state import state_at
 from rewindmq.spark_replay.location.ranges import BadRequest
-from tests.support.spark.histories import START_MS, Recorder
+from tests.support.spark.histories import START_MS, Recorder, When
 
 
-def lengths(spark, data: Path, moment: str) -> Counter[str]:
-    at = {"offsets": moment} if moment.startswith("{") else {"time": moment}
+def lengths(spark: SparkSession, data: Path, moment: str) -> Counter[str]:
+    at: When = {"offsets": moment} if moment.startswith("{") else {"time": moment}
     rows = state_at(spark, str(data), messages=False, **at).queues.collect()
     return Counter({row.queue: row.messages for row in rows})
 
 
-def changes(spark, data: Path, start: str, end: str) -> Counter[str]:
+def changes(spark: SparkSession, data: Path, start: str, end: str) -> Counter[str]:
     found: Counter[str] = Counter()
     for row in diff(spark, str(data), start, end).collect():
         found[row.queue] += row.change
@@ -33,7 +34,7 @@ def same(found: Counter[str], start: Counter[str], end: Counter[str]) -> bool:
     return all(found[queue] == end[queue] - start[queue] for queue in {*found, *start, *end})
 
 
-def test_b06_the_changes_sum_to_the_change_of_length(spark, busy: Path) -> None:
+def test_b06_the_changes_sum_to_the_change_of_length(spark: SparkSession, busy: Path) -> None:
     rows = diff(spark, str(busy), '{"queues-0": 0, "queues-1": 0}')
     assert rows.columns == columns.DIFF.names
     last = max(row.timestamp for row in rows.collect()).timestamp() * 1000
@@ -46,7 +47,9 @@ def test_b06_the_changes_sum_to_the_change_of_length(spark, busy: Path) -> None:
     assert same(found, lengths(spark, busy, offsets[0]), lengths(spark, busy, offsets[1]))
 
 
-def test_what_time_alone_did_counts_by_the_moment_and_not_by_the_next_event(spark, tmp_path: Path) -> None:
+def test_what_time_alone_did_counts_by_the_moment_and_not_by_the_next_event(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     told = Recorder(tmp_path, partitions=1)
     told.declare("brief", {"x-message-ttl": 50})
     expired = told.publish("brief", b"a")
@@ -67,7 +70,7 @@ def test_what_time_alone_did_counts_by_the_moment_and_not_by_the_next_event(spar
     assert (row.change, row.message_id, row.outcome, row.event) == (1, kept, "published", "Published")
 
 
-def test_moments_that_make_no_sense(spark, busy: Path) -> None:
+def test_moments_that_make_no_sense(spark: SparkSession, busy: Path) -> None:
     with pytest.raises(BadRequest, match="the second moment lies before the first"):
         diff(spark, str(busy), str(START_MS + 500), str(START_MS + 400))
     with pytest.raises(BadRequest, match="different partitions: queues-0; queues-1"):
@@ -90,7 +93,7 @@ def test_the_command_line(told: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.fixture
-def told(spark, tmp_path: Path) -> Path:
+def told(spark: SparkSession, tmp_path: Path) -> Path:
     history = Recorder(tmp_path, partitions=1)
     history.declare("orders")
     history.publish("orders", b"a")

@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.schemas.codec import Encoder
@@ -15,7 +17,7 @@ from rewindmq.spark_replay.history.state import state_at
 from tests.support.spark.histories import ANN, START_MS, Recorder
 
 
-def test_b15_sizes_are_plain_and_an_erasure_changes_nothing(spark, tmp_path: Path) -> None:
+def test_b15_sizes_are_plain_and_an_erasure_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     told = Recorder(tmp_path / "data", partitions=1)
     told.declare("jobs", {"x-max-length-bytes": 9})
     subjects = Subjects("who", KeyStore(tmp_path / "keys"), {})

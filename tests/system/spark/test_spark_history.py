@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.machine.machine import Machine
@@ -74,7 +75,7 @@ def queue_id(told: Recorder, name: str) -> int:
     return queue.queue_id
 
 
-def test_b03_every_way_to_end_has_one_answer(spark, ends: tuple[Path, dict[str, int]]) -> None:
+def test_b03_every_way_to_end_has_one_answer(spark: SparkSession, ends: tuple[Path, dict[str, int]]) -> None:
     data, ids = ends
     rows = history(spark, str(data)).collect()
     for how, message_id in ids.items():
@@ -84,7 +85,7 @@ def test_b03_every_way_to_end_has_one_answer(spark, ends: tuple[Path, dict[str, 
         assert endings == ([] if how == "refused" else [how])
 
 
-def test_b03_a_row_names_who_and_which_rule(spark, ends: tuple[Path, dict[str, int]]) -> None:
+def test_b03_a_row_names_who_and_which_rule(spark: SparkSession, ends: tuple[Path, dict[str, int]]) -> None:
     data, ids = ends
     rows = {(r.message_id, r.outcome): r for r in history(spark, str(data)).collect()}
     acked = rows[ids["acked"], "acked"]
@@ -98,7 +99,9 @@ def test_b03_a_row_names_who_and_which_rule(spark, ends: tuple[Path, dict[str, i
     assert rows[ids["refused"], "refused"].rule == "argument x-max-length"
 
 
-def test_b03_a_biography_is_in_order_and_follows_the_dead_letter(spark, ends: tuple[Path, dict[str, int]]) -> None:
+def test_b03_a_biography_is_in_order_and_follows_the_dead_letter(
+    spark: SparkSession, ends: tuple[Path, dict[str, int]]
+) -> None:
     data, ids = ends
     rows = biography(spark, str(data), f"queues-0:{ids['rejected']}").collect()
     assert [(r.queue, r.outcome, r.reason) for r in rows] == [
@@ -121,12 +124,14 @@ def test_b03_a_biography_is_in_order_and_follows_the_dead_letter(spark, ends: tu
 
 
 @pytest.mark.parametrize("message", ["nonsense", "queues-0:99999", "queues-7:1"])
-def test_a_message_that_never_was_is_an_error(spark, ends: tuple[Path, dict[str, int]], message: str) -> None:
+def test_a_message_that_never_was_is_an_error(
+    spark: SparkSession, ends: tuple[Path, dict[str, int]], message: str
+) -> None:
     with pytest.raises(BadRequest):
         biography(spark, str(ends[0]), message)
 
 
-def test_b18_published_is_what_left_and_what_is_there(spark, busy: Path) -> None:
+def test_b18_published_is_what_left_and_what_is_there(spark: SparkSession, busy: Path) -> None:
     rows = history(spark, str(busy)).collect()
     published = Counter((r.queue, r.queue_id) for r in rows if r.outcome == "published")
     left = Counter((r.queue, r.queue_id) for r in rows if r.final)
@@ -137,7 +142,9 @@ def test_b18_published_is_what_left_and_what_is_there(spark, busy: Path) -> None
     assert len({(r.partition, r.offset, r.ordinal) for r in rows}) == len(rows)
 
 
-def test_history_is_the_same_from_the_log_from_a_frame_and_in_pieces(spark, busy: Path, tmp_path: Path) -> None:
+def test_history_is_the_same_from_the_log_from_a_frame_and_in_pieces(
+    spark: SparkSession, busy: Path, tmp_path: Path
+) -> None:
     whole = history(spark, str(busy)).collect()
     records = spark.read.format("rewindmq").option("path", str(busy)).option("view", "records").load()
     assert history_of(records).collect() == whole
@@ -150,7 +157,7 @@ def test_history_is_the_same_from_the_log_from_a_frame_and_in_pieces(spark, busy
     assert cut.collect() == whole
 
 
-def test_a_stretch_of_history_is_that_part_of_the_whole(spark, busy: Path) -> None:
+def test_a_stretch_of_history_is_that_part_of_the_whole(spark: SparkSession, busy: Path) -> None:
     whole = history(spark, str(busy), queue="short").collect()
     start = START_MS + 2_000
     part = history(
@@ -205,8 +212,8 @@ def test_rows_of_an_event_that_fills_a_batch_say_the_same_in_the_next(tmp_path: 
     at = told.purge("long")
     end = told.log.queues[0].next_offset
     told.close()
-    for queue, published in ((None, 1), ("long", 0)):
-        product = HistoryProduct("queues-0", queue)
+    for only, published in ((None, 1), ("long", 0)):
+        product = HistoryProduct("queues-0", only)
         batches = list(fold_events(product, Machine("queues-0"), log_groups(str(tmp_path), "queues-0", 0, end)))
         assert [batch.num_rows for batch in batches] == [BATCH_ROWS, 20 + published]
         rows = [row for batch in batches for row in batch.to_pylist()]

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.projections.machine.machine import Machine
@@ -18,7 +19,8 @@ from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.snapshots.build import cut
 from rewindmq.spark_replay.snapshots.verify import verify
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.spark.histories import START_MS
+from tests.support.queues import queue_of
+from tests.support.spark.histories import START_MS, When
 from tests.support.spark.topics import Writer, make_topics, write_gaps
 
 
@@ -29,7 +31,7 @@ def copied(busy: Path, kafka: KafkaCluster) -> InKafka:
     return place
 
 
-def test_history_from_kafka_is_that_of_the_embedded_log(spark, busy: Path, copied: InKafka) -> None:
+def test_history_from_kafka_is_that_of_the_embedded_log(spark: SparkSession, busy: Path, copied: InKafka) -> None:
     assert history(spark, copied).collect() == history(spark, str(busy)).collect()
     options = {"startingTimestamp": str(START_MS + 4_000), "endingTimestamp": str(START_MS + 9_000)}
     some = history(spark, copied, options, "short").collect()
@@ -37,20 +39,21 @@ def test_history_from_kafka_is_that_of_the_embedded_log(spark, busy: Path, copie
     assert some
 
 
-def test_state_from_kafka_is_that_of_the_embedded_log(spark, busy: Path, copied: InKafka) -> None:
-    for when in ({"time": str(START_MS + 7_000)}, {"offsets": '{"queues-1": 200}'}, {}):
+def test_state_from_kafka_is_that_of_the_embedded_log(spark: SparkSession, busy: Path, copied: InKafka) -> None:
+    moments: tuple[When, ...] = ({"time": str(START_MS + 7_000)}, {"offsets": '{"queues-1": 200}'}, {})
+    for when in moments:
         there, here = (state_at(spark, place, **when).rows.collect() for place in (copied, str(busy)))
         assert there == here
         assert any(row.message is not None for row in there)
 
 
-def test_a_kafka_partition_is_folded_by_one_task_and_nothing_is_shuffled(spark, copied: InKafka) -> None:
+def test_a_kafka_partition_is_folded_by_one_task_and_nothing_is_shuffled(spark: SparkSession, copied: InKafka) -> None:
     plan = history(spark, copied)._jdf.queryExecution().executedPlan().toString()
     assert "Exchange" not in plan
     assert history(spark, copied).rdd.getNumPartitions() == 2
 
 
-def test_audit_from_kafka_finds_what_the_embedded_one_finds(spark, busy: Path, copied: InKafka) -> None:
+def test_audit_from_kafka_finds_what_the_embedded_one_finds(spark: SparkSession, busy: Path, copied: InKafka) -> None:
     there, here = audit(spark, copied), audit(spark, str(busy))
     assert all(finding.ok for finding in there), there
     asked_of_both = [f for f in here if f.check not in ("chain", "store")]
@@ -63,7 +66,7 @@ def test_audit_from_kafka_finds_what_the_embedded_one_finds(spark, busy: Path, c
 
 
 def test_a_history_in_kafka_is_cut_and_then_read_chunk_by_chunk(
-    spark, busy: Path, copied: InKafka, tmp_path: Path
+    spark: SparkSession, busy: Path, copied: InKafka, tmp_path: Path
 ) -> None:
     done = cut(spark, copied, 150, tmp_path / "own")
     assert done.in_all == done.snapshots == sum(end // 150 for end in done.up_to.values())
@@ -72,7 +75,7 @@ def test_a_history_in_kafka_is_cut_and_then_read_chunk_by_chunk(
     pieces = history(spark, copied, snapshots=tmp_path / "own")
     assert pieces.rdd.getNumPartitions() == 2 + done.in_all
     assert pieces.collect() == history(spark, str(busy)).collect()
-    when = {"time": str(START_MS + 7_000)}
+    when: When = {"time": str(START_MS + 7_000)}
     there = state_at(spark, copied, snapshots=tmp_path / "own", **when).rows.collect()
     assert there == state_at(spark, str(busy), **when).rows.collect()
     with pytest.raises(BadRequest, match="another log"):
@@ -80,7 +83,11 @@ def test_a_history_in_kafka_is_cut_and_then_read_chunk_by_chunk(
 
 
 def test_lineage_names_the_topics_and_how_far_they_were_read(
-    spark, copied: InKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    copied: InKafka,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     transport = {"type": "file", "log_file_path": str(tmp_path / "events"), "append": True}
     monkeypatch.setenv("OPENLINEAGE__TRANSPORT", json.dumps(transport))
@@ -115,7 +122,7 @@ def gaps(kafka: KafkaCluster) -> InKafka:
     return place
 
 
-def test_gaps_and_values_that_are_no_events_are_passed_by_all_folds_alike(spark, gaps: InKafka) -> None:
+def test_gaps_and_values_that_are_no_events_are_passed_by_all_folds_alike(spark: SparkSession, gaps: InKafka) -> None:
     partition = KafkaLogReader(gaps.bootstrap, gaps.prefix).queues[0]
     machine = Machine("queues-0")
     quarantined = fold(machine, partition)
@@ -126,7 +133,7 @@ def test_gaps_and_values_that_are_no_events_are_passed_by_all_folds_alike(spark,
     ]
     state = state_at(spark, gaps)
     [queue] = state.queues.collect()
-    assert queue.digest == queue_digest(machine.queue("/", "orders"))
+    assert queue.digest == queue_digest(queue_of(machine, "orders"))
     assert queue.offset == partition.next_offset
     found = {(m.message_id, m.state, bytes(m.body)) for m in state.messages.collect()}
     assert found == {(5, "unacked", b"at 5"), (14, "unacked", b"at 14")}
@@ -157,7 +164,7 @@ def test_what_cannot_be_had_is_said_before_spark_starts(
     assert printed.out == ""
 
 
-def test_topics_that_lose_history_are_found(spark, kafka: KafkaCluster) -> None:
+def test_topics_that_lose_history_are_found(spark: SparkSession, kafka: KafkaCluster) -> None:
     place = make_topics(kafka.bootstrap, "loses", 2, {"retention.ms": "604800000"})
     bad = [finding for finding in audit(spark, place) if not finding.ok]
     assert {(finding.check, finding.partition) for finding in bad} == {

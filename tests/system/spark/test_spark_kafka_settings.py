@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.history.history import history
@@ -26,7 +27,7 @@ SASL = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.userna
 
 
 def test_every_product_logs_in(
-    spark, busy: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, busy: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     require_kafka()
     directory = tmp_path_factory.mktemp("kafka-sasl")
@@ -97,7 +98,9 @@ def test_what_java_calls_otherwise(tmp_path: Path) -> None:
         (["sasl.password"], "is not KEY=VALUE"),
     ],
 )
-def test_what_cannot_be_told_to_both_is_refused(given: list[str], said: str, capsys) -> None:
+def test_what_cannot_be_told_to_both_is_refused(
+    given: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(BadRequest, match=said):
         read_settings(given)
     options = [word for text in given for word in ("--kafka-setting", text)]
@@ -105,7 +108,7 @@ def test_what_cannot_be_told_to_both_is_refused(given: list[str], said: str, cap
     assert said in capsys.readouterr().err
 
 
-def test_settings_without_a_kafka_are_refused(tmp_path: Path, capsys) -> None:
+def test_settings_without_a_kafka_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["history", "--data", str(tmp_path), "--kafka-setting", "sasl.mechanism=PLAIN"]) == 64
     assert "need --kafka" in capsys.readouterr().err
     assert cli.run(["history", "--kafka", "x:1", "--kafka-config", str(tmp_path / "none")]) == 64

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.history.history import history
-from rewindmq.spark_replay.history.incremental import keep_history
+from rewindmq.spark_replay.history.incremental import HistoryRun, keep_history
 from rewindmq.spark_replay.location.ranges import BadRequest
 from tests.support.spark.histories import Recorder
 
@@ -26,7 +27,7 @@ def more(told: Recorder, count: int) -> None:
     told.log.commit_and_wait()
 
 
-def rows(frame) -> list[tuple[object, ...]]:
+def rows(frame: DataFrame) -> list[tuple[object, ...]]:
     return sorted(tuple(row.asDict(recursive=True).items()) for row in frame.drop("run").collect())
 
 
@@ -39,10 +40,12 @@ def told(tmp_path: Path) -> Recorder:
 
 
 @pytest.mark.parametrize("form", ["parquet", "delta"])
-def test_every_run_adds_what_is_new_and_one_that_was_cut_short_is_done_again(spark, told: Recorder, form: str) -> None:
+def test_every_run_adds_what_is_new_and_one_that_was_cut_short_is_done_again(
+    spark: SparkSession, told: Recorder, form: str
+) -> None:
     data, out = str(told.data), told.data.parent / "kept"
 
-    def keep():
+    def keep() -> HistoryRun:
         return keep_history(spark, data, out, form=form)
 
     more(told, 10)
@@ -63,7 +66,9 @@ def test_every_run_adds_what_is_new_and_one_that_was_cut_short_is_done_again(spa
     told.close()
 
 
-def test_another_log_or_directory_is_refused(spark, told: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_log_or_directory_is_refused(
+    spark: SparkSession, told: Recorder, capsys: pytest.CaptureFixture[str]
+) -> None:
     data, out = told.data, told.data.parent / "kept"
     more(told, 2)
     assert cli.run(["keep-history", "--data", str(data), "--out", str(out), "--queue", "orders"]) == 0
@@ -81,7 +86,9 @@ def test_another_log_or_directory_is_refused(spark, told: Recorder, capsys: pyte
     assert "the log ends at" in capsys.readouterr().err
 
 
-def test_a_history_is_written_as_a_delta_table(spark, told: Recorder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_history_is_written_as_a_delta_table(
+    spark: SparkSession, told: Recorder, capsys: pytest.CaptureFixture[str]
+) -> None:
     more(told, 3)
     told.close()
     out = told.data.parent / "table"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pika
 import pytest
+from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.embedded.directory import partition_directory
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader
@@ -118,7 +119,7 @@ def test_what_a_broker_writes_that_is_killed_while_it_stops_is_no_finding(stoppe
 
 
 def test_the_audit_in_spark_says_so_and_fails(
-    spark, stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = copy(stopped, tmp_path)
     assert [each for each in audit(spark, str(data)) if not each.ok] == []

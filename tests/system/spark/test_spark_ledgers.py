@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.schemas.events import Checkpointed
+from rewindmq.schemas.values import BROKER
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.audit.ledger_files import Ledgers
 from rewindmq.spark_replay.snapshots.build import cut
 from tests.support.spark.forging import tell
-from tests.support.spark.histories import BROKER, Recorder, random_history
+from tests.support.spark.histories import Recorder, random_history
 
 EVERY = 150
 
@@ -50,7 +52,7 @@ def bad(findings: list[Finding]) -> list[tuple[str, str, int | None]]:
     return [(finding.check, finding.partition, finding.offset) for finding in findings if not finding.ok]
 
 
-def test_chunks_say_what_the_whole_says(spark, busy: Path, tmp_path: Path) -> None:
+def test_chunks_say_what_the_whole_says(spark: SparkSession, busy: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
     cut(spark, str(busy), EVERY, own)
     whole = audit(spark, str(busy))
@@ -68,7 +70,7 @@ def test_chunks_say_what_the_whole_says(spark, busy: Path, tmp_path: Path) -> No
     subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=own, check=True, capture_output=True)
 
 
-def test_an_audit_that_was_cut_short_goes_on(spark, busy: Path, tmp_path: Path) -> None:
+def test_an_audit_that_was_cut_short_goes_on(spark: SparkSession, busy: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
     cut(spark, str(busy), EVERY, own)
     audit(spark, str(busy), own)
@@ -82,7 +84,7 @@ def test_an_audit_that_was_cut_short_goes_on(spark, busy: Path, tmp_path: Path) 
     assert kept(own) == all_kept
 
 
-def test_dead_letters_are_joined_with_those_of_earlier_audits(spark, tmp_path: Path) -> None:
+def test_dead_letters_are_joined_with_those_of_earlier_audits(spark: SparkSession, tmp_path: Path) -> None:
     told = tell(tmp_path / "data")
     own = tmp_path / "own"
     cut(spark, str(told.data), 5, own)
@@ -96,7 +98,7 @@ def test_dead_letters_are_joined_with_those_of_earlier_audits(spark, tmp_path: P
         assert not arrivals.detail.startswith("0 ")
 
 
-def test_what_is_found_is_found_once_and_not_forgotten(spark, tmp_path: Path) -> None:
+def test_what_is_found_is_found_once_and_not_forgotten(spark: SparkSession, tmp_path: Path) -> None:
     data, lie = lied_to(tmp_path / "data")
     own = tmp_path / "own"
     cut(spark, str(data), EVERY, own)
@@ -123,7 +125,7 @@ def other_machine(content: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("forge", [raise_a_count, forget_a_letter, other_machine, None])
 def test_a_forged_ledger_is_a_finding_whatever_its_checksum(
-    spark, busy: Path, tmp_path: Path, forge: Callable[[dict[str, Any]], None] | None
+    spark: SparkSession, busy: Path, tmp_path: Path, forge: Callable[[dict[str, Any]], None] | None
 ) -> None:
     own = tmp_path / "own"
     cut(spark, str(busy), EVERY, own)
@@ -142,7 +144,7 @@ def test_a_forged_ledger_is_a_finding_whatever_its_checksum(
     assert said(found) == said(whole)
 
 
-def test_a_snapshot_of_another_state_is_a_finding(spark, busy: Path, tmp_path: Path) -> None:
+def test_a_snapshot_of_another_state_is_a_finding(spark: SparkSession, busy: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
     cut(spark, str(busy), EVERY, own)
     audit(spark, str(busy), own)
@@ -154,7 +156,7 @@ def test_a_snapshot_of_another_state_is_a_finding(spark, busy: Path, tmp_path: P
 
 
 def test_since_last_needs_a_directory_of_ledgers(
-    spark, busy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, busy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.run(["audit", "--data", str(busy), "--since-last"]) == 64
     assert "with --snapshots" in capsys.readouterr().err

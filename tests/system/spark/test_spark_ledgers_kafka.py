@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.schemas.events import Checkpointed
@@ -19,7 +20,7 @@ EVERY = 150
 
 
 def test_chunks_of_topics_say_what_the_whole_says_while_the_history_grows(
-    spark, busy: Path, kafka: KafkaCluster, tmp_path: Path
+    spark: SparkSession, busy: Path, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     place, own = make_topics(kafka.bootstrap, "ledgers", 2), tmp_path / "own"
     writer = Writer(place)
@@ -45,7 +46,7 @@ def test_chunks_of_topics_say_what_the_whole_says_while_the_history_grows(
 
 
 @pytest.mark.parametrize("every", [1, 3])
-def test_ledgers_of_a_history_with_gaps(spark, kafka: KafkaCluster, tmp_path: Path, every: int) -> None:
+def test_ledgers_of_a_history_with_gaps(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, every: int) -> None:
     place, own = make_topics(kafka.bootstrap, f"ledgers-gaps-{every}", 1), tmp_path / "own"
     write_gaps(place)
     whole = audit(spark, place)
@@ -58,7 +59,7 @@ def test_ledgers_of_a_history_with_gaps(spark, kafka: KafkaCluster, tmp_path: Pa
     assert {check for check, _, _ in bad(since)} == {"records"}
 
 
-def test_a_false_claim_in_topics_is_not_forgotten(spark, kafka: KafkaCluster, tmp_path: Path) -> None:
+def test_a_false_claim_in_topics_is_not_forgotten(spark: SparkSession, kafka: KafkaCluster, tmp_path: Path) -> None:
     told = Recorder(tmp_path / "data")
     random_history(told, 7, 500)
     end = told.log.queues[0].next_offset
@@ -74,7 +75,7 @@ def test_a_false_claim_in_topics_is_not_forgotten(spark, kafka: KafkaCluster, tm
 
 
 def test_topics_that_grew_without_snapshots_are_audited_from_the_last_ledger(
-    spark, busy: Path, kafka: KafkaCluster, tmp_path: Path
+    spark: SparkSession, busy: Path, kafka: KafkaCluster, tmp_path: Path
 ) -> None:
     place, own = make_topics(kafka.bootstrap, "ledgers-late", 2), tmp_path / "own"
     writer = Writer(place)

@@ -15,6 +15,7 @@ from uuid import UUID
 
 import jsonschema
 import pytest
+from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.spark_replay import __main__ as cli
@@ -84,7 +85,7 @@ def sent(path: Path) -> list[dict[str, Any]]:
 
 def offsets(event: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Of all inputs, by partition; each facet is held against the schema."""
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for dataset in event["inputs"]:
         facet = dataset["inputFacets"].get("rewindmq_offsets")
         if facet is not None:
@@ -97,7 +98,9 @@ def offsets(event: dict[str, Any]) -> dict[str, dict[str, Any]]:
 # -- a command is a run ---------------------------------------------------------------------------------------------
 
 
-def test_a_command_starts_and_completes_with_what_it_read(spark, told: Path, tmp_path: Path, events: Path) -> None:
+def test_a_command_starts_and_completes_with_what_it_read(
+    spark: SparkSession, told: Path, tmp_path: Path, events: Path
+) -> None:
     out = tmp_path / "history"
     assert cli.run(["history", "--data", str(told), "--queue", "orders", "--format", "parquet", "--out", str(out)]) == 0
     start, complete = sent(events)
@@ -127,7 +130,7 @@ def test_a_command_starts_and_completes_with_what_it_read(spark, told: Path, tmp
 
 
 def test_an_offset_within_a_block_has_the_chain_of_the_block_before(
-    spark, busy: Path, events: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, busy: Path, events: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = EmbeddedLogReader(busy).queues[0]
     before, block = next((a, b) for a, b in pairwise(log.read()) if len(b.records) > 1)
@@ -150,7 +153,7 @@ def test_an_offset_within_a_block_has_the_chain_of_the_block_before(
 
 
 def test_what_is_read_begins_at_a_snapshot(
-    spark, busy: Path, tmp_path: Path, events: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, busy: Path, tmp_path: Path, events: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = tmp_path / "own"
     ends = {log.name: log.next_offset for log in EmbeddedLogReader(busy).queues}
@@ -172,7 +175,7 @@ def test_what_is_read_begins_at_a_snapshot(
 
 
 def test_findings_are_assertions_and_an_audit_that_finds_something_is_complete(
-    spark, tmp_path: Path, events: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, tmp_path: Path, events: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     history = Recorder(tmp_path / "data", partitions=1)
     history.declare("orders")
@@ -193,7 +196,7 @@ def test_findings_are_assertions_and_an_audit_that_finds_something_is_complete(
 
 
 def test_a_job_that_fails_says_why_and_what_was_refused_before_spark_was_no_run(
-    spark, told: Path, tmp_path: Path, events: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, told: Path, tmp_path: Path, events: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = tmp_path / "corrupt"
     shutil.copytree(told, data)
@@ -211,7 +214,7 @@ def test_a_job_that_fails_says_why_and_what_was_refused_before_spark_was_no_run(
     assert fail["run"]["facets"]["errorMessage"]["message"] in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_functions_are_a_run_where_their_caller_says_so(spark, told: Path, events: Path) -> None:
+def test_functions_are_a_run_where_their_caller_says_so(spark: SparkSession, told: Path, events: Path) -> None:
     from rewindmq.spark_replay.history.history import history
 
     history(spark, str(told)).collect()
@@ -237,9 +240,13 @@ def test_functions_are_a_run_where_their_caller_says_so(spark, told: Path, event
 # -- where events go --------------------------------------------------------------------------------------------------
 
 
+# Its URL, and (path, Authorization, event) of each request.
+Backend = tuple[str, list[tuple[str, str | None, dict[str, Any]]]]
+
+
 @pytest.fixture
-def backend() -> Iterator[tuple[str, list[tuple[str, str | None, dict[str, Any]]]]]:
-    """A server that takes lineage in: its URL, and (path, Authorization, event) of each request."""
+def backend() -> Iterator[Backend]:
+    """A server that takes lineage in."""
     taken: list[tuple[str, str | None, dict[str, Any]]] = []
 
     class Taking(BaseHTTPRequestHandler):
@@ -262,7 +269,13 @@ def backend() -> Iterator[tuple[str, list[tuple[str, str | None, dict[str, Any]]
     server.server_close()
 
 
-def test_over_http_with_a_parent(spark, told: Path, backend, monkeypatch, capsys) -> None:
+def test_over_http_with_a_parent(
+    spark: SparkSession,
+    told: Path,
+    backend: Backend,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     url, taken = backend
     monkeypatch.setenv("OPENLINEAGE_URL", url)
     monkeypatch.setenv("OPENLINEAGE_API_KEY", "sesame")
@@ -281,7 +294,14 @@ def test_over_http_with_a_parent(spark, told: Path, backend, monkeypatch, capsys
         assert (parent["job"]["namespace"], parent["job"]["name"]) == ("airflow", "daily.audit")
 
 
-def test_a_file_says_where(spark, told: Path, tmp_path: Path, backend, monkeypatch, capsys) -> None:
+def test_a_file_says_where(
+    spark: SparkSession,
+    told: Path,
+    tmp_path: Path,
+    backend: Backend,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     url, taken = backend
     (tmp_path / "ol.yml").write_text(f"transport:\n  type: http\n  url: {url}\n  endpoint: here\n")
     monkeypatch.setenv("OPENLINEAGE_CONFIG", str(tmp_path / "ol.yml"))
@@ -300,7 +320,9 @@ def test_nothing_is_sent_by_default_and_the_client_is_not_even_imported(told: Pa
     assert json.loads(done.stdout)[0]["queue"] == "orders"
 
 
-def test_openlineage_can_be_disabled(spark, told: Path, events: Path, monkeypatch, capsys) -> None:
+def test_openlineage_can_be_disabled(
+    spark: SparkSession, told: Path, events: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("OPENLINEAGE_DISABLED", "true")
     assert cli.run(["history", "--data", str(told)]) == 0
     assert not events.exists()
@@ -350,7 +372,12 @@ def test_sparks_names_hold_and_its_console_is_stderr(told: Path, submitted: bool
 
 @pytest.mark.parametrize("kind", ["file", "http", "composite"])
 def test_what_cannot_be_sent_fails_no_job_and_is_one_line(
-    spark, told: Path, tmp_path: Path, monkeypatch, capsys, kind: str
+    spark: SparkSession,
+    told: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
 ) -> None:
     transports = {
         "file": {"type": "file", "log_file_path": str(tmp_path / "missing" / "events"), "append": True},
@@ -379,7 +406,11 @@ def test_what_cannot_be_sent_fails_no_job_and_is_one_line(
     ],
 )
 def test_nonsense_is_refused_before_spark_starts(
-    told: Path, monkeypatch, capsys, environment: dict[str, str], line: str
+    told: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    environment: dict[str, str],
+    line: str,
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -389,7 +420,9 @@ def test_nonsense_is_refused_before_spark_starts(
     assert line in printed
 
 
-def test_a_file_that_is_no_yaml_is_refused(told: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_a_file_that_is_no_yaml_is_refused(
+    told: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "bad.yml").write_text("transport: [")
     monkeypatch.setenv("OPENLINEAGE_CONFIG", str(tmp_path / "bad.yml"))
     assert cli.run(["state-at", "--data", str(told)]) == 64
@@ -397,7 +430,12 @@ def test_a_file_that_is_no_yaml_is_refused(told: Path, tmp_path: Path, monkeypat
     assert "bad.yml" in printed
 
 
-def test_sparks_configuration_in_the_clients_words(tmp_path: Path, monkeypatch) -> None:
+def config_of(transport: object) -> Any:
+    """Each kind of transport has one of its own."""
+    return vars(transport)["config"]
+
+
+def test_sparks_configuration_in_the_clients_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def conf(**names: str) -> dict[str, str]:
         return {f"spark.openlineage.{name.replace('__', '.')}": value for name, value in names.items()}
 
@@ -412,12 +450,12 @@ def test_sparks_configuration_in_the_clients_words(tmp_path: Path, monkeypatch) 
         )
     )
     assert http is not None
-    config: Any = http.client.transport.config  # type: ignore[attr-defined]
+    config = config_of(http.client.transport)
     assert (config.url, config.timeout, config.custom_headers) == ("http://127.0.0.1:9", 1.5, {"x": "1"})
     assert config.auth.get_bearer() == "Bearer 42"
     file = read_settings(conf(transport__type="file", transport__location=str(tmp_path / "events")))
     assert file is not None
-    config = file.client.transport.config  # type: ignore[attr-defined]
+    config = config_of(file.client.transport)
     assert (config.log_file_path, config.append) == (str(tmp_path / "events"), True)
     monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:9")
     alone = read_settings(conf(namespace="n", parentJobName="p", parentRunId=PARENT, parentJobNamespace="o"))

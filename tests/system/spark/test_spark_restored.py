@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Origin, Route
 from rewindmq.spark_replay.audit.audit import audit
@@ -9,7 +11,7 @@ from rewindmq.spark_replay.history.history import biography
 from tests.support.spark.histories import ANN, Recorder
 
 
-def test_a_purge_that_was_undone(spark, tmp_path: Path) -> None:
+def test_a_purge_that_was_undone(spark: SparkSession, tmp_path: Path) -> None:
     told = Recorder(tmp_path, partitions=1)
     told.declare("jobs", kind="quorum")
     message = told.publish("jobs", b"one")

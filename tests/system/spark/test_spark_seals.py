@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.embedded.segments import segment_files
-from rewindmq.engine.log.kafka import reader as kafka_reading
 from rewindmq.engine.log.seals import sealer as sealing
 from rewindmq.engine.log.seals.in_files import segmented
 from rewindmq.spark_replay import __main__ as cli
@@ -18,15 +18,13 @@ from rewindmq.spark_replay.audit.seals import check_seals
 from rewindmq.spark_replay.location.log import InKafka
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.plants import PLANTS
-from tests.support.kafka.sealed_topics import KEY, KEYS, PUBLIC_PEM, Topics, forged, history, seal
+from tests.support.kafka.sealed_topics import KEY, KEYS, PUBLIC_PEM, Topics, forged, history, in_short_stretches, seal
 from tests.support.spark.histories import Recorder
 
 
 @pytest.fixture(autouse=True, scope="module")
 def short_stretches() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sealing, "STRETCH_RECORDS", 300)
-        patched.setattr(kafka_reading, "BLOCK_RECORDS", 99)  # with the first of a batch 100
+    with in_short_stretches():
         yield
 
 
@@ -41,7 +39,7 @@ def place_of(topics: Topics) -> InKafka:
     return InKafka(topics.bootstrap, topics.prefix)
 
 
-def test_b05_sealed_topics_pass(spark, in_kafka: Topics) -> None:
+def test_b05_sealed_topics_pass(spark: SparkSession, in_kafka: Topics) -> None:
     found = check_seals(spark, place_of(in_kafka), KEYS)
     assert [(f.check, f.ok, f.partition) for f in found] == [("seals", True, "metadata-0"), ("seals", True, "queues-0")]
     assert "4 seals up to offset 1000, 0 offsets behind it not sealed, signed by" in found[1].detail
@@ -50,7 +48,7 @@ def test_b05_sealed_topics_pass(spark, in_kafka: Topics) -> None:
 
 # All of them are in tests/system/kafka/test_kafka_seals.py
 @pytest.mark.parametrize("name", ["a bit", "dropped", "swapped", "put in", "a seal", "a key", "a seal gone"])
-def test_b05_every_harm_in_kafka_is_found_and_located(spark, in_kafka: Topics, name: str) -> None:
+def test_b05_every_harm_in_kafka_is_found_and_located(spark: SparkSession, in_kafka: Topics, name: str) -> None:
     plant, partition, offset, what = PLANTS[name]
     with forged(in_kafka) as copy:
         plant(copy)
@@ -141,7 +139,7 @@ def seal_with_another_key(data: Path) -> None:
     ],
 )
 def test_b05_every_harm_in_files_is_found_and_located(
-    spark, in_files: Path, tmp_path: Path, harm: Callable[[Path], None], what: str
+    spark: SparkSession, in_files: Path, tmp_path: Path, harm: Callable[[Path], None], what: str
 ) -> None:
     data = tmp_path / "data"
     shutil.copytree(in_files, data)
@@ -153,7 +151,9 @@ def test_b05_every_harm_in_files_is_found_and_located(
     assert told_of[0].offset is not None
 
 
-def test_b05_the_command_line(spark, in_files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_b05_the_command_line(
+    spark: SparkSession, in_files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data, public = tmp_path / "data", tmp_path / "pub"
     shutil.copytree(in_files, data)
     public.write_bytes(PUBLIC_PEM)

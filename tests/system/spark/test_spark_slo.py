@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy
 import pytest
+from pyspark.sql import SparkSession
 
 from rewindmq.schemas.events import BrokerStarted, SessionClosed
 from rewindmq.schemas.values import BROKER
@@ -46,7 +47,7 @@ def brute_force(rows: list[Any], start_ms: int, by_consumer: bool) -> dict[tuple
 
 
 @pytest.mark.parametrize("by", ["queue", "consumer"])
-def test_b14_percentiles_are_those_of_a_plain_pass(spark, busy: Path, by: str) -> None:
+def test_b14_percentiles_are_those_of_a_plain_pass(spark: SparkSession, busy: Path, by: str) -> None:
     everything = history(spark, str(busy)).collect()
     middle = sorted(row.timestamp for row in everything)[len(everything) // 2]
     start_ms = round(middle.timestamp() * 1000)
@@ -70,7 +71,7 @@ def test_b14_percentiles_are_those_of_a_plain_pass(spark, busy: Path, by: str) -
                 assert row[f"{name}_{label}_ms"] == (None if exact is None else pytest.approx(exact))
 
 
-def test_every_stretch_has_its_own_row(spark, tmp_path: Path) -> None:
+def test_every_stretch_has_its_own_row(spark: SparkSession, tmp_path: Path) -> None:
     told = Recorder(tmp_path, partitions=1)
     told.declare("orders")
     told.consume("orders", 1, prefetch=10)
@@ -88,7 +89,7 @@ def test_every_stretch_has_its_own_row(spark, tmp_path: Path) -> None:
     assert [row.wait_max_ms for row in rows] == [0, 0]
 
 
-def test_a_first_delivery_is_none_again_whatever_its_flag_says(spark, tmp_path: Path) -> None:
+def test_a_first_delivery_is_none_again_whatever_its_flag_says(spark: SparkSession, tmp_path: Path) -> None:
     """After a crash every message is flagged as redelivered, and a restored one as what it was."""
     told = Recorder(tmp_path, partitions=1)
     told.declare("orders")
@@ -104,7 +105,7 @@ def test_a_first_delivery_is_none_again_whatever_its_flag_says(spark, tmp_path: 
     assert (row.delivered, row.redelivered, row.redelivery_rate) == (2, 1, 0.5)
 
 
-def test_a_stretch_may_be_as_long_as_is_taken(spark, busy: Path) -> None:
+def test_a_stretch_may_be_as_long_as_is_taken(spark: SparkSession, busy: Path) -> None:
     assert slo(spark, str(busy), every="36500 days").count() == slo(spark, str(busy)).count() > 0
 
 
@@ -117,6 +118,6 @@ def test_a_stretch_may_be_as_long_as_is_taken(spark, busy: Path) -> None:
         ({"every": "9" * 30 + " days"}, "it is a number"),
     ],
 )
-def test_options_that_make_no_sense(spark, busy: Path, options: dict[str, str], said: str) -> None:
+def test_options_that_make_no_sense(spark: SparkSession, busy: Path, options: dict[str, str], said: str) -> None:
     with pytest.raises(BadRequest, match=said):
         slo(spark, str(busy), **options)

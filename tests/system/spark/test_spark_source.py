@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from pamqp.commands import Basic
-from pyspark.sql.datasource import CaseInsensitiveDict
+from pamqp.common import FieldTable
+from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
@@ -23,18 +24,11 @@ from rewindmq.spark_replay.history.history import history, history_of
 from rewindmq.spark_replay.history.state import state_at
 from rewindmq.spark_replay.location.log import first_event_ms, open_log
 from rewindmq.spark_replay.location.ranges import BACKWARDS, BadRequest, OffsetRange, divide, resolve
-from rewindmq.spark_replay.source.source import RewindSource
-from tests.support.spark.histories import ANN, START_MS, Recorder, plain_fold
+from tests.support.spark.histories import ANN, START_MS, Recorder, When, plain_fold
+from tests.support.spark.source import read, source_with
 
 
-def read(spark, data, **options):
-    reader = spark.read.format("rewindmq").option("path", str(data))
-    for name, value in options.items():
-        reader = reader.option(name, value)
-    return reader.load()
-
-
-def test_rows_are_the_events_of_the_log_in_order(spark, busy: Path) -> None:
+def test_rows_are_the_events_of_the_log_in_order(spark: SparkSession, busy: Path) -> None:
     rows = read(spark, busy, log="all").collect()
     decode = Decoder().decode
     expected = []
@@ -51,13 +45,13 @@ def test_rows_are_the_events_of_the_log_in_order(spark, busy: Path) -> None:
     assert [(*row[:5], row[5] or None) for row in found] == [(*row[:5], row[5] or None) for row in expected]
 
 
-def test_a_partition_of_the_log_is_a_partition_of_spark(spark, busy: Path) -> None:
+def test_a_partition_of_the_log_is_a_partition_of_spark(spark: SparkSession, busy: Path) -> None:
     frame = read(spark, busy, view="records")
     assert frame.rdd.getNumPartitions() == 2
     assert frame.columns == ["partition", "offset", "record"]
 
 
-def test_columns_of_a_publish(spark, tmp_path: Path) -> None:
+def test_columns_of_a_publish(spark: SparkSession, tmp_path: Path) -> None:
     history = Recorder(tmp_path, partitions=1)
     history.declare("orders", {"x-max-length": 5})
     offset = history.publish("orders", b"\xff\x00", expiration_ms=7)
@@ -71,7 +65,7 @@ def test_columns_of_a_publish(spark, tmp_path: Path) -> None:
     assert "body" not in declared.asDict()
 
 
-def test_password_hashes_stay_out(spark, tmp_path: Path) -> None:
+def test_password_hashes_stay_out(spark: SparkSession, tmp_path: Path) -> None:
     from rewindmq.schemas.metadata_events import UserSet
 
     history = Recorder(tmp_path, partitions=1)
@@ -82,7 +76,7 @@ def test_password_hashes_stay_out(spark, tmp_path: Path) -> None:
     assert "secret" not in row.detail
 
 
-def test_starting_and_ending_offsets(spark, busy: Path) -> None:
+def test_starting_and_ending_offsets(spark: SparkSession, busy: Path) -> None:
     frame = read(spark, busy, startingOffsets='{"queues-0": 10, "queues-1": -2}', endingOffsets='{"queues-0": 13}')
     zero = [row.offset for row in frame.where("partition = 'queues-0'").collect()]
     assert zero == [10, 11, 12]
@@ -154,7 +148,7 @@ def test_earliest_and_latest_are_of_all_partitions(busy: Path) -> None:
     )
 
 
-def test_a_bad_range_reaches_whoever_reads_with_spark(spark, busy: Path) -> None:
+def test_a_bad_range_reaches_whoever_reads_with_spark(spark: SparkSession, busy: Path) -> None:
     with pytest.raises(Exception) as caught:  # noqa: PT011  Spark's own wrapping
         read(spark, busy, endingTimestamp="2001-01-01T00:00:00Z").count()
     name, line = cause_of(caught.value)
@@ -216,7 +210,7 @@ def test_a_stretch_is_cut_where_it_is_longest() -> None:
             assert max(p.end - p.start for p in of) - min(p.end - p.start for p in of) <= 1
 
 
-def test_more_partitions_of_spark_have_the_same_rows_in_the_same_order(spark, busy: Path) -> None:
+def test_more_partitions_of_spark_have_the_same_rows_in_the_same_order(spark: SparkSession, busy: Path) -> None:
     for view in ("events", "records"):
         whole, cut = (
             read(spark, busy, view=view, minPartitions=least, endingOffsets='{"queues-1": 70}') for least in ("1", "7")
@@ -225,7 +219,7 @@ def test_more_partitions_of_spark_have_the_same_rows_in_the_same_order(spark, bu
         assert cut.collect() == whole.collect()
 
 
-def test_a_frame_that_was_cut_is_not_folded(spark, busy: Path) -> None:
+def test_a_frame_that_was_cut_is_not_folded(spark: SparkSession, busy: Path) -> None:
     with pytest.raises(Exception) as caught:  # noqa: PT011  Spark's own wrapping
         history_of(read(spark, busy, view="records", minPartitions="4")).count()
     name, line = cause_of(caught.value)
@@ -233,8 +227,8 @@ def test_a_frame_that_was_cut_is_not_folded(spark, busy: Path) -> None:
     assert "begins with the beginning of a partition" in line
 
 
-def test_headers_are_decoded_when_they_are_asked_for(spark, tmp_path: Path) -> None:
-    sent = {"trace": "ä1", "raw": bytearray(b"\xff"), "n": 7, "deep": {"a": [1, True]}, "none": None}
+def test_headers_are_decoded_when_they_are_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+    sent: FieldTable = {"trace": "ä1", "raw": bytearray(b"\xff"), "n": 7, "deep": {"a": [1, True]}, "none": None}
     history = Recorder(tmp_path, partitions=1)
     history.declare("orders")
     plain = history.publish("orders", b"")
@@ -255,10 +249,10 @@ def test_headers_are_decoded_when_they_are_asked_for(spark, tmp_path: Path) -> N
     assert (without, broken) == (None, None)
     assert frame.where("cast(headers[0].value as string) is not null").count() == 1
     assert "headers" not in read(spark, tmp_path).columns
-    assert frame.where("headers is null").first().offset == plain
+    assert frame.where("headers is null").collect()[0].offset == plain
 
 
-def test_what_there_is_of_each_partition(spark, busy: Path, tmp_path: Path) -> None:
+def test_what_there_is_of_each_partition(spark: SparkSession, busy: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     shutil.copytree(busy, data)
     for at in (50, 120):
@@ -279,14 +273,14 @@ def test_what_there_is_of_each_partition(spark, busy: Path, tmp_path: Path) -> N
     assert row.snapshots == [30]
 
 
-def test_of_a_partition_without_events_there_are_no_times(spark, tmp_path: Path) -> None:
+def test_of_a_partition_without_events_there_are_no_times(spark: SparkSession, tmp_path: Path) -> None:
     log = EmbeddedLog.open(tmp_path, partitions=1)
     log.close()
     [row] = read(spark, tmp_path, view="partitions").collect()
     assert row == ("queues-0", 0, 0, None, None, [])
 
 
-def test_views_are_the_functions(spark, busy: Path) -> None:
+def test_views_are_the_functions(spark: SparkSession, busy: Path) -> None:
     offsets = {"startingOffsets": '{"queues-0": 40}', "endingOffsets": '{"queues-1": 50}'}
     changes = {"changeStartOffset": offsets["startingOffsets"], "changeEndOffset": offsets["endingOffsets"]}
     wanted = history(spark, str(busy), offsets, "short").collect()
@@ -295,7 +289,8 @@ def test_views_are_the_functions(spark, busy: Path) -> None:
     assert read(spark, busy, view="history", queue="short", **offsets).collect() == wanted
     beyond = {**offsets, "endingOffsets": '{"queues-0": 1000000, "queues-1": 50}', "failOnDataLoss": "false"}
     assert read(spark, busy, view="history", queue="short", **beyond).collect() == wanted
-    for when in ({"offsets": '{"queues-1": 200}'}, {"time": str(START_MS + 7_000)}):
+    moments: tuple[When, ...] = ({"offsets": '{"queues-1": 200}'}, {"time": str(START_MS + 7_000)})
+    for when in moments:
         state = state_at(spark, str(busy), **when)
         option = {"asOfOffset": when["offsets"]} if "offsets" in when else {"asOfTimestamp": when["time"]}
         assert read(spark, busy, **option).collect() == state.queues.collect()
@@ -330,7 +325,7 @@ def test_views_are_the_functions(spark, busy: Path) -> None:
     ],
 )
 def test_options_that_say_nothing_about_a_view_are_refused(options: dict[str, str], error: str) -> None:
-    source = RewindSource(CaseInsensitiveDict({"path": "x", **options}))
+    source = source_with({"path": "x", **options})
     with pytest.raises(BadRequest, match=error):
         source.reader(source.schema())
 

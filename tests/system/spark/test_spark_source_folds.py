@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots
@@ -15,8 +15,8 @@ from rewindmq.spark_replay.commands.failures import cause_of
 from rewindmq.spark_replay.history.history import history
 from rewindmq.spark_replay.history.state import state_at
 from rewindmq.spark_replay.location.ranges import BadRequest, CheckpointRange, OffsetRange
-from rewindmq.spark_replay.source.source import RewindSource
 from tests.support.spark.histories import START_MS, plain_fold
+from tests.support.spark.source import read, source_with
 
 
 @pytest.fixture(scope="module")
@@ -36,18 +36,11 @@ def cut(busy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def planned(data: Path, **options: str) -> list[OffsetRange]:
-    source = RewindSource(CaseInsensitiveDict({"path": str(data), **options}))
+    source = source_with({"path": str(data), **options})
     return [partition.value[0] for partition in source.reader(source.schema()).partitions()]
 
 
-def read(spark, data: Path, **options: str):
-    reader = spark.read.format("rewindmq").option("path", str(data))
-    for name, value in options.items():
-        reader = reader.option(name, value)
-    return reader.load()
-
-
-def test_a_state_is_folded_from_the_checkpoint_that_was_named(spark, cut: Path) -> None:
+def test_a_state_is_folded_from_the_checkpoint_that_was_named(spark: SparkSession, cut: Path) -> None:
     at = '{"queues-0": 350, "queues-1": 350}'
     sound = state_at(spark, str(cut), offsets=at)
     for view, expected in (("queues", sound.queues.collect()), ("messages", sound.messages.collect())):
@@ -65,7 +58,7 @@ def test_a_state_is_folded_from_the_checkpoint_that_was_named(spark, cut: Path) 
     assert found.collect() == state_at(spark, str(cut), time=later["asOfTimestamp"]).queues.collect()
 
 
-def test_a_history_is_shown_from_the_checkpoint_that_was_named(spark, cut: Path) -> None:
+def test_a_history_is_shown_from_the_checkpoint_that_was_named(spark: SparkSession, cut: Path) -> None:
     whole = history(spark, str(cut)).where("partition = 'queues-0'").collect()
     stretch = {"view": "history", "partitions": "queues-0"}
     found = read(spark, cut, **stretch, fromCheckpoint="100")
@@ -132,7 +125,7 @@ def test_of_many_snapshots_the_nearest_are_listed(cut: Path, tmp_path: Path) -> 
 
 
 def test_snapshots_of_an_own_directory_are_used_and_a_damaged_checkpoint_is_an_error(
-    spark, busy: Path, cut: Path, tmp_path: Path
+    spark: SparkSession, busy: Path, cut: Path, tmp_path: Path
 ) -> None:
     own = tmp_path / "own"
     shutil.copytree(cut / "snapshots", own)

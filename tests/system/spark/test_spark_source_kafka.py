@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
-from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql import DataFrame, SparkSession
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.machine.machine import Machine
@@ -29,6 +29,7 @@ from rewindmq.spark_replay.source.source import RewindSource
 from rewindmq.spark_replay.source.stream import LogStream
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.spark.histories import ANN, START_MS, plain_fold
+from tests.support.spark.source import source_with
 from tests.support.spark.topics import SECONDS, Writer, make_topics, published, write_gaps
 
 KAFKA = "kafka.bootstrap.servers"
@@ -53,12 +54,12 @@ def options_of(place: InKafka | Path) -> dict[str, str]:
     return {"path": str(place)} if isinstance(place, Path) else {KAFKA: place.bootstrap, "kafkaPrefix": place.prefix}
 
 
-def read(spark, place: InKafka | Path, **options: str):
+def read(spark: SparkSession, place: InKafka | Path, **options: str) -> DataFrame:
     return spark.read.format("rewindmq").options(**options_of(place), **options).load()
 
 
 def source(place: InKafka | Path, **options: str) -> RewindSource:
-    return RewindSource(CaseInsensitiveDict({**options_of(place), **options}))
+    return source_with({**options_of(place), **options})
 
 
 def planned(place: InKafka | Path, **options: str) -> list[OffsetRange]:
@@ -68,9 +69,14 @@ def planned(place: InKafka | Path, **options: str) -> list[OffsetRange]:
 
 def rows(place: InKafka | Path, **options: str) -> list[dict[str, Any]]:
     """What the tasks of a query would yield, without Spark."""
-    found = source(place, **options)
-    reader = found.reader(found.schema())
-    return [row for partition in reader.partitions() for batch in reader.read(partition) for row in batch.to_pylist()]
+    asked = source(place, **options)
+    reader = asked.reader(asked.schema())
+    found: list[dict[str, Any]] = []
+    for partition in reader.partitions():
+        for batch in reader.read(partition):
+            assert not isinstance(batch, tuple)
+            found += batch.to_pylist()
+    return found
 
 
 def stream(place: InKafka, **options: str) -> LogStream:
@@ -90,7 +96,7 @@ def refused(read: Any) -> tuple[str, str]:
 # -- the same history in both logs --------------------------------------------------------------------------------
 
 
-def test_spark_has_the_rows_that_it_has_over_a_data_directory(spark, busy: Path, copied: InKafka) -> None:
+def test_spark_has_the_rows_that_it_has_over_a_data_directory(spark: SparkSession, busy: Path, copied: InKafka) -> None:
     for options in ({"log": "all"}, {"view": "history"}):
         there, here = (read(spark, place, **options) for place in (copied, busy))
         assert there.schema == here.schema
@@ -124,7 +130,7 @@ def test_a_view_has_the_rows_that_it_has_over_a_data_directory(
     assert there == here
 
 
-def test_records_are_folded_to_the_same_states(spark, busy: Path, copied: InKafka) -> None:
+def test_records_are_folded_to_the_same_states(spark: SparkSession, busy: Path, copied: InKafka) -> None:
     class Digest:
         def __init__(self, partition: str) -> None:
             self.partition = partition
@@ -183,7 +189,9 @@ def test_bad_ranges_are_refused(copied: InKafka, options: dict[str, str], error:
         planned(copied, **options)
 
 
-def test_snapshots_of_an_own_directory_are_used(spark, busy: Path, copied: InKafka, tmp_path: Path) -> None:
+def test_snapshots_of_an_own_directory_are_used(
+    spark: SparkSession, busy: Path, copied: InKafka, tmp_path: Path
+) -> None:
     own = str(tmp_path / "own")
     done = cut(spark, copied, 150, tmp_path / "own")
     pieces = {"view": "history", "snapshots": own}
@@ -203,7 +211,7 @@ def test_snapshots_of_an_own_directory_are_used(spark, busy: Path, copied: InKaf
 # -- what only Kafka has ------------------------------------------------------------------------------------------
 
 
-def test_offsets_that_are_no_records_are_passed(spark, gaps: InKafka) -> None:
+def test_offsets_that_are_no_records_are_passed(spark: SparkSession, gaps: InKafka) -> None:
     found = rows(gaps)
     assert [row["offset"] for row in found] == [0, 2, 3, 5, 7, 8, 9, 11, 12, 14]
     assert [row["offset"] for row in found if row["event"] == "Undecodable"] == [7, 8, 9]
@@ -242,7 +250,7 @@ def tell(writer: Writer, *bodies: bytes, ends: str = "commit") -> None:
         writer.producer.abort_transaction()
 
 
-def run(spark, place: InKafka, out: Path, **options: str) -> list[tuple[dict[str, int], dict[str, int]]]:
+def run(spark: SparkSession, place: InKafka, out: Path, **options: str) -> list[tuple[dict[str, int], dict[str, int]]]:
     """A query over all that is there now, into `out`; the offsets of its batches with rows."""
     frame = spark.readStream.format("rewindmq").options(**options_of(place), **options).load()
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(out / "checkpoint"))
@@ -256,11 +264,11 @@ def run(spark, place: InKafka, out: Path, **options: str) -> list[tuple[dict[str
     ]
 
 
-def bodies(spark, out: Path) -> list[bytes]:
+def bodies(spark: SparkSession, out: Path) -> list[bytes]:
     return sorted(bytes(row.body) for row in spark.read.parquet(str(out / "rows")).collect())
 
 
-def test_a_stream_has_each_row_once_over_restarts(spark, told: Writer, tmp_path: Path) -> None:
+def test_a_stream_has_each_row_once_over_restarts(spark: SparkSession, told: Writer, tmp_path: Path) -> None:
     place, out = told.place, tmp_path / "out"
     tell(told, b"0", b"1", b"2")
     [(_, first)] = run(spark, place, out)
@@ -332,7 +340,7 @@ def test_a_checkpoint_of_another_place_is_refused(copied: InKafka, gaps: InKafka
 )
 def test_options_that_make_no_sense_are_refused_in_a_line(options: dict[str, str], error: str) -> None:
     with pytest.raises(BadRequest, match=re.escape(error)) as caught:
-        RewindSource(CaseInsensitiveDict(options)).schema()
+        source_with(options).schema()
     assert "\n" not in str(caught.value)
     assert SECRET not in str(caught.value)
 
@@ -357,7 +365,9 @@ def test_a_setting_that_librdkafka_does_not_take_is_one_line_that_shows_no_value
     assert SECRET not in str(caught.value)
 
 
-def test_an_error_of_a_setting_reaches_whoever_reads_with_spark(spark, copied: InKafka, tmp_path: Path) -> None:
+def test_an_error_of_a_setting_reaches_whoever_reads_with_spark(
+    spark: SparkSession, copied: InKafka, tmp_path: Path
+) -> None:
     name, line = refused(read(spark, copied, **{"kafka.security.protocol": SECRET}).count)
     assert (name, line.partition(":")[0]) == ("LogError", "Kafka")
     name, line = refused(lambda: run(spark, copied, tmp_path, **{"kafka.security.protocol": SECRET}))
@@ -366,7 +376,7 @@ def test_an_error_of_a_setting_reaches_whoever_reads_with_spark(spark, copied: I
     assert (name, "no topic nowhere.metadata" in line) == ("NoSuchTopic", True)
 
 
-def test_nothing_that_is_printed_has_a_setting_in_it(spark, copied: InKafka) -> None:
+def test_nothing_that_is_printed_has_a_setting_in_it(spark: SparkSession, copied: InKafka) -> None:
     given = {"kafka.sasl.password": SECRET}  # which librdkafka does not look at without security.protocol
     frame = read(spark, copied, **given)
     execution = frame._jdf.queryExecution()
@@ -377,7 +387,7 @@ def test_nothing_that_is_printed_has_a_setting_in_it(spark, copied: InKafka) -> 
     assert asked.location == InKafka(copied.bootstrap, copied.prefix, (("sasl.password", SECRET),))
 
 
-def test_the_prefix_is_rewindmq_unless_it_is_said(spark) -> None:
+def test_the_prefix_is_rewindmq_unless_it_is_said(spark: SparkSession) -> None:
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW of_kafka USING rewindmq OPTIONS ({KAFKA} 'h:1', kafkaPrefix 'p')")
     assert spark.table("of_kafka").columns == [*columns.EVENTS.names, "body"]
     assert TableOptions({KAFKA: "h:1", "kafkaPREFIX": "p"}).location == InKafka("h:1", "p")

@@ -4,10 +4,12 @@
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pika
 import pytest
+from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.embedded.index import ENTRY
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
@@ -16,6 +18,7 @@ from rewindmq.spark_replay.commands.failures import cause_of
 from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.source.source import RewindSource
 from rewindmq.spark_replay.source.stream import LogStream
+from tests.support.running import RunningBroker
 from tests.support.spark.histories import Recorder
 
 
@@ -26,7 +29,7 @@ def stream(data: Path, **options: str) -> LogStream:
     return found
 
 
-def run(spark, data: Path, out: Path, **options: str) -> list[dict[str, dict[str, int]]]:
+def run(spark: SparkSession, data: Path, out: Path, **options: str) -> list[dict[str, dict[str, int]]]:
     """A query over all that is there now, into `out`; the offsets of its batches with rows."""
     reader = spark.readStream.format("rewindmq").option("path", str(data))
     for name, value in options.items():
@@ -42,7 +45,7 @@ def run(spark, data: Path, out: Path, **options: str) -> list[dict[str, dict[str
     ]
 
 
-def rows(spark, out: Path) -> list[tuple[str, int]]:
+def rows(spark: SparkSession, out: Path) -> list[tuple[str, int]]:
     return sorted((row.partition, row.offset) for row in spark.read.parquet(str(out / "rows")).collect())
 
 
@@ -72,7 +75,7 @@ def tell(data: Path, count: int) -> None:
     history.close()
 
 
-def test_a_query_goes_on_where_it_was(spark, told: Path, tmp_path: Path) -> None:
+def test_a_query_goes_on_where_it_was(spark: SparkSession, told: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     [first] = run(spark, told, out)
     assert first["end"] == {each.name: each.next_offset for each in EmbeddedLogReader(told).queues}
@@ -95,7 +98,7 @@ def test_a_query_goes_on_where_it_was(spark, told: Path, tmp_path: Path) -> None
     assert rows(spark, other) == all_of(told, second["end"])
 
 
-def test_a_batch_that_was_cut_off_has_the_same_rows_again(spark, told: Path, tmp_path: Path) -> None:
+def test_a_batch_that_was_cut_off_has_the_same_rows_again(spark: SparkSession, told: Path, tmp_path: Path) -> None:
     """It is in the checkpoint as planned and not as done; more came since. Of a Python data source availableNow is one
     batch a run, so the rest comes with the next."""
     out = tmp_path / "out"
@@ -111,7 +114,9 @@ def test_a_batch_that_was_cut_off_has_the_same_rows_again(spark, told: Path, tmp
     assert rows(spark, out) == all_of(told)
 
 
-def test_beside_a_running_broker(spark, start_broker, tmp_path: Path) -> None:
+def test_beside_a_running_broker(
+    spark: SparkSession, start_broker: Callable[..., RunningBroker], tmp_path: Path
+) -> None:
     broker = start_broker()
     connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.amqp_port))
     channel = connection.channel()
@@ -170,7 +175,7 @@ def test_what_was_lost_is_an_error_or_left_out(told: Path, tmp_path: Path) -> No
         stream(told).partitions({"queues-0": 0}, {"queues-0": 1})
 
 
-def test_an_older_log_in_its_place_ends_a_query(spark, told: Path, tmp_path: Path) -> None:
+def test_an_older_log_in_its_place_ends_a_query(spark: SparkSession, told: Path, tmp_path: Path) -> None:
     backup, out = tmp_path / "backup", tmp_path / "out"
     shutil.copytree(told, backup)
     tell(told, 20)
@@ -204,7 +209,9 @@ def test_what_a_stream_cannot_be_asked(options: dict[str, str], error: str) -> N
         stream(Path("x"), **options).latestOffset()
 
 
-def test_a_beginning_that_makes_no_sense_ends_the_query_with_one_line(spark, told: Path, tmp_path: Path) -> None:
+def test_a_beginning_that_makes_no_sense_ends_the_query_with_one_line(
+    spark: SparkSession, told: Path, tmp_path: Path
+) -> None:
     for options, name in (
         ({"startingTimestamp": "noon"}, UnreadableTime),
         ({"startingOffsets": "{"}, BadRequest),

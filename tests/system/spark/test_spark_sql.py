@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from rewindmq.schemas.events import MachineUpgraded, PolicyApplied
 from rewindmq.schemas.metadata_events import PolicySet
@@ -58,7 +59,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def views(spark, told: Path) -> Iterator[None]:
+def views(spark: SparkSession, told: Path) -> Iterator[None]:
     before_bob = datetime.fromtimestamp((START_MS + 10_000) / 1000, UTC).isoformat()
     for statement in statements()[: len(VIEWS)]:
         spark.sql(statement.replace("'DIR'", f"'{told}'").replace("'T'", f"'{before_bob}'"))
@@ -74,7 +75,7 @@ def test_the_page_has_these_statements() -> None:
     assert len(statements()) == len(VIEWS) + len(asked) + 1  # and the kept history
 
 
-def rows(spark, statement: str) -> list[tuple[object, ...]]:
+def rows(spark: SparkSession, statement: str) -> list[tuple[object, ...]]:
     return [tuple(row) for row in spark.sql(statement).collect()]
 
 
@@ -100,19 +101,19 @@ ANSWERS = (
 
 
 @pytest.mark.parametrize("number", range(len(ANSWERS)))
-def test_b10_b17_questions_in_sql(spark, views: None, number: int) -> None:
+def test_b10_b17_questions_in_sql(spark: SparkSession, views: None, number: int) -> None:
     asked = [statement for statement in statements() if statement.startswith("SELECT")]
     assert rows(spark, asked[number]) == ANSWERS[number]
 
 
-def test_what_was_delayed_is_in_the_history_and_not_lost(spark, views: None) -> None:
+def test_what_was_delayed_is_in_the_history_and_not_lost(spark: SparkSession, views: None) -> None:
     asked = "SELECT queue, outcome FROM history WHERE final AND queue LIKE 'amq.%'"
     assert rows(spark, asked) == [("amq.delayed.later", "delayed")]
     hidden = "SELECT queue, hidden FROM queues ORDER BY queue"
     assert rows(spark, hidden) == [("amq.delayed.later", True), ("orders", False), ("work", False)]
 
 
-def test_a_kept_history_answers_the_same(spark, views: None, told: Path, tmp_path: Path) -> None:
+def test_a_kept_history_answers_the_same(spark: SparkSession, views: None, told: Path, tmp_path: Path) -> None:
     asked = statements()[-2]
     before = rows(spark, asked)
     keep_history(spark, str(told), tmp_path / "kept")

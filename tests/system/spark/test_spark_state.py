@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
@@ -17,16 +18,16 @@ from rewindmq.projections.rewind import OutsideHistory
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.history.history import history
-from rewindmq.spark_replay.history.state import state_at
+from rewindmq.spark_replay.history.state import State, state_at
 from tests.support.running import ROOT
 from tests.support.spark.histories import START_MS, Recorder, plain_fold
 
 
-def digests(state) -> dict[tuple[str, str], str]:
+def digests(state: State) -> dict[tuple[str, str], str]:
     return {(row.vhost, row.queue): row.digest for row in state.queues.collect()}
 
 
-def test_b01_state_at_offsets_equals_a_plain_fold(spark, busy: Path) -> None:
+def test_b01_state_at_offsets_equals_a_plain_fold(spark: SparkSession, busy: Path) -> None:
     chance = random.Random(5)
     ends = [partition.next_offset for partition in EmbeddedLogReader(busy).queues]
     for _ in range(4):
@@ -40,7 +41,7 @@ def test_b01_state_at_offsets_equals_a_plain_fold(spark, busy: Path) -> None:
         assert digests(state_at(spark, str(busy), offsets=asked)) == expected
 
 
-def test_b01_messages_and_gauges_are_those_of_the_fold(spark, busy: Path) -> None:
+def test_b01_messages_and_gauges_are_those_of_the_fold(spark: SparkSession, busy: Path) -> None:
     state = state_at(spark, str(busy))
     rows = state.rows.collect()
     shown = {(r.queue.vhost, r.queue.queue): r.queue for r in rows if r.queue}
@@ -55,7 +56,7 @@ def test_b01_messages_and_gauges_are_those_of_the_fold(spark, busy: Path) -> Non
             ]
 
 
-def test_state_at_t_is_everything_up_to_t_with_the_clock_at_t(spark, tmp_path: Path) -> None:
+def test_state_at_t_is_everything_up_to_t_with_the_clock_at_t(spark: SparkSession, tmp_path: Path) -> None:
     history = Recorder(tmp_path)
     history.declare("brief", {"x-message-ttl": 1_000})
     history.declare("plain")
@@ -76,7 +77,7 @@ def test_state_at_t_is_everything_up_to_t_with_the_clock_at_t(spark, tmp_path: P
     assert ready(99_000) == {"brief": 0, "plain": 1}
 
 
-def test_bodies_and_properties_come_back_from_the_log(spark, tmp_path: Path) -> None:
+def test_bodies_and_properties_come_back_from_the_log(spark: SparkSession, tmp_path: Path) -> None:
     history = Recorder(tmp_path)
     history.declare("orders")
     ids = [history.publish("orders", f"body {n}".encode() * n) for n in range(20)]
@@ -92,7 +93,7 @@ def test_bodies_and_properties_come_back_from_the_log(spark, tmp_path: Path) -> 
     assert {(r.user, r.exchange, r.routing_key) for r in rows} == {("ann", "", "orders")}
 
 
-def test_queues_that_are_not_there_yet_or_any_more(spark, tmp_path: Path) -> None:
+def test_queues_that_are_not_there_yet_or_any_more(spark: SparkSession, tmp_path: Path) -> None:
     history = Recorder(tmp_path)
     history.wait(10)
     history.declare("short-lived")
@@ -107,12 +108,12 @@ def test_queues_that_are_not_there_yet_or_any_more(spark, tmp_path: Path) -> Non
     assert names == [[], ["short-lived"], ["short-lived"], []]
 
 
-def test_a_log_without_queues_has_no_state(spark, tmp_path: Path) -> None:
+def test_a_log_without_queues_has_no_state(spark: SparkSession, tmp_path: Path) -> None:
     Recorder(tmp_path).close()
     assert state_at(spark, str(tmp_path)).rows.collect() == []
 
 
-def test_a_log_in_which_nothing_ever_happened(spark, tmp_path: Path) -> None:
+def test_a_log_in_which_nothing_ever_happened(spark: SparkSession, tmp_path: Path) -> None:
     EmbeddedLog.open(tmp_path, partitions=2).close()
     assert state_at(spark, str(tmp_path)).rows.collect() == []
     assert history(spark, str(tmp_path)).collect() == []
@@ -121,7 +122,7 @@ def test_a_log_in_which_nothing_ever_happened(spark, tmp_path: Path) -> None:
         state_at(spark, str(tmp_path), time=str(START_MS))
 
 
-def test_snapshots_shorten_the_fold_and_change_nothing(spark, busy: Path, tmp_path: Path) -> None:
+def test_snapshots_shorten_the_fold_and_change_nothing(spark: SparkSession, busy: Path, tmp_path: Path) -> None:
     data = tmp_path / "copy"
     shutil.copytree(busy, data)
     before = digests(state_at(spark, str(data)))
@@ -133,7 +134,7 @@ def test_snapshots_shorten_the_fold_and_change_nothing(spark, busy: Path, tmp_pa
     assert digests(state_at(spark, str(data))) == before
 
 
-def test_the_state_does_not_depend_on_the_hash_seed(spark, busy: Path) -> None:
+def test_the_state_does_not_depend_on_the_hash_seed(spark: SparkSession, busy: Path) -> None:
     """Spark's workers fold under one hash seed; other processes have others."""
     script = (
         "import sys; from pathlib import Path; from tests.support.spark.histories import plain_fold\n"

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from rewindmq.projections.machine.data.effects import Effect, Forget
 from rewindmq.projections.machine.machine import MACHINE_VERSION, Machine
@@ -38,7 +39,7 @@ def test_what_retention_cut_balances(streams: Path) -> None:
     assert [row for row in rows if not row["ok"]] == []
 
 
-def test_the_audit_itself_finds_nothing_wrong(spark, streams: Path) -> None:
+def test_the_audit_itself_finds_nothing_wrong(spark: SparkSession, streams: Path) -> None:
     from rewindmq.spark_replay.audit.audit import audit
 
     assert [f for f in audit(spark, str(streams)) if not f.ok] == []

@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
@@ -19,38 +21,42 @@ from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.policies import APPLIED_WITHIN_MS
 from rewindmq.spark_replay.audit.state_file import AuditStates
-from rewindmq.spark_replay.audit.watch import watch
+from rewindmq.spark_replay.audit.watch import BatchReport, watch
 from rewindmq.spark_replay.fold import fold_events, log_groups
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.spark.histories import ANN, Recorder, random_history
 from tests.support.spark.topics import Writer, make_topics
-from tests.system.spark.test_spark_audit import LIES, Liar
+from tests.system.spark.test_spark_audit import LIES, Liar, Lie
+
+Row = dict[str, Any]
 
 # -- put down and taken up again, without Spark -------------------------------------------------------------------
 
 
-def audit_in_pieces(data: Path, number: int, directory: Path, size: int, lie=None) -> tuple[list[dict], str]:
+def audit_in_pieces(
+    data: Path, number: int, directory: Path, size: int, lie: Lie | None = None
+) -> tuple[list[Row], str]:
     """The findings of an audit that is put down after each `size` events, and the digest at its end."""
     partition = EmbeddedLogReader(data).queues[number]
     states = AuditStates(directory, partition.name)
-    rows, batch, liar = [], 0, None
+    rows: list[Row] = []
+    batch, lied_at = 0, -1
     for start in range(0, partition.next_offset, size):
         product = states.before(batch)
         machine = product.machine
         if lie is not None:
-            lied_at = liar.lied_at if liar else -1
-            liar = Liar(partition.name, lie)
-            liar.machine, liar.lied_at = machine, lied_at
+            machine = Liar.over(machine, lie, lied_at)
         groups = log_groups(str(data), partition.name, start, min(start + size, partition.next_offset))
-        for found in fold_events(product, liar or machine, groups):
+        for found in fold_events(product, machine, groups):
             rows += [row for row in found.to_pylist() if not row["ok"]]
-        product.machine = machine
+        if isinstance(machine, Liar):
+            lied_at = machine.lied_at
         states.save(batch, product)
         batch += 1
     return rows, states.before(batch).machine.digest()
 
 
-def audit_in_one(data: Path, number: int, machine) -> list[dict]:
+def audit_in_one(data: Path, number: int, machine: Machine) -> list[Row]:
     partition = EmbeddedLogReader(data).queues[number]
     groups = log_groups(str(data), partition.name, 0, partition.next_offset)
     batches = fold_events(AuditProduct(partition.name), machine, groups)
@@ -65,7 +71,7 @@ def test_an_audit_in_pieces_ends_where_one_in_one_go_does(busy: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
-def test_an_audit_in_pieces_finds_a_lie_where_it_is_told(busy: Path, tmp_path: Path, lie) -> None:
+def test_an_audit_in_pieces_finds_a_lie_where_it_is_told(busy: Path, tmp_path: Path, lie: Lie) -> None:
     found = []
     for number in (0, 1):
         whole = audit_in_one(busy, number, Liar(f"queues-{number}", lie))
@@ -107,10 +113,12 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return data
 
 
-def test_a_stream_finds_what_the_batch_audit_finds(spark, kafka: KafkaCluster, planted: Path, tmp_path: Path) -> None:
+def test_a_stream_finds_what_the_batch_audit_finds(
+    spark: SparkSession, kafka: KafkaCluster, planted: Path, tmp_path: Path
+) -> None:
     place = make_topics(kafka.bootstrap, "planted", 2)
     Writer(place).copy(planted)
-    reports = []
+    reports: list[BatchReport] = []
     done = watch(spark, place, tmp_path, batch_events=600, once=True, report=reports.append)
     found = {finding.row() for report in reports for finding in report.violations}
     wanted = {finding.row() for finding in audit(spark, str(planted)) if not finding.ok}
@@ -131,11 +139,11 @@ def test_a_stream_finds_what_the_batch_audit_finds(spark, kafka: KafkaCluster, p
 
 
 def test_a_watch_goes_on_where_it_stopped_and_counts_nothing_twice(
-    spark, kafka: KafkaCluster, busy: Path, tmp_path: Path
+    spark: SparkSession, kafka: KafkaCluster, busy: Path, tmp_path: Path
 ) -> None:
     place = make_topics(kafka.bootstrap, "goes-on", 2)
     writer = Writer(place)
-    reports = []
+    reports: list[BatchReport] = []
     for share in (0.5, 0.5, 1.0):  # the second time there is nothing new
         writer.copy(busy, share)
         assert watch(spark, place, tmp_path, once=True, report=reports.append).violations == 0
@@ -157,7 +165,7 @@ def test_a_watch_goes_on_where_it_stopped_and_counts_nothing_twice(
 
 
 def test_the_command_ends_on_sigterm_goes_on_and_fails_fast(
-    kafka: KafkaCluster, spark, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kafka: KafkaCluster, spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = Recorder(tmp_path / "data", partitions=1)
     told.declare("orders")

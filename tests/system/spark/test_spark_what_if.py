@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from rewindmq.schemas.events import Acked, MachineUpgraded
 from rewindmq.schemas.values import BROKER
@@ -18,7 +19,7 @@ from rewindmq.spark_replay.what_if.what_if import WhatIf, what_if
 from tests.support.spark.histories import ANN, START_MS, Recorder
 
 
-def try_out(spark, data: Path, *candidates: Candidate, **options: Any) -> WhatIf:
+def try_out(spark: SparkSession, data: Path, *candidates: Candidate, **options: Any) -> WhatIf:
     return what_if(spark, str(data), candidates, **options)
 
 
@@ -26,7 +27,7 @@ def fates(tried: WhatIf) -> Counter[tuple[str, str, str]]:
     return Counter((row.queue, row.before, row.after) for row in tried.fates.collect())
 
 
-def test_b04_a_candidate_that_changes_nothing_changes_nothing(spark, busy: Path) -> None:
+def test_b04_a_candidate_that_changes_nothing_changes_nothing(spark: SparkSession, busy: Path) -> None:
     """Over a history in which everything happens: every ack finds its message, every queue is as long at any time."""
     tried = try_out(spark, busy, Candidate("same", ".", arguments={"x-queue-master-locator": None}), every_ms=20)
     assert tried.fates.count() == 0
@@ -38,7 +39,7 @@ def test_b04_a_candidate_that_changes_nothing_changes_nothing(spark, busy: Path)
     assert (assumed.late_reactions, assumed.guessed_acks) == (0, 0)
 
 
-def test_b04_limits_that_were_not_there(spark, tmp_path: Path) -> None:
+def test_b04_limits_that_were_not_there(spark: SparkSession, tmp_path: Path) -> None:
     told = Recorder(tmp_path, partitions=1)
     told.declare("orders")
     told.declare("other")
@@ -64,7 +65,7 @@ def test_b04_limits_that_were_not_there(spark, tmp_path: Path) -> None:
     assert last == {"shorter": (9, 3), "strict": (9, 2)}
 
 
-def test_b04_what_was_lost_would_have_been_kept(spark, tmp_path: Path) -> None:
+def test_b04_what_was_lost_would_have_been_kept(spark: SparkSession, tmp_path: Path) -> None:
     """Dropped in fact, and in the world without a limit delivered: it is taken as acked, and said to be a guess."""
     told = Recorder(tmp_path, partitions=1)
     told.declare("orders", {"x-max-length": 1, "x-message-ttl": 500})
@@ -86,7 +87,7 @@ def test_b04_what_was_lost_would_have_been_kept(spark, tmp_path: Path) -> None:
     assert expired not in {row.message_id for row in tried.fates.collect()}
 
 
-def test_b04_a_reaction_waits_for_the_delivery(spark, tmp_path: Path) -> None:
+def test_b04_a_reaction_waits_for_the_delivery(spark: SparkSession, tmp_path: Path) -> None:
     """The message is delivered later in the world (more is before it), and acked as soon as it is."""
     told = Recorder(tmp_path, partitions=1)
     told.declare("orders", {"x-max-length": 1})
@@ -101,7 +102,7 @@ def test_b04_a_reaction_waits_for_the_delivery(spark, tmp_path: Path) -> None:
     assert (assumed.late_reactions, assumed.guessed_acks) == (1, 1)
 
 
-def test_b04_an_ack_that_settled_nothing_settles_nothing_elsewhere(spark, tmp_path: Path) -> None:
+def test_b04_an_ack_that_settled_nothing_settles_nothing_elsewhere(spark: SparkSession, tmp_path: Path) -> None:
     """The consumer holds another message in the world. What it never held in fact is still ready there, and here it
     stays with the consumer, unacked. Nonsense may name more messages than a machine can count."""
     told = Recorder(tmp_path, partitions=1)
@@ -117,7 +118,7 @@ def test_b04_an_ack_that_settled_nothing_settles_nothing_elsewhere(spark, tmp_pa
     assert (assumed.guessed_acks, assumed.late_reactions, assumed.lost_reactions) == (0, 0, 0)
 
 
-def test_b04_from_a_time_on(spark, tmp_path: Path) -> None:
+def test_b04_from_a_time_on(spark: SparkSession, tmp_path: Path) -> None:
     told = Recorder(tmp_path, partitions=1)
     told.declare("orders")
     for _ in range(5):
@@ -135,7 +136,7 @@ def test_b04_from_a_time_on(spark, tmp_path: Path) -> None:
         try_out(spark, tmp_path, Candidate("late", "orders", arguments={"x-max-length": 1}), start=str(START_MS))
 
 
-def test_b12_an_upgrade_is_rehearsed(spark, tmp_path: Path) -> None:
+def test_b12_an_upgrade_is_rehearsed(spark: SparkSession, tmp_path: Path) -> None:
     """In 3.13 a nack raises the delivery count, in 4.3 it is no failure: whose fate changes, message by message."""
     told = Recorder(tmp_path, partitions=1)
     told.append(0, BROKER, MachineUpgraded(2))
@@ -154,7 +155,7 @@ def test_b12_an_upgrade_is_rehearsed(spark, tmp_path: Path) -> None:
     assert found == {("rabbitmq-4.3", unlucky, "delivery_limit", "unacked")}
 
 
-def test_the_command_line(spark, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = Recorder(tmp_path, partitions=1)
     told.declare("orders")
     for _ in range(5):
@@ -184,6 +185,6 @@ def test_the_command_line(spark, tmp_path: Path, capsys: pytest.CaptureFixture[s
         ('{"pattern": "q", "arguments": {"x-queue-type": "quorum"}}', "arguments are an object, without x-queue-type"),
     ],
 )
-def test_candidates_that_make_no_sense(spark, busy: Path, text: str, said: str) -> None:
+def test_candidates_that_make_no_sense(spark: SparkSession, busy: Path, text: str, said: str) -> None:
     with pytest.raises(BadRequest, match=said):
         try_out(spark, busy, parse_candidate(text))

@@ -1,11 +1,13 @@
 """A history without one message, one user or one deployment: the differences, and the resulting queue (B-11)."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pika
 import pytest
+from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.placement import partition_of
 from rewindmq.schemas.events import Published, Purged, QueueDeclared
@@ -23,7 +25,7 @@ from tests.support.spark.histories import ANN, START_MS, Recorder
 EVE = Actor("eve", 9)
 
 
-def differences(spark, data: Path, *rules: str) -> dict[tuple[str, int], tuple[str, str]]:
+def differences(spark: SparkSession, data: Path, *rules: str) -> dict[tuple[str, int], tuple[str, str]]:
     tried = what_if(spark, str(data), [candidate_without(rules)])
     return {(row.queue, row.message_id): (row.before, row.after) for row in tried.fates.collect()}
 
@@ -32,14 +34,14 @@ def published(queue: str, body: bytes) -> Published:
     return Published(Route("/", "", queue, (queue,)), b"\x10\x00\x02", None, None, True, None, None, body, len(body))
 
 
-def test_b11_without_a_message_the_difference_is_what_came_of_it(spark, tmp_path: Path) -> None:
+def test_b11_without_a_message_the_difference_is_what_came_of_it(spark: SparkSession, tmp_path: Path) -> None:
     """It died, and its dead letter went to a queue in another partition: both go, and nothing else changes."""
     told = tell(tmp_path)
     found = differences(spark, tmp_path, f"message=queues-{told.home}:{told.dead}")
     assert found == {(WORK, told.dead): ("rejected", "left_out"), (DEAD, told.came): ("ready", "left_out")}
 
 
-def test_b11_without_a_user_and_without_a_message_that_took_anothers_place(spark, tmp_path: Path) -> None:
+def test_b11_without_a_user_and_without_a_message_that_took_anothers_place(spark: SparkSession, tmp_path: Path) -> None:
     told = Recorder(tmp_path, partitions=1)
     told.declare("short", {"x-max-length": 1})
     told.declare("plain")
@@ -64,7 +66,9 @@ def test_b11_without_a_user_and_without_a_message_that_took_anothers_place(spark
         differences(spark, tmp_path, "user=eve", "user=nobody")
 
 
-def test_what_was_settled_by_who_is_left_out_goes_to_the_next_and_is_a_guess(spark, tmp_path: Path) -> None:
+def test_what_was_settled_by_who_is_left_out_goes_to_the_next_and_is_a_guess(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     told = Recorder(tmp_path, partitions=1)
     told.declare("orders")
     one, two = told.publish("orders", b"1"), told.publish("orders", b"2")
@@ -81,7 +85,7 @@ def test_what_was_settled_by_who_is_left_out_goes_to_the_next_and_is_a_guess(spa
     assert assumed == {"without session=9": 2, "without user=ann": 0}
 
 
-def test_without_what_came_between_two_marks(spark, tmp_path: Path) -> None:
+def test_without_what_came_between_two_marks(spark: SparkSession, tmp_path: Path) -> None:
     told = Recorder(tmp_path)
     found = {}
     for number, queue in enumerate(("rest", "calm", "still", "quiet") * 3):
@@ -98,7 +102,7 @@ def test_without_what_came_between_two_marks(spark, tmp_path: Path) -> None:
         assert differences(spark, tmp_path, rule) == {found[number]: ("ready", "left_out") for number in numbers}
 
 
-def test_letters_of_a_topic_that_has_grown_since_go_too(spark, tmp_path: Path) -> None:
+def test_letters_of_a_topic_that_has_grown_since_go_too(spark: SparkSession, tmp_path: Path) -> None:
     """The queue lies where two partitions would have put it, and there are three now. Of its message came a dead
     letter, and of another of the same id in another partition there came none."""
     told = Recorder(tmp_path, partitions=3)
@@ -168,14 +172,12 @@ def test_pages_ascend_whatever_the_order_of_the_queue() -> None:
 
 
 @pytest.fixture
-def broker(tmp_path: Path):
-    running = RunningBroker(tmp_path / "data")
-    yield running
-    running.kill()
+def broker(tmp_path: Path, start_broker: Callable[..., RunningBroker]) -> RunningBroker:
+    return start_broker(tmp_path / "data")
 
 
 def test_b11_the_queue_that_would_be_is_put_beside_by_a_running_broker(
-    spark, broker: RunningBroker, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, broker: RunningBroker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
     channel = connection.channel()

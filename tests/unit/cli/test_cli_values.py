@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rewindmq.engine.cli.exits import CliError
-from rewindmq.engine.cli.formatters import FORMATTERS, one_line, width
+from rewindmq.engine.cli.formatters import FORMATTERS, Rows, one_line, width
 from rewindmq.engine.cli.values import Arguments, arguments_of, jsonable, plain, pretty
 
 KINDS = Arguments(
@@ -57,7 +57,7 @@ def test_plain_values(value: object, shown: str) -> None:
 
 
 def test_a_pretty_table_is_as_wide_as_its_widest_characters() -> None:
-    rows = [{"name": "队列", "n": 1}, {"name": "e\u0301", "n": None}, {"name": "tab\there", "n": 22}]
+    rows: Rows = [{"name": "队列", "n": 1}, {"name": "e\u0301", "n": None}, {"name": "tab\there", "n": 22}]
     lines = FORMATTERS["pretty_table"](("name", "n"), rows, True)
     assert len({width(line) for line in lines}) == 1
     assert lines[3].startswith("│ 队列 ")
@@ -66,8 +66,8 @@ def test_a_pretty_table_is_as_wide_as_its_widest_characters() -> None:
 
 def test_strange_characters_do_not_break_a_line() -> None:
     assert one_line("a\nb\x1b[31m") == "a\\nb\\x1b[31m"
-    row = {"name": 'quote " and, comma'}
-    assert FORMATTERS["csv"](("name",), [row], True)[1] == '"quote "" and, comma"'
+    rows: Rows = [{"name": 'quote " and, comma'}]
+    assert FORMATTERS["csv"](("name",), rows, True)[1] == '"quote "" and, comma"'
 
 
 def test_an_error_is_one_line() -> None:

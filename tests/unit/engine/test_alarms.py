@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +20,13 @@ from tests.support.broker_harness import Harness, args
 LIMIT = 1_000_000_000
 
 
+class Measured(Harness):
+    """On a machine that has as much memory and room as a test says."""
+
+    resident = 200_000_000
+    free = 10_000_000_000
+
+
 class Clients:
     """The AMQP server, as the alarms know it."""
 
@@ -34,30 +41,29 @@ class Clients:
 
 
 @pytest.fixture
-def h(tmp_path: Path) -> Any:
+def h(tmp_path: Path) -> Iterator[Measured]:
     settings = {"vm_memory_high_watermark": Limit(absolute=LIMIT), "disk_free_limit": Limit(absolute=1_000)}
-    with Harness(tmp_path, **settings) as harness:
-        harness.resident = 200_000_000
-        harness.free = 10_000_000_000
+    with Measured(tmp_path, **settings) as harness:
         harness.broker.alarms.resident = lambda: harness.resident
         yield harness
 
 
 @pytest.fixture(autouse=True)
-def disk(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewindmq.engine.broker.alarms.shutil, "disk_usage", lambda path: SimpleNamespace(free=h.free))
+def disk(h: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rewindmq.engine.broker.alarms.shutil.disk_usage", lambda path: SimpleNamespace(free=h.free))
 
 
-def look(h: Harness) -> str | None:
+def look(h: Measured) -> str | None:
     """Why publishing is held back, after a look."""
     h.in_loop(h.broker.alarms.look)
-    return h.broker.turns.blocked
+    blocked: str | None = h.broker.turns.blocked
+    return blocked
 
 
 # -- when -------------------------------------------------------------------------------------------------------------
 
 
-def test_memory_ends_where_there_is_more_room_than_where_it_began(h: Harness) -> None:
+def test_memory_ends_where_there_is_more_room_than_where_it_began(h: Measured) -> None:
     changes: list[str | None] = []
     h.broker.turns.on_blocked.append(lambda: changes.append(h.broker.turns.blocked))
     for resident in (LIMIT, LIMIT + 1, LIMIT - 1, int(LIMIT * 0.96), int(LIMIT * 0.94), int(LIMIT * 0.96)):
@@ -67,7 +73,7 @@ def test_memory_ends_where_there_is_more_room_than_where_it_began(h: Harness) ->
     assert h.broker.alarms.in_effect() == []
 
 
-def test_disk_ends_where_there_is_more_room_than_where_it_began(h: Harness) -> None:
+def test_disk_ends_where_there_is_more_room_than_where_it_began(h: Measured) -> None:
     found = []
     for free in (1_000, 999, 1_001, 1_049, 1_051):
         h.free = free
@@ -75,7 +81,7 @@ def test_disk_ends_where_there_is_more_room_than_where_it_began(h: Harness) -> N
     assert found == [None, "low on disk", "low on disk", "low on disk", None]
 
 
-def test_both_are_told_as_rabbitmq_tells_them(h: Harness) -> None:
+def test_both_are_told_as_rabbitmq_tells_them(h: Measured) -> None:
     h.resident, h.free = LIMIT + 1, 1
     assert look(h) == "low on memory & disk"
     assert [name for name, _ in h.broker.alarms.in_effect()] == ["memory", "disk"]
@@ -83,7 +89,7 @@ def test_both_are_told_as_rabbitmq_tells_them(h: Harness) -> None:
     assert look(h) == "low on disk"
 
 
-def test_a_log_that_cannot_be_written_is_an_alarm_beside_these(h: Harness) -> None:
+def test_a_log_that_cannot_be_written_is_an_alarm_beside_these(h: Measured) -> None:
     h.broker.turns.problem("log", "the log can't be written: x")
     h.resident = LIMIT + 1
     assert look(h) == "the log can't be written: x"
@@ -93,7 +99,7 @@ def test_a_log_that_cannot_be_written_is_an_alarm_beside_these(h: Harness) -> No
 
 
 def test_freed_memory_is_given_back_before_publishers_are_held_back(
-    h: Harness, monkeypatch: pytest.MonkeyPatch
+    h: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given, trimmed = threading.Event(), []
 
@@ -111,7 +117,7 @@ def test_freed_memory_is_given_back_before_publishers_are_held_back(
     assert trimmed == [int(LIMIT * 0.91)]  # not at each look
 
 
-def test_what_clients_hold_is_seen_between_two_looks(h: Harness) -> None:
+def test_what_clients_hold_is_seen_between_two_looks(h: Measured) -> None:
     async def scenario() -> None:
         h.broker.alarms.start(Clients())
         h.broker.alarms.resident = lambda: h.resident
@@ -124,7 +130,7 @@ def test_what_clients_hold_is_seen_between_two_looks(h: Harness) -> None:
     h.loop.run_until_complete(scenario())
 
 
-def test_nothing_is_looked_at_after_the_end(h: Harness) -> None:
+def test_nothing_is_looked_at_after_the_end(h: Measured) -> None:
     h.in_loop(lambda: h.broker.alarms.start(Clients()))
     assert h.in_loop(h.broker.alarms.resident) > 10_000_000
     h.in_loop(h.broker.alarms.stop)
@@ -132,7 +138,7 @@ def test_nothing_is_looked_at_after_the_end(h: Harness) -> None:
     assert look(h) is None
 
 
-def test_limits_can_be_set_while_it_runs(h: Harness) -> None:
+def test_limits_can_be_set_while_it_runs(h: Measured) -> None:
     h.in_loop(lambda: h.broker.alarms.set_memory_limit(Limit(absolute=1)))
     assert h.broker.turns.blocked == "low on memory"
     h.in_loop(lambda: h.broker.alarms.set_memory_limit(Limit(1.0)))
@@ -142,7 +148,7 @@ def test_limits_can_be_set_while_it_runs(h: Harness) -> None:
     assert h.broker.turns.blocked == "low on disk"
 
 
-def test_the_disk_is_looked_at_more_often_where_it_could_be_full_soon(h: Harness) -> None:
+def test_the_disk_is_looked_at_more_often_where_it_could_be_full_soon(h: Measured) -> None:
     alarms = h.broker.alarms
     look(h)
     assert alarms._next_look() == 1.0
@@ -154,7 +160,9 @@ def test_the_disk_is_looked_at_more_often_where_it_could_be_full_soon(h: Harness
     assert alarms._next_look() == 0.1
 
 
-def test_only_what_would_end_the_alarm_is_given_up_and_not_at_once(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_would_end_the_alarm_is_given_up_and_not_at_once(
+    h: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now, relieved = 1_000.0, []
     alarms = h.broker.alarms
     loop = alarms._loop
@@ -262,7 +270,7 @@ def test_a_transaction_of_empty_messages_has_an_end(monkeypatch: pytest.MonkeyPa
 
 
 def test_dead_letters_that_wait_do_not_keep_their_bodies_beyond_a_limit(
-    h: Harness, monkeypatch: pytest.MonkeyPatch
+    h: Measured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their deaths are not durable yet. What was not kept in memory comes from the store."""
     monkeypatch.setattr("rewindmq.engine.routing.dead_letters.HELD_HIGH", 5_000)
@@ -285,14 +293,15 @@ def test_dead_letters_that_wait_do_not_keep_their_bodies_beyond_a_limit(
     assert h.broker.forwarder.held_bytes == 0
 
 
-def test_unacked_deliveries_connections_and_channels_are_counted_at_a_look(h: Harness) -> None:
+def test_unacked_deliveries_connections_and_channels_are_counted_at_a_look(h: Measured) -> None:
     session = h.session()
     h.declare(session, "q")
     h.publish(session, "", "q", b"x")
     h.settle()
     look(h)
     assert h.broker.memory.by_kind[Kind.CONNECTION] >= rewindmq.engine.broker.alarms.CONNECTION_BYTES
-    session.channels[1] = SimpleNamespace(settlement=SimpleNamespace(unacked=dict.fromkeys(range(7))))
+    channel: Any = SimpleNamespace(settlement=SimpleNamespace(unacked=dict.fromkeys(range(7))))
+    session.channels[1] = channel
     look(h)
     assert h.broker.memory.by_kind[Kind.UNACKED] == 7 * rewindmq.engine.broker.alarms.UNACKED_BYTES
     assert h.broker.memory.used_bytes == h.resident

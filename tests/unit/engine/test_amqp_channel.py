@@ -134,7 +134,8 @@ def test_empty_name_means_the_last_declared_queue_s064(wire: Wire) -> None:
     wire.ask(1, "Queue.Bind", queue="q", exchange="amq.topic", routing_key="")
     assert wire.broker.calls[-1] == ("bind", "amq.topic", "queue", "q", "", ())
     wire.ask(1, "Basic.Consume", queue="")
-    assert wire.broker.calls[-1][1] == "amq.gen-1"
+    *_, consumed = wire.broker.calls
+    assert consumed[1] == "amq.gen-1"
     assert wire.ask(1, "Queue.Purge", queue="").name == "Queue.PurgeOk"
     assert wire.ask(1, "Basic.Get", queue="").name == "Basic.GetEmpty"
 
@@ -301,10 +302,12 @@ def test_global_qos(wire: Wire) -> None:
     wire.ask(1, "Basic.Qos", prefetch_count=4)
     assert wire.broker.calls[-1] == ("set_global_prefetch", 1, 0)
     wire.ask(1, "Basic.Consume", queue="q", consumer_tag="d")
-    assert wire.broker.calls[-1][5:7] == (4, 0)
+    *_, consumed = wire.broker.calls
+    assert consumed[5:7] == (4, 0)
     wire.ask(1, "Basic.Qos", prefetch_count=9, global_=True)
     wire.ask(1, "Basic.Consume", queue="q", consumer_tag="e")
-    assert wire.broker.calls[-1][5:7] == (4, 9)
+    *_, consumed = wire.broker.calls
+    assert consumed[5:7] == (4, 9)
 
 
 def test_closing_a_channel_settles_and_returns(wire: Wire) -> None:
@@ -420,11 +423,13 @@ def test_frame_max_with_rabbitmqs_allowance() -> None:
     assert found[:2] == (501, "FRAME_ERROR - type 3, all octets = <<>>: {frame_too_large,131073,131064}")
 
 
-def test_defects_of_ours_close_one_connection_with_541(wire: Wire, caplog: pytest.LogCaptureFixture) -> None:
+def test_defects_of_ours_close_one_connection_with_541(
+    wire: Wire, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    wire.broker.queues.purge = broken  # type: ignore[assignment, method-assign]
+    monkeypatch.setattr(wire.broker.queues, "purge", broken)
     code, text, _, _ = connection_error(wire, method(1, "Queue.Purge", queue="q"))
     assert (code, text) == (541, "INTERNAL_ERROR - an error in the broker, see its log")
     assert "ZeroDivisionError" in caplog.text

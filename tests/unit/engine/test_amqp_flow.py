@@ -14,7 +14,8 @@ from rewindmq.engine.amqp.publish_hold import alarm_changed
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster.flow_control import EVENTS_A_SECOND, LEAST_EVENTS, RoundTripFlow
 from tests.support.amqp_wire import HANDSHAKE, IdleSocket, Said, decoded, method, publish
-from tests.unit.engine.test_read_back import Nodes, run, settled
+from tests.support.memory_nodes import Nodes, run, settled
+from tests.support.queues import queue_of
 
 ONE = publish(1, "", "q", b"0000")
 MANY = 2_000
@@ -26,9 +27,13 @@ def numbered(first: int, count: int) -> bytes:
     return b"".join(publish(1, "", "q", b"%04d" % number) for number in range(first, first + count))
 
 
+def bodies_of(said: list[Said]) -> list[bytes]:
+    return [each.body for each in said if each.name == "Basic.Deliver" and each.body is not None]
+
+
 async def start(nodes: Nodes) -> Broker:
     broker = await nodes.start("a")
-    assert broker.keeper.flow is not None
+    assert isinstance(broker.keeper.flow, RoundTripFlow)
     broker.keeper.flow.learn(0.0001)  # however busy this machine is
     return broker
 
@@ -77,7 +82,7 @@ def test_a_publisher_waits_and_a_consumer_does_not(tmp_path: Path, monkeypatch: 
         await say(broker, publisher, numbered(10 + MANY, 5))
         assert under_way(broker) == before + 1
         nodes.log("a").cut(False)
-        while broker.queues.get("/", "q").messages_ready < MANY:
+        while queue_of(broker, "q").messages_ready < MANY:
             await settled()
         assert (publisher.gate.waiting, publisher.session.link.state) == (False, "running")
         got = await say(
@@ -92,7 +97,10 @@ def test_a_publisher_waits_and_a_consumer_does_not(tmp_path: Path, monkeypatch: 
                 no_ack=True,
             ),
         )
-        while len(bodies := [each.body for each in got if each.name == "Basic.Deliver"]) < MANY + 5:
+        while (
+            len(bodies := [each.body for each in got if each.name == "Basic.Deliver" and each.body is not None])
+            < MANY + 5
+        ):
             await settled()
             consumer.grant_credit()
             broker.turns.end()
@@ -120,7 +128,7 @@ def test_publishers_wait_in_turn_and_one_that_goes_is_passed_over(
         broker.turns.end()
         nodes.log("a").cut(False)
         await settled()
-        assert broker.queues.get("/", "q").messages_ready == sent + 2, "a client that is gone published"
+        assert queue_of(broker, "q").messages_ready == sent + 2, "a client that is gone published"
         assert not second.gate.waiting
 
     run(test, tmp_path, monkeypatch)
@@ -134,12 +142,13 @@ def test_who_waits_is_told_that_publishing_is_held_back(tmp_path: Path, monkeypa
         nodes.log("a").cut(True)
         assert await say(broker, publisher, numbered(0, MANY)) == []
         broker.turns.problem("log", "Kafka is away")
-        assert publisher.link.state == "blocked"
+        before = publisher.link.state
+        assert before == "blocked"
         broker.turns.problem("log", None)
         said = await say(broker, publisher, b"")
         assert [each.name for each in said] == ["Connection.Blocked", "Connection.Unblocked"]
         nodes.log("a").cut(False)
-        while broker.queues.get("/", "q").messages_ready < MANY:
+        while queue_of(broker, "q").messages_ready < MANY:
             await settled()
         assert publisher.link.state == "running"
 
@@ -149,22 +158,27 @@ def test_who_waits_is_told_that_publishing_is_held_back(tmp_path: Path, monkeypa
 def test_a_log_that_is_far_away_has_more_under_way() -> None:
     partition: Any = SimpleNamespace(append_position=LEAST_EVENTS, durable_position=0)
     flow = RoundTripFlow([partition])
-    assert flow.full
+
+    def full() -> bool:
+        return flow.full
+
+    assert full()
     flow.learn(1.0)
-    assert not flow.full
+    assert not full()
     partition.append_position = EVENTS_A_SECOND
-    assert flow.full
+    assert full()
     flow.learn(2.0)
-    assert flow.full, "a round trip that is slow because there is much to do makes no room for more"
+    assert full(), "a round trip that is slow because there is much to do makes no room for more"
     partition.append_position -= 1
     calls: list[str] = []
-    for name in "abc":
-        flow.wait(lambda name=name: again(name))  # type: ignore[misc]
 
     def again(name: str) -> None:
         calls.append(name)
         flow.wait(lambda: again(name))
         partition.append_position += name == "b"
+
+    for name in "abc":
+        flow.wait(partial(again, name))
 
     flow.landed()
     assert calls == ["a", "b"]

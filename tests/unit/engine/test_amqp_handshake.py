@@ -48,6 +48,7 @@ def test_the_whole_handshake() -> None:
     (opened,) = wire.send(connection_open())
     assert opened.name == "Connection.OpenOk"
     assert wire.connection.heartbeat_seconds == 7
+    assert wire.connection.session is not None
     assert wire.connection.session.user == "guest"
     assert wire.connection.client_properties["product"] == "wire"
 
@@ -197,7 +198,10 @@ def test_simultaneous_close() -> None:
 
 def test_session_can_be_closed_by_the_broker() -> None:
     wire = Wire()
-    wire.connection.session.close("Closed via management")
+    session = wire.connection.session
+    assert session is not None
+    assert session.close is not None
+    session.close("Closed via management")
     (said,) = wire.read()
     assert said.reply_text == "CONNECTION_FORCED - Closed via management"
 
@@ -251,7 +255,7 @@ def test_blocked_publishers_are_told_once_and_not_read() -> None:
     asyncio.run(run())
 
 
-def waiting_login(ending: Callable[[Wire], None], password: str = "guest") -> Wire:
+def waiting_login(ending: Callable[[Wire], object], password: str = "guest") -> Wire:
     """A whole handshake in one read, and `ending` happens while the password is verified."""
 
     async def whole() -> Wire:
@@ -261,7 +265,8 @@ def waiting_login(ending: Callable[[Wire], None], password: str = "guest") -> Wi
 
         async def authenticate(user: str, password: str) -> str:
             await verified.wait()
-            return await real(user, password)
+            name: str = await real(user, password)
+            return name
 
         wire.broker.access.authenticate = authenticate
         frames = HEADER + start_ok(password=password) + tune_ok() + connection_open()

@@ -19,7 +19,7 @@ NAMES = st.text("az09._-", max_size=20)  # pamqp refuses names that RabbitMQ all
 
 def test_names_and_fields_are_pamqps() -> None:
     theirs: dict[int, Any] = {
-        index: (cls.name, tuple((field, cls.amqp_type(field)) for field in cls.__slots__))  # type: ignore[attr-defined]
+        index: (cls.name, tuple((field, cls.amqp_type(field)) for field in cls.__slots__))  # type: ignore[attr-defined]  # the methods have it, their base class does not
         for index, cls in commands.INDEX_MAPPING.items()
     }
     assert {index: found for index, found in DEFINITIONS.items() if index >> 16 != ACCESS} == theirs

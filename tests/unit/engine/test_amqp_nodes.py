@@ -13,7 +13,7 @@ from rewindmq.engine.http.app import make_app
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.sessions import counts
 from tests.support.amqp_wire import HANDSHAKE, HEADER, IdleSocket, Said, decoded, method, properties, publish
-from tests.unit.engine.test_read_back import Nodes, run, settled
+from tests.support.memory_nodes import Nodes, run, settled
 
 
 def test_direct_replies_go_over_any_node_and_transactions_end_when_they_were_read_back(

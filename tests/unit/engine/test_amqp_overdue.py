@@ -58,6 +58,12 @@ def test_deliveries_that_are_acked_are_not_overdue(wire: Wire) -> None:
     assert names(wire.read()) == ["Channel.Close"]
 
 
+async def rest(wire: Wire) -> None:
+    """Until its connection does not wait any more."""
+    while wire.connection.gate.waiting:
+        await asyncio.sleep(0)
+
+
 def test_who_gives_way_is_looked_at_when_he_has_his_turn() -> None:
     async def run() -> None:
         loop = asyncio.get_running_loop()
@@ -76,8 +82,7 @@ def test_who_gives_way_is_looked_at_when_he_has_his_turn() -> None:
         assert wire.connection.gate.waiting, "he has given way again already"
         (said,) = (each for each in wire.read() if each.name != "Basic.Deliver")
         assert (said.name, said.channel, said.reply_code) == ("Channel.Close", 1, 406)
-        while wire.connection.gate.waiting:
-            await asyncio.sleep(0)
+        await rest(wire)
         assert sum(isinstance(event, Published) for event in wire.broker.events) == 201
 
     asyncio.run(run())

@@ -3,8 +3,9 @@
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
@@ -15,7 +16,7 @@ from rewindmq.engine.process import open_broker
 from tests.support.amqp_wire import HANDSHAKE, IdleSocket, Said, decoded, method, properties, publish
 
 PERSISTENT, TRANSIENT = properties(delivery_mode=2), properties(delivery_mode=1)
-QUEUES = {
+QUEUES: dict[str, dict[str, Any]] = {
     "durable": {"durable": True},
     "fleeting": {},
     "exclusive": {"exclusive": True, "durable": True},
@@ -23,6 +24,7 @@ QUEUES = {
     "stream": {"durable": True, "arguments": {"x-queue-type": "stream"}},
     "full": {"arguments": {"x-max-length": 0, "x-overflow": "reject-publish"}},
 }
+T = TypeVar("T")
 Told = list[tuple[str, int, bool]]
 
 
@@ -41,10 +43,10 @@ class Disk:
         self.say(declared + method(1, "Basic.Qos"))
         self.until("Basic.QosOk")
         self.sync()
-        self.broker.keeper.kick = lambda: None
+        self.broker.keeper.kick = lambda: None  # type: ignore[method-assign]  # its disk stands still
 
-    def inside(self, work):  # type: ignore[no-untyped-def]
-        async def call():  # type: ignore[no-untyped-def]
+    def inside(self, work: Callable[[], T]) -> T:
+        async def call() -> T:
             return work()
 
         return self.loop.run_until_complete(call())
@@ -87,7 +89,7 @@ class Disk:
 def disk(tmp_path: Path) -> Iterator[Disk]:
     disk = Disk(tmp_path)
     yield disk
-    disk.broker.keeper.kick = disk.commit
+    disk.broker.keeper.kick = disk.commit  # type: ignore[method-assign]  # and goes on
     disk.inside(disk.connection.lost)
     disk.inside(disk.broker.close)
     disk.loop.close()

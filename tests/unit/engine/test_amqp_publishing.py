@@ -2,6 +2,7 @@
 
 import asyncio
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -327,12 +328,12 @@ def test_properties_as_pamqp_writes_them(values: dict[str, object]) -> None:
 
 
 @given(some_properties, st.integers(1, 2**40))
-def test_delivery_count_is_added_or_replaced_s157(values: dict[str, object], count: int) -> None:
+def test_delivery_count_is_added_or_replaced_s157(values: dict[str, Any], count: int) -> None:
     raw = with_counts(with_counts(properties(**values), 1, 0), count, 0)
     read = commands.Basic.Properties()
     read.unmarshal(int.from_bytes(raw[:2], "big"), raw[2:])
     headers = values.get("headers") or {}
-    assert read.headers == {**headers, "x-delivery-count": count}  # type: ignore[dict-item]
+    assert read.headers == {**headers, "x-delivery-count": count}
     assert read.expiration == values.get("expiration")
     assert read.content_type == (values.get("content_type") or None)
     parse(raw)
@@ -373,7 +374,7 @@ def test_a_read_of_messages_for_many_queues_is_taken_a_turn_at_a_time(exchange: 
         bodies = [b"%03d" % number for number in range(200)] + [bytes(number) for number in range(50)]
         frames = [publish(1, exchange, key, body, raw=raw, piece=piece) for body in bodies]
         wire.push(*frames, method(1, "Queue.Declare", queue="last"))
-        taken = []
+        taken: list[int] = []
         while len(taken) < 100:
             taken.append(len({event.body for event in published(wire)}))
             if taken[-1] > len(bodies):

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import cast
 
 import pytest
 import uvloop
@@ -22,7 +23,7 @@ Scenario = Callable[[AmqpServer, DoubleBroker], Awaitable[None]]
 def run(scenario: Scenario, broker: DoubleBroker | None = None) -> None:
     async def main() -> None:
         double = broker or DoubleBroker()
-        server = AmqpServer(double, Door("amqp", 1_000))  # type: ignore[arg-type]
+        server = AmqpServer(double, Door("amqp", 1_000))  # type: ignore[arg-type]  # a double of the broker
         await server.listen("127.0.0.1", 0, None)
         server.begin()
         try:
@@ -41,6 +42,11 @@ def port_of(server: AmqpServer) -> int:
 class Socket:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """uvloop's, which has another base class."""
+        return cast(asyncio.Transport, self.writer.transport)
 
     async def next(self) -> Said:
         """The next method; its content is read and left out. Heartbeats are skipped."""
@@ -195,7 +201,7 @@ def test_who_closes_but_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch
 
     async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
         async with client(server, limit=1024) as deaf:
-            deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            deaf.transport.pause_reading()
             await deaf.send(method(1, "Queue.Declare", queue="q"), publish(1, "", "q", b"x" * 15_000_000))
             await deaf.send(method(1, "Basic.Get", queue="q"), method(0, "Connection.Close"))
             await eventually(lambda: bool(broker.calls) and broker.calls[-1][0] == "close_session")
@@ -248,12 +254,12 @@ def test_a_client_that_does_not_read_bounds_what_is_in_flight() -> None:
             await publisher.until("Queue.DeclareOk")
             await deaf.send(method(1, "Basic.Consume", queue="q", no_ack=True))
             await deaf.until("Basic.ConsumeOk")
-            deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            deaf.transport.pause_reading()
             await publisher.send(publish(1, "", "q", body) * number)
             await eventually(lambda: sum(1 for event in broker.events if hasattr(event, "body")) == number)
             await asyncio.sleep(0.2)
             assert len(broker.queues["q"].ready) > 4_000  # what both sockets and one window hold is on its way
-            deaf.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            deaf.transport.resume_reading()
             for _ in range(number):
                 await deaf.until("Basic.Deliver")
             assert broker.queues["q"].ready == []

@@ -40,7 +40,7 @@ def test_settlement_against_a_naive_list(steps: list[Any]) -> None:
     log = Log(queues)
     holders = [DeliveryHolder() for _ in range(3)]
     for number, holder in enumerate(holders):
-        holder.attached(log, queues[number % 2], number + 1)  # type: ignore[arg-type]
+        holder.attached(log, queues[number % 2], number + 1)  # type: ignore[arg-type]  # doubles of a partition and a queue
     settlement = Settlement(Actor("guest", 1))
     outstanding: list[tuple[int, int, int]] = []  # tag, holder, message id: in the order of the tags
     expected: list[tuple[int, Any, int]] = []

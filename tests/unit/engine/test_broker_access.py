@@ -1,8 +1,7 @@
 """Users, permissions and virtual hosts (S-156; RabbitMQ's 403 and 530 texts)."""
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -12,15 +11,10 @@ from argon2.exceptions import VerifyMismatchError
 from rewindmq.engine.broker.passwords import VERIFYING_THREADS, Passwords, imported, rabbitmq_hash
 from rewindmq.engine.errors import AccessRefused, NotAllowed, NotFound, PreconditionFailed
 from rewindmq.engine.runtime.eager import at_once
+from rewindmq.engine.runtime.sessions import Session
 from tests.support.broker_harness import Client, Harness, args, refusal
 
 REFUSED = "the password is not this user's, or there is no such user"
-
-
-@pytest.fixture
-def h(tmp_path: Path) -> Iterator[Harness]:
-    with Harness(tmp_path) as harness:
-        yield harness
 
 
 def user(h: Harness, configure: str = "", write: str = "", read: str = "") -> None:
@@ -112,7 +106,8 @@ def test_sessions_need_a_vhost_and_permissions_in_it(h: Harness) -> None:
     assert h.session(vhost="v").vhost == "v"
 
 
-CASES = [
+Act = Callable[[Harness, Session], object]
+CASES: list[tuple[str, str, Act]] = [
     ("configure", "queue 'q'", lambda h, s: h.declare(s, "q")),
     ("configure", "queue 'mine'", lambda h, s: h.broker.queues.delete(s, "mine", False, False)),
     ("configure", "exchange 'x'", lambda h, s: h.exchange(s, "x", "direct")),
@@ -127,13 +122,13 @@ CASES = [
 
 
 @pytest.mark.parametrize(("permission", "what", "act"), CASES)
-def test_each_permission(h: Harness, permission: str, what: str, act: object) -> None:
+def test_each_permission(h: Harness, permission: str, what: str, act: Act) -> None:
     h.declare(h.session(), "mine")
     user(h)
     with refusal(AccessRefused, f"{permission} access to {what} in vhost '/' refused for user 'u'"):
-        act(h, h.session("u"))  # type: ignore[operator]
+        act(h, h.session("u"))
     user(h, **{"read": "amq", permission: ".*"})
-    act(h, h.session("u"))  # type: ignore[operator]
+    act(h, h.session("u"))
 
 
 def test_binding_also_reads_the_source(h: Harness) -> None:

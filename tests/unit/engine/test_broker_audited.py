@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.log.location import History
-from rewindmq.engine.rewind.restore import RestoreRequest, name_of, restore
+from rewindmq.engine.rewind.restore import Plan, RestoreRequest, name_of, restore
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import Published
 from rewindmq.spark_replay.audit.findings import Finding
@@ -29,6 +29,7 @@ def undo_purge(h: Harness, source: str, target: str) -> int:
     """How many came back."""
     h.settle()
     plan = RestoreRequest(History(h.config.data), "/", source, None, "purge", ("purged",), frozenset()).answer()
+    assert isinstance(plan, Plan)
     done = h.loop.run_until_complete(
         restore(h.broker._broker, h.session(), Past(), History(h.config.data), plan, target, name_of(plan))
     )

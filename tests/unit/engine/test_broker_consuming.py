@@ -1,8 +1,6 @@
 """Consumers, basic.get, sessions, confirms, time and a full disk, through the broker without sockets."""
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,15 +12,9 @@ from rewindmq.engine.runtime.log_clock import wall_clock_ms
 from rewindmq.projections.machine.data.effects import Quarantine
 from rewindmq.projections.store.store import StoreError
 from rewindmq.schemas.events import Acked, ConsumerAttached, Published, Tick
-from tests.support.broker_harness import Client, Harness, args, refusal
+from tests.support.broker_harness import Client, Harness, args, overheard, refusal
 
 Q = "queue 'q' in vhost '/'"
-
-
-@pytest.fixture
-def h(tmp_path: Path) -> Iterator[Harness]:
-    with Harness(tmp_path) as harness:
-        yield harness
 
 
 def test_deliveries_start_at_the_end_of_the_turn_and_respect_prefetch(h: Harness) -> None:
@@ -58,10 +50,7 @@ def test_a_message_that_comes_and_goes_in_a_turn_is_never_stored(h: Harness) -> 
 def test_unlimited_consumers_get_a_window_of_credit(h: Harness) -> None:
     session = h.session()
     h.declare(session, "q")
-    attached: list[ConsumerAttached] = []
-    partition = h.broker.queues.partition_for("/", "q")
-    appended = partition.append
-    partition.append = lambda actor, event: attached.append(event) or appended(actor, event)  # type: ignore
+    attached = overheard(ConsumerAttached, h.broker.queues.partition_for("/", "q"))
     for prefetch, no_ack in ((0, False), (0, True), (10, True), (10, False)):
         h.consume(session, "q", Client(), prefetch=prefetch, no_ack=no_ack)
     assert [event.credit for event in attached] == [CREDIT_WINDOW, CREDIT_WINDOW, CREDIT_WINDOW, 0]
@@ -405,7 +394,7 @@ def test_a_store_that_cannot_be_written_holds_publishing_back_and_loses_nothing(
     def flaky(batch: object) -> None:
         if broken:
             raise RuntimeError("IO error: No space left on device")
-        write(batch)  # type: ignore[arg-type]
+        write(batch)
 
     monkeypatch.setattr(projector, "write", flaky)
     client = Client()
@@ -428,10 +417,7 @@ def test_a_tick_is_appended_only_when_something_is_due(h: Harness) -> None:
     h.declare(session, "q", args(x_message_ttl=1_000))
     h.publish(session, "", "q", b"m")
     h.settle()
-    ticks: list[Tick] = []
-    partition = h.broker.queues.partition_for("/", "q")
-    appended = partition.append
-    partition.append = lambda actor, event: ticks.append(event) or appended(actor, event)  # type: ignore
+    ticks = overheard(object, h.broker.queues.partition_for("/", "q"))
     h.pass_time(500)
     assert ticks == []
     h.pass_time(501)

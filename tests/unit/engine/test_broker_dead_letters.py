@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pamqp import commands
@@ -13,6 +14,13 @@ from rewindmq.schemas.values import Argument
 from tests.support.broker_harness import Client, Harness, args
 
 DLX = args(x_dead_letter_exchange="dlx")
+
+
+def history_of(message: Published) -> list[dict[str, Any]]:
+    """Its x-death header."""
+    history = readable(message.properties).headers["x-death"]
+    assert isinstance(history, list)
+    return history
 
 
 @pytest.fixture
@@ -28,7 +36,7 @@ def to(queue: str) -> tuple[Argument, ...]:
 
 def deaths(message: Published | None) -> list[tuple[str, str, int]]:
     assert message is not None
-    history = readable(message.properties).headers["x-death"]
+    history = history_of(message)
     assert isinstance(history, list)
     return [(each["queue"], each["reason"], each["count"]) for each in history]
 
@@ -152,7 +160,7 @@ def test_the_routing_key_is_kept_or_replaced(h: Harness) -> None:
     assert replaced is not None
     assert (kept.route.exchange, kept.route.routing_key) == ("dlx", "a.b")
     assert (replaced.route.exchange, replaced.route.routing_key) == ("dlx", "other")
-    assert readable(replaced.properties).headers["x-death"][0]["routing-keys"] == ["a.b"]  # type: ignore[index]
+    assert history_of(replaced)[0]["routing-keys"] == ["a.b"]
 
 
 def test_s155_an_automatic_cycle_is_dropped(h: Harness) -> None:
@@ -188,8 +196,8 @@ def test_s154_delivery_mode_and_priority_stay_and_the_expiration_goes(h: Harness
     assert message is not None
     assert message.persistent
     assert message.expiration_ms is None
-    history = readable(message.properties).headers["x-death"]
-    assert history[0]["original-expiration"] == "50"  # type: ignore[index]
+    history = history_of(message)
+    assert history[0]["original-expiration"] == "50"
 
 
 def test_carbon_copies_are_routed_again_and_told(h: Harness) -> None:
@@ -207,8 +215,8 @@ def test_carbon_copies_are_routed_again_and_told(h: Harness) -> None:
     for name in ("one", "two", "blind"):
         message = h.fetch(session, name)
         assert message is not None
-        history = readable(message.properties).headers["x-death"]
-        assert history[0]["routing-keys"] == ["one", "two", "nobody"]  # type: ignore[index]
+        history = history_of(message)
+        assert history[0]["routing-keys"] == ["one", "two", "nobody"]
 
 
 def test_a_dead_letter_routing_key_takes_the_place_of_blind_copies_for_good(h: Harness) -> None:
@@ -356,9 +364,7 @@ def test_b07_a_kill_between_forward_and_acknowledgement_forwards_once(h: Harness
     h.publish(session, "", "q", b"once")
     source = h.broker.queues.partition_for("/", "q")
     appended = source.append
-    source.append = lambda actor, event: (  # type: ignore[method-assign]
-        0 if isinstance(event, DeadLettersForwarded) else appended(actor, event)
-    )
+    source.append = lambda actor, event: 0 if isinstance(event, DeadLettersForwarded) else appended(actor, event)
     h.settle()
     assert outboxes(h) == 1
     with h.killed_copy(tmp_path / "copy") as copy:

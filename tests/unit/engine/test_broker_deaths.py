@@ -27,6 +27,13 @@ def read(properties: bytes) -> commands.Basic.Properties:
     return content.properties
 
 
+def headers_of(properties: bytes) -> dict[str, Any]:
+    """The headers of a message that has some."""
+    headers = read(properties).headers
+    assert headers is not None
+    return dict(headers)
+
+
 def death(properties: bytes, queue: str = "q", reason: str = "expired", exchange: str = "x", key: str = "k") -> Buried:
     return bury(properties, queue, reason, exchange, key, TIME_S)
 
@@ -62,7 +69,7 @@ def test_deaths_are_counted_by_queue_and_reason_the_latest_first() -> None:
     buried = death(raw(expiration="7"))
     buried = death(buried.properties, queue="r", reason="maxlen", exchange="dlx", key="k2")
     buried = death(buried.properties, exchange="dlx2", key="k3")
-    headers = read(buried.properties).headers
+    headers = headers_of(buried.properties)
     assert [(each["queue"], each["reason"], each["count"]) for each in headers["x-death"]] == [
         ("q", "expired", 2),
         ("r", "maxlen", 1),
@@ -122,7 +129,7 @@ def test_a_client_cannot_count_deaths_beyond_what_fits(count: int) -> None:
         "exchange": "x",
         "routing-keys": ["k"],
     }
-    (kept,) = read(death(raw(headers={"x-death": [entry]})).properties).headers["x-death"]
+    (kept,) = headers_of(death(raw(headers={"x-death": [entry]})).properties)["x-death"]
     assert kept["count"] == (1 if count == 2**63 - 1 else 2**63 - 1)
 
 
@@ -169,14 +176,14 @@ def test_s155_cycles(history: list[tuple[str, str]], target: str, cycle: bool) -
 def test_a_history_sent_by_the_client_counts() -> None:
     """As in 3.13 (docs/behaviours/profiles.md); entries that are no death are left out."""
     sent = {"queue": "q", "reason": "expired", "exchange": "e", "routing-keys": ["o"], "count": 4, "time": TIME}
-    headers = read(death(raw(headers={"x-death": [sent, {"a": 1}]})).properties).headers
+    headers = headers_of(death(raw(headers={"x-death": [sent, {"a": 1}]})).properties)
     assert [each["count"] for each in headers["x-death"]] == [5]
     assert "x-first-death-queue" not in headers
     assert headers["x-last-death-queue"] == "q"
 
 
 def test_a_header_named_x_death_that_is_no_list_is_replaced() -> None:
-    headers = read(death(raw(headers={"x-death": "mine"})).properties).headers
+    headers = headers_of(death(raw(headers={"x-death": "mine"})).properties)
     assert [each["count"] for each in headers["x-death"]] == [1]
     assert headers["x-first-death-queue"] == "q"
 
@@ -192,7 +199,7 @@ def test_broken_properties_are_an_error(properties: bytes) -> None:
 
 def test_a_damaged_history_is_none() -> None:
     table = b"\x07x-deathA\0\0\0\x05F\0\0\0\x09"
-    headers = read(death(b"\x20\x00" + len(table).to_bytes(4, "big") + table).properties).headers
+    headers = headers_of(death(b"\x20\x00" + len(table).to_bytes(4, "big") + table).properties)
     assert [each["count"] for each in headers["x-death"]] == [1]
 
 

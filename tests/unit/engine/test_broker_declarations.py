@@ -1,7 +1,6 @@
 """Declarations and their refusals: codes and texts word for word (docs/behaviours/limits.md, ttl.md, queues.md)."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,12 +9,6 @@ from rewindmq.schemas.values import Argument
 from tests.support.broker_harness import Client, Harness, args, refusal
 
 Q = "queue 'q' in vhost '/'"
-
-
-@pytest.fixture
-def h(tmp_path: Path) -> Iterator[Harness]:
-    with Harness(tmp_path) as harness:
-        yield harness
 
 
 BAD_ARGUMENTS = [
@@ -324,7 +317,7 @@ EXCHANGES = [
 
 
 @pytest.mark.parametrize(("what", "flags", "text"), EXCHANGES)
-def test_exchange_declarations_refused(h: Harness, what: tuple[str, str], flags: dict[str, object], text: str) -> None:
+def test_exchange_declarations_refused(h: Harness, what: tuple[str, str], flags: dict[str, Any], text: str) -> None:
     session = h.session()
     h.exchange(session, "x", "direct")
     with refusal(PreconditionFailed, text):

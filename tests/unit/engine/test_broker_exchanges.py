@@ -1,8 +1,6 @@
 """Exchanges through the broker: bound to each other, alternate, internal, by hash (S-168); who may use which topic."""
 
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +13,6 @@ from rewindmq.schemas.amqp.properties import parse
 from rewindmq.schemas.metadata_events import ExchangeDeclared, TopicPermissionsSet
 from rewindmq.schemas.values import BROKER
 from tests.support.broker_harness import Harness, args, refusal
-
-
-@pytest.fixture
-def h(tmp_path: Path) -> Iterator[Harness]:
-    with Harness(tmp_path) as harness:
-        yield harness
 
 
 def send(h: Harness, exchange: str, key: str, body: bytes = b"m", **properties: Any) -> list[str]:

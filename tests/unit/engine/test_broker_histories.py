@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.errors import AmqpError
+from rewindmq.engine.runtime.sessions import Session
 from rewindmq.schemas.values import Argument
 from tests.support.broker_harness import Client, Harness, args
+from tests.support.direct import Attached
 from tests.unit.engine.test_broker_recovery import refolded
 
 QUEUES = [f"q{number}" for number in range(8)]
@@ -39,7 +41,7 @@ class Story:
 
     def begin(self) -> None:
         self.sessions = [self.h.session() for _ in range(3)]
-        self.consumers: list[tuple[object, Client, tuple]] = []  # type: ignore[type-arg]
+        self.consumers: list[tuple[Session, Client, Attached]] = []
 
     def act(self) -> None:
         action = self.chance.choices(
@@ -62,7 +64,7 @@ class Story:
         with contextlib.suppress(AmqpError):  # refused, as a client might be: nothing has changed
             action()
 
-    def session(self):  # type: ignore[no-untyped-def]
+    def session(self) -> Session:
         return self.chance.choice(self.sessions)
 
     def queue_name(self) -> str:
@@ -108,9 +110,9 @@ class Story:
             session, client, consumer = self.chance.choice(self.consumers)
             taken = [client.deliveries.pop(0)[1] for _ in range(min(2, len(client.deliveries)))]
             if self.chance.random() < 0.5:
-                self.h.ack(session, consumer, *taken)  # type: ignore[arg-type]
+                self.h.ack(session, consumer, *taken)
             else:
-                self.h.nack(session, consumer, *taken, requeue=self.chance.random() < 0.5)  # type: ignore[arg-type]
+                self.h.nack(session, consumer, *taken, requeue=self.chance.random() < 0.5)
 
     def fetch(self) -> None:
         self.h.broker.consumers.fetch(self.session(), 2, Client(), self.queue_name(), self.chance.random() < 0.7)

@@ -1,19 +1,10 @@
 """Limits of vhosts and users, and a vhost's default queue type: RabbitMQ 3.13's texts."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from rewindmq.engine.broker import limits
 from rewindmq.engine.errors import NotAllowed, PreconditionFailed
 from tests.support.broker_harness import Harness, args, refusal
-
-
-@pytest.fixture
-def h(tmp_path: Path) -> Iterator[Harness]:
-    with Harness(tmp_path) as harness:
-        yield harness
 
 
 def types(h: Harness, name: str) -> tuple[str, list[tuple[str, object]]]:

@@ -7,7 +7,7 @@ import pytest
 
 from rewindmq.engine.errors import NotFound, PreconditionFailed
 from rewindmq.schemas.events import PolicyApplied
-from tests.support.broker_harness import Client, Harness, args, refusal
+from tests.support.broker_harness import Client, Harness, args, overheard, refusal
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_all_that_is_wrong_is_told_at_once(h: Harness) -> None:
         'pattern should be regular expression but is invalid: {"missing closing parenthesis",1}\n'
         'priority should be a number, actually was <<"high">>\n',
     ):
-        h.broker.policies.set("guest", "/", "p", "(", {}, "high", "everything")  # type: ignore[arg-type]
+        h.broker.policies.set("guest", "/", "p", "(", {}, "high", "everything")
 
 
 @pytest.mark.parametrize("key", ["dead-letter-exchange", "queue-mode", "alternate-exchange", "dead-letter-strategy"])
@@ -158,16 +158,7 @@ def test_only_queues_whose_effective_policy_changed_are_told(h: Harness) -> None
     session = h.session()
     h.declare(session, "told")
     h.declare(session, "not-told")
-    told: list[PolicyApplied] = []
-    for partition in h.broker.partitions:
-        appended = partition.append
-
-        def watch(actor, event, appended=appended):  # type: ignore[no-untyped-def]
-            if isinstance(event, PolicyApplied):
-                told.append(event)
-            return appended(actor, event)
-
-        partition.append = watch  # type: ignore[method-assign]
+    told = overheard(PolicyApplied, *h.broker.partitions)
     h.broker.policies.set("guest", "/", "low", "^told", {"max-length": 5}, 0, "queues")
     h.broker.policies.set("guest", "/", "high", "^told", {"max-length": 9}, 7, "queues")
     h.broker.policies.set("guest", "/", "low", "^told", {"max-length": 6}, 0, "queues")  # does not apply

@@ -1,15 +1,15 @@
 """Readers of streams and of the past, in the broker: bounded, paced, and without a trace in the present."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rewindmq.engine.rewind.reader import SHARE_BYTES, Reader
-from rewindmq.engine.rewind.stream_consumers import ROUND, SHARE
+from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES
+from rewindmq.engine.rewind.stream_consumers import ROUND
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.effects import Deliver
 from rewindmq.projections.replay import decoder_for
@@ -22,13 +22,8 @@ from tests.support.broker_harness import Client, Harness, args
 class ReadingClient(Client):
     def __init__(self) -> None:
         super().__init__()
-        self.reader: Reader | None = None
-        self.congested = False
         self.relief: list[Callable[[], None]] = []
         self.numbers: list[int] = []
-
-    def reads_by(self, reader: Reader) -> None:
-        self.reader = reader
 
     def when_relieved(self, callback: Callable[[], None]) -> None:
         self.relief.append(callback)
@@ -40,12 +35,6 @@ class ReadingClient(Client):
     def ack(self, count: int) -> None:
         assert self.reader is not None
         self.reader.credited(count)
-
-
-@pytest.fixture
-def h(tmp_path: Path) -> Iterator[Harness]:
-    with Harness(tmp_path) as harness:
-        yield harness
 
 
 def turns(h: Harness, count: int, look: Callable[[], int]) -> list[int]:
@@ -185,7 +174,7 @@ def test_history_says_who_read_the_past(h: Harness) -> None:
     partition = h.broker.queues.partition_for("/", "q")
     decoder = decoder_for(partition.log)
     events = [decoder.decode(record) for block in partition.log.read() for record in block.records]
-    [(_, actor, event)] = [each for each in events if isinstance(each[2], PastRead)]
+    [(actor, event)] = [(actor, event) for _, actor, event in events if isinstance(event, PastRead)]
     assert (actor.user, event.queue, event.tag) == ("guest", "q", "tag")
     assert [(argument.name, argument.value) for argument in event.arguments] == [("x-stream-offset", "first")]
 

@@ -232,9 +232,7 @@ def test_bindings_of_a_queue_that_is_gone_are_reconciled(h: Harness, tmp_path: P
     h.bind(session, "amq.fanout", "q")
     h.settle()
     appended = h.broker.metadata.append
-    h.broker.metadata.append = lambda actor, event: (  # type: ignore[method-assign]
-        0 if isinstance(event, Unbound) else appended(actor, event)
-    )
+    h.broker.metadata.append = lambda actor, event: 0 if isinstance(event, Unbound) else appended(actor, event)
     h.broker.queues.delete(session, "q", False, False)
     h.settle()
     assert [bound.destination for bound in h.broker.topology.queue_bindings()] == ["q"]

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,13 +20,6 @@ from rewindmq.schemas.events import MetadataEvent
 from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared
 from rewindmq.schemas.values import BROKER, Argument
 from tests.support.broker_harness import Client, Harness, args
-
-
-@pytest.fixture
-def h(tmp_path: Path) -> Iterator[Harness]:
-    with Harness(tmp_path) as harness:
-        yield harness
-
 
 # -- topic ------------------------------------------------------------------------------------------------------------
 

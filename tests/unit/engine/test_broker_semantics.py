@@ -18,12 +18,6 @@ RETRY = {"x_delayed_retry_type": "all", "x_delayed_retry_min": 100}
 
 
 @pytest.fixture
-def h(tmp_path: Path) -> Iterator[Harness]:
-    with Harness(tmp_path) as harness:
-        yield harness
-
-
-@pytest.fixture
 def later(tmp_path: Path) -> Iterator[Harness]:
     with Harness(tmp_path, semantics="rabbitmq-4.3") as harness:
         yield harness

@@ -1,27 +1,20 @@
 """Queues with a single active consumer, through the broker without sockets, and as they are listed (S-109, S-110)."""
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from rewindmq.engine.errors import AccessRefused, PreconditionFailed, ResourceLocked
 from rewindmq.engine.http.resources.clients import consumer_item
 from rewindmq.engine.http.resources.queues import queue_item
+from rewindmq.schemas.values import Argument
 from tests.support.broker_harness import Client, Harness, args, refusal
 
 Q = "queue 'q' in vhost '/'"
 TYPES = ("classic", "quorum")
 
 
-@pytest.fixture
-def h(tmp_path: Path) -> Iterator[Harness]:
-    with Harness(tmp_path) as harness:
-        yield harness
-
-
-def sac(type: str) -> tuple[object, ...]:
+def sac(type: str) -> tuple[Argument, ...]:
     return args(x_queue_type=type, x_single_active_consumer=True)
 
 

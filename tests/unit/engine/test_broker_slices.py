@@ -91,7 +91,9 @@ async def delete(broker: Broker) -> None:
 
 async def import_again(broker: Broker) -> None:
     exported = await export(broker, Work(broker.http_share))
-    document = {name: list(value) if isinstance(value, map) else value for name, value in exported.items()}
+    document: dict[str, Any] = {
+        name: list(value) if isinstance(value, map) else value for name, value in exported.items()
+    }
     for category in ("queues", "bindings"):
         document[category] = [item | {"vhost": "/"} for item in document[category]]
     await Import(broker, USER, document).carry_out()

@@ -31,8 +31,9 @@ from tests.support.amqp_wire import (
     start_ok,
     tune_ok,
 )
+from tests.support.memory_nodes import Nodes, run, settled
+from tests.support.queues import queue_of
 from tests.unit.engine.test_amqp_nodes import Client, opened
-from tests.unit.engine.test_read_back import Nodes, run, settled
 
 TOPIC = {"exchange": "x", "exchange_type": "topic"}
 
@@ -125,8 +126,8 @@ def test_what_another_node_has_just_made_is_there_for_clients_of_this_one(
                 assert each.message_count == 1
             if each.name == "Channel.Close":
                 assert each.reply_code == (404 if "exchange" in asked else 406)
-        for each in (maker, client):
-            each.connection.lost()
+        for mine in (maker, client):
+            mine.connection.lost()
 
     run(test, tmp_path, monkeypatch)
 
@@ -296,7 +297,7 @@ def test_a_letter_is_not_dropped_for_want_of_a_binding_that_was_just_made(
         async with asyncio.timeout(10):
             while messages(here) != 2:
                 await settled()
-        assert there.queues.get("/", "dying").messages_dlx == 0
+        assert queue_of(there, "dying").messages_dlx == 0
         client.connection.lost()
 
     run(test, tmp_path, monkeypatch)
@@ -339,7 +340,7 @@ def test_an_exchange_is_unused_only_if_nobody_has_just_bound_it(
         (said,) = await client.said(b"")
         assert (said.name, said.reply_code) == ("Channel.Close", 406)
         assert ("/", "x") in here.topology.exchanges
-        for each in (maker, client):
-            each.connection.lost()
+        for mine in (maker, client):
+            mine.connection.lost()
 
     run(test, tmp_path, monkeypatch)

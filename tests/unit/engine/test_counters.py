@@ -1,9 +1,5 @@
 """What is counted: sizes in runs, deliveries by queue in runs; and rates between samples."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,12 +24,6 @@ def test_sizes_are_those_of_all_messages_whenever_one_looks(sizes: list[int], da
     for below, upto, name in zip(bounds[:-1], bounds[1:], SIZES, strict=True):
         assert counters[name] == sum(below < size <= upto for size in sizes), name
     assert (tally.received, tally.bytes) == (0, 0)
-
-
-@pytest.fixture
-def h(tmp_path: Path) -> Iterator[Harness]:
-    with Harness(tmp_path) as harness:
-        yield harness
 
 
 def test_deliveries_are_counted_by_queue_whatever_their_order(h: Harness) -> None:

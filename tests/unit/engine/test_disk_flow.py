@@ -14,11 +14,13 @@ import uvloop
 from rewindmq.engine.amqp.connection import Connection
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.config import Config
+from rewindmq.engine.embedded.lifecycle import Alone
 from rewindmq.engine.log.embedded.log import WAITING_BYTES, EmbeddedLog
 from rewindmq.engine.log.embedded.reserve import MARGIN_BYTES, RESERVE_BYTES
 from rewindmq.engine.log.embedded.writer import PartitionWriter
 from rewindmq.engine.process import open_broker
 from tests.support.amqp_wire import HANDSHAKE, IdleSocket, Said, decoded, method, publish
+from tests.support.queues import queue_of
 
 BODY = bytes(20_000)
 MOST = 60 * 1024 * 1024 // len(BODY)
@@ -54,6 +56,7 @@ def run(tmp_path: Path, test: Callable[[Broker], Coroutine[None, None, None]]) -
 
 
 def waiting_bytes(broker: Broker) -> int:
+    assert isinstance(broker.keeper, Alone)
     log = broker.keeper.log
     assert isinstance(log, EmbeddedLog)
     return log.queues[0].waiting_bytes
@@ -76,7 +79,8 @@ def test_a_disk_that_is_slow_makes_publishers_wait(tmp_path: Path, monkeypatch: 
         goes_on.clear()
         await say(broker, publisher, b"".join(publish(1, "", "q", BODY) for _ in range(MOST)))
         assert WAITING_BYTES <= waiting_bytes(broker) <= WAITING_BYTES + BEYOND
-        assert publisher.link.state == "flow"
+        state = publisher.link.state
+        assert state == "flow"
         before = waiting_bytes(broker)
         said = await say(broker, consumer, method(1, "Basic.Get", queue="q") + method(1, "Basic.Ack", delivery_tag=1))
         assert [each.name for each in said] == ["Basic.GetOk"]
@@ -84,7 +88,7 @@ def test_a_disk_that_is_slow_makes_publishers_wait(tmp_path: Path, monkeypatch: 
         goes_on.set()
         while waiting_bytes(broker) or publisher.link.state == "flow":
             await say(broker, publisher, b"")
-        assert broker.queues.get("/", "q").messages_ready == MOST - 1
+        assert queue_of(broker, "q").messages_ready == MOST - 1
 
     run(tmp_path, test)
 
@@ -133,12 +137,13 @@ def test_acks_become_durable_when_the_disk_gets_full_under_a_flood(
         durable = asyncio.Event()
         broker.turns.when_durable(durable.set)
         await asyncio.wait_for(durable.wait(), 20)
-        assert broker.turns.blocked is not None
+        blocked = broker.turns.blocked
+        assert blocked is not None
         full = False
         async with asyncio.timeout(30):
             while publisher.link.state != "running" or waiting_bytes(broker):
                 await say(broker, publisher, b"")
         assert broker.turns.blocked is None
-        assert broker.queues.get("/", "q").messages_ready == MOST - 199
+        assert queue_of(broker, "q").messages_ready == MOST - 199
 
     run(tmp_path, test)

@@ -104,7 +104,7 @@ def test_store_and_log_come_first_then_amqp_then_http(descriptors: int, partitio
 def test_amqp_clients_above_the_limit_are_told_as_rabbitmq_does(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         door = Door("amqp", 8)  # six that have logged in, and two more
-        server = AmqpServer(DoubleBroker(), door)  # type: ignore[arg-type]
+        server = AmqpServer(DoubleBroker(), door)  # type: ignore[arg-type]  # a double of the broker
         await server.listen("127.0.0.1", 0, None)
         server.begin()
         clients = []

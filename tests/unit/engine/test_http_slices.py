@@ -131,7 +131,7 @@ def test_metrics_of_exchanges(h: Harness) -> None:
 
 
 def test_limits_of_vhosts_in_an_import(h: Harness) -> None:
-    queues = [{"name": "new", "vhost": f"v{number}"} for number in range(VHOSTS)]
+    queues: list[Json] = [{"name": "new", "vhost": f"v{number}"} for number in range(VHOSTS)]
 
     async def judge(broker: Broker, document: dict[str, Json]) -> int:
         with pytest.raises(PreconditionFailed, match="no vhost is named"):

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from typing import Any
 
 import pytest
 
@@ -10,8 +11,8 @@ from rewindmq.engine.logging_setup import Line, escaped
 LINE = Line("%(asctime)s [%(levelname)s] %(message)s")
 
 
-def line_of(message: str, *arguments: object, exc_info: object = None) -> str:
-    record = logging.LogRecord("engine", logging.INFO, "file.py", 1, message, arguments, exc_info)  # type: ignore[arg-type]
+def line_of(message: str, *arguments: object, exc_info: Any = None) -> str:
+    record = logging.LogRecord("engine", logging.INFO, "file.py", 1, message, arguments, exc_info)
     return LINE.format(record)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 import uvloop
@@ -71,7 +72,7 @@ def test_short_work_shares_a_slice() -> None:
             called.append(number)
 
         for number in range(1_000):
-            share.call(lambda number=number: short(number))  # type: ignore[misc]
+            share.call(partial(short, number))
         while len(called) < 1_000:
             await asyncio.sleep(0)
 

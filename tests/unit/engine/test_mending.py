@@ -11,7 +11,7 @@ from rewindmq.engine.cluster.node import Node
 from rewindmq.engine.cluster.repair import LOOKS_BEFORE_MENDING, Mending
 from rewindmq.schemas.metadata_events import PolicySet, VhostDeleted
 from rewindmq.schemas.values import BROKER
-from tests.unit.engine.test_read_back import Nodes, declare, run, session, settled
+from tests.support.memory_nodes import Nodes, declare, run, session, settled
 
 QUEUES = 20
 A_LOOK = 3

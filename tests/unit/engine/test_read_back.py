@@ -1,14 +1,8 @@
-"""A broker that folds only what it reads back, on a shared log in memory: what goes wrong between asking and reading.
-
-async with Nodes(tmp_path) as nodes:
-    broker = await nodes.start("a")
-    nodes.log("a").cut(True)          # what is asked from here on waits, until
-    nodes.log("a").cut(False)
-"""
+"""A broker that folds only what it reads back, on a log in memory: what goes wrong between asking and reading."""
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,102 +14,27 @@ from rewindmq.engine.amqp.channel_methods import basic_consume
 from rewindmq.engine.amqp.consumer_timeout import time_out_deliveries
 from rewindmq.engine.amqp.methods import Method
 from rewindmq.engine.amqp.output import ChannelOutput, Output
-from rewindmq.engine.broker.broker import Broker
-from rewindmq.engine.cluster.node import Node
 from rewindmq.engine.config import Config
 from rewindmq.engine.errors import ConnectionForced, NotFound, PreconditionFailed
 from rewindmq.engine.http.app import make_app
 from rewindmq.engine.http.resources.queues import queue_item
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.shared_contract import RecordTooLarge
-from rewindmq.engine.log.simulated.shared import MemorySharedLog, MemorySharedPartition, SharedHistory
-from rewindmq.engine.process import open_broker, open_node
+from rewindmq.engine.log.simulated.shared import MemorySharedPartition
+from rewindmq.engine.process import open_broker
 from rewindmq.engine.rewind.worker import WorkerPool
-from rewindmq.engine.runtime.sessions import Session
 from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store.store import StateStore
-from rewindmq.schemas.events import MachineUpgraded, Nacked, NodeLost, Published, QueueDeleted
+from rewindmq.schemas.events import MachineUpgraded, Nacked, NodeLost, QueueDeleted
 from rewindmq.schemas.metadata_events import VhostDeleted
 from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import BROKER
 from tests.support.amqp_wire import IdleSocket
 from tests.support.broker_harness import Client, args
-
-START_MS = 1_700_000_000_000
-PERSISTENT = b"\x10\x00\x02"
-
-
-class Nodes:
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.directory = directory
-        self.now_ms = START_MS
-        self.history = SharedHistory(2, lambda: self.now_ms, asyncio.get_running_loop().call_later)
-        self.brokers: dict[str, Broker] = {}
-        self.failures: list[Exception] = []
-        self._opening = ""
-        monkeypatch.setattr("rewindmq.engine.log.kafka.log.KafkaLog", self)
-
-    def open(self, *settings: Any) -> MemorySharedLog:
-        """Stands in for `KafkaLog.open`."""
-        return self.history.open(self._opening)
-
-    async def start(self, name: str) -> Broker:
-        config = Config(data=self.directory / name, partitions=2, node=name, kafka="memory")
-        config.data.mkdir(exist_ok=True)
-        self._opening = name
-        broker = self.brokers[name] = await open_node(config, self.failures.append, lambda: self.now_ms)
-        await settled()
-        return broker
-
-    def log(self, name: str) -> MemorySharedLog:
-        return self.history.logs[name]
-
-    def node(self, name: str) -> Node:
-        keeper = self.brokers[name].keeper
-        assert isinstance(keeper, Node)
-        return keeper
-
-    def close(self) -> None:
-        for name, broker in self.brokers.items():
-            if name in self.history.logs:
-                broker.close()
-
-
-async def settled() -> None:
-    """Everything that is on its way has arrived."""
-    for _ in range(50):
-        await asyncio.sleep(0)
-        await asyncio.sleep(0.0001)
-
-
-def session(broker: Broker) -> Session:
-    return broker.sessions.open("guest", "/", "test", {})
-
-
-def declare(broker: Broker, who: Session, name: str = "q", exclusive: bool = False) -> Coroutine[Any, Any, Any]:
-    return broker.queues.declare(who, name, False, True, exclusive, False, ())
-
-
-def publish(broker: Broker, who: Session, body: bytes, confirms: Client, name: str = "q") -> int:
-    """How many queues it was routed to."""
-    destinations = broker.exchanges.route(who, "", name, None)
-    for to in destinations:
-        message = Published(to.route, PERSISTENT, None, None, True, None, None, body, len(body))
-        to.partition.await_durable(to.partition.publish(who.actor, message), confirms, 1)
-    return len(destinations)
-
-
-def run(test: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def whole() -> None:
-        nodes = Nodes(tmp_path, monkeypatch)
-        try:
-            await test(nodes)
-        finally:
-            nodes.close()
-
-    asyncio.run(whole())
+from tests.support.memory_nodes import Nodes, declare, publish, run, session, settled
+from tests.support.queues import queue_of
 
 
 def test_a_publish_of_a_lost_node_is_not_confirmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +51,7 @@ def test_a_publish_of_a_lost_node_is_not_confirmed(tmp_path: Path, monkeypatch: 
         next(each for each in nodes.history.queues if each.name == partition.name).put(b"", record)
         nodes.log("a").cut(False)
         await settled()
-        assert broker.queues.get("/", "q").messages_ready == 0
+        assert queue_of(broker, "q").messages_ready == 0
         assert confirms.confirms == [(1, True)], "a message that is in no queue was confirmed"
 
     run(test, tmp_path, monkeypatch)
@@ -445,7 +364,7 @@ def test_an_overdue_delivery_goes_to_a_consumer_at_another_node(
         await first.queues.declare(who, "q", False, True, False, False, later)
         socket = IdleSocket()
         channel = Channel(SharedState(first, who, True, socket.wake), ChannelOutput(Output(socket.wake), 1, 4_096))
-        fields = {
+        fields: dict[str, int | bool | str | bytes] = {
             "consumer_tag": "slow",
             "queue": "q",
             "no_ack": False,
@@ -463,8 +382,10 @@ def test_an_overdue_delivery_goes_to_a_consumer_at_another_node(
         await time_out_deliveries(channel, 1_800.0)
         await settled()
         assert (client.bodies, channel.settlement.unacked, channel.consumers) == ([b"1"], {}, {})
-        assert first.queues.get("/", "q").consumer_count() == 1
-        assert b"\0\x3c\0\x1e" in channel.output.parts[-1]  # basic.cancel
+        assert queue_of(first, "q").consumer_count() == 1
+        said = channel.output.parts[-1]
+        assert isinstance(said, bytes)
+        assert b"\0\x3c\0\x1e" in said  # basic.cancel
         channel.settle(1, False, None)  # too late, and no error
         channel.end_of_read()
 
@@ -484,8 +405,8 @@ def test_s086_an_exclusive_queue_lives_at_the_node_of_its_connection(
         await second.queues.declare(who, "q", False, False, True, False, located)
         await settled()
         for broker in (first, second):
-            queue = broker.queues.get("/", "q")
-            assert queue_item(broker, broker.queues.partition_for("/", "q"), queue, head=False)["node"] == "b"
+            item = queue_item(broker, broker.queues.partition_for("/", "q"), queue_of(broker, "q"), head=False)
+            assert item["node"] == "b"
         second.sessions.close(who)
         await settled()
         assert (first.queues.get("/", "q"), second.queues.get("/", "q")) == (None, None)
@@ -575,7 +496,7 @@ def test_a_dead_letter_that_the_log_does_not_take_holds_up_only_itself(
         held = tuple((message_id, message_id) for message_id in ids)
         partition.append(who.actor, Nacked("/", "q", holder, held, False, "reject"))
         await settled()
-        dead = broker.queues.get("/", "dead")
+        dead = queue_of(broker, "dead")
         if strategy == "at-most-once":
             assert dead.messages_ready == 1
             assert not queue.outbox
@@ -633,7 +554,7 @@ def test_http_does_not_wait_for_ever_and_what_it_asked_for_is_done_later(
             assert broker.queues.get("/", "later") is not None
             assert "later" in broker.topology.vhosts
             assert ("/", "later") in broker.topology.policies
-            assert broker.queues.get("/", "q").messages_ready == 1
-            assert broker.queues.get("/", "q").messages_unacked == 0
+            assert queue_of(broker, "q").messages_ready == 1
+            assert queue_of(broker, "q").messages_unacked == 0
 
     run(test, tmp_path, monkeypatch)

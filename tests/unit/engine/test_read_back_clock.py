@@ -17,7 +17,7 @@ from rewindmq.schemas.clock_events import ClockSet, ClockStepped
 from rewindmq.schemas.events import MachineUpgraded, Published, Tick
 from rewindmq.schemas.values import BROKER
 from tests.support.broker_harness import args
-from tests.unit.engine.test_read_back import PERSISTENT, Nodes, session, settled
+from tests.support.memory_nodes import PERSISTENT, Nodes, session, settled
 
 HOUR_MS = 3_600_000
 

@@ -83,6 +83,7 @@ def test_it_is_of_one_moment(data: Path, store: StateStore, tmp_path: Path) -> N
     pieces = copy.pieces()
     first = next(pieces)
     put(store, 200, 900)
+    assert store._db.rocks is not None
     store._db.rocks.compact_range(None, None)
     receive(iter([first, *pieces]), tmp_path / "new")
     copy.close()

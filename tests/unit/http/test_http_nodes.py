@@ -18,7 +18,8 @@ from rewindmq.schemas.metadata_events import GlobalParameterSet, VhostCreated
 from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import BROKER, Actor, Route
 from tests.support.broker_harness import Client
-from tests.unit.engine.test_read_back import START_MS, Nodes, declare, publish, run, session, settled
+from tests.support.memory_nodes import START_MS, Nodes, declare, publish, run, session, settled
+from tests.support.queues import queue_of
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
@@ -52,7 +53,7 @@ def test_http_takes_many_messages_in_as_many_round_trips_as_one(
             for number in range(300):
                 publish(broker, who, b"%d" % number, Client())
             await settled()
-            queue = broker.queues.get("/", "q")
+            queue = queue_of(broker, "q")
             model = [(str(number), 0) for number in range(300)]  # bodies, and how often they were delivered
             for count, waits in ((1, 1), (10, 1), (300, 1), (301, 2), (100_000, 2)):
                 found, items = await get(count, "ack_requeue_true")
@@ -104,7 +105,7 @@ def test_http_takes_what_is_left_when_somebody_is_faster(tmp_path: Path, monkeyp
             await settled()
             nodes.log("a").cut(False)
             assert [each["payload"] for each in (await asking).json()] == ["4", "5", "6", "7", "8", "9"]
-            assert here.queues.get("/", "q").messages_ready == 0
+            assert queue_of(here, "q").messages_ready == 0
 
     run(test, tmp_path, monkeypatch)
 
@@ -127,7 +128,7 @@ def test_a_restoration_over_a_node_that_is_lost_does_not_say_that_it_is_done(
         await declare(broker, who)
         await settled()
         nodes.log("a").cut(True)
-        asking = asyncio.ensure_future(restore(broker, who, Past(), None, plan, "q", "name"))  # type: ignore[arg-type]
+        asking = asyncio.ensure_future(restore(broker, who, Past(), None, plan, "q", "name"))  # type: ignore[arg-type]  # no history is read
         await settled()
         lost = FramedEncoder()
         record = lost.encode(lost.prefix(nodes.now_ms, BROKER), NodeLost("a", nodes.node("a").epoch, "lapsed"))
@@ -136,7 +137,7 @@ def test_a_restoration_over_a_node_that_is_lost_does_not_say_that_it_is_done(
         nodes.log("a").cut(False)
         with pytest.raises(ConnectionForced):
             await asking
-        assert broker.queues.get("/", "q").messages_ready == 0
+        assert queue_of(broker, "q").messages_ready == 0
 
     run(test, tmp_path, monkeypatch)
 
@@ -196,7 +197,9 @@ def test_nonsense_in_the_metadata_log_is_listed_by_every_node_and_breaks_nothing
         for event, _ in nonsense:
             offsets.append(metadata.put(b"", encoder.encode(encoder.prefix(nodes.now_ms, BROKER), event)))
         await settled()
-        expected = [(None, "byte 0 of 7: not a single-object encoding, which begins with C3 01")]
+        expected: list[tuple[str | None, str]] = [
+            (None, "byte 0 of 7: not a single-object encoding, which begins with C3 01")
+        ]
         expected += [(type(event).__name__, reason) for event, reason in nonsense]
         for broker in (here, await nodes.start("b")):
             assert await asked(broker, f"/api/quarantine?partition={name}") == [

@@ -13,10 +13,10 @@ from typing import Protocol
 
 import pytest
 
-from rewindmq.engine.log.contract import Block, Log
+from rewindmq.engine.log.contract import Log
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.simulated.embedded import Faults, MemoryLog
-from rewindmq.projections.replay import PartitionLog, decoder_for
+from rewindmq.projections.replay import Block, PartitionLog, decoder_for
 from rewindmq.schemas.single_object import wrap
 from tests.support.log_listener import Listener
 from tests.support.records import START_MS, contents, expected, fill, record

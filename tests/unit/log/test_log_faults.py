@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,16 @@ import pytest
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded import commit, segments
 from rewindmq.engine.log.embedded.index import index_path
-from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.log import EmbeddedLog, EmbeddedPartition
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.verify import verify_chain
 from rewindmq.engine.log.seals.in_files import segmented
 from tests.support.log_listener import Listener
 from tests.support.records import START_MS, contents, expected, fill, make_log, record, reopened
+
+
+def note(offsets: list[int], queue: EmbeddedPartition) -> None:
+    offsets.append(queue.durable_offset)
 
 
 def test_the_lock_of_an_older_broker_counts_and_then_goes(tmp_path: Path) -> None:
@@ -268,7 +273,7 @@ def test_a_power_loss_loses_nothing_that_was_confirmed(tmp_path: Path, monkeypat
         for number in range(25):
             fill(queue, range(queue.next_offset, queue.next_offset + 11))
             told: list[int] = []
-            log.start(Listener(lambda told=told: told.append(queue.durable_offset)))  # type: ignore[misc]
+            log.start(Listener(partial(note, told, queue)))
             log.commit_and_wait()
             fill(queue, range(queue.next_offset, queue.next_offset + 3))  # and not committed
             assert told == [queue.next_offset - 3]

@@ -126,7 +126,11 @@ def test_damage_is_not_taken_for_a_torn_tail_when_the_index_is_lost(tmp_path: Pa
     for position in (start, start + 1, end - 1, end - 16, length_of_a_key):
         damage_at(path, position, b"\xff")
         index_path(path).unlink(missing_ok=True)
-        for opening in (lambda: reopened(tmp_path), lambda: contents(EmbeddedLogReader(tmp_path).queues[0].read())):
+        openings: tuple[Callable[[], object], ...] = (
+            lambda: reopened(tmp_path),
+            lambda: contents(EmbeddedLogReader(tmp_path).queues[0].read()),
+        )
+        for opening in openings:
             with pytest.raises(CorruptLog, match="a whole block follows") as refused:
                 opening()
             assert (refused.value.file, refused.value.position, refused.value.offset) == (path, start, offset)
@@ -258,7 +262,7 @@ def test_history_rewritten_with_its_index_breaks_the_chain(tmp_path: Path) -> No
     forged = segment_files(directory)[0]
     directory = make_log(tmp_path, [10] * 20, segment_bytes=28_000)
     first, second = segment_files(directory)[:2]
-    blocks = [block.records for block in EmbeddedLogReader(tmp_path).queues[0].read() if block.file == first]
+    blocks = [list(block.records) for block in EmbeddedLogReader(tmp_path).queues[0].read() if block.file == first]
     blocks[0][3] = blocks[0][3].replace(b"key.3", b"KEY.3")
     with forged.open("rb") as file:
         header = read_header(forged, file.fileno())

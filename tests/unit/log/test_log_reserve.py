@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.log.embedded import reserve as module
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reserve import MARGIN_BYTES, RESERVE_BYTES, START_BYTES, STEP_BYTES, Reserve
 from tests.support.records import fill, record, reopened
@@ -68,7 +67,7 @@ def test_it_is_not_taken_again_before_there_is_room_beside_it(
     def free(size: int) -> None:
         figures = list(space)[:10]
         figures[1], figures[4] = 1, size  # f_frsize, f_bavail
-        monkeypatch.setattr(module.os, "fstatvfs", lambda descriptor: os.statvfs_result(figures))
+        monkeypatch.setattr(os, "fstatvfs", lambda descriptor: os.statvfs_result(figures))
 
     free(missing + MARGIN_BYTES - 1)
     assert not reserve.refill()

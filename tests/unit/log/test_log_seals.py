@@ -23,7 +23,7 @@ from rewindmq.engine.log.seals import sealer as sealing
 from rewindmq.engine.log.seals.fingerprints import located
 from rewindmq.engine.log.seals.in_files import segmented
 from rewindmq.engine.log.seals.merkle import Tree, leaf_hash, proof, root_of
-from rewindmq.engine.log.seals.seal import BadSeal, Keys, Seal, Stored, check_proof, fingerprint, read_copies
+from rewindmq.engine.log.seals.seal import BadSeal, Keys, Seal, Stored, check_proof, fingerprint, read_copies, signed
 from rewindmq.engine.log.seals.sealer import Harm, check, prove
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Published, Purged
@@ -268,7 +268,7 @@ def test_b05_the_seal_of_another_partition_leads_nobody_past_what_is_not_sealed(
     part = segmented(data)[1]
     stored, _ = part.seals()
     foreign = dataclasses.replace(stored[-1].seal, partition="queues-1", base_offset=2_990, next_offset=3_005)
-    (part.directory / "_00000000000000002990.seal").write_text(sealing.signed(foreign, KEY).line)
+    (part.directory / "_00000000000000002990.seal").write_text(signed(foreign, KEY).line)
     assert [(each.base_offset, each.next_offset) for each in seal(data)] == [(3_000, 3_010)]
     check_proof(prove(part, 3_002), KEYS)
     (harm,) = harms(data)

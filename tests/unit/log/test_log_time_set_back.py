@@ -73,5 +73,5 @@ def test_a_moment_is_found_in_the_last_stretch_that_had_it(
 
 def test_the_log_in_memory_finds_it_where_the_files_do() -> None:
     log = MemoryLog(1)
-    fill(log)  # type: ignore[arg-type]
+    fill(log)
     assert [log.queues[0].offset_at(time) for time in MOMENTS] == [by_eye(time) for time in MOMENTS]

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import fastavro
 import pytest
 
 from rewindmq.engine.cli.main import run as cli
@@ -21,7 +20,7 @@ from rewindmq.engine.log.embedded.verify import follow_on, unchecked_before, ver
 from rewindmq.engine.log.embedded.writer import PartitionWriter
 from tests.support.examples import rounds
 from tests.support.older import to_format_1
-from tests.support.records import START_MS, contents, expected, fill, make_log, record, reopened
+from tests.support.records import START_MS, avro_rows, contents, expected, fill, make_log, record, reopened
 from tests.support.torn import KINDS, run
 
 
@@ -153,7 +152,7 @@ def test_large_groups_are_stored_in_pieces_that_every_tool_joins(tmp_path: Path)
         lengths_path(path).unlink()
         assert contents(PartitionReader(path.parent).read()) == wanted
         with path.open("rb") as file:
-            found = list(fastavro.reader(file))
+            found = avro_rows(file)
         assert [len(each["event"]["body"]) for each in found] == [max(size, 1) for size in sizes]
 
 
@@ -224,7 +223,12 @@ def test_an_older_log_is_held_against_its_index(tmp_path: Path) -> None:
 def test_an_empty_older_segment_is_begun_anew(tmp_path: Path) -> None:
     directory = make_log(tmp_path, [])
     to_format_1(directory)
-    assert reopened(tmp_path, lambda log: (fill(log.queues[0], range(3)), log.commit_and_wait())[0]) == expected(3)
+
+    def use(log: EmbeddedLog) -> None:
+        fill(log.queues[0], range(3))
+        log.commit_and_wait()
+
+    assert reopened(tmp_path, use) == expected(3)
     [segment] = verify_chain(directory)
     assert segment.checked
 

@@ -71,7 +71,16 @@ def is_a_message(effect: object) -> bool:
 
 def hides_a_delay(effects: list[Effect]) -> bool:
     found = next((effect for effect in effects if isinstance(effect, Delay)), None)
-    return found is not None and not effects.remove(found)
+    if found is not None:
+        effects.remove(found)
+    return found is not None
+
+
+def hides_that_it_left(effects: list[Effect]) -> bool:
+    found = next((effect for effect in effects if isinstance(effect, Forget) and effect.reason == "delayed"), None)
+    if found is not None:
+        effects.remove(found)
+    return found is not None
 
 
 def comes_at_once(effects: list[Effect]) -> bool:
@@ -104,10 +113,7 @@ def served_out_of_turn(effects: list[Effect]) -> bool:
         (hides_a_delay, "conservation"),
         (comes_at_once, "deliveries"),
         (served_out_of_turn, "order"),
-        (
-            lambda effects: changed(Forget, lambda e: effects.remove(e), lambda e: e.reason == "delayed")(effects),
-            "conservation",
-        ),
+        (hides_that_it_left, "conservation"),
     ],
 )
 def test_lies_are_found(lie: Lie, check: str) -> None:

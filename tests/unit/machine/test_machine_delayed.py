@@ -2,6 +2,7 @@
 of a delayed exchange."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ from tests.support.events_for_tests import VHOST, Bench, explain, policy
 QUEUE = queue_of("x")
 
 
-def retrying(kind: str, least: int = 10, **keys: object) -> Bench:
+def retrying(kind: str, least: int = 10, **keys: Any) -> Bench:
     bench = Bench(2)
     bench.declare(type="quorum", semantics="rabbitmq-4.3", delayed_retry_type=kind, delayed_retry_min=least, **keys)
     return bench

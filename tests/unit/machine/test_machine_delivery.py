@@ -1,5 +1,7 @@
 """Ordering, consumers, requeue, delivery limit, sessions (docs/behaviours/consumers.md, queues.md, dead-letters.md)."""
 
+from typing import Any
+
 import pytest
 
 from rewindmq.projections.machine.data.effects import DeadLetter, Deliver, FetchReply, Forget, Requeue
@@ -36,7 +38,8 @@ def test_s092_s093_s096_round_robin_prefetch_and_priority(type: str) -> None:
     bench = Bench()
     bench.declare(type=type)
     x, y, z = bench.attach(prefetch=2), bench.attach(prefetch=2), bench.attach(prefetch=2, priority=5)
-    ids, got = [], []
+    ids: list[int] = []
+    got: list[int] = []
     for _ in range(7):
         ids.append(bench.publish())
         got.extend(consumer for _, consumer in recipients(bench))
@@ -255,7 +258,7 @@ def test_a_cancelled_consumer_keeps_what_it_holds() -> None:
 def test_s095_where_a_requeued_message_goes(type: str, limit: int | None, how: str, expected: str) -> None:
     """A B C D are ready; A and B are fetched and come back."""
     bench = Bench()
-    keys: dict[str, object] = {} if limit is None else {"delivery_limit": limit}
+    keys: dict[str, Any] = {} if limit is None else {"delivery_limit": limit}
     bench.declare("q", type, None, None, True, False, False, 0, **keys)
     ids = {name: bench.publish() for name in "ABCD"}
     for name in "AB":
@@ -275,9 +278,10 @@ def test_s095_where_a_requeued_message_goes(type: str, limit: int | None, how: s
 
 
 def test_s095_s094_a_consumer_that_always_nacks_goes_round_a_quorum_queue_without_a_limit() -> None:
-    for keys, expected in (({}, "ABCABC"), ({"delivery_limit": 9}, "AAAAAA")):
+    cases: tuple[tuple[dict[str, Any], str], ...] = (({}, "ABCABC"), ({"delivery_limit": 9}, "AAAAAA"))
+    for keys, expected in cases:
         bench = Bench()
-        bench.declare("q", "quorum", None, None, True, False, False, 0, **keys)  # type: ignore[arg-type]
+        bench.declare("q", "quorum", None, None, True, False, False, 0, **keys)
         names = {bench.publish(): name for name in "ABC"}
         consumer = bench.attach(prefetch=1)
         seen = bench.delivered()

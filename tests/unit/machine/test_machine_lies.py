@@ -113,7 +113,7 @@ def it_is_delivered_after_its_expiry(b: Audited) -> tuple[str, int | None]:
     def lie(effects: list[Effect]) -> None:
         expired = of(effects, Forget)
         effects.append(Deliver(expired.queue, m, b.consumer, False, 0, False))
-        b.machine.time_passed_at = lambda offset: 0  # type: ignore[method-assign]
+        b.machine.time_passed_at = lambda offset: 0  # type: ignore[method-assign]  # the lie
         effects.remove(expired)
 
     b.lie = lie
@@ -231,8 +231,7 @@ def a_stream_cuts_in_the_wrong_order(b: Audited) -> tuple[str, int | None]:
 
 
 def it_waits_too_long(b: Audited) -> tuple[str, int | None]:
-    retry: dict[str, object] = {"delayed_retry_type": "all", "delayed_retry_min": 100}
-    b.declare(type="quorum", semantics="rabbitmq-4.3", **retry)
+    b.declare(type="quorum", semantics="rabbitmq-4.3", delayed_retry_type="all", delayed_retry_min=100)
     m, c = b.publish(), b.attach(prefetch=1)
     b.lie = changed(Delay, due_ms=b.now_ms + 101)
     b.nack(c, m)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from rewindmq.projections.machine import state
-from rewindmq.projections.machine.data.effects import Quarantine
+from rewindmq.projections.machine.data.effects import Effect, Quarantine
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.serialization.pack import pack_meta
 from rewindmq.schemas.events import (
@@ -58,9 +58,9 @@ def test_the_epoch_is_over_for_good_also_after_loading() -> None:
     bench.declare("q")
     bench.do(lost(7), 0)
     for machine in (bench.machine, reloaded(bench)):
-        effects: list[object] = []
+        effects: list[Effect] = []
         message = Published(route("q"), b"", None, None, True, None, None, b"", 1)
-        machine.apply(bench.offset, bench.now_ms, Actor("guest", of(7)), message, effects)  # type: ignore[arg-type]
+        machine.apply(bench.offset, bench.now_ms, Actor("guest", of(7)), message, effects)
         assert effects == [Quarantine(bench.offset, "Published", "node lost: epoch 7 is over")]
         machine.apply(bench.offset + 1, bench.now_ms, Actor("guest", of(8)), message, [])
         assert machine.by_name[(VHOST, "q")].messages_ready == 1
@@ -84,8 +84,8 @@ def test_one_actor_after_the_other_is_judged_anew() -> None:
     bench.do(lost(1), 0)
     actor = Actor("guest", of(7))
     for event, expected in ((Tick(), 0), (lost(7), 0), (Tick(), 1)):
-        effects: list[object] = []
-        bench.machine.apply(bench.offset, bench.now_ms, actor, event, effects)  # type: ignore[arg-type]
+        effects: list[Effect] = []
+        bench.machine.apply(bench.offset, bench.now_ms, actor, event, effects)
         bench.offset += 1
         bench.machine.validate()
         assert len(effects) == expected

@@ -2,6 +2,8 @@
 RabbitMQ
 3.10.8 (tests/clients/scenarios_priority.py)."""
 
+from typing import Any
+
 import pytest
 
 from rewindmq.projections.machine.data import message_order
@@ -11,7 +13,7 @@ from rewindmq.schemas.events import BrokerStarted, Tick
 from tests.support.events_for_tests import VHOST, Bench, explain
 
 
-def prioritized(highest: int = 5, **keys: object) -> Bench:
+def prioritized(highest: int = 5, **keys: Any) -> Bench:
     bench = Bench(2)
     bench.declare(max_priority=highest, **keys)
     return bench

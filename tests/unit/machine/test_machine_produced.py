@@ -2,7 +2,7 @@
 
 import pytest
 
-from rewindmq.projections.machine.data.effects import Quarantine
+from rewindmq.projections.machine.data.effects import Effect, Quarantine
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Actor, Origin
 from tests.support.events_for_tests import VHOST, Bench, route
@@ -20,8 +20,8 @@ def test_what_no_consumer_could_be_sent_is_quarantined(properties: bytes) -> Non
     """A consumer would lose its connection, the message would go back, and the next consumer would lose its own."""
     bench = Bench()
     bench.declare("q")
-    effects: list[object] = []
-    bench.machine.apply(bench.offset, bench.now_ms, SERVICE, published(properties), effects)  # type: ignore[arg-type]
+    effects: list[Effect] = []
+    bench.machine.apply(bench.offset, bench.now_ms, SERVICE, published(properties), effects)
     (quarantined,) = effects
     assert isinstance(quarantined, Quarantine)
     assert (quarantined.offset, quarantined.event_type) == (bench.offset, "Published")

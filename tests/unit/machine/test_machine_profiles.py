@@ -1,6 +1,8 @@
 """Quorum queues of profile rabbitmq-4.3 (docs/behaviours/profiles.md, S-100, S-105, S-108, S-160), event by event.
 What is not obvious was measured on RabbitMQ 4.3.6 (tests/clients/scenarios_priority.py)."""
 
+from typing import Any
+
 import pytest
 
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
@@ -15,7 +17,7 @@ from rewindmq.schemas.events import BrokerStarted, Nacked, NodeLost, Purged
 from tests.support.events_for_tests import VHOST, Bench, explain
 
 
-def later(version: int = 2, **keys: object) -> Bench:
+def later(version: int = 2, **keys: Any) -> Bench:
     bench = Bench(version)
     bench.declare(type="quorum", semantics="rabbitmq-4.3", **keys)
     return bench

@@ -2,6 +2,7 @@
 
 import random
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,8 @@ def origin(message_id: int, restore: str = "undo", count: int = 0, redelivered: 
     return Origin(VHOST, "q", 7, message_id, "restored", message_id, restore, count, redelivered)
 
 
-def restored(message_id: int, expiration_ms: int | None = None, **values: object) -> Published:
-    came_from = origin(message_id, **values)  # type: ignore[arg-type]
+def restored(message_id: int, expiration_ms: int | None = None, **values: Any) -> Published:
+    came_from = origin(message_id, **values)
     return Published(route("q"), b"\x00\x00", expiration_ms, None, True, came_from, None, b"x", 1)
 
 

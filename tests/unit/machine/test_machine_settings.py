@@ -2,14 +2,14 @@
 
 import pytest
 
-from rewindmq.projections.machine.rules.settings import Settings, effective_definition, resolve
+from rewindmq.projections.machine.rules.settings import QueueType, Settings, effective_definition, resolve
 from rewindmq.schemas.values import Argument, Policy
 from tests.support.events_for_tests import arguments, policy
 
-TYPES = ("classic", "quorum")
+TYPES: tuple[QueueType, ...] = ("classic", "quorum")
 
 
-def merged(type: str, argument: object, given: object, capped: object, key: str) -> Settings:
+def merged(type: QueueType, argument: object, given: object, capped: object, key: str) -> Settings:
     """`key` set by argument, policy `lim` and operator policy `cap`; None: silent."""
     return resolve(
         type,
@@ -50,7 +50,7 @@ def merged(type: str, argument: object, given: object, capped: object, key: str)
     ],
 )
 def test_s003_s160_s167_the_smallest_number(
-    type: str,
+    type: QueueType,
     key: str,
     attribute: str,
     argument: object,
@@ -78,7 +78,9 @@ def test_s003_s160_s167_the_smallest_number(
         ("classic", 0, None, None, None),  # S-057: not 0
     ],
 )
-def test_s060_expires(type: str, argument: int, given: int | None, capped: int | None, expected: int | None) -> None:
+def test_s060_expires(
+    type: QueueType, argument: int, given: int | None, capped: int | None, expected: int | None
+) -> None:
     assert merged(type, argument, given, capped, "expires").expires_ms == expected
 
 
@@ -96,7 +98,7 @@ def test_s060_expires(type: str, argument: int, given: int | None, capped: int |
         ("classic", "nonsense", None, None, "drop-head"),
     ],
 )
-def test_s029_overflow(type: str, argument: object, given: object, capped: object, expected: str) -> None:
+def test_s029_overflow(type: QueueType, argument: object, given: object, capped: object, expected: str) -> None:
     assert merged(type, argument, given, capped, "overflow").overflow == expected
 
 

@@ -167,7 +167,8 @@ def test_it_is_part_of_the_stored_state_and_its_digest(type: str) -> None:
     assert queue is not None
     assert statuses(queue) == statuses(bench.queue())
     before = machine.digest()
-    queue.active, queue.active.waiting = list(queue.holders.values())[1], True  # type: ignore[union-attr]
+    second = list(queue.holders.values())[1]
+    queue.active, second.waiting = second, True
     assert loaded.digest() != before
 
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from rewindmq.projections.machine.data import message_order
+from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.message_order import CHUNK, NONE, Order
 from rewindmq.projections.machine.data.message_word import PERSISTENT, SIZE_MASK
 from rewindmq.projections.machine.machine import Machine
@@ -19,9 +20,9 @@ def filled(count: int, expiration: int | None = None) -> Machine:
     machine = Machine("queues-0")
     machine.apply(0, 1000, BROKER, QueueDeclared(VHOST, "q", "classic", True, False, False, 0, (), "", None, None), [])
     event = Published(route("q"), b"\x00\x00", expiration, None, True, None, None, b"", 100)
-    effects: list[object] = []
+    effects: list[Effect] = []
     for offset in range(1, count + 1):
-        machine.apply(offset, 1000, BROKER, event, effects)  # type: ignore[arg-type]
+        machine.apply(offset, 1000, BROKER, event, effects)
         effects.clear()
     return machine
 
@@ -104,7 +105,8 @@ def test_an_order_is_a_list(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Appending, taking, inserting by id, over chunk boundaries and splits, beside a plain sorted list."""
     monkeypatch.setattr(message_order, "CHUNK", 3)
     dice = random.Random(seed)
-    order, plain = Order(True), []
+    order = Order(True)
+    plain: list[tuple[int, int, int]] = []
     for step in range(600):
         if plain and dice.random() < 0.48:
             assert order.take() == plain.pop(0)

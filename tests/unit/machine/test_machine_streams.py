@@ -1,6 +1,7 @@
 """Streams (S-071, S-072; contract of x-max-age and x-max-length-bytes: RabbitMQ's stream documentation)."""
 
 import random
+from typing import Any
 
 from rewindmq.projections.machine.data import stream
 from rewindmq.projections.machine.data.effects import Forget
@@ -24,7 +25,7 @@ from rewindmq.schemas.values import Actor, Origin
 from tests.support.events_for_tests import START_MS, VHOST, Bench, arguments, explain, policy, route
 
 
-def stream_bench(**keys: object) -> Bench:
+def stream_bench(**keys: Any) -> Bench:
     bench = Bench(version=2)
     bench.declare(type="stream", **keys)
     return bench

@@ -1,5 +1,7 @@
 """Message TTL and queue TTL (docs/behaviours/ttl.md)."""
 
+from typing import Any
+
 import pytest
 
 from rewindmq.projections.machine.data.effects import Forget, QueueGone
@@ -91,7 +93,7 @@ def test_s041_expired_is_the_reason_of_its_dead_letter() -> None:
 )
 def test_s042_the_smaller_ttl(queue_ttl: int | None, own: int | None, lives: int, rule: str) -> None:
     bench = Bench()
-    keys: dict[str, object] = {} if queue_ttl is None else {"message_ttl": queue_ttl}
+    keys: dict[str, Any] = {} if queue_ttl is None else {"message_ttl": queue_ttl}
     bench.declare("q", "classic", None, None, True, False, False, 0, **keys)
     bench.publish(expiration=own)
     assert [m.expires_ms for m in bench.queue().messages()] == [START_MS + lives]

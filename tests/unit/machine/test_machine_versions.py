@@ -36,7 +36,7 @@ def test_a_version_that_is_not_known_ends_the_fold() -> None:
     machine = Machine("queues-0")
     log = InMemory(Tick(), MachineUpgraded(MACHINE_VERSION), MachineUpgraded(NEWER), Tick())
     with pytest.raises(NewerHistory) as raised:
-        fold(machine, log)  # type: ignore[arg-type]
+        fold(machine, log)  # type: ignore[arg-type]  # it is log and block at once
     assert str(raised.value) == (
         f"queues-0 goes on from offset 2 under machine version {NEWER}, and this version of RewindMQ knows those up to"
         f" {MACHINE_VERSION}: start a newer one"

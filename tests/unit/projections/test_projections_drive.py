@@ -21,8 +21,8 @@ BROKEN = b"\xff\xff\xff"
 def log() -> ListLog:
     traffic = Traffic(7)
     traffic.run(200)
-    traffic.log.records[20] = BROKEN
-    return traffic.log
+    traffic.listed.records[20] = BROKEN
+    return traffic.listed
 
 
 def in_groups(log: ListLog, size: int, gap: int = 0) -> Iterator[RecordGroup]:

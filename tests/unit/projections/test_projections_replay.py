@@ -55,10 +55,10 @@ def test_a_restart_does_not_read_the_log_before_the_stored_offset(tmp_path: Path
     persisted(tmp_path, traffic)
     stored_offset = traffic.log.next_offset
     traffic.run(40)
-    traffic.log.read_from.clear()
+    traffic.listed.read_from.clear()
     store = StateStore.open(tmp_path)
     recovery = assert_recovered(traffic, store)
-    assert traffic.log.read_from == [stored_offset - 1, stored_offset]  # may be a broker's last word
+    assert traffic.listed.read_from == [stored_offset - 1, stored_offset]  # may be a broker's last word
     assert recovery.stored_offset == stored_offset
     assert recovery.replayed == traffic.log.next_offset - stored_offset
     store.close()
@@ -69,7 +69,7 @@ def test_a_store_ahead_of_its_log_is_folded_anew(tmp_path: Path, caplog: pytest.
     traffic = Traffic(1)
     traffic.run(100)
     persisted(tmp_path, traffic)
-    older = ListLog(records=traffic.log.records[:50])
+    older = ListLog(records=traffic.listed.records[:50])
     store = StateStore.open(tmp_path)
     recovery = recover(older, store)
     assert "its log ends at 50" in caplog.text
@@ -126,7 +126,7 @@ def test_records_that_cannot_be_decoded_or_make_no_sense_are_listed_and_skipped(
     traffic = Traffic(2)
     traffic.run(30)
     garbage = traffic.log.next_offset
-    traffic.log.records.append(b"\xff\xff\xff\xff")
+    traffic.listed.records.append(b"\xff\xff\xff\xff")
     foreign = traffic.append(ANN, Acked("/", "plain", 999, ((1, 1),)))
     traffic.run(30)
     store = StateStore.open(tmp_path)

@@ -53,9 +53,9 @@ def test_the_nearest_snapshot_saves_the_fold_before_it(tmp_path: Path) -> None:
     traffic.run(300)
     snapshots = snapshots_on_the_way(tmp_path, traffic, 100)
     assert snapshots.offsets("queues-0") == [100, 200, 300]
-    traffic.log.read_from.clear()
+    traffic.listed.read_from.clear()
     state_at(traffic.log, snapshots, At(offset=250))
-    assert traffic.log.read_from == [200]
+    assert traffic.listed.read_from == [200]
 
 
 def test_the_clock_stands_at_the_moment_asked_for(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_snapshot_is_a_plain_avro_file(tmp_path: Path) -> None:
     with path.open("rb") as file:
         reader = fastavro.reader(file)
         metadata = reader.metadata
-        kinds = [piece["kind"] for piece in reader]
+        kinds = [piece["kind"] for piece in reader if isinstance(piece, dict)]
     assert metadata["rewindmq.partition"] == "queues-0"
     assert metadata["rewindmq.offset"] == str(traffic.log.next_offset)
     assert metadata["rewindmq.digest"] == traffic.machine.digest()
@@ -238,9 +238,9 @@ def test_a_snapshot_cut_short_is_refused_and_rewind_takes_the_one_before(tmp_pat
     newest.write_bytes(newest.read_bytes()[:-20])
     with pytest.raises(SnapshotError):
         load(newest)
-    traffic.log.read_from.clear()
+    traffic.listed.read_from.clear()
     machine = state_at(traffic.log, snapshots, At(offset=220))
-    assert traffic.log.read_from == [100]
+    assert traffic.listed.read_from == [100]
     straight = Machine("queues-0")
     fold(straight, traffic.log, 220)
     assert machine.digest() == straight.digest()

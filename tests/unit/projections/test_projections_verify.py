@@ -12,6 +12,7 @@ from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.projections.verify import NOT_CHECKED, NOTHING_STORED, Verification, verify
 from rewindmq.schemas.events import DeadLettersForwarded, QueueDeleted
 from rewindmq.schemas.values import Route
+from tests.support.rocks import flipped
 from tests.support.traffic import ANN, ListLog, Traffic, published, queue_declared
 
 PREFIX = keys.partition_prefix("queues-0")
@@ -57,10 +58,6 @@ def content(state: Path, kind: bytes) -> dict[bytes, bytes]:
     found = dict(store.scan(PREFIX + kind))
     store.close()
     return found
-
-
-def flipped(value: bytes) -> bytes:
-    return value[:-1] + bytes([value[-1] ^ 1])
 
 
 def test_a_sound_store_is_equal(traffic: Traffic, state: Path) -> None:
@@ -271,7 +268,7 @@ def test_no_state_and_a_state_ahead_of_the_log_are_errors(traffic: Traffic, stat
         verify([traffic.log], tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
     with pytest.raises(StoreError, match=r"is at offset \d+, but its log ends at 10"):
-        verify([ListLog(records=traffic.log.records[:10])], state)
+        verify([ListLog(records=traffic.listed.records[:10])], state)
 
 
 def test_verify_leaves_nothing_behind(traffic: Traffic, state: Path) -> None:

@@ -31,8 +31,8 @@ def door_takes(raw: bytes) -> bool:
     return True
 
 
-def encoded(given_properties: dict[str, object]) -> bytes:
-    _, _, event = FramedDecoder().decode(Publisher("x").record("/", "q", b"", **given_properties).value)  # type: ignore[arg-type]
+def encoded(given_properties: dict[str, Any]) -> bytes:
+    _, _, event = FramedDecoder().decode(Publisher("x").record("/", "q", b"", **given_properties).value)
     assert isinstance(event, Published)
     return event.properties
 

@@ -28,6 +28,7 @@ from rewindmq.schemas.registry import (
 from rewindmq.schemas.shapes import shape_of
 from rewindmq.schemas.single_object import unwrap, wrap
 from rewindmq.schemas.values import Actor, Argument, Encryption, Origin, Policy, Route
+from tests.support.records import avro_rows
 from tests.support.samples import GOLDEN, SAMPLES, readable, sample_bytes
 
 AVSC = {
@@ -227,7 +228,8 @@ def test_new_fields_take_their_defaults(older: dict[str, Any], monkeypatch: pyte
         gone = defaults.get(event["name"], {})
         event["fields"] = [field for field in event["fields"] if field["name"] not in gone]
     fingerprint = fingerprint_of(older)
-    (registry.RELEASED / f"{fingerprint}.avsc").write_text(json.dumps(older))  # type: ignore[attr-defined]
+    assert isinstance(registry.RELEASED, Path)
+    (registry.RELEASED / f"{fingerprint}.avsc").write_text(json.dumps(older))
 
     def with_defaults(name: str) -> dict[str, Any]:
         schema = registry.type_schema(name)
@@ -272,7 +274,7 @@ def test_damaged_records_of_an_older_schema_are_refused(older: dict[str, Any]) -
 
 def test_a_container_file_is_read_by_its_own_header() -> None:
     file = io.BytesIO()
-    envelope = {
+    envelope: dict[str, Any] = {
         "timestamp": 1_763_715_845_678,
         "actor": {"user": "guest", "session": 7},
         "event": (
@@ -282,7 +284,7 @@ def test_a_container_file_is_read_by_its_own_header() -> None:
     }
     fastavro.writer(file, json.loads(envelope_schema_json()), [envelope], codec="null", sync_marker=b"s" * 16)
     file.seek(0)
-    rows = list(fastavro.reader(file))
+    rows = avro_rows(file)
     assert rows[0]["event"] == envelope["event"][1]
     assert rows[0]["timestamp"].isoformat() == "2025-11-21T09:04:05.678000+00:00"
     block = file.getvalue()[file.getvalue().index(b"s" * 16) + 16 : -16]

@@ -23,7 +23,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return data
 
 
-def refused(data: Path, capsys, monkeypatch, *arguments: str) -> tuple[int, str]:
+def refused(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str
+) -> tuple[int, str]:
     """Exit status and the one line."""
     monkeypatch.setattr(session, "session", lambda **_: pytest.fail("Spark was started"))
     status = cli.run([*arguments, "--data", str(data)])
@@ -56,7 +58,7 @@ def refused(data: Path, capsys, monkeypatch, *arguments: str) -> tuple[int, str]
     ids=json.dumps,
 )
 def test_b04_a_candidate_that_a_broker_would_not_take(
-    told: Path, capsys, monkeypatch, said: dict[str, Any], line: str
+    told: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, said: dict[str, Any], line: str
 ) -> None:
     text = json.dumps({"name": "x", "pattern": "^orders", **said})
     status, found = refused(told, capsys, monkeypatch, "what-if", "--candidate", text)
@@ -82,13 +84,17 @@ def test_b04_a_candidate_that_some_queue_can_be(said: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("message", ["queues-0:999999", "queues-0:0", "queues-7:1", "metadata:0"])
-def test_b11_without_a_message_that_is_none(told: Path, capsys, monkeypatch, message: str) -> None:
+def test_b11_without_a_message_that_is_none(
+    told: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
     for command in (["what-if"], ["restore", "--queue", "orders", "--to", "aside"]):
         found = refused(told, capsys, monkeypatch, *command, "--without", f"message={message}")
         assert found == (64, f"spark_replay: no message {message} in the history")
 
 
-def test_restore_asks_for_the_broker_before_spark(told: Path, capsys, monkeypatch) -> None:
+def test_restore_asks_for_the_broker_before_spark(
+    told: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     away = f"http://127.0.0.1:{free_port()}"
     for which in (["--where", "outcome = 'expired'"], ["--without", "user=eve", "--queue", "orders", "--to", "aside"]):
         status, line = refused(told, capsys, monkeypatch, "restore", *which, "--url", away)
@@ -97,7 +103,9 @@ def test_restore_asks_for_the_broker_before_spark(told: Path, capsys, monkeypatc
     assert (status, "Invalid port" in line) == (69, True)
 
 
-def test_b06_diff_from_a_time_after_now(told: Path, capsys, monkeypatch) -> None:
+def test_b06_diff_from_a_time_after_now(
+    told: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for more in ([], ["--to", "2998-01-01T00:00:00Z"]):
         status, line = refused(told, capsys, monkeypatch, "diff", "--from", "2997-01-01T00:00:00Z", *more)
         assert (status, "lies in the future" in line) == (65, True)

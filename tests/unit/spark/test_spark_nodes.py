@@ -2,6 +2,7 @@
 crashed."""
 
 from pathlib import Path
+from typing import Any
 
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import (
@@ -24,7 +25,7 @@ from tests.system.spark.test_spark_audit import fold_audit
 ON_NODE_3, ON_NODE_5 = Actor("ann", 3 << EPOCH_SHIFT | 1), Actor("bob", 5 << EPOCH_SHIFT | 1)
 
 
-def findings(data: Path) -> list[dict]:
+def findings(data: Path) -> list[dict[str, Any]]:
     rows = fold_audit(data, 0, Machine("queues-0"))
     assert {row["check"] for row in rows} == set(CHECKS)
     return [row for row in rows if not row["ok"]]

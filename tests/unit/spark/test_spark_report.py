@@ -4,6 +4,8 @@ import json
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 
+import pytest
+
 from rewindmq.projections.verify import NOT_CHECKED
 from rewindmq.spark_replay.audit.advice import ADVICE
 from rewindmq.spark_replay.audit.findings import Finding
@@ -85,7 +87,7 @@ def test_a_page_has_the_first_of_very_many_findings() -> None:
     assert len(text.cells) == 4 + 6 * ROWS
 
 
-def test_what_compared_nothing_is_not_called_ok(capsys) -> None:
+def test_what_compared_nothing_is_not_called_ok(capsys: pytest.CaptureFixture[str]) -> None:
     findings = [
         Finding("order", True, "queues-0", None, None, None, "100 events"),
         Finding("store", True, "queues-0", None, None, None, f"{NOT_CHECKED}nothing is stored yet"),

@@ -1,0 +1,16 @@
+"""Waiting for what another thread, process or machine does."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVarTuple
+
+SECONDS = 60
+Given = TypeVarTuple("Given")
+
+
+def until(condition: Callable[[*Given], object], what: str, *given: *Given, seconds: float = SECONDS) -> None:
+    """Wait until `condition(*given)` holds. `what`: what failed to happen in time."""
+    deadline = time.monotonic() + seconds
+    while not condition(*given):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)

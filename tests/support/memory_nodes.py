@@ -1,0 +1,99 @@
+"""Nodes on a shared log in memory: brokers that fold only what they read back.
+
+async def test(nodes: Nodes) -> None:
+    broker = await nodes.start("a")
+    nodes.log("a").cut(True)          # what is asked from here on waits, until
+    nodes.log("a").cut(False)
+
+run(test, tmp_path, monkeypatch)
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.cluster.node import Node
+from rewindmq.engine.config import Config
+from rewindmq.engine.log.simulated.shared import MemorySharedLog, SharedHistory
+from rewindmq.engine.process import open_node
+from rewindmq.engine.runtime.sessions import Session
+from rewindmq.schemas.events import Published
+from tests.support.broker_harness import Client
+
+START_MS = 1_700_000_000_000
+PERSISTENT = b"\x10\x00\x02"
+
+
+class Nodes:
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.directory = directory
+        self.now_ms = START_MS
+        self.history = SharedHistory(2, lambda: self.now_ms, asyncio.get_running_loop().call_later)
+        self.brokers: dict[str, Broker] = {}
+        self.failures: list[Exception] = []
+        self._opening = ""
+        monkeypatch.setattr("rewindmq.engine.log.kafka.log.KafkaLog", self)
+
+    def open(self, *settings: Any) -> MemorySharedLog:
+        """Stands in for `KafkaLog.open`."""
+        return self.history.open(self._opening)
+
+    async def start(self, name: str) -> Broker:
+        config = Config(data=self.directory / name, partitions=2, node=name, kafka="memory")
+        config.data.mkdir(exist_ok=True)
+        self._opening = name
+        broker = self.brokers[name] = await open_node(config, self.failures.append, lambda: self.now_ms)
+        await settled()
+        return broker
+
+    def log(self, name: str) -> MemorySharedLog:
+        return self.history.logs[name]
+
+    def node(self, name: str) -> Node:
+        keeper = self.brokers[name].keeper
+        assert isinstance(keeper, Node)
+        return keeper
+
+    def close(self) -> None:
+        for name, broker in self.brokers.items():
+            if name in self.history.logs:
+                broker.close()
+
+
+async def settled() -> None:
+    """Everything that is on its way has arrived."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+        await asyncio.sleep(0.0001)
+
+
+def session(broker: Broker) -> Session:
+    return broker.sessions.open("guest", "/", "test", {})
+
+
+def declare(broker: Broker, who: Session, name: str = "q", exclusive: bool = False) -> Coroutine[Any, Any, Any]:
+    return broker.queues.declare(who, name, False, True, exclusive, False, ())
+
+
+def publish(broker: Broker, who: Session, body: bytes, confirms: Client, name: str = "q") -> int:
+    """How many queues it was routed to."""
+    destinations = broker.exchanges.route(who, "", name, None)
+    for to in destinations:
+        message = Published(to.route, PERSISTENT, None, None, True, None, None, body, len(body))
+        to.partition.await_durable(to.partition.publish(who.actor, message), confirms, 1)
+    return len(destinations)
+
+
+def run(test: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def whole() -> None:
+        nodes = Nodes(tmp_path, monkeypatch)
+        try:
+            await test(nodes)
+        finally:
+            nodes.close()
+
+    asyncio.run(whole())

@@ -1,0 +1,98 @@
+"""Two nodes on one Kafka: messages that expire, wait, are refused or returned, by whichever node."""
+
+import pika
+from pika.adapters.blocking_connection import BlockingChannel
+
+from tests.support.deadlines import SECONDS, until
+from tests.support.kafka.nodes import api
+from tests.support.kafka.two_nodes import PERSISTENT, catch_up, counts, in_each_partition, take
+from tests.support.running import RunningBroker
+
+
+def test_messages_expire_and_are_dead_lettered_across_partitions(
+    here: BlockingChannel, there: BlockingChannel, name: str
+) -> None:
+    sources = in_each_partition(name)
+    there.queue_declare(name, durable=True, arguments={"x-queue-type": "quorum"})
+    for source in sources:
+        arguments = {"x-message-ttl": 100, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": name}
+        here.queue_declare(source, durable=True, arguments=arguments)
+        catch_up(there)
+        for number in range(20):
+            channel = here if number % 2 else there
+            channel.basic_publish("", source, b"%s %d" % (source.encode(), number), PERSISTENT)
+    taken = take(there, name, 40)
+    for source in sources:
+        numbers = [int(body.split()[1]) for body, *_ in taken if body.startswith(source.encode() + b" ")]
+        assert numbers == list(range(20))
+    for body, redelivered, headers in taken:
+        assert not redelivered
+        (death,) = headers["x-death"]
+        assert (death["queue"], death["reason"], death["count"]) == (body.split()[0].decode(), "expired", 1)
+    catch_up(here)
+    assert counts(here, sources[0]) == counts(here, sources[1]) == counts(here, name) == (0, 0)
+
+
+def test_delayed_messages_come_by_whichever_node(
+    here: BlockingChannel, there: BlockingChannel, name: str, south: RunningBroker
+) -> None:
+    """The queues of ten exchanges lie in all partitions, whose duties both nodes share."""
+    exchanges = [f"{name}-{number}" for number in range(10)]
+    here.queue_declare(name, durable=True)
+    for exchange in exchanges:
+        here.exchange_declare(exchange, "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"})
+        here.queue_bind(name, exchange)
+    until(lambda: all(delays(south, exchange) for exchange in exchanges), "the other node knows them")
+    for number, exchange in enumerate(exchanges):
+        for channel, delay in ((here, 800), (there, 300)):
+            properties = pika.BasicProperties(delivery_mode=2, headers={"x-delay": delay})
+            channel.basic_publish(exchange, "", f"{number} {delay}".encode(), properties, mandatory=True)
+    came = take(there, name, 20)
+    assert sorted(body for body, _, _ in came) == sorted(f"{n} {d}".encode() for n in range(10) for d in (300, 800))
+    assert {headers["x-delay"] for _, _, headers in came} == {-300, -800}
+    for exchange in exchanges:
+        there.exchange_delete(exchange)
+    assert counts(here, name) == (0, 0)
+
+
+def delays(node: RunningBroker, exchange: str) -> bool:
+    """It knows the exchange, and the queue behind it."""
+    with api(node) as client:
+        return "messages_delayed" in client.get(f"/exchanges/%2F/{exchange}").json()
+
+
+def test_a_refused_message_is_dead_lettered_by_whichever_node(
+    here: BlockingChannel, there: BlockingChannel, name: str
+) -> None:
+    here.queue_declare(f"{name}-dead", durable=True)
+    here.queue_declare(
+        name,
+        durable=True,
+        arguments={
+            "x-queue-type": "quorum",
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": f"{name}-dead",
+            "x-dead-letter-strategy": "at-least-once",
+            "x-overflow": "reject-publish",
+            "x-delivery-limit": 2,
+        },
+    )
+    catch_up(there)
+    here.basic_publish("", name, b"refused", PERSISTENT)
+    method, _, _ = next(there.consume(name, inactivity_timeout=SECONDS))
+    there.basic_reject(method.delivery_tag, requeue=False)
+    there.cancel()
+    assert [body for body, *_ in take(here, f"{name}-dead", 1)] == [b"refused"]
+    there.basic_publish("", name, b"returned", PERSISTENT)
+    for channel in (here, there, here):
+        until(rejected, "it was not returned", channel, name)
+    ((body, _, headers),) = take(there, f"{name}-dead", 1)
+    assert (body, headers["x-death"][0]["reason"]) == (b"returned", "delivery_limit")
+
+
+def rejected(channel: BlockingChannel, queue: str) -> bool:
+    """Get a message and return it, if there is one."""
+    method, _, _ = channel.basic_get(queue)
+    if method is not None:
+        channel.basic_reject(method.delivery_tag, requeue=True)
+    return method is not None
