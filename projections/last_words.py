@@ -55,6 +55,7 @@ class LastWords:
         self._odd = -1  # offset of the first odd event behind it; -1: there is none
 
     def see(self, offset: int, actor: Actor, event: Event) -> None:
+        """Take the event at this offset, the next one of the partition."""
         kind = type(event)
         if kind is BrokerStarted:
             self.end(offset)

@@ -52,6 +52,7 @@ def moment(text: str, partition: str, marks: Callable[[], Marks]) -> At:
 
 
 def marks_of(metadata: PartitionLog) -> Marks:
+    """The marks by name, folded from the metadata log. Raises CorruptLog, LogError."""
     return topology_of(metadata).marks
 
 

@@ -77,6 +77,7 @@ class Verification:
 
     @property
     def equal(self) -> bool:
+        """Whether no difference was found."""
         return self.difference_count == 0
 
     @property
@@ -87,6 +88,7 @@ class Verification:
         return "equal" if self.stored else NOT_CHECKED + NOTHING_STORED
 
     def differs(self, queue: str, key: str, what: str, message_id: int | None = None) -> None:
+        """Count a difference, and list it if the list has room."""
         self.difference_count += 1
         if len(self.differences) < LISTED_DIFFERENCES:
             self.differences.append(Difference(queue, key, what, message_id))

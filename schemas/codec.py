@@ -8,14 +8,14 @@
     |<------------ prefix ------------>|
 
 Rules of this file
-- Whatever the hand-written code makes equals, byte for byte, what any Avro library makes of the same schema.
-- The hand-written reading knows only the form that our own encoder makes of sound events. Whatever surprises it goes to
-  `rewindmq.schemas.shapes`, which knows every legal form and says what is wrong with the rest. So there is one judge of
-  what can be decoded, and the fast way must only never accept what the judge refuses.
+- The hand-written code makes the same bytes as any Avro library with the same schema.
+- The hand-written reading knows only the form that our own encoder makes of sound events. It hands every other form to
+  `rewindmq.schemas.shapes`, which knows all legal forms and names the fault of any other. So one judge decides whether
+  a record can be decoded. The fast way never accepts a record that the judge refuses.
 - This module may be compiled by mypyc, which cannot slice to an end before the start, nor index by more than 62 bits.
-- Whether a record can be decoded does not depend on whether its body is wanted: a record of which the body is not all
-  there, or goes on behind it, is refused with `bodies` False as it is with True. What `strip_body` makes is another
-  form, which only a reader that was told so takes (`stripped`), and which keeps what is wrong with a record.
+- A record is decodable or not, no matter whether its body is wanted: a record whose body is cut short, or goes on
+  behind its end, is refused with `bodies` False as it is with True. `strip_body` makes another form. A reader takes
+  this form only with `stripped`. The form keeps the faults of a record.
 - The same bytes come again and again (the actor of a connection, the route of a publisher, the consumer of an ack).
   They are compared with those met last, then looked up whole, and only parsed when they are new.
 """
@@ -54,7 +54,7 @@ _PLAIN_TRANSIENT = b"\x00\x00\x00\x00\x00"
 _REASONS = {reason.encode(): reason for reason in ("expired", "rejected", "maxlen", "delivery_limit", "delayed")}
 _SMALL_LONGS = [long_bytes(value) for value in range(8192)]  # ready made, mostly for lengths
 _NEVER = b"\xff" * 11  # no record has this where a long or a length stands
-# Before a record that `strip_body` could not take a body out of: it is as it was.
+# Stands before a record whose body `strip_body` could not take out: the record is as it was.
 _UNSTRIPPED = _NEVER
 
 
@@ -103,9 +103,9 @@ def _of_shape(shape: Shape, value: object) -> bytes:
 
 
 class Encoder:
-    """Keeps the encoded form of routes it has seen (bounded), so that a publish encodes little more than its body.
+    """Encodes events. It keeps the encoded form of routes (bounded), so a publish encodes little more than its body.
 
-    ValueError for values that the schema has no room for: numbers beyond 64 bits, text that is not Unicode (lone
+    Raises ValueError for values that the schema has no room for: numbers beyond 64 bits, text that is not Unicode (lone
     surrogates), an unknown enum symbol."""
 
     def __init__(self) -> None:
@@ -113,9 +113,11 @@ class Encoder:
         self._in_queues: dict[tuple[str, str, int], bytes] = {}
 
     def prefix(self, timestamp_ms: int, actor: Actor) -> bytes:
+        """The envelope's first fields, in bytes: the time and the actor."""
         return long_bytes(timestamp_ms) + _text(actor.user) + _long(actor.session)
 
     def encode(self, prefix: bytes, event: Event) -> bytes:
+        """The record of an event, behind the bytes that `prefix` gave. Raises ValueError."""
         if isinstance(event, Published):
             return self._published(prefix, event)
         if isinstance(event, Acked):
@@ -183,8 +185,9 @@ class Encoder:
         return numbered + _text(origin.restore) + _long(origin.delivery_count) + redelivered
 
     def _in_queue(self, vhost: str, queue: str, number: int) -> bytes:
-        """A queue and a number in it: what Acked, Nacked, Credited and Fetched (consumer) and Origin (queue_id) begin
-        with."""
+        """A queue and a number in it.
+
+        Acked, Nacked, Credited and Fetched (consumer) and Origin (queue_id) begin with them."""
         key = (vhost, queue, number)
         encoded = self._in_queues.get(key)
         if encoded is None:
@@ -196,11 +199,11 @@ class Encoder:
 
 
 class _Surprise(Exception):
-    """The fast way does not know this form: let `rewindmq.schemas.shapes` judge."""
+    """The fast way does not know this form: `rewindmq.schemas.shapes` judges it."""
 
 
 def _varint(record: bytes, pos: int) -> tuple[int, int]:
-    """A long at `pos` and where it ends."""
+    """Returns the long at `pos`, and the position behind it."""
     value = record[pos]
     pos += 1
     if value > 0x7F:
@@ -226,7 +229,9 @@ def _varint(record: bytes, pos: int) -> tuple[int, int]:
 
 
 def _size_end(record: bytes, pos: int) -> int:
-    """Where the string or bytes at `pos` ends (perhaps beyond the record's end: whoever reads on will notice)."""
+    """The position behind the string or bytes at `pos`.
+
+    It may lie beyond the record's end: the code that reads on notices that."""
     size = record[pos]
     if size > 0x7F or size & 1:
         size, pos = _varint(record, pos)
@@ -237,7 +242,7 @@ def _size_end(record: bytes, pos: int) -> int:
 
 
 def _two_texts_end(record: bytes, pos: int) -> int:
-    """Where the second of two strings ends; short ones (up to 63 bytes) without further ado."""
+    """The position behind the second of two strings. Short strings (up to 63 bytes) are the fast case."""
     size = record[pos]
     if not size & 0x81:
         second = pos + 1 + (size >> 1)
@@ -314,8 +319,10 @@ def _message_ranges(record: bytes, pos: int) -> tuple[tuple[tuple[int, int], ...
 
 
 class _Prefix:
-    """A prefix met before, without the timestamp's first two bytes, which change with every millisecond. What is left
-    of the timestamp changes every eight seconds. `start_ms`: the timestamp without what those two bytes add."""
+    """A prefix met before, without the timestamp's first two bytes, which change with every millisecond.
+
+    The rest of the timestamp changes every eight seconds. `start_ms`: the timestamp without the part in these two
+    bytes."""
 
     def __init__(self, rest: bytes, start_ms: int, actor: Actor) -> None:
         self.rest = rest
@@ -325,7 +332,7 @@ class _Prefix:
 
 
 class Decoder:
-    """Interns actors and routes: equal bytes give the same `Actor` and `Route` objects (bounded caches)."""
+    """Decodes records. Equal bytes give the same `Actor` and `Route` objects (bounded caches)."""
 
     def __init__(self) -> None:
         # Publishers and consumers take turns in a partition, so two prefixes are kept at hand.
@@ -340,8 +347,10 @@ class Decoder:
         self._in_queues: dict[bytes, tuple[str, str, int]] = {}
 
     def decode(self, record: bytes, bodies: bool = True, stripped: bool = False) -> tuple[int, Actor, Event]:
-        """With `bodies` False, `Published.body` is b"". `stripped`: the record is what `strip_body` made, and so it has
-        no body. Whatever is asked for, the same records are undecodable, for the same reasons."""
+        """Decode a record. Returns (timestamp in milliseconds, actor, event). Raises UndecodableRecord.
+
+        With `bodies` False, `Published.body` is b"". `stripped`: `strip_body` made the record, so it has no body. The
+        same records are undecodable under all these options, for the same reasons."""
         if stripped and record.startswith(_UNSTRIPPED):
             return self._any(record[len(_UNSTRIPPED) :], False, False)
         try:
@@ -359,15 +368,15 @@ class Decoder:
                 if kind <= _FETCHED_BYTE or kind == _TICK_BYTE:
                     return timestamp_ms, prefix.actor, self._hot(record, pos + 1, kind)
         except (IndexError, UndecodableRecord, _Surprise):
-            pass  # not as we write it: it may be sound all the same
+            pass  # another form than we write; it may be sound
         return self._any(record, bodies, stripped)
 
     def timestamp_ms(self, record: bytes) -> int:
-        """Only the timestamp: it is the envelope's first field."""
+        """The timestamp alone, which is the envelope's first field."""
         return Cursor(record, 0).long("timestamp")
 
     def _find_prefix(self, record: bytes) -> _Prefix:
-        """The prefix of this record, from now on the one to try first."""
+        """The prefix of this record. From now on it is the one to try first."""
         prefix = self._other_prefix
         if not record.startswith(prefix.rest, 2):
             timestamp_ms, start = _varint(record, 0)
@@ -482,7 +491,7 @@ class Decoder:
         return event
 
     def _any(self, record: bytes, bodies: bool, stripped: bool) -> tuple[int, Actor, Event]:
-        """The judge: reads any legal form, and says what is wrong with the rest."""
+        """Decode a record of any legal form: the judge, which also names the fault of any other record."""
         cursor = Cursor(record, 0)
         timestamp_ms = cursor.long("timestamp")
         start = cursor.pos
@@ -549,9 +558,10 @@ class Decoder:
 
 
 def strip_body(record: bytes) -> bytes:
-    """The record for those who leave bodies alone: without the bytes of a `Published` body (its length prefix stays).
-    Other events are as they were. What does not look sound is as it was too, behind a mark that no record begins with:
-    what is wrong with it must not get lost on the way to the decoder (`decode` with `stripped`)."""
+    """The record without the bytes of a `Published` body, for readers that leave bodies alone.
+
+    The body's length prefix stays. Other events are as they were. A record that does not look sound is as it was too,
+    behind a mark that no record begins with: so its fault reaches the decoder (`decode` with `stripped`)."""
     try:
         _, actor = _varint(record, 0)
         user_end = _size_end(record, actor)

@@ -1,8 +1,8 @@
 """The events of history, one class an event type, field for field the Avro record of the same name in `schemas/avsc/`.
 
 Rules of this file
-- An event says what was **asked** (or that time passed). What came of it (delivered, dropped, expired, dead-lettered)
-  is never an event: the queue machine derives it, each time the same (docs/design.md#one-idea).
+- An event says what was **asked** (or that time passed). Its outcome (delivered, dropped, expired, dead-lettered) is
+  never an event: the queue machine derives it, each time the same (docs/design.md#one-idea).
 - Times are milliseconds since 1970, sizes bytes, durations end in `_ms`. A message's id is the offset of its Published.
 - Fields are only ever added, at the end of a record and with a default (see `schemas/README.md`). `event` stays the
   last field of the envelope and `body` that of `Published`, because readers rely on it to leave bodies alone.
@@ -50,10 +50,12 @@ from rewindmq.schemas.values import Argument, Encryption, Origin, Policy, Route
 
 @dataclass(slots=True)  # not frozen: a frozen dataclass costs three times as much to make, and this one is per message
 class Published:
-    """A message was published and routed to `route.queues`. `properties` are the raw AMQP property flags and values as
-    they stood in the content header; those that decide something are parsed out: `expiration_ms` and `priority` (None
-    when absent), `persistent` (delivery mode 2). `body_size` is the plain size; it is not stored when `encryption` is
-    None, being the length of `body`. A reader that leaves bodies alone gets `body = b""` and the true `body_size`."""
+    """A message was published and routed to `route.queues`.
+
+    `properties` are the raw AMQP property flags and values as they stood in the content header. Those that decide
+    something are parsed out: `expiration_ms` and `priority` (None when absent), `persistent` (delivery mode 2).
+    `body_size` is the plain size; when `encryption` is None it is not stored, as it is the length of `body`. A reader
+    that leaves bodies alone gets `body = b""` and the true `body_size`."""
 
     route: Route
     properties: bytes
@@ -68,8 +70,10 @@ class Published:
 
 @dataclass(slots=True)
 class Acked:
-    """`consumer` acked messages. `messages` are inclusive ranges of message ids, ascending; a range names exactly the
-    consecutive ids first..last, each of which the consumer holds."""
+    """`consumer` acked messages.
+
+    `messages` are inclusive ranges of message ids, ascending. A range names exactly the consecutive ids first..last,
+    and the consumer holds each of them."""
 
     vhost: str
     queue: str
@@ -79,8 +83,10 @@ class Acked:
 
 @dataclass(slots=True)
 class Nacked:
-    """`consumer` gave messages back. `method`: nack, reject, recover, or timeout (the broker took them back from a
-    consumer that did not settle them in time). `messages` as in `Acked`."""
+    """`consumer` gave messages back.
+
+    `method`: nack, reject, recover, or timeout (the broker took them back from a consumer that did not settle them in
+    time). `messages` as in `Acked`."""
 
     vhost: str
     queue: str
@@ -102,7 +108,9 @@ class Credited:
 
 @dataclass(slots=True)
 class Fetched:
-    """basic.get. `consumer` is the holder under which an unacknowledged message is kept, `channel` its channel."""
+    """A client called basic.get.
+
+    `consumer` is the holder under which an unacknowledged message is kept, `channel` the client's channel."""
 
     vhost: str
     queue: str
@@ -113,10 +121,11 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class QueueDeclared:
-    """A queue was declared. Of a queue that exists it only renews the lease (S-053). The offset of the first such
-    event is the queue's incarnation (`queue_id`). `type`: classic, quorum or stream. `owner` is the session of an
-    exclusive queue, else 0. `semantics` names the profile (`rabbitmq-3.13`). The effective policies are part of the
-    event, so that a partition can be folded with nothing but itself."""
+    """A queue was declared. For a queue that exists the event only renews the lease (S-053).
+
+    The offset of the first such event is the queue's incarnation (`queue_id`). `type`: classic, quorum or stream.
+    `owner` is the session of an exclusive queue, else 0. `semantics` names the profile (`rabbitmq-3.13`). The effective
+    policies are part of the event, so that a partition can be folded without any other log."""
 
     vhost: str
     queue: str
@@ -133,7 +142,7 @@ class QueueDeclared:
 
 @dataclass(frozen=True, slots=True)
 class QueueDeleted:
-    """Deletion was asked for; `if_unused` and `if_empty` are decided by the fold."""
+    """A client asked to delete a queue. The fold decides `if_unused` and `if_empty`."""
 
     vhost: str
     queue: str
@@ -143,7 +152,7 @@ class QueueDeleted:
 
 @dataclass(frozen=True, slots=True)
 class PolicyApplied:
-    """Another effective policy (or operator policy) holds for the queue from here on; None: none does."""
+    """Another effective policy (or operator policy) holds for the queue from here on. None: none does."""
 
     vhost: str
     queue: str
@@ -153,10 +162,11 @@ class PolicyApplied:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerAttached:
-    """basic.consume. `consumer` is unique in the whole history. With `prefetch` > 0 and not `no_ack`, at most
-    `prefetch` deliveries are outstanding; otherwise the consumer starts with `credit` deliveries and gets more by
-    `Credited`. `global_prefetch` > 0: so many are outstanding at most with all consumers of the channel together
-    (basic.qos global); that holds beside the consumer's own limit."""
+    """A client called basic.consume. `consumer` is unique in the whole history.
+
+    With `prefetch` > 0 and not `no_ack`, at most `prefetch` deliveries are outstanding. Otherwise the consumer starts
+    with `credit` deliveries and gets more by `Credited`. `global_prefetch` > 0: at most so many are outstanding with
+    all consumers of the channel together (basic.qos global). That holds beside the consumer's own limit."""
 
     vhost: str
     queue: str
@@ -174,7 +184,7 @@ class ConsumerAttached:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerCancelled:
-    """basic.cancel: no more deliveries; what is unacknowledged stays with its holder."""
+    """A consumer ended (basic.cancel). It gets no more deliveries, and keeps its unacknowledged messages."""
 
     vhost: str
     queue: str
@@ -183,7 +193,7 @@ class ConsumerCancelled:
 
 @dataclass(frozen=True, slots=True)
 class Purged:
-    """queue.purge: everything ready is dropped."""
+    """A client called queue.purge: all ready messages are dropped."""
 
     vhost: str
     queue: str
@@ -196,8 +206,9 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class SessionClosed:
-    """A connection (`channel` 0) or one of its channels is gone: its consumers are detached, what they hold returns,
-    and with a connection its exclusive queues go."""
+    """A connection (`channel` 0) or one of its channels is gone.
+
+    Its consumers are detached and the messages that they hold return. With a connection its exclusive queues go."""
 
     session: int
     channel: int
@@ -205,8 +216,9 @@ class SessionClosed:
 
 @dataclass(frozen=True, slots=True)
 class DeadLettersForwarded:
-    """Every dead letter of the source queue up to `sequence` is durable in its targets (or has none): the source may
-    forget them."""
+    """Every dead letter of the source queue up to `sequence` is durable in its targets, or has none.
+
+    The source may forget these letters."""
 
     vhost: str
     queue: str
@@ -216,9 +228,10 @@ class DeadLettersForwarded:
 
 @dataclass(frozen=True, slots=True)
 class Checkpointed:
-    """What the broker believes: the digest (SHA-256, hex) of the partition's canonical state after `offset` was
-    applied. The fold ignores it; an audit compares it. `node`: who claims it, among nodes that share a log. `final`: a
-    broker's last word at a clean stop; where another event is last in an embedded log, its broker crashed."""
+    """The digest (SHA-256, hex) of the partition's canonical state after `offset` was applied, as a broker claims it.
+
+    The fold ignores it; an audit compares it. `node`: the node that claims it, where nodes share a log. `final`: a
+    broker's last word at a clean stop. If another event is last in an embedded log, its broker crashed."""
 
     offset: int
     digest: str
@@ -228,15 +241,16 @@ class Checkpointed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointAsked:
-    """Every node that folds this is to say what it believes right after it (`Checkpointed`)."""
+    """Every node that folds this event claims its state right after it (`Checkpointed`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerStarted:
-    """A broker took the log over. In a queue partition every session before it is gone; transient queues and
-    messages are lost (S-074, S-075). In the metadata log its offset is the broker's epoch. `after_crash` (in a queue
-    partition): the broker before did not stop cleanly, so it may have delivered messages by events that never became
-    durable."""
+    """A broker took the log over.
+
+    In a queue partition every session before it is gone; transient queues and messages are lost (S-074, S-075). In the
+    metadata log its offset is the broker's epoch. `after_crash` (in a queue partition): the broker before did not stop
+    cleanly, so it may have delivered messages by events that never became durable."""
 
     node: str
     version: str
@@ -246,8 +260,10 @@ class BrokerStarted:
 
 @dataclass(frozen=True, slots=True)
 class NodeLost:
-    """The node's life that began with `epoch` is over: its sessions, what it alone kept, whatever is still to come from
-    it. `reason`: lapsed (no heartbeat), restarted (it joined again), stopped. In every partition of the log."""
+    """The node's life that began with `epoch` is over, in every partition of the log.
+
+    With it end its sessions, its transient queues, and the effect of events that it may still write. `reason`: lapsed
+    (no heartbeat), restarted (it joined again), stopped."""
 
     node: str
     epoch: int
@@ -256,8 +272,10 @@ class NodeLost:
 
 @dataclass(frozen=True, slots=True)
 class GlobalPrefetchSet:
-    """basic.qos global on a channel with consumers: from here on at most `prefetch` deliveries to all of them are
-    outstanding (0: no limit). Consumers attached before are bound too, but not those of quorum queues (S-097)."""
+    """A client called basic.qos with global on a channel with consumers.
+
+    From here on at most `prefetch` deliveries to all of them are outstanding (0: no limit). Consumers attached before
+    are bound too, but not those of quorum queues (S-097)."""
 
     session: int
     channel: int
@@ -266,8 +284,9 @@ class GlobalPrefetchSet:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRenewed:
-    """A queue that exists was declared again, which renews its lease (S-053). Of another incarnation than `queue_id`,
-    or when there is none, it changes nothing: it never makes a queue."""
+    """A queue that exists was declared again, which renews its lease (S-053).
+
+    The event changes nothing if the queue is gone or is another incarnation than `queue_id`. It never makes a queue."""
 
     vhost: str
     queue: str
@@ -276,8 +295,10 @@ class LeaseRenewed:
 
 @dataclass(frozen=True, slots=True)
 class PastRead:
-    """A client began to read the queue's past (x-stream-offset or x-rewind-to among `arguments`). The fold ignores it:
-    who reads the past changes nothing of the present. `consumer` is unique as in `ConsumerAttached`."""
+    """A client began to read the queue's past (x-stream-offset or x-rewind-to among `arguments`).
+
+    The fold ignores it: a reader of the past changes nothing in the present. `consumer` is unique as in
+    `ConsumerAttached`."""
 
     vhost: str
     queue: str
@@ -299,7 +320,9 @@ class MachineUpgraded:
 
 @dataclass(frozen=True, slots=True)
 class NodeAlive:
-    """The node lives. Only in the topic `nodes`, which is kept for an hour and never folded into a state."""
+    """The node lives.
+
+    This event is only in the topic `nodes`, which is kept for an hour and never folded into a state."""
 
     node: str
     epoch: int

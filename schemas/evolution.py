@@ -20,7 +20,8 @@ from rewindmq.schemas.shapes import RECORD, Cursor, Shape, read, shape_of
 
 
 def upgraded(record: bytes, schema_fingerprint: str) -> bytes:
-    """A record that was written under the released schema with this fingerprint, as a record of today's schema.
+    """The record of today's schema for a record that was written under an older one, given by its fingerprint.
+
     Raises UnknownSchema, and UndecodableRecord when the bytes are not of that schema."""
     if schema_fingerprint == envelope_fingerprint():
         return record
@@ -44,7 +45,7 @@ def _writers_envelope(schema_fingerprint: str) -> Shape:
 
 
 class _Maker:
-    """Makes today's record of the fields of the older one: each field's place there, or its default."""
+    """Makes today's record from the fields of the older one: each field's place there, or its default."""
 
     def __init__(self, older: Shape) -> None:
         self.name = older.name
@@ -67,13 +68,14 @@ class _Maker:
             return tuple(values)
         by_name = dict(zip(self.names, values, strict=True))
         if CLASSES[self.name] is Published:
-            by_name["body_size"] = 0  # not part of a record, and a record is all that this is for
+            by_name["body_size"] = 0  # the size is not stored in a record
         return CLASSES[self.name](**by_name)
 
 
 def _default(field: dict[str, Any]) -> Any:
-    """A field's default, which stands in the schema as JSON: arrays for tuples, text of code points below 256 for
-    bytes."""
+    """A field's default as a value.
+
+    The schema has it as JSON: arrays for tuples, text of code points below 256 for bytes."""
     default = field.get("default")
     if isinstance(default, list):
         return tuple(default)

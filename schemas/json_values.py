@@ -8,13 +8,14 @@ MAX_DEPTH = 34  # of a document's values: AMQP tables may be nested 32 deep, and
 
 
 class UnfitJson(Exception):
-    """The value may not get into history; the text says why, for people."""
+    """The value may not get into history. The text says why, for people."""
 
 
 def require_sane(value: Json, depth: int) -> None:
-    """What Python takes for JSON and nobody else does is refused before it can get into history: half a surrogate pair,
-    infinite numbers; and so is nesting that no AMQP table could hold. ValueError for the first
-    two, UnfitJson."""
+    """Refuse values that Python takes for JSON and other readers do not, before they get into history.
+
+    These are half a surrogate pair and infinite numbers (ValueError). Nesting that no AMQP table could hold is refused
+    too (UnfitJson)."""
     if depth > MAX_DEPTH:
         raise UnfitJson(f"nested deeper than {MAX_DEPTH}")
     if isinstance(value, str):

@@ -11,8 +11,10 @@ from rewindmq.schemas.values import Argument
 
 @dataclass(frozen=True, slots=True)
 class NodeJoined:
-    """A broker node begins to share the log. The event's offset is its epoch; an earlier epoch of the same node that
-    was alive is lost by it. `address`: host:port of its AMQP listener, for listings."""
+    """A broker node begins to share the log. The event's offset is the node's epoch.
+
+    If an earlier epoch of the node was alive, it is lost by this event. `address`: host:port of its AMQP listener, for
+    listings."""
 
     node: str
     version: str
@@ -22,8 +24,9 @@ class NodeJoined:
 
 @dataclass(frozen=True, slots=True)
 class VhostCreated:
-    """Of a vhost that exists: it is given this description, tags and default queue type. `default_queue_type`: of the
-    queues that are declared without x-queue-type; empty: classic."""
+    """A vhost was created, or one that exists gets this description, tags and default queue type.
+
+    `default_queue_type`: the type of queues that are declared without x-queue-type; empty: classic."""
 
     vhost: str
     description: str = ""
@@ -33,13 +36,17 @@ class VhostCreated:
 
 @dataclass(frozen=True, slots=True)
 class VhostDeleted:
+    """A vhost was deleted, with all that belongs to it."""
+
     vhost: str
 
 
 @dataclass(frozen=True, slots=True)
 class UserSet:
-    """A user was made or changed. `password_hash` is in PHC string form (argon2id), or an imported one of RabbitMQ's
-    (`$rabbitmq-sha256$` and its base64; also -sha512, -md5); empty: cannot log in."""
+    """A user was made or changed.
+
+    `password_hash` is in PHC string form (argon2id), or an imported one of RabbitMQ's (`$rabbitmq-sha256$` and its
+    base64; also -sha512, -md5). Empty: the user cannot log in."""
 
     name: str
     password_hash: str
@@ -48,12 +55,14 @@ class UserSet:
 
 @dataclass(frozen=True, slots=True)
 class UserDeleted:
+    """A user was deleted, with its limits and permissions."""
+
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class PermissionsSet:
-    """Regular expressions as RabbitMQ's `set_permissions`."""
+    """The permissions of a user in a vhost: regular expressions as in RabbitMQ's `set_permissions`."""
 
     vhost: str
     user: str
@@ -64,13 +73,17 @@ class PermissionsSet:
 
 @dataclass(frozen=True, slots=True)
 class PermissionsCleared:
+    """The permissions of a user in a vhost were removed."""
+
     vhost: str
     user: str
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPermissionsSet:
-    """Regular expressions over routing keys of the topic exchange, beside what `PermissionsSet` says."""
+    """A user's topic permissions: regular expressions over routing keys of a topic exchange.
+
+    They hold besides those of `PermissionsSet`."""
 
     vhost: str
     user: str
@@ -81,6 +94,8 @@ class TopicPermissionsSet:
 
 @dataclass(frozen=True, slots=True)
 class TopicPermissionsCleared:
+    """A user's topic permissions on an exchange were removed."""
+
     vhost: str
     user: str
     exchange: str
@@ -88,7 +103,9 @@ class TopicPermissionsCleared:
 
 @dataclass(frozen=True, slots=True)
 class ParameterSet:
-    """A runtime parameter; `value` is canonical JSON. Limits of a vhost are component vhost-limits, name limits."""
+    """A runtime parameter was set. `value` is canonical JSON.
+
+    Limits of a vhost are component vhost-limits, name limits."""
 
     vhost: str
     component: str
@@ -98,6 +115,8 @@ class ParameterSet:
 
 @dataclass(frozen=True, slots=True)
 class ParameterCleared:
+    """A runtime parameter was removed."""
+
     vhost: str
     component: str
     name: str
@@ -105,18 +124,24 @@ class ParameterCleared:
 
 @dataclass(frozen=True, slots=True)
 class GlobalParameterSet:
+    """A global parameter was set. `value` is canonical JSON."""
+
     name: str
     value: str
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalParameterCleared:
+    """A global parameter was removed."""
+
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class UserLimitsSet:
-    """`definition`: canonical JSON of an object with max-connections, max-channels or both; `{}` lifts them."""
+    """The limits of a user were replaced.
+
+    `definition`: canonical JSON of an object with max-connections, max-channels or both; `{}` lifts them."""
 
     user: str
     definition: str
@@ -124,6 +149,8 @@ class UserLimitsSet:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeDeclared:
+    """An exchange was declared. An exchange that exists stays as it is."""
+
     vhost: str
     exchange: str
     type: str
@@ -135,14 +162,18 @@ class ExchangeDeclared:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeDeleted:
+    """An exchange was deleted, with its bindings."""
+
     vhost: str
     exchange: str
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """`destination_type`: queue or exchange. `queue_id`: the incarnation of the queue that was bound; of another queue
-    of the same name this is no binding. -1: an exchange, or not recorded (as before there were several nodes)."""
+    """A queue or an exchange was bound to an exchange.
+
+    `destination_type`: queue or exchange. `queue_id`: the incarnation of the queue that was bound. The binding does not
+    hold for another queue of the same name. -1: an exchange, or not recorded (as before there were several nodes)."""
 
     vhost: str
     source: str
@@ -155,6 +186,8 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Unbound:
+    """A binding was removed. The fields are those of its `Bound`."""
+
     vhost: str
     source: str
     destination_type: str
@@ -166,7 +199,9 @@ class Unbound:
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """`definition` is canonical JSON; `apply_to`: all, queues, exchanges, classic_queues, quorum_queues, streams."""
+    """A policy was set.
+
+    `definition` is canonical JSON; `apply_to`: all, queues, exchanges, classic_queues, quorum_queues, streams."""
 
     vhost: str
     name: str
@@ -178,12 +213,16 @@ class PolicySet:
 
 @dataclass(frozen=True, slots=True)
 class PolicyCleared:
+    """A policy was removed."""
+
     vhost: str
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorPolicySet:
+    """An operator policy was set. The fields are those of `PolicySet`."""
+
     vhost: str
     name: str
     pattern: str
@@ -194,6 +233,8 @@ class OperatorPolicySet:
 
 @dataclass(frozen=True, slots=True)
 class OperatorPolicyCleared:
+    """An operator policy was removed."""
+
     vhost: str
     name: str
 
@@ -209,8 +250,10 @@ class SubjectErased:
 
 @dataclass(frozen=True, slots=True)
 class MarkSet:
-    """A moment was given a name. `positions`: of each queue partition its name and the offset below which all has
-    happened; in the metadata log that is this event itself."""
+    """A moment was given a name.
+
+    `positions`: each queue partition's name, and the offset below which all events had happened. The position in the
+    metadata log is the offset of this event."""
 
     name: str
     positions: tuple[tuple[str, int], ...]
@@ -219,4 +262,6 @@ class MarkSet:
 
 @dataclass(frozen=True, slots=True)
 class MarkDeleted:
+    """The name of a moment was removed."""
+
     name: str

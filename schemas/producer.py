@@ -15,19 +15,20 @@ The contract
 - Nothing is routed: no exchange, no binding, the record names its queue. One queue a record.
 - The queue must be there. A record for one that is not (yet) is quarantined: skipped, counted, and listed with its
   offset and reason (`rewindmq list_quarantined`). It stays so when the queue is declared later.
-- Whoever may write to the topic may publish to any queue: Kafka's ACLs decide, RewindMQ's users and permissions do not.
+- A service that may write to the topic may publish to any queue. Kafka's ACLs decide that; RewindMQ's users and
+  permissions do not.
   The name of the service is what the service says.
 - Limits, overflow and TTL apply as for any publish, at the time that Kafka gave the record (LogAppendTime). A publish
-  that the queue refuses (reject-publish) is not told to a producer: it is in the history (outcome `refused`), and
+  that the queue refuses (reject-publish) is not reported to the producer: it is in the history (outcome `refused`), and
   counted (`rewindmq_queue_messages_by_outcome{outcome="refused"}`).
-- What a producer is told is Kafka's: with `acks=all` the message is as safe as a confirmed one. Use the idempotent
+- A producer gets Kafka's acknowledgement: with `acks=all` the message is as safe as a confirmed one. Use the idempotent
   producer: without it a retry can put a message into the queue twice. Order is kept within a key.
 - Transactions are not honoured: readers are read_uncommitted, an aborted record counts like any other.
 - `max.message.bytes` of the topic bounds a record; a body counts with its length, as in AMQP.
 
-This module makes bytes and needs no Kafka client. Whole numbers in headers are AMQP's `long` and others `double`,
-whatever their value, so that a typed consumer gets what it got yesterday. docs/producing.md shows how to do it all
-without this module.
+This module makes bytes and needs no Kafka client. Whole numbers in headers are AMQP's `long` and others `double` for
+every value, so that a typed consumer gets the same type each time. docs/producing.md shows how to do it all without
+this module.
 """
 
 import time
@@ -47,6 +48,8 @@ HeaderValue = None | bool | int | float | str | bytes | datetime | list["HeaderV
 
 
 class Record(NamedTuple):
+    """A record for Kafka: topic, key and value."""
+
     topic: str
     key: bytes
     value: bytes
@@ -80,9 +83,11 @@ class Publisher:
         type: str | None = None,
         app_id: str | None = None,
     ) -> Record:
-        """The record that publishes `body` to `queue`. Properties are AMQP's: `delivery_mode` 2 (the default here)
-        survives a restart of the broker and 1 does not; `expiration` in milliseconds; `timestamp` in seconds since
-        1970, or a datetime with a time zone. ValueError, in one line, for what AMQP has no room for."""
+        """The record that publishes `body` to `queue`.
+
+        Properties are AMQP's: `delivery_mode` 2 (the default here) survives a restart of the broker and 1 does not;
+        `expiration` in milliseconds; `timestamp` in seconds since 1970, or a datetime with a time zone. Raises
+        ValueError, in one line, for a value that AMQP has no room for."""
         key, route = self._routes.get((vhost, queue)) or self._new_route(vhost, queue)
         if not isinstance(body, bytes):
             raise ValueError(f"the body must be bytes, not {body.__class__.__name__}")
@@ -102,7 +107,7 @@ class Publisher:
             "timestamp": None if timestamp is None else seconds("timestamp", timestamp).to_bytes(8, "big"),
             "type": _short("type", type),
             "app_id": _short("app_id", app_id),
-        }  # no "user_id": that is an authenticated name, and here nobody is one; `actor` says which service
+        }  # no "user_id": that is an authenticated name, and Kafka's producers have none; `actor` names the service
         properties = join_by_name(given)
         if len(properties) > MAX_PROPERTIES_BYTES:
             raise ValueError(f"properties of {len(properties)} bytes; at most {MAX_PROPERTIES_BYTES} fit into a frame")

@@ -53,6 +53,7 @@ def envelope_schema_json() -> str:
 
 @functools.cache
 def envelope_fingerprint() -> str:
+    """The fingerprint of today's envelope, as 16 hexadecimal digits."""
     return fingerprint_of(envelope_schema())
 
 

@@ -1,7 +1,7 @@
 """Any value of our schemas as Avro binary and back, driven by the schema: complete and exact, and in no hurry.
 
-A `Shape` is a schema made ready for this: what kind of value, of which parts, and which of our classes a record
-becomes. `write` makes the bytes that every Avro library makes; `read` accepts every form that the Avro specification
+A `Shape` is a schema made ready for this: the kind of value, its parts, and the class that a record becomes. `write`
+makes the bytes that every Avro library makes; `read` accepts every form that the Avro specification
 allows (arrays in several blocks, say) and names the byte at which anything else goes wrong.
 """
 
@@ -28,8 +28,10 @@ class UndecodableRecord(ValueError):
 
 
 class Shape:
-    """A schema, made ready. `parts`: a record's fields, a union's branches, an array's items (one). `names`: a record's
-    fields, an enum's symbols. `make` builds a record from its fields in order; None: the record is a plain tuple."""
+    """A schema, made ready.
+
+    `parts`: a record's fields, a union's branches, an array's items (one). `names`: a record's fields, an enum's
+    symbols. `make` builds a record from its fields in order; None: the record is a plain tuple."""
 
     def __init__(
         self, kind: int, name: str, parts: "list[Shape]", names: list[str], make: Callable[..., Any] | None
@@ -138,10 +140,12 @@ class Cursor:
         self.pos = pos
 
     def fail(self, why: str, pos: int) -> NoReturn:
-        # from None: how the codec's fast way came to ask is of no interest to anybody
+        """Raise UndecodableRecord, with the place and the reason."""
+        # from None: the reader of this error does not need the exception of the codec's fast way
         raise UndecodableRecord(f"byte {pos} of {len(self.record)}: {why}") from None
 
     def long(self, what: str) -> int:
+        """Read a long. `what` names it in errors."""
         start = self.pos
         value = shift = 0
         while True:
@@ -168,6 +172,7 @@ class Cursor:
         return size
 
     def take(self, size: int, what: str) -> bytes:
+        """Read so many bytes. `what` names them in errors."""
         end = self.pos + size
         if end > len(self.record):
             self.fail(f"{what} is {size} bytes long, but the record ends after {len(self.record) - self.pos}", self.pos)

@@ -32,7 +32,7 @@ def unwrap(data: bytes) -> bytes:
 
 
 def strip_framed_body(data: bytes) -> bytes:
-    """`rewindmq.schemas.codec.strip_body` for a single object. One of another schema is as it was."""
+    """`rewindmq.schemas.codec.strip_body` for a single object. One of another schema stays as it was."""
     return _HEADER + strip_body(data[len(_HEADER) :]) if data.startswith(_HEADER) else data
 
 
@@ -40,6 +40,7 @@ class FramedEncoder(Encoder):
     """Encodes single objects."""
 
     def prefix(self, timestamp_ms: int, actor: Actor) -> bytes:
+        """The single object's header, then the envelope's first fields."""
         return _HEADER + super().prefix(timestamp_ms, actor)
 
 
@@ -47,8 +48,9 @@ class FramedDecoder(Decoder):
     """Decodes single objects."""
 
     def decode(self, record: bytes, bodies: bool = True, stripped: bool = False) -> tuple[int, Actor, Event]:
-        """`stripped`: the record is what `strip_framed_body` made."""
+        """Decode a single object, as `Decoder.decode`. `stripped`: `strip_framed_body` made the record."""
         return super().decode(unwrap(record), bodies, stripped and record.startswith(_HEADER))
 
     def timestamp_ms(self, record: bytes) -> int:
+        """The timestamp alone."""
         return super().timestamp_ms(unwrap(record))

@@ -1,4 +1,4 @@
-"""The values that events carry: who asked, arguments, policies, routes, where a message came from, how it is encrypted.
+"""The values that events carry: actors, arguments, policies, routes, origins of messages, encryption.
 
 Field for field the Avro records of the same names in `schemas/avsc/`. Rules as in `events.py`.
 
@@ -17,7 +17,9 @@ ArgumentValue = None | bool | int | float | str | bytes
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who asked. `session` identifies the connection (0: the broker itself); `user` is its authenticated name."""
+    """The user and session behind an event.
+
+    `session` identifies the connection (0: the broker itself); `user` is its authenticated name."""
 
     user: str
     session: int
@@ -38,8 +40,10 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A policy as it was in force. `definition` is canonical JSON (sorted keys, no spaces). `version` is the offset of
-    the `PolicySet` (or `OperatorPolicySet`) event in the metadata log, so that every decision can name it."""
+    """A policy as it was in force.
+
+    `definition` is canonical JSON (sorted keys, no spaces). `version` is the offset of the `PolicySet` (or
+    `OperatorPolicySet`) event in the metadata log, so that every decision can name it."""
 
     name: str
     definition: str
@@ -48,8 +52,10 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Route:
-    """Where a publish came in and which queues of this partition it goes to. Compared by identity: the broker and the
-    decoder intern routes, and the machine keeps the resolved queues per route object."""
+    """The exchange and key of a publish, and the queues of this partition that it goes to.
+
+    Routes are compared by identity: the broker and the decoder intern them, and the machine keeps the resolved queues
+    per route object."""
 
     vhost: str
     exchange: str
@@ -59,11 +65,13 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a message came from that nobody published anew: the source queue, its incarnation (`queue_id`), and the
-    message's id there. `reason`: why it died there (expired, rejected, maxlen, delivery_limit), delayed, or restored.
-    `sequence`: of a dead letter its number in the source queue's sequence, by which the target drops a forward that it
-    has already seen; of a restored message its number in the restoration that is named `restore`, for the same purpose.
-    `delivery_count` and `redelivered` are what a restored message was when it was last in its queue."""
+    """The origin of a message that no client published anew: a dead letter, a delayed or a restored message.
+
+    It names the source queue, its incarnation (`queue_id`), and the message's id there. `reason`: why the message died
+    there (expired, rejected, maxlen, delivery_limit), delayed, or restored. `sequence` is a number by which the target
+    drops a forward that it has already seen: a dead letter's in the source queue's sequence, or a restored message's in
+    the restoration named `restore`. `delivery_count` and `redelivered` are those that a restored message had when it
+    was last in its queue."""
 
     vhost: str
     queue: str
@@ -78,7 +86,9 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Encryption:
-    """Body encrypted under a subject's key (erasure by destroying the key). `plain_size` is what limits count."""
+    """The encryption of a body under a subject's key. To erase the body is to destroy the key.
+
+    Limits count `plain_size`."""
 
     subject: str
     key_id: str

@@ -1,4 +1,4 @@
-"""Where each record of a container file's block ends, found without decoding it.
+"""Finds the end of each record in a block of a container file, without decoding it.
 
 An Avro block is its records one behind the other, with no lengths between them, so that the only way to split it is to
 walk over every field. The schema is compiled once into a flat program (nested records are written out in their
@@ -8,7 +8,8 @@ parent's), and one loop runs over it:
     BOOLEAN  one byte, 0 or 1            ENUM    the index of a symbol          UNION   an index and that branch
     ARRAY    blocks of items
 
-What can't be the binary of the schema raises MalformedRecord. Text is not checked for UTF-8; our schemas hold no maps.
+Bytes that can't be the binary of the schema raise MalformedRecord. Text is not checked for UTF-8; our schemas
+hold no maps.
 """
 
 import functools
@@ -98,7 +99,9 @@ def skip(program: Program, data: bytes, position: int) -> int:
 
 
 def _skip_items(item: Program, data: bytes, position: int) -> int:
-    """Over an array: blocks of a count and as many items; a negative count has a size in bytes behind it."""
+    """The position behind an array.
+
+    An array is blocks: a count and as many items. A negative count has a size in bytes behind it."""
     while True:
         count = data[position]
         position += 1
@@ -122,7 +125,7 @@ def _skip_items(item: Program, data: bytes, position: int) -> int:
 
 
 def _long_tail(data: bytes, position: int, first: int) -> tuple[int, int]:
-    """The rest of a variable-length number, still in zigzag form, and the position behind it."""
+    """Returns the rest of a variable-length number, still in zigzag form, and the position behind it."""
     value = first & 127
     shift = 7
     while True:

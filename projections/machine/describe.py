@@ -101,7 +101,7 @@ def event(e: Event) -> str:
 
 
 def event_fields(e: Event) -> dict[str, Any]:
-    """The fields as JSON has them; without the body, of which `body_size` tells, and without password hashes."""
+    """The fields as JSON has them, with `body_size` for the body and without password hashes."""
     return {name: _jsonable(value) for name, value in _fields(e)}
 
 

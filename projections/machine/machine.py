@@ -274,8 +274,8 @@ class Machine(State):
     def digest(self) -> str:
         """SHA-256 (hex) of the canonical state.
 
-        Equal states have equal digests, in whatever way they came about (folded from the beginning, from a snapshot, in
-        another process, under another PYTHONHASHSEED). The clock and next_offset are not part of it."""
+        Equal states have equal digests, however they came about (folded from the beginning, from a snapshot, in another
+        process, under another PYTHONHASHSEED). The clock and next_offset are not part of it."""
         return digest(self)
 
     def head(self) -> bytes:

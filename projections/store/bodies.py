@@ -31,6 +31,7 @@ class BodyCache:
         self.queues: dict[int, dict[int, Body]] = {}
 
     def get(self, queue_id: int, message_id: int) -> Published | None:
+        """The cached message; None if it is not in the cache."""
         bodies = self.queues.get(queue_id)
         if bodies is None:
             return None
@@ -40,6 +41,7 @@ class BodyCache:
         return body
 
     def decoded(self, stored: bytes) -> Published:
+        """The message in the form in which the store has it."""
         message = self._decoder.decode(stored)[2]
         assert isinstance(message, Published), "the store holds messages only"
         return message
@@ -55,15 +57,18 @@ class BodyCache:
         self.used_bytes += size - size_of(before)
 
     def has_room_for(self, size: int) -> bool:
+        """Whether so many bytes more fit into the cache."""
         return self.used_bytes + size <= self.limit_bytes
 
     def drop(self, queue_id: int, message_ids: Iterable[int]) -> None:
+        """Remove these bodies of a queue. Ids that are not in the cache are ignored."""
         bodies = self.queues.get(queue_id)
         if bodies:
             dropped = [body for message_id in message_ids if (body := bodies.pop(message_id, None)) is not None]
             self.used_bytes -= size_of(dropped)
 
     def drop_queue(self, queue_id: int) -> None:
+        """Remove all bodies of a queue."""
         self.used_bytes -= size_of(self.queues.pop(queue_id, {}).values())
 
 

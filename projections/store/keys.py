@@ -44,22 +44,27 @@ def partition_prefix(partition: str) -> bytes:
 
 
 def applied(prefix: bytes) -> bytes:
+    """The key of the partition's applied offset."""
     return prefix + b"A"
 
 
 def head(prefix: bytes) -> bytes:
+    """The key of the state that belongs to no queue."""
     return prefix + b"H"
 
 
 def quarantine_count(prefix: bytes) -> bytes:
+    """The key of the number of quarantined records."""
     return prefix + b"I"
 
 
 def quarantined(prefix: bytes, slot: int) -> bytes:
+    """The key of the quarantined record in this slot."""
     return prefix + b"X" + slot.to_bytes(8, "big")
 
 
 def queue(prefix: bytes, queue_id: int) -> bytes:
+    """The key of a queue's settings, counters, consumers, unacked messages and outbox."""
     return prefix + b"Q" + queue_id.to_bytes(8, "big")
 
 
@@ -69,6 +74,7 @@ def chunks(prefix: bytes, queue_id: int) -> bytes:
 
 
 def chunk(prefix: bytes, queue_id: int, number: int) -> bytes:
+    """The key of one chunk of a queue's ready messages. `number` may be negative."""
     return prefix + b"C" + queue_id.to_bytes(8, "big") + (number + _CHUNK_ZERO).to_bytes(8, "big")
 
 
@@ -78,6 +84,7 @@ def messages(prefix: bytes, queue_id: int) -> bytes:
 
 
 def message(prefix: bytes, queue_id: int, message_id: int) -> bytes:
+    """The key of one message of a queue."""
     return prefix + b"M" + queue_id.to_bytes(8, "big") + message_id.to_bytes(8, "big")
 
 
@@ -87,15 +94,18 @@ def past(prefix: bytes) -> bytes:
 
 
 def queue_id_of(key: bytes, prefix: bytes) -> int:
+    """The queue id in a key of the partition with this prefix."""
     start = len(prefix) + 1
     return int.from_bytes(key[start : start + 8], "big")
 
 
 def message_id_of(key: bytes) -> int:
+    """The message id in the key of a message."""
     return int.from_bytes(key[-8:], "big")
 
 
 def chunk_number_of(key: bytes) -> int:
+    """The chunk number in the key of a chunk."""
     return int.from_bytes(key[-8:], "big") - _CHUNK_ZERO
 
 

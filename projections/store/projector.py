@@ -109,6 +109,7 @@ class Projector:
 
     @property
     def quarantine_count(self) -> int:
+        """The number of records that were quarantined in this partition."""
         return self.quarantine.count
 
     # -- when RocksDB has failed ---------------------------------------------------------------------------------------

@@ -80,9 +80,11 @@ class Database:
         self.failed = None
 
     def get(self, key: bytes) -> bytes | None:
+        """The value of a key; None if there is none."""
         return None if self.rocks is None else cast(bytes | None, self.rocks.get(key))
 
     def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Yields keys and values as the function `scan` does."""
         return iter(()) if self.rocks is None else scan(self.rocks, prefix, start)
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -112,10 +114,12 @@ class Database:
             raise
 
     def checkpoint(self, path: Path) -> None:
+        """Make a copy of the database at `path`. Files are linked where the file system can."""
         assert self.rocks is not None
         Checkpoint(self.rocks).create_checkpoint(str(path))
 
     def close(self) -> None:
+        """Close the database."""
         if self.rocks is None:
             return
         try:

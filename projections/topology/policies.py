@@ -79,6 +79,7 @@ class PolicyRule:
         self.keys = frozenset(definition(self.policy))
 
     def fits_queue(self, queue: str, queue_type: str) -> bool:
+        """Whether the policy may apply to a queue of this name and type."""
         apply_to = self.event.apply_to
         return (
             (apply_to in ("all", "queues") or apply_to == APPLIES_TO_QUEUES[queue_type])
@@ -87,14 +88,17 @@ class PolicyRule:
         )
 
     def fits_exchange(self, exchange: str) -> bool:
+        """Whether the policy may apply to an exchange of this name."""
         return self.event.apply_to in ("all", "exchanges") and self.pattern.found_in(exchange)
 
 
 def highest_for_queue(rules: dict[str, PolicyRule], queue: str, queue_type: str) -> Policy | None:
+    """The policy that applies to a queue; None if none does."""
     return highest([rule for rule in rules.values() if rule.fits_queue(queue, queue_type)])
 
 
 def highest(rules: list[PolicyRule]) -> Policy | None:
+    """The policy with the highest priority, the first by name among equals; None if there are no rules."""
     if not rules:
         return None
     return min(rules, key=lambda rule: (-rule.event.priority, rule.event.name)).policy

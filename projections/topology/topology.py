@@ -115,6 +115,8 @@ def system_exchanges(vhost: str) -> list[ExchangeDeclared]:
 
 
 class Topology:
+    """The state that the metadata log folds to. See the attributes."""
+
     next_offset: int
     # Keys with a vhost: (vhost, name), permissions (vhost, user), topic permissions (vhost, user, exchange), parameters
     # (vhost, component, name).
@@ -172,9 +174,7 @@ class Topology:
     # -- looking --------------------------------------------------------------------------------------------------
 
     def bindings(self, vhost: str | None = None) -> Iterator[Bound]:
-        """The bindings of a vhost (None: of all vhosts), by source and then in the order of binding.
-
-        The default exchange's bindings are not among them."""
+        """Yields a vhost's bindings (None: all), by source, then in order of binding; not the default exchange's."""
         for (home, _source), bindings in sorted(self._by_source.items()):
             if vhost in (None, home):
                 yield from bindings
@@ -184,6 +184,7 @@ class Topology:
         return tuple(self._by_source.get((vhost, source), ()))
 
     def bindings_to(self, vhost: str, destination_type: str, destination: str) -> tuple[Bound, ...]:
+        """The bindings to a queue or an exchange, in the order of binding."""
         return tuple(self._by_destination.get((vhost, destination_type, destination), ()))
 
     def queue_bindings(self) -> Iterator[Bound]:
@@ -199,15 +200,19 @@ class Topology:
                 yield vhost, name
 
     def is_bound(self, binding: Bound) -> bool:
+        """Whether exactly this binding exists."""
         return binding in self._by_source.get((binding.vhost, binding.source), ())
 
     def effective_policy(self, vhost: str, queue: str, queue_type: str) -> Policy | None:
+        """The policy that applies to a queue of this name and type; None if none does."""
         return highest_for_queue(self._rules.get(vhost, {}), queue, queue_type)
 
     def effective_operator_policy(self, vhost: str, queue: str, queue_type: str) -> Policy | None:
+        """The operator policy that applies to a queue of this name and type; None if none does."""
         return highest_for_queue(self._operator_rules.get(vhost, {}), queue, queue_type)
 
     def effective_exchange_policy(self, vhost: str, exchange: str) -> Policy | None:
+        """The policy that applies to an exchange; None if none does."""
         return highest([rule for rule in self._rules.get(vhost, {}).values() if rule.fits_exchange(exchange)])
 
     def default_queue_type(self, vhost: str) -> str:
@@ -216,6 +221,7 @@ class Topology:
         return "" if known is None else known.default_queue_type
 
     def vhost_limits(self, vhost: str) -> Limits:
+        """The limits that are set for a vhost, by name."""
         parameter = self.parameters.get((vhost, *VHOST_LIMITS))
         return {} if parameter is None else _limits(parameter.value)
 
@@ -225,7 +231,7 @@ class Topology:
         `next_offset` is not part of it, versions of policies are. Kinds of state that were added later are part of it
         only where there is such state: so digests of older logs stay as they were."""
         state: list[Any] = [
-            [_told(self.vhosts[name]) for name in sorted(self.vhosts)],
+            [_vhost_fields(self.vhosts[name]) for name in sorted(self.vhosts)],
             [asdict(self.users[name]) for name in sorted(self.users)],
             [asdict(self.permissions[key]) for key in sorted(self.permissions)],
             [asdict(self.exchanges[key]) for key in sorted(self.exchanges) if key[1] != TRACE_EXCHANGE],
@@ -274,12 +280,14 @@ class Topology:
         return ""
 
     def on_bound(self, offset: int, event: Bound) -> None:
+        """Add a binding, unless its source is gone."""
         if (event.vhost, event.source) in self.exchanges:
             self._by_source.setdefault((event.vhost, event.source), {})[event] = None
             destination = (event.vhost, event.destination_type, event.destination)
             self._by_destination.setdefault(destination, {})[event] = None
 
     def on_unbound(self, offset: int, event: Unbound) -> None:
+        """Remove a binding. An auto-delete exchange goes with the last binding from it."""
         bound = Bound(
             event.vhost,
             event.source,
@@ -294,13 +302,16 @@ class Topology:
             self._delete_if_unbound([(event.vhost, event.source)])
 
     def on_exchange_declared(self, offset: int, event: ExchangeDeclared) -> None:
+        """Add an exchange. One that exists stays as it is."""
         if event.vhost in self.vhosts:
             self.exchanges.setdefault((event.vhost, event.exchange), event)
 
     def on_exchange_deleted(self, offset: int, event: ExchangeDeleted) -> None:
+        """Delete an exchange, and auto-delete exchanges that lose their last binding by it."""
         self._delete_if_unbound(self._delete_exchange(event.vhost, event.exchange))
 
     def on_broker_started(self, offset: int, event: BrokerStarted) -> None:
+        """Raise the machine version to the broker's, and delete what is not durable."""
         self.machine_version = max(self.machine_version, event.machine_version)
         self._end_what_is_not_durable()
 
@@ -314,6 +325,7 @@ class Topology:
         self._upgrade()
 
     def on_node_lost(self, offset: int, event: NodeLost) -> None:
+        """End the node's epoch. The remaining nodes may know a higher machine version."""
         self._end_epoch(event.epoch)
         self._upgrade()
 
@@ -329,9 +341,7 @@ class Topology:
                 del self.ended[next(iter(self.ended))]
 
     def _end_what_is_not_durable(self) -> None:
-        """Delete the exchanges that are not durable.
-
-        No exchange is auto-deleted by this: durable exchanges come back as they were, bound or not."""
+        """Delete the exchanges that are not durable. Durable ones stay as they were, bound or not."""
         for (vhost, name), exchange in list(self.exchanges.items()):
             if not exchange.durable:
                 self._delete_exchange(vhost, name)
@@ -340,43 +350,52 @@ class Topology:
         """Change nothing: the versions of brokers and nodes say which rules hold here (`machine_version`)."""
 
     def on_policy_set(self, offset: int, event: PolicySet) -> None:
+        """Set a policy, with its compiled pattern."""
         rule = self._rule(offset, event)
         if rule is not None:
             self.policies[event.vhost, event.name] = event
             self._rules.setdefault(event.vhost, {})[event.name] = rule
 
     def on_policy_cleared(self, offset: int, event: PolicyCleared) -> None:
+        """Remove a policy."""
         self.policies.pop((event.vhost, event.name), None)
         self._rules.get(event.vhost, {}).pop(event.name, None)
 
     def on_operator_policy_set(self, offset: int, event: OperatorPolicySet) -> None:
+        """Set an operator policy, with its compiled pattern."""
         rule = self._rule(offset, event)
         if rule is not None:
             self.operator_policies[event.vhost, event.name] = event
             self._operator_rules.setdefault(event.vhost, {})[event.name] = rule
 
     def on_operator_policy_cleared(self, offset: int, event: OperatorPolicyCleared) -> None:
+        """Remove an operator policy."""
         self.operator_policies.pop((event.vhost, event.name), None)
         self._operator_rules.get(event.vhost, {}).pop(event.name, None)
 
     def on_vhost_created(self, offset: int, event: VhostCreated) -> None:
+        """Create a vhost, or change one that exists. Raises Nonsense for an unknown queue type."""
         if event.default_queue_type not in ("", *QUEUE_ARGUMENTS):
             raise Nonsense(f"vhost {event.vhost!r}: there is no queue type {event.default_queue_type!r}")
         self._create_vhost(event)
 
     def on_vhost_deleted(self, offset: int, event: VhostDeleted) -> None:
+        """Delete a vhost with all that belongs to it."""
         self._delete_vhost(event.vhost)
 
     def on_user_set(self, offset: int, event: UserSet) -> None:
+        """Create a user, or change one that exists."""
         self.users[event.name] = event
 
     def on_user_deleted(self, offset: int, event: UserDeleted) -> None:
+        """Delete a user with its limits and permissions."""
         self.users.pop(event.name, None)
         self.user_limits.pop(event.name, None)
         for permissions in (self.permissions, self.topic_permissions):
             _drop(permissions, event.name, position=1)
 
     def on_user_limits_set(self, offset: int, event: UserLimitsSet) -> None:
+        """Replace the limits of a user."""
         limits = _limits(event.definition)
         if limits and event.user in self.users:
             self.user_limits[event.user] = limits
@@ -384,50 +403,63 @@ class Topology:
             self.user_limits.pop(event.user, None)
 
     def on_permissions_set(self, offset: int, event: PermissionsSet) -> None:
+        """Set a user's permissions, if the vhost and the user exist."""
         if event.vhost in self.vhosts and event.user in self.users:
             self.permissions[event.vhost, event.user] = event
             self.had_permissions = True
 
     def on_permissions_cleared(self, offset: int, event: PermissionsCleared) -> None:
+        """Remove a user's permissions in a vhost."""
         self.permissions.pop((event.vhost, event.user), None)
 
     def on_topic_permissions_set(self, offset: int, event: TopicPermissionsSet) -> None:
+        """Set a user's topic permissions, if the vhost and the user exist."""
         if event.vhost in self.vhosts and event.user in self.users:
             self.topic_permissions[event.vhost, event.user, event.exchange] = event
 
     def on_topic_permissions_cleared(self, offset: int, event: TopicPermissionsCleared) -> None:
+        """Remove a user's topic permissions on an exchange."""
         self.topic_permissions.pop((event.vhost, event.user, event.exchange), None)
 
     def on_parameter_set(self, offset: int, event: ParameterSet) -> None:
+        """Set a parameter of a vhost that exists. Raises Nonsense if the value is not JSON."""
         _require_json(f"parameter {event.name!r}", event.value)
         if event.vhost in self.vhosts:
             self.parameters[event.vhost, event.component, event.name] = event
 
     def on_parameter_cleared(self, offset: int, event: ParameterCleared) -> None:
+        """Remove a parameter of a vhost."""
         self.parameters.pop((event.vhost, event.component, event.name), None)
 
     def on_global_parameter_set(self, offset: int, event: GlobalParameterSet) -> None:
+        """Set a global parameter. Raises Nonsense if the value is not JSON."""
         _require_json(f"global parameter {event.name!r}", event.value)
         self.global_parameters[event.name] = event
 
     def on_global_parameter_cleared(self, offset: int, event: GlobalParameterCleared) -> None:
+        """Remove a global parameter."""
         self.global_parameters.pop(event.name, None)
 
     def on_subject_erased(self, offset: int, event: SubjectErased) -> None:
+        """Note the keys that were destroyed. The first erasure of a key counts."""
         for key_id in event.key_ids:
             self.erased_keys.setdefault(key_id, offset)
 
     def on_mark_set(self, offset: int, event: MarkSet) -> None:
+        """Set a mark, or move one that exists."""
         self.marks[event.name] = event
 
     def on_mark_deleted(self, offset: int, event: MarkDeleted) -> None:
+        """Remove a mark."""
         self.marks.pop(event.name, None)
         self.marked.pop(event.name, None)
 
     def on_clock_stepped(self, offset: int, event: ClockStepped) -> None:
+        """Remember the last difference of the clocks."""
         self.clock_stepped = event
 
     def on_clock_set(self, offset: int, event: ClockSet) -> None:
+        """Set how far the queues' clock is ahead of the time in the log."""
         self.ahead_ms = event.ahead_ms
         self.clock_stepped = None
 
@@ -527,7 +559,7 @@ HANDLERS: dict[type[Any], Callable[[Topology, int, Any], None]] = {
 }
 
 
-def _told(vhost: VhostCreated) -> dict[str, Any]:
+def _vhost_fields(vhost: VhostCreated) -> dict[str, Any]:
     """The fields of a vhost as the digest has them: fields that older events lack are left out where they are empty."""
     return {name: value for name, value in asdict(vhost).items() if value or name in ("vhost", "description")}
 

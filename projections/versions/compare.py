@@ -21,7 +21,7 @@ from typing import Self
 
 import rewindmq
 from rewindmq.projections.replay import PartitionLog, decoder_for, groups_of
-from rewindmq.projections.versions.worker import FOLD, HEAD, OWN_TIME, STAND, TELL
+from rewindmq.projections.versions.worker import DESCRIBE, FOLD, HEAD, OWN_TIME, STAND
 from rewindmq.schemas.codec import UndecodableRecord
 
 STRIDE = 5_000  # events
@@ -47,6 +47,8 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class FirstDifference:
+    """The first event that two versions take differently, with the answer of each version."""
+
     partition: str
     offset: int
     timestamp_ms: int
@@ -93,6 +95,7 @@ class Stepper:
         self.process.communicate()
 
     def fold(self, offset: int, time_ms: int | None, record: bytes) -> None:
+        """Fold the next record. `time_ms`: the log's time; None: the envelope's own holds."""
         head = HEAD.pack(offset, OWN_TIME if time_ms is None else time_ms, len(record))
         self._send(FOLD + head + record)
 
@@ -102,6 +105,7 @@ class Stepper:
         return state, effects
 
     def ask(self, what: bytes) -> str:
+        """Send a request and return the answer, one line."""
         self._send(what, now=True)
         assert self.process.stdout is not None
         answer = self.process.stdout.readline()
@@ -109,9 +113,10 @@ class Stepper:
             raise self._broken()
         return answer.decode()
 
-    def tell(self) -> Side:
-        told = json.loads(self.ask(TELL))
-        return Side(told["effects"], told["queues"], told["ended"])
+    def describe(self) -> Side:
+        """The queues, and the effects of the record that was folded last."""
+        answer = json.loads(self.ask(DESCRIBE))
+        return Side(answer["effects"], answer["queues"], answer["ended"])
 
     def _send(self, request: bytes, now: bool = False) -> None:
         assert self.process.stdin is not None
@@ -169,7 +174,7 @@ def _step_from(agreed: int, log: PartitionLog, here: Stepper, there: Stepper, ef
         here.fold(offset, time_ms, record)
         there.fold(offset, time_ms, record)
         if offset >= agreed and not _agree(here, there, effects_only):
-            return _difference(log, offset, time_ms, record, here.tell(), there.tell())
+            return _difference(log, offset, time_ms, record, here.describe(), there.describe())
     raise AssertionError("the versions disagreed a moment ago")
 
 

@@ -4,10 +4,10 @@ It is run as a file, with the version's directory in PYTHONPATH: the machine and
 and nothing else of RewindMQ. So this file has a fold loop of its own: `drive` of projections/replay.py is only in this
 version. Requests come on stdin, in network order. FOLD has no answer; the others are answered with one line each:
 
-    FOLD    offset (8 bytes), milliseconds (8; -1: the envelope's own), length (4), record
-    STAND   a digest of the state, and a digest of all effects since the beginning
-    TELL    JSON: "queues", the fields of each that are numbers or texts; "effects" of the record that was folded last;
-            "ended", the error at which this fold stopped, else empty
+    FOLD       offset (8 bytes), milliseconds (8; -1: the envelope's own), length (4), record
+    STAND      a digest of the state, and a digest of all effects since the beginning
+    DESCRIBE   JSON: "queues", the fields of each that are numbers or texts; "effects" of the record that was folded
+               last; "ended", the error at which this fold stopped, else empty
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 HEAD = struct.Struct("!qqI")
-FOLD, STAND, TELL = b"F", b"S", b"T"
+FOLD, STAND, DESCRIBE = b"F", b"S", b"T"
 OWN_TIME = -1
 
 
@@ -53,18 +53,18 @@ def main(root: str, partition: str, framed: bool, requests: BinaryIO, answers: B
                 ended = f"{type(error).__name__}: {error}"
                 so_far.update(ended.encode())
             for effect in effects:
-                so_far.update(told(effect).encode())
+                so_far.update(effect_text(effect).encode())
         elif request == STAND:
             answers.write(f"{machine.digest()} {so_far.hexdigest()}\n".encode())
             answers.flush()
         else:
             queues = {f"{queue.vhost}/{queue.name}": fields_of(queue) for queue in machine.queues()}
-            answer = {"queues": queues, "effects": [told(effect) for effect in effects], "ended": ended}
+            answer = {"queues": queues, "effects": [effect_text(effect) for effect in effects], "ended": ended}
             answers.write(json.dumps(answer).encode() + b"\n")
             answers.flush()
 
 
-def told(effect: Any) -> str:
+def effect_text(effect: Any) -> str:
     """An effect as text: a queue by its name, ids as they are.
 
     This function renders the effects of both versions. The `describe` of each version does not: another wording would
@@ -74,12 +74,14 @@ def told(effect: Any) -> str:
 
 
 def plain(value: Any) -> str:
+    """A field of an effect as text. A queue is its vhost and name."""
     if hasattr(value, "queue_id") and hasattr(value, "vhost"):
         return f"{value.vhost}/{value.name}"
     return str(list(value)) if isinstance(value, Sequence) and not isinstance(value, str) else repr(value)
 
 
 def fields_of(queue: Any) -> dict[str, Any]:
+    """The fields of a queue that are numbers or texts, by name."""
     return {name: value for name, value in sorted(vars(queue).items()) if isinstance(value, int | str)}
 
 

@@ -10,4 +10,4 @@ class Malformed(PropertyError):
 
 
 class Unacceptable(PropertyError):
-    """The bytes can be read, and a value in them is not allowed."""
+    """The bytes can be read, but a value in them is not allowed."""

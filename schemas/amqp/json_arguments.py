@@ -1,7 +1,8 @@
-"""Arguments of AMQP declarations as JSON, and back, by RabbitMQ's rules for its HTTP API: whole numbers become `long`,
-other numbers `double`, strings `longstr`, lists `array`, objects `table`. JSON cannot tell AMQP's types apart, so
-answers have them beside the arguments (`argument_types`, our addition). `list_queues` prints them as rabbitmqctl does
-(S-164).
+"""Arguments of AMQP declarations as JSON, and back, by RabbitMQ's rules for its HTTP API.
+
+Whole numbers become `long`, other numbers `double`, strings `longstr`, lists `array`, objects `table`. JSON cannot tell
+AMQP's types apart, so answers have them beside the arguments (`argument_types`, our addition). `list_queues` prints
+them as rabbitmqctl does (S-164).
 
 History keeps nested tables and arrays as JSON text (rewindmq.schemas.values.ArgumentValue).
 """
@@ -18,7 +19,9 @@ MAX_BYTES = 131_072  # of all arguments together: over AMQP they come in one fra
 
 
 def arguments_from(table: Json) -> tuple[Argument, ...]:
-    """The arguments in a request or a definition. Unacceptable: they are no arguments, or too many."""
+    """The arguments in a request or a definition.
+
+    Raises Unacceptable if they are no arguments, or too many."""
     if table is None or table == []:
         return ()
     if not isinstance(table, dict):

@@ -1,5 +1,6 @@
-"""A message's properties, as they stand in a content header (AMQP 0-9-1, 4.2.6.1) and in the log. The few that decide
-something are parsed. The bytes travel untouched.
+"""A message's properties, as they stand in a content header (AMQP 0-9-1, 4.2.6.1) and in the log.
+
+The few properties that decide something are parsed. The bytes travel untouched.
 
     flags, 2 bytes (the two lowest are never set) | the values of the flagged properties, in the order of LAYOUT
 
@@ -64,8 +65,9 @@ WIDTHS = {OCTET: 1, TIMESTAMP: 8}
 
 
 class Parsed:
-    """The properties that decide something. `headers`: position of the headers table's entries in `raw` (-1: none).
-    `reply_to_at`: position of `reply_to`."""
+    """The properties that decide something.
+
+    `headers`: position of the headers table's entries in `raw` (-1: none). `reply_to_at`: position of `reply_to`."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
@@ -89,13 +91,15 @@ class Parsed:
 
 @lru_cache(maxsize=1024)
 def _flagged(flags: int) -> tuple[tuple[int, int], ...]:
-    """(flag bit, kind) of the properties that the flags name."""
+    """(flag bit, kind) of each property that the flags name."""
     return tuple((bit, kind) for bit, _, kind in LAYOUT if flags >> bit & 1)
 
 
 def walk(raw: bytes) -> tuple[list[tuple[int, int, int]], int]:
-    """Find the values: (flag bit, start, end) of each, without its length, and the end of the last one. That end is
-    len(raw) if the bytes are properties; 0: there are unknown flags. A value that ends behind the bytes is left out."""
+    """Find the values: (flag bit, start, end) of each, without its length, and the end of the last one.
+
+    That end is len(raw) if the bytes are properties, and 0 if there are unknown flags. A value that ends behind the
+    bytes is left out."""
     size = len(raw)
     found: list[tuple[int, int, int]] = []
     if size < 2:
@@ -130,11 +134,11 @@ def require_whole(raw: bytes, end: int) -> None:
 
 
 def problem(raw: bytes) -> str:
-    """The fault in properties that a service appended to the log itself, in words for people; "": they have none.
+    """The fault in properties that a service appended to the log itself, in words for people; "" if there is none.
 
     A channel judges the properties that its client publishes. Records that services append come through no channel. A
-    consumer that is sent damaged properties loses its connection, again and again, as the message goes back to its
-    queue each time."""
+    consumer that is sent damaged properties loses its connection again and again, as the message goes back to its queue
+    each time."""
     size = len(raw)
     if size < 2 or size > MAX_PROPERTIES_BYTES:
         return f"{size} bytes of properties; they are 2 to {MAX_PROPERTIES_BYTES}"
@@ -153,8 +157,10 @@ def problem(raw: bytes) -> str:
 
 
 def parse(raw: bytes) -> Parsed:
-    """Read the properties that decide something. Malformed: the bytes are no properties. Unacceptable: the expiration
-    is no number of milliseconds (S-043)."""
+    """Read the properties that decide something.
+
+    Raises Malformed if the bytes are no properties, and Unacceptable if the expiration is no number of milliseconds
+    (S-043)."""
     parsed = Parsed(raw)
     found, last = walk(raw)
     for bit, start, end in found:
@@ -185,8 +191,9 @@ def _read_headers(parsed: Parsed, start: int, end: int) -> None:
 
 
 def expiration(value: bytes) -> int:
-    """The property `expiration` in milliseconds: decimal digits, 0 to ten years. Else Unacceptable, with RabbitMQ's
-    reason."""
+    """The property `expiration` in milliseconds: decimal digits, 0 to ten years.
+
+    Raises Unacceptable for any other value, with RabbitMQ's reason."""
     text = value.decode("utf-8", "replace")
     digits = text[1:] if text[:1] in ("+", "-") else text
     count = 0
@@ -205,8 +212,9 @@ def expiration(value: bytes) -> int:
 
 
 def values(raw: bytes) -> dict[str, int | bytes]:
-    """Name -> value. An octet or a timestamp is a number, a short string its bytes, the headers the bytes of their
-    table's entries. Malformed."""
+    """The properties by name. Raises Malformed.
+
+    An octet or a timestamp is a number, a short string its bytes, the headers the bytes of their table's entries."""
     found, end = walk(raw)
     require_whole(raw, end)
     return {
@@ -216,7 +224,7 @@ def values(raw: bytes) -> dict[str, int | bytes]:
 
 
 def headers_of(raw: bytes) -> list[tables.Entry]:
-    """The headers, with the types of their values. Malformed."""
+    """The headers, with the types of their values. Raises Malformed."""
     table = values(raw).get("headers", b"")
     assert isinstance(table, bytes)
     return tables.parse(table)
@@ -226,7 +234,7 @@ def headers_of(raw: bytes) -> list[tables.Entry]:
 
 
 def split(raw: bytes) -> dict[int, bytes]:
-    """Flag bit -> the property's bytes, with their length where the wire has it. Malformed."""
+    """Flag bit -> the property's bytes, with their length where the wire has it. Raises Malformed."""
     found, end = walk(raw)
     require_whole(raw, end)
     return {bit: raw[start - PREFIXES[KINDS[bit]] : stop] for bit, start, stop in found}
@@ -245,7 +253,7 @@ def join(fields: Mapping[int, bytes]) -> bytes:
 
 
 def join_by_name(fields: Mapping[str, bytes | None]) -> bytes:
-    """As `join`, by RabbitMQ's names. None is left out."""
+    """Properties from their parts by RabbitMQ's names, as `join`. None is left out."""
     return join({bit: value for bit, name, _ in LAYOUT if (value := fields.get(name)) is not None})
 
 
@@ -263,8 +271,9 @@ def join_headers(headers: Mapping[str, bytes]) -> bytes:
 
 
 def carbon_copies(parsed: Parsed) -> list[str]:
-    """The routing keys in the headers CC and BCC of a client's publish. Unacceptable: one of the two is not an
-    array."""
+    """The routing keys in the headers CC and BCC of a client's publish.
+
+    Raises Unacceptable if one of the two is not an array."""
     keys: list[str] = []
     entries = tables.parse(parsed.header_table())
     for wanted in ("CC", "BCC"):
@@ -304,7 +313,7 @@ def without_blind_copies(raw: bytes) -> bytes:
 
 
 def with_reply_to(parsed: Parsed, name: str) -> bytes:
-    """The properties with another `reply_to` than they have."""
+    """The properties with this `reply_to` in the place of their own."""
     assert parsed.reply_to is not None
     raw, at = parsed.raw, parsed.reply_to_at
     value = name.encode()
@@ -317,13 +326,13 @@ def with_long(raw: bytes, name: bytes, value: int) -> bytes:
 
 
 def with_entry(raw: bytes, name: bytes, value: bytes) -> bytes:
-    """The properties with that header, which replaces one that is there. `value`: as in a table, its type first."""
+    """The properties with this header, which replaces one of its name. `value`: as in a table, its type first."""
     before, behind = around(raw, name, value[:1], len(value) - 1)
     return before + value[1:] + behind
 
 
 def around(raw: bytes, name: bytes, kind: bytes, value_size: int) -> tuple[bytes, bytes]:
-    """The bytes before and behind the value of that header, in the properties that have it. Malformed."""
+    """The bytes before and behind the value of a header, in the properties that have it. Raises Malformed."""
     entry = bytes((len(name),)) + name + kind
     size = len(entry) + value_size
     found, last = walk(raw)

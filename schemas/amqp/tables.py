@@ -1,5 +1,6 @@
-"""AMQP field tables, with the types of their values: RabbitMQ tells a `long` from a `signedint` in its errors and
-listings, and history keeps the type.
+"""AMQP field tables, with the types of their values.
+
+RabbitMQ's errors and listings tell a `long` from a `signedint`, and history keeps the type.
 
     name (short string) | type octet | value ...        types and sizes: RabbitMQ's table of AMQP 0-9-1 errata
 
@@ -54,8 +55,9 @@ def parse(data: bytes) -> list[Entry]:
 
 
 def arguments(data: bytes) -> tuple[Argument, ...]:
-    """A table as history keeps it: nested tables and arrays become JSON text. Unacceptable: a timestamp does not fit
-    (the year would have 12 digits)."""
+    """A table as history keeps it: nested tables and arrays become JSON text.
+
+    Raises Unacceptable for a timestamp that does not fit (the year would have 12 digits)."""
     given = [Argument(name, kind, _flat(kind, value)) for name, kind, value in parse(data)]
     for each in given:
         if each.type == "timestamp" and isinstance(each.value, int) and each.value > MAX_TIMESTAMP:
@@ -179,8 +181,10 @@ def text(data: bytes) -> str | bytes:
 
 
 def encode(table: Mapping[str, object], where: str = "arguments") -> bytes:
-    """The bytes of a table, without its length. A value is None, bool, int (64 bits), float, str, bytes, datetime, list
-    or Mapping. `where`: a plural that errors name the table by. Unacceptable: AMQP has no room for a value."""
+    """The bytes of a table, without its length. Raises Unacceptable for a value that AMQP has no room for.
+
+    A value is None, bool, int (64 bits), float, str, bytes, datetime, list or Mapping. `where`: a plural that errors
+    name the table by."""
     return _encode_table(where, table, 0)
 
 
@@ -220,7 +224,7 @@ def _encode_value(where: str, value: object, depth: int) -> bytes:
 
 
 def utf8(where: str, value: object, most: int = 2**32 - 1) -> bytes:
-    """A str as UTF-8, at most `most` bytes. `where`: its name in errors. Unacceptable."""
+    """A str as UTF-8, at most `most` bytes. `where`: its name in errors. Raises Unacceptable."""
     if not isinstance(value, str):
         raise Unacceptable(f"{where} must be a str, not {type(value).__name__}")
     try:
@@ -233,7 +237,7 @@ def utf8(where: str, value: object, most: int = 2**32 - 1) -> bytes:
 
 
 def seconds(where: str, value: object) -> int:
-    """A timestamp in seconds since 1970, from a number or a datetime with a time zone. Unacceptable."""
+    """A timestamp in seconds since 1970, from a number or a datetime with a time zone. Raises Unacceptable."""
     if isinstance(value, datetime):
         if value.utcoffset() is None:
             raise Unacceptable(f"{where} needs a time zone: which moment it is depends on it")
@@ -242,7 +246,7 @@ def seconds(where: str, value: object) -> int:
 
 
 def whole(where: str, value: object, most: int) -> int:
-    """A whole number from 0 to `most`. Unacceptable."""
+    """A whole number from 0 to `most`. Raises Unacceptable."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise Unacceptable(f"{where} is a whole number from 0 to {most}, not {value!r}")
     return value
@@ -267,8 +271,9 @@ def array(items: list[bytes]) -> bytes:
 
 
 def split(data: bytes) -> dict[str, bytes]:
-    """Name -> type and value as bytes. If a name comes twice, the last one counts. `join` gives names that are not
-    UTF-8 back as they were."""
+    """Name -> type and value as bytes. If a name comes twice, the last one counts.
+
+    `join` gives names that are not UTF-8 back as they were."""
     pos, end = 0, len(data)
     entries: dict[str, bytes] = {}
     while pos < end:
@@ -289,7 +294,7 @@ def join(entries: Mapping[str, bytes]) -> bytes:
 
 
 def entry_end(data: bytes, pos: int, end: int) -> int:
-    """The end of the entry (name and value) that begins at `pos`. Malformed: it does not fit before `end`."""
+    """The end of the entry (name and value) that begins at `pos`. Raises Malformed if it does not fit before `end`."""
     pos += 1 + data[pos]
     if pos >= end:
         raise Malformed(NO_NAME)
@@ -297,7 +302,7 @@ def entry_end(data: bytes, pos: int, end: int) -> int:
 
 
 def value_end(data: bytes, pos: int, end: int) -> int:
-    """The end of the value whose type octet is at `pos`. Malformed: it does not fit before `end`."""
+    """The end of the value whose type octet is at `pos`. Raises Malformed if it does not fit before `end`."""
     kind = data[pos]
     pos += 1
     size = WIDTHS[kind]
@@ -312,8 +317,9 @@ def value_end(data: bytes, pos: int, end: int) -> int:
 
 
 def check(data: bytes, pos: int, end: int, depth: int = 0, names: bool = False) -> None:
-    """Raise Malformed for damaged entries, also in nested tables: a consumer must not get a damaged table. `names`: a
-    name that is not UTF-8 is damage, too."""
+    """Raise Malformed for damaged entries, also in nested tables: a consumer must not get a damaged table.
+
+    `names`: a name that is not UTF-8 is damage, too."""
     if depth > MAX_DEPTH:
         raise Malformed(TOO_DEEP)
     while pos < end:

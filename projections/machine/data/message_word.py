@@ -1,4 +1,4 @@
-"""The packed word of a message: its size, flags and counts in one number of 64 bits, of which the highest is 0.
+"""The packed word of a message: its size, flags and counts in one number of 64 bits. The highest bit is 0.
 
     bits     meaning                         in which queues
     0-31     size of the body in bytes       all
@@ -18,7 +18,7 @@ fold reads size and flags with the masks below, without a call; all else goes th
 
 In profile 4.3 the delivery count counts failures; every return raises the acquired count. A count that has reached its
 largest number stays there. So a delivery limit of more than 4,094 works as one of 4,094: a message that goes on failing
-dies, whatever the limit.
+dies, even under a higher limit.
 
 Words are stored in chunks and covered by digests: their layout cannot change.
 """

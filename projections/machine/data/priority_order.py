@@ -7,10 +7,11 @@
 - A classic queue with x-max-priority N has the levels 0 to N; N is at least 1 and at most 255. A message without a
   priority has level 0, a message with a priority above N has level N. A level is like a whole queue without priorities:
   it has `arrived`, and `returned` sorted by id. A drop from the head, and the look whether the head has expired,
-  concern the next message, at whatever level (S-030, S-050; rabbit_priority_queue.erl find2).
+  concern the next message, at any level (S-030, S-050; rabbit_priority_queue.erl find2).
 - A quorum queue of profile rabbitmq-4.3 has the levels 0 to 31; a message without a priority has level 4 (S-105). Its
   levels have only `arrived`: returned messages go to the queue's own `returned`, which is served first, in the order of
-  return (S-108). The first message of each level expires in time, whatever is above (rabbit_fifo_pq.erl).
+  return (S-108). The first message of each level expires in time, even behind messages of higher levels
+  (rabbit_fifo_pq.erl).
 
 A message's level is part of its word (message_word.py), so that it is known while a consumer has the message. The
 chunks of a level have numbers of its own (`space` in message_order.py).

@@ -10,7 +10,7 @@ Several messages at once come back in the order of their delivery. (RabbitMQ tre
 own. So when a channel with messages held by get closes, they return to a quorum queue in the textual order of their
 tags; not copied.)
 Every return of a quorum message raises its delivery count (3.13: return_one, requeue); above the limit it dies. In
-profile rabbitmq-4.3 only failures raise it (machine/rules/profile.py), no message goes behind the others, whatever the
+profile rabbitmq-4.3 only failures raise it (machine/rules/profile.py), no message goes behind the others under any
 limit (measured on 4.3.6), and with delayed retry a returned message waits first (machine/data/delayed_order.py).
 """
 

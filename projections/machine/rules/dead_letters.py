@@ -2,7 +2,7 @@
 
 The outbox numbers dead letters (`sequence`, from 1), so that a target recognises a forward that it has already taken
 in. It keeps them until `DeadLettersForwarded`. RabbitMQ forgets an at-most-once dead letter as soon as it is published;
-ours stay until they are durable in the target, whatever the strategy (B-07). The strategy still decides two things:
+ours stay until they are durable in the target, under either strategy (B-07). The strategy still decides two things:
 at-least-once letters count towards the queue's limits (S-150), and are given up when the queue goes back to
 at-most-once (S-153).
 """

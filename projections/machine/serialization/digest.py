@@ -22,7 +22,8 @@ from rewindmq.projections.machine.state import State
 def queue_digest(queue: Queue) -> str:
     """SHA-256 (hex) of the queue's canonical state.
 
-    It covers the small state, and ids, words and expiries in ready order, whatever their chunks are."""
+    It covers the small state, and the ids, words and expiries of messages in ready order. How these lie in chunks does
+    not count."""
     ids, words, expiries = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
     for order in queue.orders():
         start = order.start
