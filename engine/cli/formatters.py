@@ -22,7 +22,7 @@ def table(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]:
 
 
 def pretty_table(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]:
-    """A box, always with its header, whatever `--silent` says (S-164). Nothing for no rows."""
+    """A box, always with its header, even under `--silent` (S-164). Nothing for no rows."""
     if not rows:
         return []
     cells = [list(columns), *([one_line(pretty(row[column])) for column in columns] for row in rows)]

@@ -43,7 +43,9 @@ Item = dict[str, object]
 
 
 async def export(broker: "Broker", work: Work) -> Item:
-    """Everything. Lists of entries are made as they are read; until then what they tell of may change."""
+    """The definitions of the whole broker.
+
+    Lists of entries are made as they are read. Until then the things that they describe may change."""
     topology = broker.topology
     return {
         "rabbit_version": RABBITMQ_VERSION,
@@ -61,7 +63,7 @@ async def export(broker: "Broker", work: Work) -> Item:
 
 
 async def export_vhost(broker: "Broker", work: Work, vhost: str) -> Item:
-    """What is in one vhost, without its name: it can be imported into any."""
+    """The definitions of one vhost, without its name: they can be imported into any vhost."""
     parameters = await by_key(work, all_parameters(broker.topology), lambda key: key[0] == vhost)
     rest = await _of_vhosts(broker, work, vhost)
     found: dict[str, Iterable[Item]] = {"parameters": map(parameter_item, parameters), **rest}
@@ -75,7 +77,7 @@ def _without_vhost(item: Item) -> Item:
 
 
 async def _of_vhosts(broker: "Broker", work: Work, vhost: str | None) -> dict[str, Iterable[Item]]:
-    """What is in one, or in all (None)."""
+    """The policies, queues, exchanges and bindings of one vhost, or of all (None)."""
     topology = broker.topology
     vhosts = topology.vhosts if vhost is None else (vhost,)
     queues = [queue for _, queue in await broker.queues.by_name(work, vhosts) if not queue.exclusive]
@@ -202,7 +204,9 @@ def binding_item(bound: Bound) -> Item:
 
 
 async def load(broker: "Broker", path: Path) -> None:
-    """At a start: a file, or all *.json of a directory by their names. PreconditionFailed, with the file; OSError."""
+    """Import definitions at a start: from a file, or from all *.json of a directory, by their names.
+
+    Raises PreconditionFailed, which names the file, and OSError."""
     for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
         try:
             document = json.loads(file.read_text())

@@ -4,9 +4,9 @@ Rules of this file
 - The whole document is checked first. Permissions, policies and bindings may name vhosts, users, exchanges and queues
   of the document. An error names the place in the document, and nothing has changed then. (RabbitMQ stops in the
   middle.)
-- Nothing is deleted. Queues and exchanges that exist stay as they are, whatever the document says. Users, vhosts,
-  permissions, parameters and policies become what it says. So a second import of the same document changes nothing, and
-  appends no event.
+- Nothing is deleted. Queues and exchanges that exist stay as they are, even if the document has others of
+  their names. Users, vhosts, permissions, parameters and policies are set to the document's. So a second import of the
+  same document changes nothing, and appends no event.
 - The order, and the names that are left out (`amq.` at the beginning), are RabbitMQ's (rabbit_definitions.erl
   `apply_defs`).
 - The import has the rights of the broker and the name of the user: it needs no permissions in vhosts.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
 
 Item = dict[str, Json]
-Step = Callable[[], Coroutine[Any, Any, object]]  # something to be done, already judged
+Step = Callable[[], Coroutine[Any, Any, object]]  # an action that was checked already
 SERVER_NAMED = "amq."
 # Releases that exported MD5 hashes without saying so (rabbit_auth_backend_internal.erl `hashing_algorithm/2`).
 MD5_RELEASES = ("3.0.", "3.1.", "3.2.", "3.3.", "3.4.", "3.5.")
@@ -48,7 +48,10 @@ logger = logging.getLogger("rewindmq")
 
 
 class Import:
-    """A document. `vhost`: into this one only, which exists; None: a whole broker's. `user`: who asked, "" at boot."""
+    """An import of one document.
+
+    `vhost`: it goes into this vhost only, which exists; None: it is a whole broker's. `user`: the user who imports, ""
+    at boot."""
 
     def __init__(self, broker: "Broker", user: str, document: Json, vhost: str | None = None) -> None:
         if not isinstance(document, dict):
@@ -68,7 +71,9 @@ class Import:
         self.work = Work(broker.http_share)
 
     async def carry_out(self) -> None:
-        """PreconditionFailed, and nothing is done, when anything in it is wrong."""
+        """Check the whole document, then carry it out.
+
+        Raises PreconditionFailed when anything in the document is wrong; nothing is changed then."""
         await self.broker.vhosts.until_deleted()  # their queues are still there, and do not count
         await self._judge()
         pace = Pace(self.broker.turns.written)
@@ -76,7 +81,7 @@ class Import:
             await step()
             await pace.changed()
 
-    # -- judging ------------------------------------------------------------------------------------------------------
+    # -- checking -----------------------------------------------------------------------------------------------------
 
     async def _judge(self) -> None:
         if self.into is None:
@@ -314,7 +319,7 @@ class Import:
 
         self.steps.append(step)
 
-    # -- what all of them need ----------------------------------------------------------------------------------------
+    # -- shared by all checks ----------------------------------------------------------------------------------------
 
     def _known_vhost(self, item: Item) -> str:
         if self.into is not None:
@@ -348,7 +353,7 @@ class Import:
 
 @contextlib.contextmanager
 def about(what: str) -> Iterator[None]:
-    """What is wrong, with its place."""
+    """Put the place in the document before the text of an error."""
     try:
         yield
     except (AmqpError, PropertyError) as error:
@@ -356,14 +361,14 @@ def about(what: str) -> Iterator[None]:
 
 
 def required(item: Item, key: str) -> Json:
-    """The value of a key that an entry must have. PreconditionFailed."""
+    """The value of a key that an entry must have. Raises PreconditionFailed."""
     if key not in item:
         raise PreconditionFailed(f"{key} is missing")
     return item[key]
 
 
 def text(item: Item, key: str) -> str:
-    """The text of a key that an entry must have. PreconditionFailed."""
+    """The text of a key that an entry must have. Raises PreconditionFailed."""
     value = required(item, key)
     if not isinstance(value, str):
         raise PreconditionFailed(f"{key} must be a string")
@@ -373,7 +378,7 @@ def text(item: Item, key: str) -> str:
 
 
 def flag(item: Item, key: str, default: bool) -> bool:
-    """The true or false of a key, or its default. PreconditionFailed."""
+    """The true or false of a key, or its default. Raises PreconditionFailed."""
     value = item.get(key)
     if value is None:
         return default
@@ -383,7 +388,9 @@ def flag(item: Item, key: str, default: bool) -> bool:
 
 
 def default_queue_type(value: object) -> str:
-    """ "": none, which RabbitMQ's own exports write as "undefined". PreconditionFailed."""
+    """A vhost's default queue type; "" for none, also for "undefined" in RabbitMQ's own exports.
+
+    Raises PreconditionFailed for a type that does not exist."""
     if value in (None, "", "undefined"):
         return ""
     if not isinstance(value, str) or value not in QUEUE_ARGUMENTS:

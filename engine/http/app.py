@@ -229,7 +229,7 @@ PATIENT = {
 
 def make_app(broker: "Broker", body_workers: WorkerPool) -> ASGIApp:
     """The application. `body_workers` read large bodies; the caller closes them."""
-    statistics(broker)  # counts begin here
+    statistics(broker)  # counting begins here
 
     async def read_to_end() -> None:
         async with in_time():
@@ -290,7 +290,9 @@ def metrics_routes(broker: "Broker", body_workers: WorkerPool) -> list[Route]:
     """The routes of Prometheus, below /metrics."""
 
     async def vhosts_seen(request: Request) -> list[str] | None:
-        """The vhosts whose names the user may see. None: all, at the port of the metrics, which needs no login."""
+        """The vhosts whose names the user may see.
+
+        None: all, at the port of the metrics, which needs no login."""
         if at_port_of_metrics(request.scope, broker.config.prometheus_port):
             return None
         user, tags = await authenticate(broker, request)
@@ -322,7 +324,7 @@ def metrics_routes(broker: "Broker", body_workers: WorkerPool) -> list[Route]:
 
 
 class Sent:
-    """A response; with its last byte ends what its request held."""
+    """A response, which releases the memory of its request when its last byte is sent."""
 
     def __init__(self, response: ASGIApp, call: Call) -> None:
         self.response = response
@@ -336,13 +338,14 @@ class Sent:
 
 
 def is_negative(error: Exception) -> bool:
-    """Nothing was done, for want of something that another node may have made."""
+    """Whether a request was refused for the lack of a thing that another node may have made."""
     return isinstance(error, (REFUSALS, Missing)) or (isinstance(error, ApiError) and error.status == 401)
 
 
 class Undecoded:
-    """Routes by the path as it was sent, so that an encoded slash stays part of its segment. At `metrics_port` there
-    are metrics and nothing else."""
+    """Routes by the path as it was sent, so that an encoded slash stays part of its segment.
+
+    At `metrics_port` there are metrics and nothing else."""
 
     def __init__(self, app: ASGIApp, metrics_port: int | None) -> None:
         self.app = app
@@ -399,5 +402,7 @@ async def no_such_path(request: Request, error: Exception) -> Response:
 
 
 async def unexpected(request: Request, error: Exception) -> Response:
-    """A defect of ours: Starlette raises it again after this answer, so that it is logged with its traceback."""
+    """The response after a defect of ours.
+
+    Starlette raises the error again after this answer, so that it is logged with its traceback."""
     return refuse(ApiError(500, "internal_error", f"{type(error).__name__}: see the broker's log"))

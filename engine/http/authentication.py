@@ -20,7 +20,7 @@ MANAGEMENT_TAGS = ("administrator", "monitoring", "policymaker", "management")
 
 
 async def authenticate(broker: "Broker", request: Request) -> tuple[str, tuple[str, ...]]:
-    """The user's name and tags; 401 in RabbitMQ's words."""
+    """The user's name and tags. Raises ApiError (401), in RabbitMQ's words."""
     name, password = credentials(request)
     if name in broker.config.loopback_users and not from_loopback(request):
         raise not_authorised("User can only log in via localhost")

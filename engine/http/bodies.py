@@ -1,8 +1,9 @@
-"""Parses bodies of requests, a large one in a process of its own: the parser of JSON cannot be interrupted, and all
-clients would wait for it.
+"""Parses bodies of requests, a large one in a process of its own.
+
+The parser of JSON cannot be interrupted, and all clients would wait for it.
 
     up to PARSED_HERE bytes   read in the loop
-    above                     read in a process (engine/rewind/worker.py); what comes back has at most MAX_VALUES values
+    above                     read in a process (engine/rewind/worker.py); its answer has at most MAX_VALUES values
     definitions               come back in chunks, each a millisecond's work to unpack
 """
 
@@ -26,12 +27,12 @@ BOM = codecs.BOM_UTF8  # some editors put it there
 
 
 class BadBody(Exception):
-    """The body is refused; the text says why, for people."""
+    """The body is refused. The text says why, for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonBody:
-    """A body to be read over there: an object, or why not."""
+    """A body for the process that reads large bodies: it answers with an object, or with the refusal."""
 
     raw: bytes
     most_values: int
@@ -46,8 +47,10 @@ class JsonBody:
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """Definitions as they came back: `chunks` are (category, some of its entries, pickled), and `rest` is what is no
-    list of entries. `redirect`: of a form."""
+    """Definitions as they came back from the process.
+
+    `chunks`: (category, some of its entries, pickled). `rest`: the parts that are no list of entries. `redirect`: the
+    field of a form."""
 
     rest: dict[str, Json]
     chunks: list[tuple[str, bytes]]
@@ -56,7 +59,7 @@ class Definitions:
 
 @dataclass(frozen=True, slots=True)
 class DefinitionsBody:
-    """A body of definitions, as JSON or as a form, to be read over there."""
+    """A body of definitions, as JSON or as a form, for the process that reads large bodies."""
 
     raw: bytes
     content_type: str
@@ -70,10 +73,10 @@ class DefinitionsBody:
 
 
 def json_object(raw: bytes, most_values: int | None = MAX_VALUES) -> dict[str, Json]:
-    """Nothing at all is an empty object. BadBody."""
+    """The object that a body is; an empty body is an empty object. Raises BadBody."""
     try:
         content = json.loads(raw) if raw.strip() else {}
-        marks = raw.count(b",") + raw.count(b"[") + raw.count(b"{")  # one for each value but the first; also in texts
+        marks = raw.count(b",") + raw.count(b"[") + raw.count(b"{")  # one for each value but the first, and in texts
         if most_values is not None and marks >= most_values:
             require_few(content, most_values, "the body")
         require_sane(content, 0)
@@ -87,13 +90,13 @@ def json_object(raw: bytes, most_values: int | None = MAX_VALUES) -> dict[str, J
 
 
 def require_few(value: Json, most: int, what: str) -> None:
-    """BadBody when there are more values in it."""
+    """Raise BadBody if there are too many values in it."""
     if values_in(value) > most:
         raise BadBody(f"{what} has more than {most} values")
 
 
 def values_in(value: Json) -> int:
-    """How many values, containers included."""
+    """The number of values in it, containers included."""
     count, stack = 0, [value]
     while stack:
         each = stack.pop()
@@ -106,7 +109,7 @@ def values_in(value: Json) -> int:
 
 
 def definitions_from(raw: bytes, content_type: str) -> Definitions:
-    """BadBody."""
+    """The definitions in a document. Raises BadBody."""
     redirect = None
     if content_type.lower().startswith("multipart/form-data"):
         fields = form_fields(content_type, raw)
@@ -126,7 +129,7 @@ def definitions_from(raw: bytes, content_type: str) -> Definitions:
 
 
 def chunks_of(category: str, entries: list[Json]) -> Iterator[list[Json]]:
-    """Some entries at a time, of VALUES_AT_ONCE values or a single larger one."""
+    """Yields some entries at a time: VALUES_AT_ONCE values, or a single larger entry."""
     chunk: list[Json] = []
     size = 0
     for entry in entries:
@@ -143,7 +146,7 @@ def chunks_of(category: str, entries: list[Json]) -> Iterator[list[Json]]:
 
 
 def form_fields(content_type: str, body: bytes) -> dict[str, bytes]:
-    """multipart/form-data (RFC 7578), which is MIME. BadBody."""
+    """The fields of multipart/form-data (RFC 7578), which is MIME. Raises BadBody."""
     parser = BytesParser(policy=policy.HTTP)
     message = parser.parsebytes(b"content-type: " + content_type.encode("latin-1") + b"\r\n\r\n" + body)
     if not message.is_multipart() or message.defects:

@@ -26,7 +26,7 @@ HEADERS = {"x-content-type-options": "nosniff", "x-frame-options": "DENY", "cont
 
 
 class Guarded:
-    """The application behind these rules."""
+    """The application, which is called only if a request follows these rules."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -55,7 +55,7 @@ class Guarded:
 
 
 def require_own_host(scope: Scope) -> None:
-    """On loopback, the broker is asked by an address or as localhost. ApiError."""
+    """Raise ApiError unless a request on loopback names the broker by an address or as localhost."""
     if not is_loopback(scope["server"][0]):
         return
     host = Headers(scope=scope).get("host")
@@ -68,7 +68,7 @@ def require_own_host(scope: Scope) -> None:
 
 
 def require_own_site(scope: Scope) -> None:
-    """No other site caused this request, as far as it matters. ApiError."""
+    """Raise ApiError if another site caused a request that changes something."""
     headers = Headers(scope=scope)
     path = scope["raw_path"].decode("ascii", "replace")
     changes = scope["method"] not in SAFE or path.startswith(CHANGES)
@@ -86,7 +86,7 @@ def require_own_site(scope: Scope) -> None:
 
 
 def is_same(origin: str, host: str) -> bool:
-    """The origin is the host that was asked. Its scheme is not compared: TLS may end at a proxy."""
+    """Whether the origin is the host of the request. Its scheme is not compared: TLS may end at a proxy."""
     try:
         from_there, here = urlsplit(origin), urlsplit(f"{urlsplit(origin).scheme}://{host}")
         default = DEFAULT_PORTS.get(from_there.scheme)
@@ -99,7 +99,7 @@ def is_same(origin: str, host: str) -> bool:
 
 
 def stays_here(redirect: str) -> bool:
-    """The address is relative: it leads to no other site. (Browsers take a backslash for a slash.)"""
+    """Whether the address is relative, and so leads to no other site. (Browsers take a backslash for a slash.)"""
     try:
         parts = urlsplit(redirect.strip())
     except ValueError:

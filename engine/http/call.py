@@ -70,7 +70,7 @@ def bad_request(reason: str) -> ApiError:
 
 
 def missing(reason: str) -> ApiError:
-    """What the request names does not exist, in the words that RabbitMQ has for a bad request."""
+    """The error of a request that names a thing that does not exist (400), in RabbitMQ's words."""
     return Missing(400, "bad_request", reason)
 
 
@@ -122,8 +122,10 @@ def done(created: bool) -> Response:
 
 
 class Call:
-    """One request. `user` and `tags` are the authenticated user's. `broker` runs in the same loop, so that between two
-    awaits nothing else happens. `body_workers`: processes that read large bodies."""
+    """One request. `user` and `tags` are the authenticated user's.
+
+    `broker` runs in the same loop, so nothing else happens between two awaits. `body_workers`: processes that read
+    large bodies."""
 
     def __init__(
         self, request: Request, broker: "Broker", body_workers: WorkerPool, user: str, tags: tuple[str, ...]
@@ -139,14 +141,18 @@ class Call:
         self._raw: bytes | None = None
 
     def require_account(self) -> None:
-        """After a wait: the user is there, and has the password and the tags of the login. ApiError (401)."""
+        """Raise ApiError (401) unless the user still has the password and the tags of the login.
+
+        A handler calls it after a wait."""
         then, now = self.account, self.broker.topology.users.get(self.user)
         if then is None or now is None or (then.password_hash, then.tags) != (now.password_hash, now.tags):
             raise ApiError(401, "not_authorized", "Login failed")
 
-    # -- what is named ----------------------------------------------------------------------------------------------
+    # -- names in the path ---------------------------------------------------------------------------------------------
     def segment(self, name: str) -> str:
-        """A segment of the path, decoded. All but a binding's `key` are names, at most 255 bytes long (S-062)."""
+        """A segment of the path, decoded.
+
+        All but a binding's `key` are names, at most 255 bytes long (S-062)."""
         try:
             found = unquote(str(self.request.path_params[name]), errors="strict")
         except UnicodeDecodeError:
@@ -155,17 +161,17 @@ class Call:
 
     @property
     def vhost(self) -> str:
-        """The vhost in the path; 404 when there is none such, 401 when the user may not enter it."""
+        """The vhost in the path. Raises ApiError: 404 if it does not exist, 401 if the user may not enter it."""
         return self._vhost_among(self.visible_vhosts(), "User not authorised to access virtual host")
 
     @property
     def monitored_vhost(self) -> str:
-        """The same where a monitoring user may look everywhere."""
+        """The vhost in the path, for a user who may enter it or is a monitoring user."""
         return self._vhost_among(self.monitored_vhosts(), "User not authorised to access virtual host")
 
     @property
     def policymakers_vhost(self) -> str:
-        """The same where it takes a policymaker who may enter it."""
+        """The vhost in the path, for a policymaker who may enter it."""
         self.require_policymaker()
         return self._vhost_among(self.visible_vhosts(), NO_OBJECT)
 
@@ -206,7 +212,7 @@ class Call:
         return "administrator" in self.tags or "monitoring" in self.tags
 
     def monitored_vhosts(self) -> list[str]:
-        """The vhosts that the user may see; for a monitoring user, too, all."""
+        """The vhosts that the user may see; for a monitoring user all."""
         return sorted(self.broker.topology.vhosts) if "monitoring" in self.tags else self.visible_vhosts()
 
     def require(self, *tags: str) -> None:
@@ -237,8 +243,8 @@ class Call:
 
     # -- the body ---------------------------------------------------------------------------------------------------
     async def raw_body(self, most_bytes: int = MAX_BODY_BYTES) -> bytes:
-        """413 when there is more, 503 when the broker has no memory for it."""
-        if self._raw is not None:  # a second attempt (runtime/certainty.py)
+        """The bytes of the body. Raises ApiError: 413 if it is too large, 503 if the broker has no memory for it."""
+        if self._raw is not None:  # of a second attempt (runtime/certainty.py)
             return self._raw
         raw = bytearray()
         length = self.request.headers.get("content-length", "0")
@@ -270,7 +276,7 @@ class Call:
         return content
 
     async def read_elsewhere(self, body: Question[T | BadBody]) -> T:
-        """What the process that reads large bodies makes of it."""
+        """The answer of the process that reads large bodies. Raises ApiError."""
         try:
             found = await self.body_workers.ask(body, self.user)
         except ProcessEnded:
@@ -285,7 +291,7 @@ class Call:
 
     # -- memory -------------------------------------------------------------------------------------------------------
     def hold(self, size: int) -> None:
-        """So many bytes more are held until the answer is sent. 503 when there is no room for them."""
+        """Hold so many bytes more until the answer is sent. Raises ApiError (503) if there is no room for them."""
         memory = self.broker.memory
         if not memory.room(size):
             raise ApiError(503, "service_unavailable", "the broker's memory for clients is full: try again")
@@ -293,7 +299,7 @@ class Call:
         self.held_bytes += size
 
     def release(self) -> None:
-        """The answer is sent, or given up."""
+        """Release the memory of the request: its answer is sent, or given up."""
         self.broker.memory.give_back(Kind.HTTP, self.held_bytes)
         self.held_bytes = 0
 
@@ -326,7 +332,9 @@ class Call:
 
 @asynccontextmanager
 async def in_time() -> AsyncIterator[None]:
-    """Wait for the log in here, but not for ever. What is under way then may still be done."""
+    """Limit the wait for the log inside this context.
+
+    After the time limit it raises ApiError (503). The change may still happen then."""
     try:
         async with asyncio.timeout(DURABLE_SECONDS):
             yield
@@ -340,13 +348,15 @@ async def in_time() -> AsyncIterator[None]:
 
 
 async def unless_gone(call: Call, work: Coroutine[object, object, Response]) -> Response:
-    """The answer that `work` makes; it is cancelled when the client hangs up. The body has been read."""
+    """The answer that `work` makes; the work is cancelled when the client hangs up.
+
+    The body has been read before."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(hung_up(call.request))
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        return Response(status_code=499)  # which nobody reads
+        return Response(status_code=499)  # no client reads it
     finally:
         for each in (task, gone):
             each.cancel()

@@ -16,8 +16,11 @@ STOPPING = "the broker is stopping"
 
 
 class Ending:
-    """What a stopping broker gives up is answered with 503, unless an answer has begun. A client that went away while
-    it was sending reads no answer. One whose body was no HTTP was answered 400 by the server, and gets no other."""
+    """Ends requests of a stopping broker and of clients that went away.
+
+    A request that a stopping broker gives up is answered with 503, unless an answer has begun. A client that went away
+    while it was sending gets no answer. A client whose body was no HTTP has got 400 from the server, and gets no other
+    answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

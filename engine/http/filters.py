@@ -9,11 +9,11 @@ import time
 from rewindmq.engine.http.call import bad_request
 from rewindmq.projections.rules.patterns import BadPattern, Pattern, TooManySteps, shown
 
-FILTER_SECONDS = 2.0  # of matching alone
+FILTER_SECONDS = 2.0  # for matching alone
 
 
 class NameFilter:
-    """The expression of one request. ApiError 400: it is none, or it takes too long."""
+    """The expression of one request. Raises ApiError (400) if it is no expression, or takes too long."""
 
     def __init__(self, pattern: str, ignore_case: bool = False) -> None:
         self.shown = f"regular expression {shown(pattern)}"
@@ -24,7 +24,7 @@ class NameFilter:
             raise bad_request(f"not a {self.shown}: {error}") from None
 
     def fits(self, name: str) -> bool:
-        """Whether it is found in the name."""
+        """Whether the expression is found in the name."""
         began = time.perf_counter()
         try:
             found = self.pattern.search(name)

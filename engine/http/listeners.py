@@ -16,7 +16,9 @@ logger = logging.getLogger("rewindmq")
 
 
 def listeners_of(call: Call) -> Listeners:
-    """For administrators. 404 for another node: its own API has to be asked."""
+    """The listeners of the node, for administrators.
+
+    Raises ApiError (404) for another node: its own API has to be asked."""
     call.require()
     if call.segment("node") != call.broker.config.node or call.broker.listeners is None:
         raise not_found()

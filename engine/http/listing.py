@@ -26,17 +26,18 @@ DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 500
 Item = dict[str, object]
 T = TypeVar("T")
-Columns = dict[str, "Columns | None"]  # None: all of what is there
+Columns = dict[str, "Columns | None"]  # None: all columns
 
 
 def as_is(source: object) -> Item:
-    """Of sources that are items."""
+    """The source itself, which is an item already."""
     return cast(Item, source)
 
 
 async def listed(call: Call, sources: Sequence[T], show: Callable[[T], Item] = as_is) -> Response:
-    """Each source as `show` makes an item of it, in slices of the loop's time. A long list is never in memory as a
-    whole: what is filtered or sorted is shown twice."""
+    """The answer with an item for each source, made by `show` in slices of the loop's time.
+
+    A long list is never in memory as a whole: to filter or to sort, each item is made once more."""
     query, work = call.request.query_params, call.work
     columns = columns_of(query)
     total = len(sources)
@@ -88,7 +89,7 @@ async def with_name(work: Work, chosen: Sequence[T], show: Callable[[T], Item], 
 
 
 def holding(part: str) -> Callable[[str], bool]:
-    """A test whether a name contains a text, whatever the case."""
+    """A test whether a name contains a text, in upper or lower case."""
     return lambda name: part.lower() in name.lower()
 
 
@@ -143,7 +144,7 @@ def columns_of(query: QueryParams) -> Columns | None:
         names = column.split(".")
         for name in names[:-1]:
             below = at.setdefault(name, {})
-            if below is None:  # all of it was asked for already
+            if below is None:  # all columns of it were asked for already
                 break
             at = below
         else:

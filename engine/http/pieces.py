@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 
 from rewindmq.engine.runtime.loop_share import Work
 
-WHOLE_BYTES = 262_144  # of an answer that is sent as a whole
+WHOLE_BYTES = 262_144  # an answer of at most so many bytes is sent as a whole
 
 encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -29,7 +29,7 @@ async def array(work: Work, items: AsyncIterator[Any]) -> AsyncIterator[str]:
 
 
 async def members(work: Work, content: dict[str, object]) -> AsyncIterator[str]:
-    """A JSON object whose values may be lists: of these, each entry is a piece."""
+    """A JSON object whose values may be lists: each entry of a list is a piece."""
     before = "{"
     for name, value in content.items():
         yield f"{before}{encode(name)}:"
@@ -43,7 +43,7 @@ async def members(work: Work, content: dict[str, object]) -> AsyncIterator[str]:
 
 
 async def answer(pieces: AsyncIterator[str], media_type: str = "application/json") -> Response:
-    """200 with these pieces."""
+    """A response 200 with these pieces."""
     gathered: list[bytes] = []
     size = 0
     async for piece in pieces:
@@ -55,7 +55,7 @@ async def answer(pieces: AsyncIterator[str], media_type: str = "application/json
 
 
 async def rest(gathered: list[bytes], pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
-    """What was gathered, then what is still to be made, in parts that are worth a write."""
+    """Yields the gathered pieces, then those still to be made, in parts that are worth a write."""
     size = sum(map(len, gathered))
     async for piece in pieces:
         gathered.append(piece.encode())

@@ -12,8 +12,9 @@ from rewindmq.schemas.json_values import Json
 
 
 def properties_of(raw: bytes) -> dict[str, Json]:
-    """What history keeps of a message's properties, but for BCC, as JSON. Bytes that are no properties were accepted
-    all the same, so they are part of history, and are shown in base64 as `undecodable`."""
+    """The properties in a history as JSON, without BCC.
+
+    Bytes that are no properties may be in a history. They are shown in base64 as `undecodable`."""
     if not raw:
         return {}
     try:
@@ -46,8 +47,8 @@ def plain(value: object) -> Json:
 
 
 def properties_from(content: Json) -> bytes:
-    """The `properties` of a publish request as flags and values; unknown names are left out, as RabbitMQ does."""
-    if content == []:  # what RabbitMQ itself prints for none, and tools send back
+    """The `properties` of a publish request as flags and values. Unknown names are left out, as RabbitMQ does."""
+    if content == []:  # RabbitMQ prints it for no properties, and tools send it back
         content = {}
     if not isinstance(content, dict):
         raise bad_request("properties must be a JSON object")

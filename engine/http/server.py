@@ -1,5 +1,6 @@
-"""Serves the management API: uvicorn's HTTP/1.1, with admission of connections (engine/runtime/admission.py) and time
-limits for clients.
+"""Serves the management API: uvicorn's HTTP/1.1, with admission of connections and time limits for clients.
+
+engine/runtime/admission.py admits connections.
 
     HEADER_SECONDS   from the connection, or from the answer before, until a request's header is there
     BODY_SECONDS     from the header until the whole body is
@@ -30,16 +31,16 @@ from rewindmq.engine.runtime.loop_share import LoopShare
 HEADER_SECONDS = 10.0
 BODY_SECONDS = 120.0
 STALL_SECONDS = 60.0
-TICKS = 10  # of uvicorn's tenths of a second between two looks for what is late
+TICKS = 10  # uvicorn's tenths of a second between two looks for late clients
 GRACEFUL_SECONDS = 3
 RETRY_AFTER_SECONDS = 5
 
-# A bound socket, and what TLS needs where it is over TLS.
+# A bound socket, with the TLS context if it is over TLS.
 Listening = tuple[socket.socket, ssl.SSLContext | None]
 
 
 def refusal() -> bytes:
-    """What a client is sent that the door does not let in."""
+    """The answer to a client that the door does not let in."""
     content = {"error": "service_unavailable", "reason": "too many connections: try again, or close some"}
     body = json.dumps(content).encode()
     head = (
@@ -58,7 +59,7 @@ class HttpProtocol(H11Protocol):
         self.share = server.share
         self._received = b""  # and not read yet
         self._held = False
-        self._waits_for = ""  # the client: "header", "body", "stall" (of an answer); "": the client waits for us
+        self._waits_for = ""  # the client's part: "header", "body", "stall" (of an answer); "": the client waits for us
         self._since = 0.0
         self._unsent = 0
 
@@ -68,7 +69,7 @@ class HttpProtocol(H11Protocol):
         self._waits_for, self._since = "header", self.loop.time()
 
     def data_received(self, data: bytes) -> None:
-        """Requests are read in the API's share of the loop's time: many clients at once are read one after another."""
+        """Read requests in the API's share of the loop's time: many clients at once are read one after another."""
         self._received += data
         if len(self._received) == len(data):
             self.share.call(self._read)
@@ -95,7 +96,7 @@ class HttpProtocol(H11Protocol):
         super().on_response_complete()
 
     def look(self, now: float) -> None:
-        """Once a second: a client that keeps us waiting for too long is dropped."""
+        """Drop a client that keeps us waiting for too long. Called once a second."""
         unsent = self.transport.get_write_buffer_size()
         waits_for = self._waiting(unsent)
         if waits_for != self._waits_for or (waits_for == "stall" and unsent < self._unsent):
@@ -115,7 +116,7 @@ class HttpProtocol(H11Protocol):
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers (the broker's own process decides when to stop), with our listeners."""
+    """uvicorn with our listeners, without its signal handlers (the broker's own process decides when to stop)."""
 
     def __init__(self, config: uvicorn.Config, listening: Sequence[Listening], door: Door, share: LoopShare) -> None:
         super().__init__(config)
@@ -150,8 +151,9 @@ class _Server(uvicorn.Server):
 
 
 async def serve(app: ASGIApp, listening: Sequence[Listening], door: Door, share: LoopShare) -> None:
-    """Serve there, in this share of the loop's time, until cancelled; then take no more requests, let those under way
-    finish (3 seconds at most), and return by raising CancelledError."""
+    """Serve these listeners, in this share of the loop's time, until cancelled.
+
+    Then it takes no more requests, lets those under way finish (3 seconds at most), and raises CancelledError."""
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     config = uvicorn.Config(
         app,

@@ -1,11 +1,10 @@
 """message_stats and the rates beside counts (`messages_details`), with RabbitMQ's names.
 
 - Counts are exact, and begin with the broker's start, as RabbitMQ's do. A queue's `publish` and `ack` are the
-  machine's, which began with the queue: what they were when this was made is taken off.
-- A rate is the difference of two samples. Each read of a count takes a sample (at most one a second), so a count that
-  nobody reads costs nothing. The node's own counts are sampled every few seconds, so a first read finds a rate, too.
-- What belongs to a queue is the same at every node that shares the log; what belongs to a channel or to the node is the
-  node's own.
+  machine's, which began with the queue: their values at the broker's start are subtracted.
+- A rate is the difference of two samples. Each read of a count takes a sample (at most one a second), so a count costs
+  nothing while it is not read. The node's own counts are sampled every few seconds, so a first read finds a rate, too.
+- Counts of a queue are the same at every node that shares the log. Counts of a channel or a node are the node's own.
 
 Not counted, so not shown: messages of each exchange, and of each pair of channel and queue.
 """
@@ -28,9 +27,9 @@ if TYPE_CHECKING:
 Item = dict[str, object]
 Numbers = dict[str, int]
 
-WINDOW_SECONDS = 5.0  # RabbitMQ's collect_statistics_interval: a rate is over at least so long, where there are samples
+WINDOW_SECONDS = 5.0  # RabbitMQ's collect_statistics_interval: a rate covers at least so long, where there are samples
 APART_SECONDS = 1.0  # samples are not nearer to each other
-FORGET_SECONDS = 120.0  # what was not asked for in so long
+FORGET_SECONDS = 120.0  # samples that were not read for so long are forgotten
 
 # message_stats of the overview <- the broker's counters
 OVERVIEW = {
@@ -47,7 +46,7 @@ OVERVIEW = {
     "get_empty": "get_empty",
     "redeliver": "redelivered",
 }
-AT_ONCE = 512  # queues that are counted before others may have their turn
+AT_ONCE = 512  # queues that are counted before other work has its turn
 CHURN = {
     "connection_created": "connections_opened_total",
     "connection_closed": "connections_closed_total",
@@ -60,7 +59,9 @@ CHURN = {
 
 
 def depth_of(queues: "Iterable[Queue]") -> Numbers:
-    """How many messages they have. Those that wait for their time are neither ready nor unacknowledged."""
+    """The number of messages in these queues.
+
+    Delayed messages are neither ready nor unacknowledged."""
     ready = unacked = waiting = 0
     for queue in queues:
         ready += queue.messages_ready
@@ -70,7 +71,7 @@ def depth_of(queues: "Iterable[Queue]") -> Numbers:
 
 
 class Rates:
-    """Samples of numbers, by whose they are."""
+    """Samples of numbers, by their owner."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
@@ -78,8 +79,9 @@ class Rates:
         self.pruned_at = clock()
 
     def note(self, whose: object, numbers: Numbers) -> tuple[float, Numbers] | None:
-        """Leave a sample; the one to compare with, and how many seconds ago it was: the latest that is older than the
-        window, or else the oldest. None: there is none that is old enough to tell anything."""
+        """Add a sample, and return an earlier one to compare with: (seconds ago, numbers).
+
+        It is the latest one that is older than the window, or else the oldest. None: no sample is old enough."""
         now = self.clock()
         self.prune(now)
         kept = self.samples.setdefault(whose, deque())
@@ -106,7 +108,7 @@ class Rates:
 
 
 class Statistics:
-    """Of one broker; made in its loop, when its HTTP API begins."""
+    """The statistics of one broker. They are made in its loop, when its HTTP API begins."""
 
     def __init__(self, broker: "Broker") -> None:
         self.rates = Rates()
@@ -122,7 +124,7 @@ class Statistics:
         return self.of_queues(((partition, queue),))
 
     def of_queues(self, pairs: "Iterable[tuple[Partition, Queue]]") -> Numbers:
-        """Of some together."""
+        """The message_stats of some queues together."""
         publish = ack = deliver = no_ack = get = get_no_ack = get_empty = redeliver = 0
         for partition, queue in pairs:
             publishes, acks = self.began.get(queue, (0, 0))
@@ -149,7 +151,7 @@ class Statistics:
         }
 
     def sample(self) -> None:
-        """Of the whole node, every now and then as long as the loop runs."""
+        """Samples the counts of the whole node every few seconds, as long as the loop runs."""
         broker = self.broker()
         if broker is not None:
             messages, churn = of_node(broker)
@@ -159,14 +161,14 @@ class Statistics:
 
     # -- as shown -----------------------------------------------------------------------------------------------------
     def message_stats(self, whose: object, numbers: Numbers) -> Item:
-        """{"message_stats": ...}; nothing where nothing has happened yet, as in RabbitMQ."""
+        """{"message_stats": ...}; nothing before the first count, as in RabbitMQ."""
         if not any(numbers.values()):
             return {}
         return {"message_stats": self.rates.shown((whose, "message_stats"), numbers)}
 
 
 def published(queue: "Queue") -> int:
-    """Whether the queue took it or not."""
+    """The number of publishes that the queue took or refused."""
     return queue.published + queue.refused
 
 
@@ -191,7 +193,7 @@ def of_channel(channel: "ChannelStatus") -> Numbers:
 
 
 def of_node(broker: "Broker") -> tuple[Numbers, Numbers]:
-    """message_stats, churn_rates"""
+    """The fields message_stats and churn_rates of the node."""
     now = counts(broker.counters, broker.sessions.by_id.values())
     return (
         {name: now[f"global_messages_{counter}_total"] for name, counter in OVERVIEW.items()},

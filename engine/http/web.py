@@ -1,4 +1,4 @@
-"""The web page: three static files, which ask the API for all that they show.
+"""The web page: three static files, which get all their data from the API.
 
 Scripts and styles come from these files only, so no text of a message or a name can become a script.
 """

@@ -6,12 +6,12 @@ from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.errors import Malformed
 from rewindmq.schemas.amqp.properties import headers_of, values
 
-MAX_DELAY_MS = 4_294_967_295  # what an Erlang timer takes: the plugin does not delay for longer, nor does this broker
+MAX_DELAY_MS = 4_294_967_295  # the longest time of an Erlang timer, and so the plugin's longest delay
 INTEGERS = ("byte", "short", "signedint", "long", "unsignedbyte", "unsignedshort", "unsignedint")
 
 
 class Content:
-    """A message's properties, read as far as routing asks. Malformed: a header can't be read."""
+    """A message's properties, read as far as routing asks. Raises Malformed if a header can't be read."""
 
     def __init__(self, properties: bytes) -> None:
         self.raw = properties
@@ -25,7 +25,7 @@ class Content:
         return {name: tables.plain(kind, value) for name, kind, value in self.entries}
 
     def property(self, name: str) -> str | None:
-        """A basic property as text. None: the message has none."""
+        """A basic property as text; None if the message has none."""
         value = values(self.raw).get(name)
         if value is None:
             return None
@@ -33,8 +33,9 @@ class Content:
 
     @cached_property
     def delay_ms(self) -> int | None:
-        """The delay in the header x-delay, a number or text that is one (rabbit_delayed_message_utils.erl
-        `get_delay/1`). None: no delay."""
+        """The delay in the header x-delay; None if there is none.
+
+        The header is a number, or text that is one (rabbit_delayed_message_utils.erl `get_delay/1`)."""
         for name, kind, value in self.entries:
             if name == "x-delay":
                 delay = _whole(kind, value)
@@ -63,7 +64,7 @@ NO_CONTENT = Content(b"\0\0")  # of a message that is routed by its routing key 
 
 
 def readable(properties: bytes) -> Content:
-    """The content of a message in the log, which is forwarded even if its properties are damaged: then no content."""
+    """The content of a message in the log; no content if its properties are damaged, as it is forwarded even then."""
     content = Content(properties)
     try:
         content.headers  # noqa: B018  reads them

@@ -51,14 +51,14 @@ ROUND = 1_000  # letters forwarded in one turn of the loop
 NO_PROPERTIES = b"\0\0"
 RETRY_FIRST_MS = 1_000  # doubled up to RETRY_LAST_MS while nothing gets through
 RETRY_LAST_MS = 60_000
-TAKEN, UNKNOWN, TRY_AGAIN, UNSURE = range(4)  # what became of sending a letter
+TAKEN, UNKNOWN, TRY_AGAIN, UNSURE = range(4)  # the results of sending a letter
 
 
 class Letter:
     """A dead letter to forward.
 
     `message` None: the projector has it. `taken_by`: targets that already have it. `logged_below`: the death is in the
-    source's log below this append position. `heard`: as runtime/certainty.py has it."""
+    source's log below this append position. `heard`: see runtime/certainty.py."""
 
     def __init__(
         self,
@@ -85,8 +85,8 @@ class Letter:
         self.sent: list[tuple[Partition, int]] = []  # where, and at which append position
         self.asked: list[
             tuple[Partition, int, list[str]]
-        ] = []  # at-least-once: where, append position, and who has to take it
-        self.refused = False  # by one of those asked
+        ] = []  # at-least-once: where, append position, and the targets that have to take it
+        self.refused = False  # by one of these targets
 
     def give_up(self) -> None:
         """Tell the partitions that their answers are not needed."""
@@ -106,7 +106,7 @@ class Source:
         self.in_flight: deque[tuple[int, list[tuple[Partition, int]], bool]] = deque()
         self.known_sequence = 0  # the highest that came in
         self.scheduled = False
-        self.unsure = False  # whether its first letter has nowhere to go
+        self.unsure = False  # whether its first letter has no route
         self.retry_at_ms: int | None = None
         self.retry_delay_ms = RETRY_FIRST_MS
 
@@ -282,8 +282,9 @@ class Forwarder:
         return budget
 
     def _make_sure(self, source: Source) -> None:
-        """Let a source wait until this node has read to the end of the log: as far as it has read, the first letter has
-        no route."""
+        """Let a source wait until this node has read to the end of the log.
+
+        As far as the node has read, the first letter has no route."""
         source.unsure = True
 
         async def look() -> None:
@@ -297,7 +298,9 @@ class Forwarder:
         task.add_done_callback(self._looks.discard)
 
     def _outcome(self, source: Source, letter: Letter) -> int:
-        """Send the letter to every target that lacks it, unless that was done: TAKEN, UNKNOWN, TRY_AGAIN or UNSURE."""
+        """Send the letter to every target that lacks it, and return the result.
+
+        The result is TAKEN, UNKNOWN, TRY_AGAIN or UNSURE. A letter that was sent already is not sent again."""
         if letter.message is None:
             try:
                 self._hold(letter, source.partition.message(source.queue.queue_id, letter.message_id))
@@ -322,7 +325,7 @@ class Forwarder:
         return TRY_AGAIN if letter.refused else TAKEN
 
     def _send(self, source: Source, letter: Letter) -> bool:
-        """Send the letter. False: it has no route."""
+        """Send the letter. Returns False if it has no route."""
         letter.refused = False
         queue = source.queue
         vhost = queue.vhost
@@ -333,7 +336,7 @@ class Forwarder:
             return False
         content = readable(buried.properties) if self._router.needs_content(vhost, letter.exchange) else None
         routing_keys, properties = buried.routing_keys, buried.properties
-        if letter.routing_key is not None:  # which takes the place of all keys, also where the letter dies once more
+        if letter.routing_key is not None:  # it replaces all keys, also where the letter dies once more
             routing_keys, properties = (letter.routing_key,), without_blind_copies(properties)
         published_to = message.route.exchange if letter.reason == DELAYED else None
         destinations = self._router.route_by_keys(vhost, letter.exchange, routing_keys, content, published_to)
@@ -363,7 +366,7 @@ class Forwarder:
                         letter.asked.append((narrowed.partition, position, targets))
                     else:
                         position = narrowed.partition.publish(BROKER, forwarded)
-                except PreconditionFailed as error:  # with its headers it is larger than a record may be
+                except PreconditionFailed as error:  # with its headers it exceeds the size of a record
                     logger.error("dead letter %d of %s cannot be forwarded: %s", letter.message_id, queue.name, error)
                     letter.refused = letter.at_least_once
                 else:
@@ -371,8 +374,10 @@ class Forwarder:
         return bool(destinations)
 
     def _bury(self, source: Source, letter: Letter, message: Published) -> tuple[Buried, int | None]:
-        """The message as it is sent on, and its expiration: a dead letter has none, a delayed message has its own.
-        Properties that cannot be read (a service may have put anything into the log) are dropped."""
+        """The message as it is sent on, and its expiration.
+
+        A dead letter has no expiration, a delayed message has its own. Properties that cannot be read (a service may
+        have put anything into the log) are dropped."""
         route, now_s = message.route, source.partition.log_ms() // 1000
         name = source.queue.name
         try:

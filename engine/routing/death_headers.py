@@ -1,5 +1,6 @@
-"""The headers of a dead letter: `x-death` and its companions (S-052, S-155; RabbitMQ 3.13's mc.erl
-`record_death/4` and mc_amqpl.erl `death_table/7`).
+"""The headers of a dead letter: `x-death` and its companions (S-052, S-155).
+
+They are those of RabbitMQ 3.13 (mc.erl `record_death/4`, mc_amqpl.erl `death_table/7`).
 
     properties  flags | content-type | content-encoding | headers table | delivery-mode | ... | expiration | ...
     headers     key, type, value; key, type, value; ...
@@ -23,13 +24,13 @@ from rewindmq.schemas.amqp.properties import EXPIRATION, HEADERS, copies_of, joi
 
 REJECTED = "rejected"
 MOST_COUNTED = 2**63 - 1  # deaths: one more must fit into a `long`
-YEAR_2106 = 0xFFFF_FFFF  # in seconds; some clients send milliseconds, and a later time is taken for that
+YEAR_2106 = 0xFFFF_FFFF  # in seconds; some clients send milliseconds: a later time is read as milliseconds
 YEAR_10000_MS = 253_402_300_800_000
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """One entry of `x-death`. `time_s`: when it first died so, seconds since the epoch."""
+    """One entry of `x-death`. `time_s`: the time of the first such death, seconds since the epoch."""
 
     queue: str
     reason: str
@@ -42,8 +43,10 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class Buried:
-    """A dead letter's properties, the keys that it was published with (its own, then those of its CC and BCC headers),
-    and its deaths, the latest first."""
+    """A dead letter's properties, keys and deaths.
+
+    The keys are those that it was published with: its own, then those of its CC and BCC headers. The deaths are in
+    order, the latest first."""
 
     properties: bytes
     routing_keys: tuple[str, ...]
@@ -60,14 +63,15 @@ class Buried:
 @lru_cache(maxsize=64)  # messages that die together are often alike: same properties, same fate, same second
 def bury(properties: bytes, queue: str, reason: str, exchange: str, routing_key: str, time_s: int) -> Buried:
     """The properties of a message that was published to `exchange` with `routing_key` and died in `queue`.
-    ValueError: they are not valid AMQP."""
+
+    Raises ValueError if the properties are not valid AMQP."""
     fields = split(properties)
     expiration = fields.pop(EXPIRATION, None)
     original = None if expiration is None else expiration[1:].decode("utf-8", "replace")
     headers = split_headers(fields)
     history = _history(headers.get("x-death"))
-    told = (routing_key, *copies_of(headers.get("CC")))  # without the blind copies
-    death = Death(queue, reason, exchange, told, 1, time_s, original)
+    keys = (routing_key, *copies_of(headers.get("CC")))  # without the blind copies
+    death = Death(queue, reason, exchange, keys, 1, time_s, original)
     before = next((each for each in history or () if (each.queue, each.reason) == (queue, reason)), None)
     if before is not None:
         death = Death(
@@ -85,14 +89,14 @@ def bury(properties: bytes, queue: str, reason: str, exchange: str, routing_key:
         for what, value in (("reason", reason), ("queue", queue), ("exchange", exchange)):
             headers[f"x-{order}-death-{what}"] = tables.longstr(value)
     fields[HEADERS] = join_headers(headers)
-    return Buried(join(fields), (*told, *copies_of(headers.get("BCC"))), deaths)
+    return Buried(join(fields), (*keys, *copies_of(headers.get("BCC"))), deaths)
 
 
 # -- x-death ----------------------------------------------------------------------------------------------------------
 
 
 def _history(field: bytes | None) -> list[Death] | None:
-    """The earlier deaths, or None without a list of them."""
+    """The earlier deaths; None if the headers have no list of them."""
     items = tables.array_items(field)
     if items is None:
         return None

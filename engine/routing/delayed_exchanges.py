@@ -77,7 +77,7 @@ class HiddenQueues:
         return found is not None and found.type == DELAYED_EXCHANGE
 
     def changed(self, event: Event) -> None:
-        """An event was folded into the topology: exchanges may have come or gone."""
+        """Take an event that was folded into the topology: exchanges may have come or gone."""
         if isinstance(event, ExchangeDeclared):
             if self._delays(event.vhost, event.exchange):
                 self._exchanges[event.vhost, event.exchange] = None
@@ -99,7 +99,7 @@ class HiddenQueues:
     def left_over(self, vhost: str, exchange: str) -> Queue | None:
         """The queue that an earlier exchange of this name left, before a new one is declared.
 
-        PreconditionFailed: a node of an older version is alive on the same Kafka."""
+        Raises PreconditionFailed if a node of an older version is alive on the same Kafka."""
         if self._partition_for(vhost, queue_of(exchange)).machine.machine_version < SINCE_VERSION:
             raise PreconditionFailed(f"exchange type '{DELAYED_EXCHANGE}' is not known to all nodes yet")
         return self.of(vhost, exchange)
@@ -117,16 +117,19 @@ class HiddenQueues:
         return True
 
     async def until_gone(self, vhost: str, exchange: str) -> None:
-        """Wait, for some seconds at most, until the queue of a deleted exchange is gone, so that its deletion cannot
-        hit the queue of a new exchange of this name. Another node may have to delete it; if that node is gone, its
-        successor does so later."""
+        """Wait, for some seconds at most, until the queue of a deleted exchange is gone.
+
+        So its deletion cannot hit the queue of a new exchange of this name. Another node may have to delete it. If that
+        node is gone, its successor does so later."""
         for _ in range(GONE_TRIES):
             if self.of(vhost, exchange) is None:
                 return
             await asyncio.sleep(GONE_SECONDS)
 
     def _is_orphan(self, queue: Queue) -> bool:
-        """Whether the queue's exchange is gone. An exchange that this node has not read of yet is not gone."""
+        """Whether the queue's exchange is gone.
+
+        An exchange that this node has not read of yet is not gone."""
         return (
             queue.type == TYPE
             and not self._delays(queue.vhost, exchange_of(queue.name))
@@ -150,8 +153,9 @@ class HiddenQueues:
         )
 
     def broken(self, partition: "Partition") -> Iterator[tuple[str, QueueDeclared | QueueDeleted]]:
-        """The hidden queues of a partition that a crash left without exchange, or that it left out: each in words, with
-        the event that mends it."""
+        """The hidden queues of a partition that a crash left without exchange, or that are missing.
+
+        Yields each in words, with the event that mends it."""
         there = [(queue.vhost, queue.name) for queue in partition.machine.queues()]
         due = [name for name in self.names() if self._partition_for(*name) is partition]
         for name in dict.fromkeys((*there, *due)):
@@ -160,13 +164,13 @@ class HiddenQueues:
                 yield found
 
     def names(self) -> list[tuple[str, str]]:
-        """The vhost and the name of each hidden queue that has to exist."""
+        """Yields the vhost and the name of each hidden queue that has to exist."""
         return [(vhost, queue_of(exchange)) for vhost, exchange in self._exchanges]
 
     def broken_at(
         self, partition: "Partition", vhost: str, name: str
     ) -> tuple[str, QueueDeclared | QueueDeleted] | None:
-        """As `broken`, of one name of the partition."""
+        """The fault of one name of the partition, as `broken` yields it."""
         queue, exchange = partition.machine.queue(vhost, name), exchange_of(name)
         if queue is not None:
             orphan = f"queue '{name}' in vhost '{vhost}', whose exchange is gone"
@@ -181,12 +185,14 @@ def deletion(queue: Queue) -> QueueDeleted:
     return QueueDeleted(queue.vhost, queue.name, if_unused=False, if_empty=False)
 
 
-# -- what is due ------------------------------------------------------------------------------------------------------
+# -- delayed messages -------------------------------------------------------------------------------------------------
 
 
 def due(message: Published) -> tuple[Buried, int | None]:
-    """A delayed message as it is routed now, with all its routing keys and no deaths, and its own expiration.
-    ValueError: its properties are not valid AMQP."""
+    """A delayed message as it is routed now.
+
+    It has all its routing keys, no deaths, and its own expiration. Raises ValueError if its properties are not valid
+    AMQP."""
     fields = split(message.properties)
     headers = split_headers(fields)
     keys = (message.route.routing_key, *copies_of(headers.get("CC")), *copies_of(headers.get("BCC")))

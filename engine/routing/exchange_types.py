@@ -1,4 +1,4 @@
-"""The types of exchanges: which of its bindings a message matches, and what an exchange and its bindings must be.
+"""The types of exchanges: they match messages with bindings, and check exchanges and bindings.
 
     direct, fanout, topic    the routing key
     headers                  headers (rabbit_exchange_type_headers.erl)
@@ -37,11 +37,12 @@ HASH_PROPERTIES = ("correlation_id", "message_id", "timestamp")
 
 
 class ExchangeType:
-    """An exchange with its bindings, indexed by what its type asks. This class itself matches nothing: it is for an
-    exchange in the log whose type this version does not know."""
+    """An exchange with its bindings, indexed by its type's criterion.
+
+    This class itself matches nothing. It is for an exchange in the log whose type this version does not know."""
 
     description = ""
-    picks_one = False  # among the bindings that lead somewhere: so a match depends on queues, too
+    picks_one = False  # the match is among the bindings whose queues exist, so it depends on queues
 
     def __init__(self, exchange: ExchangeDeclared, bindings: Sequence[Bound]) -> None:
         self.bindings = bindings
@@ -53,16 +54,16 @@ class ExchangeType:
 
     @classmethod
     def needs_content(cls, exchange: ExchangeDeclared) -> bool:
-        """A match does not follow from the routing key alone, or is chance."""
+        """Whether a match depends on more than the routing key, or is random."""
         return False
 
     @classmethod
     def check_arguments(cls, exchange: ExchangeDeclared) -> None:
-        """PreconditionFailed: the exchange may not have these arguments."""
+        """Raise PreconditionFailed if the exchange may not have these arguments."""
 
     @classmethod
     def check_binding(cls, routing_key: str, arguments: tuple[Argument, ...]) -> None:
-        """PreconditionFailed: no binding may have this routing key, or these arguments."""
+        """Raise PreconditionFailed if a binding may not have this routing key, or these arguments."""
 
 
 class Direct(ExchangeType):
@@ -136,7 +137,9 @@ class ConsistentHash(ExchangeType):
         return () if picked is None else (picked,)
 
     def _to_hash(self, routing_key: str, content: Content) -> object:
-        """A message without the header or property always goes to the same place, as in the plugin."""
+        """The text to hash.
+
+        All messages without the header or property go to the same place, as in the plugin."""
         if self.hash_on is None:
             return routing_key
         kind, name = self.hash_on
@@ -189,7 +192,7 @@ class Random(ExchangeType):
 
 
 class DelayedMessage(ExchangeType):
-    """The bindings are matched by the type in the argument (`matching_type`)."""
+    """A delayed-message exchange. The type in its argument matches its bindings (`matching_type`)."""
 
     description = "Delayed Message Exchange."
 
@@ -221,7 +224,7 @@ EXCHANGE_TYPES: dict[str, type[ExchangeType]] = {
 
 
 def check_type(name: str) -> None:
-    """PreconditionFailed: there is no such type."""
+    """Raise PreconditionFailed if there is no such type."""
     if name not in EXCHANGE_TYPES:
         raise PreconditionFailed(f"{'unknown' if name else 'invalid'} exchange type '{name}'")
 
@@ -238,7 +241,7 @@ def matching_type(exchange: ExchangeDeclared) -> type[ExchangeType]:
 
 
 def matcher(exchange: ExchangeDeclared, bindings: Sequence[Bound], is_live: Callable[[Bound], bool]) -> ExchangeType:
-    """An exchange with its bindings. `is_live`: the binding leads somewhere."""
+    """An exchange with its bindings. `is_live`: whether a binding leads to a queue that exists."""
     kind = matching_type(exchange)
     return kind(exchange, [bound for bound in bindings if is_live(bound)] if kind.picks_one else bindings)
 
@@ -247,8 +250,9 @@ def matcher(exchange: ExchangeDeclared, bindings: Sequence[Bound], is_live: Call
 
 
 class TopicTrie:
-    """Binding keys by word; `*` stands for one word, `#` for any number of them, also none. An empty key has no
-    words at all (rabbit_db_topic_exchange.erl `split_topic_key/1`)."""
+    """Binding keys by word; `*` stands for one word, `#` for any number of them, also none.
+
+    An empty key has no words at all (rabbit_db_topic_exchange.erl `split_topic_key/1`)."""
 
     def __init__(self) -> None:
         self.children: dict[str, TopicTrie] = {}
@@ -292,8 +296,10 @@ def words_of(key: str) -> list[str]:
 
 
 def headers_match(arguments: tuple[Argument, ...], headers: Mapping[str, object]) -> bool:
-    """rabbit_exchange_type_headers.erl: `x-match` all (default), any, all-with-x, any-with-x; without `-with-x` the
-    arguments that begin with `x-` don't count. Nothing to compare: all matches, any does not."""
+    """Whether headers match a binding's arguments (rabbit_exchange_type_headers.erl).
+
+    `x-match`: all (default), any, all-with-x, any-with-x. Without `-with-x` the arguments that begin with `x-` don't
+    count. If there is nothing to compare, `all` matches and `any` does not."""
     mode = next((argument.value for argument in arguments if argument.name == "x-match"), "all")
     with_x = mode in ("all-with-x", "any-with-x")
     results = [
@@ -317,7 +323,7 @@ def _same(argument: Argument, value: object) -> bool:
 
 
 def hash_on(exchange: ExchangeDeclared) -> tuple[str, str] | None:
-    """What a consistent-hash exchange hashes: header or property, and its name. None: the routing key."""
+    """The input of a consistent-hash exchange's hash: header or property, and its name. None: the routing key."""
     for kind in ("header", "property"):
         name = _text(exchange, f"hash-{kind}")
         if name is not None:
@@ -331,7 +337,7 @@ def _text(exchange: ExchangeDeclared, name: str) -> str | None:
 
 
 def hashed(value: object) -> int:
-    """64 bits, the same in every process."""
+    """A hash of 64 bits, the same in every process."""
     text = value if isinstance(value, bytes) else repr(value).encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
 

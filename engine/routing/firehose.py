@@ -1,5 +1,6 @@
-"""The firehose: copies of what is published and delivered in a vhost, for the queues that are bound to
-amq.rabbitmq.trace (rabbit_trace.erl of RabbitMQ 3.13).
+"""The firehose: copies of the messages that are published and delivered in a vhost.
+
+The copies go to the queues that are bound to amq.rabbitmq.trace (rabbit_trace.erl of RabbitMQ 3.13).
 
     rewindmq trace_on -p VHOST       bind a queue to amq.rabbitmq.trace with publish.# or deliver.#, and consume
 
@@ -8,8 +9,8 @@ amq.rabbitmq.trace (rabbit_trace.erl of RabbitMQ 3.13).
 Rules of this file
 - It is off when a node starts, each node has its own, and it costs nothing while it is off: publishes take the long way
   only in a vhost that is traced (basic_publish.py), and the consumers of such a vhost are wrapped (`TappedConsumer`).
-- Copies are messages like others: they are in the log, and limits of their queues hold. They are transient, and are not
-  traced themselves.
+- Copies are messages like others: they are in the log, and limits of their queues hold. They are transient. They are
+  not traced themselves.
 - The body of a copy stays encrypted under its subject's key, so an erasure covers it too.
 - Deliveries to consumers of streams and of the past are not traced.
 """
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Firehose:
-    """`vhosts`: those that are traced."""
+    """The firehose of a node. `vhosts`: the vhosts that are traced."""
 
     def __init__(self, config: Config, router: Router, sessions: "Mapping[int, Session]") -> None:
         self.vhosts: set[str] = set()
@@ -85,7 +86,7 @@ class Firehose:
         return TappedConsumer(self, session, channel, consumer) if session.vhost in self.vhosts else consumer
 
     def tapped_getter(self, session: Session, channel: int, getter: FetchTarget) -> FetchTarget:
-        """As `tapped`, for a holder of basic.get."""
+        """A holder of basic.get, wrapped as `tapped` wraps a consumer."""
         if isinstance(getter, TappedGetter):
             getter = getter.getter
         return TappedGetter(self, session, channel, getter) if session.vhost in self.vhosts else getter
@@ -153,7 +154,7 @@ class Firehose:
         except ValueError:  # a service appended it to the log itself, with bytes that are no properties
             fields, copies = {}, []
         keys = (routing_key, *copies)
-        told = join(
+        copied = join(
             {
                 HEADERS: join_headers(
                     {
@@ -173,7 +174,7 @@ class Firehose:
         )
         size = len(body) if encryption is None else encryption.plain_size
         for to in destinations:
-            to.partition.publish(BROKER, Published(to.route, told, None, None, False, None, encryption, body, size))
+            to.partition.publish(BROKER, Published(to.route, copied, None, None, False, None, encryption, body, size))
 
 
 class TappedConsumer:
@@ -209,7 +210,7 @@ class TappedGetter:
 
 
 def carbon_copies(properties: bytes) -> list[str]:
-    """The routing keys in the headers CC and BCC. ValueError: the bytes are no properties."""
+    """The routing keys in the headers CC and BCC. Raises ValueError if the bytes are no properties."""
     fields = split(properties)
     headers = split_headers(fields)
     return copies_of(headers.get("CC")) + copies_of(headers.get("BCC"))

@@ -1,16 +1,18 @@
-"""From exchange and routing keys to queues: the default exchange, exchange-to-exchange bindings, alternate exchanges,
-delays (AMQP 0-9-1 section 3.1; rabbit_exchange.erl `route/3`). What one exchange matches: exchange_types.py.
+"""Finds the queues for an exchange and routing keys (AMQP 0-9-1 section 3.1; rabbit_exchange.erl `route/3`).
+
+It follows the default exchange, exchange-to-exchange bindings, alternate exchanges and delays. exchange_types.py finds
+the matches of one exchange.
 
 Rules of this file
 - A route is resolved once and remembered by (vhost, exchange, routing key): the same answer is the same objects, so the
-  encoder and the machine may keep things per `Route`. What depends on the rest of the message, or on chance, is not
-  remembered, but its `Route` objects are the same too.
+  encoder and the machine may keep things per `Route`. A route that depends on the rest of the message, or is random, is
+  not remembered, but its `Route` objects are the same too.
 - An exchange is visited once a route, so cycles of exchange bindings end; a queue is named once.
 - Queues come in the order of binding, exchanges nearest first. Queues that don't exist (any more) are left out.
 - An alternate exchange (argument or policy `alternate-exchange`) is asked when an exchange matched nothing at all, with
   all of the message's keys (its own, CC, BCC).
 - An x-delayed-message exchange that a message with a delay comes to keeps it in its hidden queue, and routes it when it
-  is due; what other exchanges have for the message goes on at once.
+  is due. The routes through other exchanges hold at once.
 
     router.route("/", "amq.topic", "a.b", None) -> (Destination(partition 0, Route), Destination(partition 1, Route))
 """
@@ -39,7 +41,7 @@ REMEMBERED_ROUTES = 65_536  # then all are forgotten: publishers with unbounded 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Destination:
-    """One partition's share of a route. `delay_ms`: to the hidden queue of an x-delayed-message exchange."""
+    """The part of a route in one partition. `delay_ms`: to the hidden queue of an x-delayed-message exchange."""
 
     partition: "Partition"
     route: Route
@@ -51,9 +53,7 @@ class Router:
         """`locate(vhost, queue)`: the queue's partition, or None when there is no such queue."""
         self.topology = topology
         self.locate = locate
-        self.version = (
-            1  # changes with whatever a route, or the right to publish, depends on: caches of routes key on it
-        )
+        self.version = 1  # changes when a route, or the right to publish, may have changed: caches of routes key on it
         self._answers: dict[tuple[str, str, str], tuple[Destination, ...]] = {}
         self._destinations: dict[tuple[str, str, str, int, tuple[str, ...]], Destination] = {}
         self._matchers: dict[tuple[str, str], ExchangeType] = {}
@@ -76,15 +76,16 @@ class Router:
         self._matchers.pop((vhost, exchange), None)
 
     def exchanges_changed(self) -> None:
-        """Exchanges, policies (which may name alternate exchanges), or permissions changed."""
+        """Note that exchanges, policies (which may name alternate exchanges), or permissions changed."""
         self.version += 1
         self._answers.clear()
         self._needs_content.clear()
         self._matchers.clear()
 
     def route(self, vhost: str, exchange: str, routing_key: str, content: Content | None) -> tuple[Destination, ...]:
-        """Route a message: () if the exchange does not exist or nothing matches. `content` may be None unless
-        `needs_content`."""
+        """Route a message. Returns () if the exchange does not exist or nothing matches.
+
+        `content` may be None unless `needs_content`."""
         key = (vhost, exchange, routing_key)
         answer = self._answers.get(key)
         if answer is None:
@@ -103,8 +104,9 @@ class Router:
         content: Content | None,
         published_to: str | None = None,
     ) -> tuple[Destination, ...]:
-        """As `route` for a message with carbon copies: a binding matches if any of the keys does. The route has the
-        first key, and the exchange `published_to` if it is not None."""
+        """Route a message with carbon copies: a binding matches if any of the keys does.
+
+        Otherwise as `route`. The route has the first key, and the exchange `published_to` if it is not None."""
         reached = self.reached(vhost, exchange, routing_keys, content or NO_CONTENT)
         key = (vhost, exchange if published_to is None else published_to, routing_keys[0])
         return self._intern(key, reached)
@@ -131,8 +133,9 @@ class Router:
     def reached(
         self, vhost: str, exchange: str, routing_keys: tuple[str, ...], content: Content
     ) -> dict[str, int | None]:
-        """The names of the queues that the bindings lead to, each with its delay. A queue that the default exchange
-        names need not exist."""
+        """The names of the queues that the bindings lead to, each with its delay.
+
+        A queue that the default exchange names need not exist."""
         if exchange == "":
             return {key: None for key in routing_keys if not is_delay_queue(key)}
         queues: dict[str, int | None] = {}
@@ -158,7 +161,7 @@ class Router:
         return queues
 
     def is_live(self, bound: Bound) -> bool:
-        """Whether the binding's queue exists, and is the one that was bound."""
+        """Whether the binding's queue exists and is the incarnation that was bound."""
         if bound.destination_type != "queue":
             return True
         partition = self.locate(bound.vhost, bound.destination)

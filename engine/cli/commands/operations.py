@@ -156,7 +156,7 @@ def memory_breakdown(settings: Settings, unit: str) -> None:
 
 
 def memory_parts(client: Client, node: str) -> tuple[list[tuple[str, int]], int]:
-    """(category, bytes), the largest first, and the resident memory, of which they are parts."""
+    """The parts of the memory as (category, bytes), the largest first, and the resident memory as their sum."""
     memory: Json = client.get_one("nodes", node, "memory")["memory"]  # type: ignore[assignment]
     totals: Json = memory["total"]  # type: ignore[assignment]
     total = int(str(totals["rss"]))

@@ -12,7 +12,7 @@ MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(slots=True)
 class Metric:
-    """`name` without rabbitmq_; ours begin with rewindmq_. Samples: (suffix, labels, value)."""
+    """A metric. `name` is without rabbitmq_; ours begin with rewindmq_. Samples: (suffix, labels, value)."""
 
     name: str
     kind: str

@@ -1,4 +1,4 @@
-"""Metrics of the node, and of what the cluster shares: vhosts and exchanges."""
+"""Metrics of the node, and of the things that the cluster shares: vhosts and exchanges."""
 
 import re
 import shutil
@@ -99,7 +99,7 @@ def object_totals(now: dict[str, int]) -> Iterator[Metric]:
 
 
 def global_counters(broker: "Broker", consumers: int) -> Iterator[Metric]:
-    """Counters that carry no labels of their own are AMQP 0-9-1's: nothing else is spoken here."""
+    """The counters of AMQP 0-9-1, which have no labels of their own: the broker speaks no other protocol."""
     now = counts(broker.counters, broker.sessions.by_id.values())
     publishing = sum(
         channel.tally.received > 0
@@ -133,7 +133,7 @@ def message_sizes(now: dict[str, int]) -> Metric:
 
 
 async def clusterwide(broker: "Broker", work: Work, chosen: list[str], vhosts: list[str] | None) -> list[Metric]:
-    """As rabbitmq_cluster_..."""
+    """The metrics with names rabbitmq_cluster_..."""
     topology = broker.topology
     found: list[Metric] = []
     if "vhost_status" in chosen:

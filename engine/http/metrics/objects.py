@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from rewindmq.engine.runtime.sessions import ChannelStatus, Session
     from rewindmq.projections.machine.data.queue import Queue
 
-AT_ONCE = 256  # queues that are counted before others may have their turn
+AT_ONCE = 256  # queues that are counted before other work has its turn
 
 
 class QueueSeen:
-    """A queue, its partition and what was delivered of it."""
+    """A queue, its partition, and the counts of its deliveries."""
 
     def __init__(self, known: Statistics, partition: "Partition", queue: "Queue") -> None:
         self.queue = queue
@@ -27,7 +27,7 @@ class QueueSeen:
 
 
 class Together:
-    """All queues as if they were one."""
+    """All queues, counted as one."""
 
     def __init__(self) -> None:
         self.messages_ready = 0
@@ -41,7 +41,7 @@ class Together:
 
 
 class AllQueues:
-    """As if they were one."""
+    """All queues as one object, as metrics that are not per object show them."""
 
     def __init__(self, queue: Together, counted: Numbers) -> None:
         self.queue = queue
@@ -50,7 +50,7 @@ class AllQueues:
 
 
 async def all_queues(work: Work, known: Statistics, pairs: "list[tuple[Partition, Queue]]") -> AllQueues:
-    """In one pass: there may be many."""
+    """All queues added up, in one pass: there may be many."""
     total, counted = Together(), known.of_queues(())
     for first in range(0, len(pairs), AT_ONCE):
         part = pairs[first : first + AT_ONCE]
@@ -307,13 +307,13 @@ def of_objects(
     objects: list[QueueSeen] | list[AllQueues] | list[ChannelSeen] | list[ConnectionSeen],
     apart: bool,
 ) -> Iterator[Metric]:
-    """Each metric of the chosen families once: a sample for each object, or for all together."""
-    told: dict[str, None] = {}
+    """Yields each metric of the chosen families once: a sample for each object, or one for all together."""
+    yielded: dict[str, None] = {}
     for family in chosen:
         for name, help, of in families.get(family, ()):
-            if name in told:
+            if name in yielded:
                 continue
-            told[name] = None
+            yielded[name] = None
             if apart:
                 kind = "counter" if name.endswith("_total") else "gauge"
                 yield Metric(name, kind, help, more=samples_of(of, objects))

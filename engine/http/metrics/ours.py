@@ -47,7 +47,7 @@ def log_gauges(broker: "Broker") -> Iterator[Metric]:
 
 
 def door_metrics(broker: "Broker") -> Iterator[Metric]:
-    """Connections of AMQP and of HTTP, what they may take of the descriptors, and what was refused."""
+    """Connections of AMQP and of HTTP, their shares of the descriptors, and the refused connections."""
     share = Metric("rewindmq_door_descriptors_limit", "gauge", "File descriptors that connections may take")
     used = Metric("rewindmq_door_connections", "gauge", "Open connections, by whether they have logged in")
     refused = Metric("rewindmq_door_refused_total", "counter", "Connections that were refused, by the limit met")

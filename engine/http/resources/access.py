@@ -50,8 +50,10 @@ async def show_user(call: Call) -> Response:
 
 
 async def put_user(call: Call) -> Response:
-    """Without `password` and `password_hash` (and without `keep_password`, ours) the user cannot log in any more, as in
-    RabbitMQ. `permissions`, by vhost, are for a new user only; `limits` are added to those there are."""
+    """Answers PUT /api/users/{user}.
+
+    Without `password` and `password_hash` (and without `keep_password`, ours) the user cannot log in any more, as in
+    RabbitMQ. `permissions`, by vhost, are for a new user only. `limits` are added to those that are set."""
     call.require()
     name = call.segment("user")
     content = await call.body()
@@ -76,7 +78,7 @@ async def put_user(call: Call) -> Response:
 
 
 def permissions_from(topology: Topology, given: Json) -> dict[str, tuple[str, str, str]]:
-    """Checked before the first of them is set."""
+    """The permissions in a body, checked before the first of them is set."""
     if given is None:
         return {}
     if not isinstance(given, dict):
@@ -102,7 +104,7 @@ async def delete_user(call: Call) -> Response:
 
 
 async def delete_users(call: Call) -> Response:
-    """Many at once; who is not there is gone already."""
+    """Answers POST /api/users/bulk-delete. A user that does not exist counts as deleted."""
     call.require()
     content = await call.body("users")
     names = content["users"]
@@ -116,7 +118,7 @@ async def delete_users(call: Call) -> Response:
 
 
 async def hash_password(call: Call) -> Response:
-    """A hash as RabbitMQ's, for a user's `password_hash`."""
+    """Answers GET /api/auth/hash_password/{password}: a hash as RabbitMQ's, for a user's `password_hash`."""
     call.require()
     return reply({"ok": rabbitmq_hash(call.segment("password"))})
 
@@ -231,7 +233,7 @@ async def topic_permissions_named(call: Call, exchange: str | None) -> list[Item
 
 
 async def show_topic_permissions(call: Call) -> Response:
-    """A list: there is one for each exchange."""
+    """Answers GET /api/topic-permissions/{vhost}/{user}: a list, with an entry for each exchange."""
     return reply(await topic_permissions_named(call, None))
 
 
@@ -248,7 +250,9 @@ async def put_topic_permissions(call: Call) -> Response:
 
 
 async def delete_topic_permissions(call: Call) -> Response:
-    """All of the user in the vhost, or those for the exchange that is named."""
+    """Answers DELETE /api/topic-permissions/{vhost}/{user}.
+
+    It removes the permissions for the exchange that is named; without one, all of the user in the vhost."""
     exchange = call.exchange if "exchange" in call.request.path_params else None
     await topic_permissions_named(call, exchange)
     await call.broker.users.clear_topic_permissions(call.user, call.segment("vhost"), call.segment("user"), exchange)

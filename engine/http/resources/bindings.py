@@ -1,6 +1,8 @@
-"""Bindings over HTTP. A binding's `properties_key` names it among those of the same two ends: its routing key, encoded
-as RabbitMQ encodes it (a space is `+`, `~` is `%7E`), and, when it has arguments, `~` and a digest of them. The digest
-is our own: RabbitMQ's is a hash of an Erlang term (rabbit_mgmt_format.erl `pack_binding_props/2`).
+"""Bindings over HTTP.
+
+A binding's `properties_key` names it among the bindings of the same two ends. It is the routing key, encoded as
+RabbitMQ encodes it (a space is `+`, `~` is `%7E`). If the binding has arguments, `~` and a digest of them follow. The
+digest is our own: RabbitMQ's is a hash of an Erlang term (rabbit_mgmt_format.erl `pack_binding_props/2`).
 """
 
 import base64
@@ -34,7 +36,7 @@ async def list_vhost(call: Call) -> Response:
 
 
 async def bindings_in(call: Call, vhosts: list[str]) -> list[Bound]:
-    """Those of each vhost, the default exchange's first: every queue is bound to it by its name."""
+    """The bindings of each vhost, the default exchange's first: every queue is bound to it by its name."""
     by_vhost: dict[str, list[Bound]] = {vhost: [] for vhost in vhosts}
     async for _, queue in call.work.over(await queues_in(call, set(vhosts))):
         by_vhost[queue.vhost].append(default_binding(queue.vhost, queue.name))
@@ -102,7 +104,7 @@ async def to_exchange(call: Call) -> Response:
 
 
 def ends_named(call: Call) -> tuple[str, str, str, str]:
-    """(vhost, source, destination type, destination)"""
+    """(vhost, source, destination type, destination) in the path."""
     kind = KINDS.get(call.segment("kind"))
     if kind is None:
         raise not_found()
@@ -110,7 +112,7 @@ def ends_named(call: Call) -> tuple[str, str, str, str]:
 
 
 def ends(call: Call) -> tuple[str, str, str, str]:
-    """404 when one of the ends does not exist."""
+    """The two ends in the path. Raises ApiError (404) if one of them does not exist."""
     vhost, source, kind, destination = ends_named(call)
     exchanges = call.broker.topology.exchanges
     if (vhost, source) not in exchanges:
@@ -154,7 +156,9 @@ async def bind(call: Call) -> Response:
 
 
 def binding_named(call: Call) -> Bound:
-    """By its properties_key, as it stands or percent-encoded once more, as clients do."""
+    """The binding with the properties_key in the path, as it stands or percent-encoded once more.
+
+    Clients send it in both forms."""
     wanted = {call.segment("key"), unquote(call.segment("key")), str(call.request.path_params["key"])}
     for each in bindings_between(call):
         key = properties_key(each.routing_key, each.arguments)

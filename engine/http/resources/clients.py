@@ -33,14 +33,15 @@ def peer_details(broker: "Broker", session: "Session") -> Item:
 
 
 def elsewhere(broker: "Broker", session_id: int) -> Item:
-    """What is known of a session that is not of this node, or is just going: the events of all nodes name it, and who
-    has connected is known only to its node (None: to none that is alive)."""
+    """The data of a session that is not of this node, or is just closing.
+
+    The events of all nodes name the session. Only its own node knows its client (None: no live node knows it)."""
     joined = broker.topology.nodes.get(session_id >> EPOCH_SHIFT)
     return {"node": None if joined is None else joined.node, "session_id": session_id}
 
 
 def visible_sessions(call: Call, vhost: str | None) -> list["Session"]:
-    """All of them for a monitoring user, else the user's own."""
+    """All sessions for a monitoring user, else the user's own."""
     return [
         session
         for _, session in sorted(call.broker.sessions.by_id.items())
@@ -78,8 +79,10 @@ async def connection(call: Call) -> Response:
 
 
 async def close_connection(call: Call) -> Response:
-    """320 CONNECTION_FORCED to the client, with the caller's X-Reason as RabbitMQ has it. Of the user's own
-    connections; those of others are for administrators to close."""
+    """Answers DELETE /api/connections/{name}.
+
+    The client receives 320 CONNECTION_FORCED, with the caller's X-Reason as RabbitMQ has it. A user may close its own
+    connections, an administrator all."""
     close(call, [session_named(call)])
     return Response(status_code=204)
 
@@ -134,7 +137,7 @@ TLS = (
 
 
 def tls_item(link: "Link | None") -> Item:
-    """null: not known, or no TLS."""
+    """The TLS of a connection; null if it is not known, or there is none."""
     item: Item = {"ssl": link is not None and link.tls is not None, **dict.fromkeys(TLS)}
     if link is not None and link.tls is not None:
         peer = link.tls
@@ -143,7 +146,9 @@ def tls_item(link: "Link | None") -> Item:
 
 
 def state_of(broker: "Broker", link: "Link | None") -> str:
-    """`blocking`: publishing is held back, and the client has not published since (rabbit_reader.erl)."""
+    """The state of a connection.
+
+    `blocking`: publishing is held back, and the client has not published since (rabbit_reader.erl)."""
     if link is None:
         return "running"
     return "blocking" if link.state == "running" and broker.turns.blocked is not None else link.state
@@ -208,7 +213,7 @@ async def connection_channels(call: Call) -> Response:
 
 
 async def channel(call: Call) -> Response:
-    """One, by its name, with its consumers."""
+    """Answers GET /api/channels/{channel}: one channel, with its consumers."""
     broker, name = call.broker, call.segment("name")
     for session in visible_sessions(call, None):
         for number, status in sorted(session.channels.items()):
@@ -229,7 +234,7 @@ async def channel(call: Call) -> Response:
 
 
 async def channels_of(call: Call, sessions: "list[Session]") -> Response:
-    """Each open channel with the number of its consumers."""
+    """The answer with these sessions' channels, each with the number of its consumers."""
     consuming = Counter(
         (consumer.session, consumer.channel)
         for _, consumer in await consumers_in(call, set(call.broker.topology.vhosts))
@@ -301,7 +306,7 @@ async def consumers_of(call: Call, vhosts: set[str]) -> Response:
 
 
 async def consumers_in(call: Call, vhosts: set[str]) -> "list[tuple[Queue, ConsumerView]]":
-    """By vhost, queue and number."""
+    """The consumers of these vhosts, by vhost, queue and number."""
     queues = await queues_in(call, vhosts)
     return [
         (queue, consumer)

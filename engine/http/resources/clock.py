@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 
 def clock_item(broker: "Broker") -> Item:
-    """`difference_ms`: the time in the log less this machine's wall clock; where partitions differ (on Kafka), the
-    largest difference. `queues_ahead_ms`: what the clock of a partition's queues is ahead of the time in the log."""
+    """The clocks as JSON.
+
+    `difference_ms`: the time in the log less this machine's wall clock; where partitions differ (on Kafka), the largest
+    difference. `queues_ahead_ms`: how far the clock of a partition's queues is ahead of the time in the log."""
     watch = broker.clock_watch
     differences = {partition.name: watch.difference_ms(partition) for partition in broker.partitions}
     return {

@@ -31,7 +31,7 @@ async def export_vhost(call: Call) -> Response:
 
 
 async def as_file(call: Call, document: definitions.Item) -> Response:
-    """`?download=NAME`: browsers keep it under this name."""
+    """The answer as a download, if `?download=NAME` asks for it: browsers save it under this name."""
     response = await answer(members(call.work, document))
     name = call.request.query_params.get("download", "")
     if FILE_NAME.fullmatch(name):
@@ -55,8 +55,9 @@ async def import_vhost(call: Call) -> Response:
 
 
 async def imported(call: Call, vhost: str | None) -> Response:
-    """All of it or, when anything is wrong, nothing; done when it is durable. It comes as JSON, or as a form's field
-    `file`, and the field `redirect` says where the browser goes then."""
+    """Imports the body's definitions, all or, if anything is wrong, nothing. Answers when they are durable.
+
+    The body is JSON, or a form with the field `file`. The form's field `redirect` says where the browser goes then."""
     raw = await call.raw_body(MAX_DEFINITIONS_BYTES)
     call.hold(OBJECTS_TO_TEXT * len(raw))
     body = DefinitionsBody(raw, call.request.headers.get("content-type", ""))

@@ -1,5 +1,6 @@
-"""Erasing a subject: DELETE /api/subjects/{subject} (with ?reason=..., or {"reason": ...}), and the list of
-erasures: GET /api/erasures. Our own paths, for administrators.
+"""Erases subjects, and lists erasures. These paths are our own, for administrators.
+
+DELETE /api/subjects/{subject} (with ?reason=..., or {"reason": ...}) and GET /api/erasures.
 """
 
 from starlette.responses import Response
@@ -12,8 +13,10 @@ MAX_REASON = 4_096
 
 
 async def erase(call: Call) -> Response:
-    """204 when the keys are destroyed and the history says so; 404 when the subject has none. Asked again after a
-    failure it goes on where it was."""
+    """Answers DELETE /api/subjects/{subject}.
+
+    204: the keys are destroyed, and the history says so. 404: the subject has none. After a failure the same request
+    goes on where the first one was."""
     call.require()
     subject = call.segment("subject")
     reason = call.request.query_params.get("reason") or text(await call.body(), "reason", "")
@@ -28,7 +31,7 @@ async def erase(call: Call) -> Response:
 
 
 async def list_erasures(call: Call) -> Response:
-    """In the order in which they were. `offset`: of the metadata log."""
+    """Answers GET /api/erasures, in the order of the erasures. `offset`: of the metadata log."""
     call.require()
     return await listed(
         call,

@@ -100,8 +100,9 @@ async def delete(call: Call) -> Response:
 
 
 class Outcome:
-    """Waits for the confirm of one publish in every partition that it went to
-    (rewindmq.engine.runtime.partition.Confirms)."""
+    """Waits for the confirm of one publish in every partition that it went to.
+
+    It is a `Confirms` of rewindmq.engine.runtime.partition."""
 
     def __init__(self, partitions: int, counters: dict[str, int]) -> None:
         self.missing = partitions
@@ -119,13 +120,13 @@ class Outcome:
                 self.done.set_result(None)
 
     def nowhere(self) -> None:
-        """Its queues were gone when it got there."""
+        """Note that no queue took the publish: its queues were gone when it arrived."""
         self.routed = False
         self.counters["global_messages_unroutable_returned_total"] += 1
 
 
 async def publish(call: Call) -> Response:
-    """POST .../publish: {"routed": bool} once it is durable; 400 when a queue would not take it (S-009)."""
+    """Answers POST .../publish: {"routed": bool} once it is durable; 400 if a queue refused it (S-009)."""
     vhost = call.vhost
     content = await call.body("properties", "routing_key", "payload", "payload_encoding")
     if call.broker.turns.blocked is not None:
@@ -151,7 +152,7 @@ async def publish(call: Call) -> Response:
 async def send(
     broker: "Broker", session: "Session", exchange: str, routing_key: str, raw: bytes, body: bytes
 ) -> Outcome | None:
-    """Publish; None when it was not routed anywhere."""
+    """Publishes. Returns None if the message was not routed anywhere."""
     if len(body) > broker.config.max_message_size:
         raise PreconditionFailed(
             f"message size {len(body)} is larger than configured max size {broker.config.max_message_size}"
@@ -181,7 +182,7 @@ async def send(
     if subject is not None and (destinations or traced):
         logged, encryption = await broker.subjects.make_key_and_encrypt(subject, body)
         broker.sessions.check_open(session)
-        destinations = await routed()  # as it is after the wait
+        destinations = await routed()  # looked up again after the wait
     if traced:
         queues = [queue for destination in destinations for queue in destination.route.queues]
         broker.firehose.published(session, 0, exchange, routing_key, raw, logged, encryption, queues)

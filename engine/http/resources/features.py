@@ -11,7 +11,7 @@ from rewindmq.engine.http.call import Call, bad_request, not_found, reply
 from rewindmq.engine.http.listing import Item, queues_in
 from rewindmq.engine.http.resources.overview import node_items
 
-# Those of 3.13 that stand for something that is here.
+# The flags of 3.13 whose features exist here.
 FEATURE_FLAGS = {
     "classic_queue_type_delivery_support": "Bug fix for classic queue deliveries using mixed versions",
     "detailed_queues_endpoint": "Add a detailed queues HTTP API endpoint. Reduce number of metrics in the default "
@@ -56,7 +56,7 @@ async def list_feature_flags(call: Call) -> Response:
 
 
 async def enable_feature_flag(call: Call) -> Response:
-    """All that there are are enabled."""
+    """Answers PUT /api/feature-flags/{name}/enable. All feature flags are enabled already."""
     call.require()
     if call.segment("name") not in FEATURE_FLAGS:
         raise bad_request("Feature flag is not supported")
@@ -97,7 +97,7 @@ async def is_used(call: Call, name: str) -> bool:
 
 
 async def extensions(call: Call) -> Response:
-    """Pages of RabbitMQ's own web interface: none is served."""
+    """Answers GET /api/extensions: no pages of RabbitMQ's own web interface are served."""
     return reply([])
 
 
@@ -107,7 +107,9 @@ async def auth(call: Call) -> Response:
 
 
 async def configuration(call: Call) -> Response:
-    """As text, a setting a line. Settings of Kafka's clients may be secrets: only their names are told."""
+    """Answers with the configuration as text, a setting a line.
+
+    Settings of Kafka's clients may be secrets: only their names are shown."""
     call.require()
     config = call.broker.config
     lines = []
@@ -120,7 +122,7 @@ async def configuration(call: Call) -> Response:
 
 
 async def reset(call: Call) -> Response:
-    """RabbitMQ forgets the samples of its statistics; ours are forgotten by themselves."""
+    """Answers DELETE /api/reset. RabbitMQ forgets the samples of its statistics; ours expire by themselves."""
     call.require()
     asked_for = call.request.path_params.get("node")
     if asked_for is not None and all(item["name"] != call.segment("node") for item in node_items(call.broker)):

@@ -14,7 +14,7 @@ from rewindmq.engine.http.resources.overview import alarms_of, node_items, open_
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Argument
 
-# Other names of the protocols that are spoken here (rabbit_mgmt_wm_health_check_protocol_listener.erl).
+# Other names of the broker's protocols (rabbit_mgmt_wm_health_check_protocol_listener.erl).
 PROTOCOLS = {
     **dict.fromkeys(("amqp091", "amqp0.9.1", "amqp0-9-1", "amqp0_9_1"), "amqp"),
     **dict.fromkeys(("http1", "http1.1", "http_api", "management", "management_ui", "ui"), "http"),
@@ -36,7 +36,10 @@ def failed(reason: str, **more: object) -> Response:
 
 
 async def alarms(call: Call) -> Response:
-    """Memory, disk, and a log or a state that cannot be written (which counts as the disk's). A node knows its own."""
+    """Answers whether an alarm is raised on this node.
+
+    An alarm is for memory, for the disk, or for a log or a state that cannot be written (which counts as the
+    disk's)."""
     found = alarms_of(call.broker)
     if not found:
         return ok()
@@ -45,13 +48,14 @@ async def alarms(call: Call) -> Response:
 
 
 async def virtual_hosts(call: Call) -> Response:
-    """A vhost is never down while the others are up."""
+    """Answers that all vhosts are up: a vhost is never down while the others are up."""
     return ok()
 
 
 async def ready(call: Call) -> Response:
-    """503 while the node turns clients away: an operator closed its listeners (`stop_app`), or it was declared lost and
-    has not joined again."""
+    """Answers whether the node takes clients.
+
+    503: an operator closed its listeners (`stop_app`), or the node was declared lost and has not joined again."""
     if not call.broker.keeper.joined:
         return failed("the node was declared lost and joins again")
     if call.broker.listeners is not None and not call.broker.listeners.open:
@@ -60,7 +64,7 @@ async def ready(call: Call) -> Response:
 
 
 async def mirror_sync_critical(call: Call) -> Response:
-    """There are no mirrors, so none that lags behind."""
+    """Answers that the check passed: there are no mirrors that could lag behind."""
     if len(call.broker.topology.nodes) > 1:
         return ok()
     return ok(reason="single node cluster")
@@ -88,7 +92,7 @@ async def protocol_listener(call: Call) -> Response:
 
 
 async def certificate_expiration(call: Call) -> Response:
-    """Of the certificates that listeners show; none where none speaks TLS."""
+    """Answers whether a certificate of a listener expires soon. It passes if no listener has TLS."""
     within, unit = natural(call.segment("within")), call.segment("unit").lower()
     if within is None:
         raise bad_request("Invalid expiration value.")
@@ -101,12 +105,12 @@ async def certificate_expiration(call: Call) -> Response:
     expiring = {name: end for name, file in files.items() if file and (end := expires_at(file)) <= limit}
     if tls is None or not expiring:
         return ok()
-    told: Item = {}
+    files_item: Item = {}
     for name, file in files.items():
         day = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(expiring[name])) if name in expiring else None
-        told |= {name: str(file or ""), f"{name}_expires_on": [day] if day else []}
+        files_item |= {name: str(file or ""), f"{name}_expires_on": [day] if day else []}
     expired = [
-        {"node": config.node, "protocol": protocol, "interface": address, "port": port} | told
+        {"node": config.node, "protocol": protocol, "interface": address, "port": port} | files_item
         for protocol, address, port in config.listeners
         if protocol in ("amqp/ssl", "https")
     ]
@@ -114,13 +118,13 @@ async def certificate_expiration(call: Call) -> Response:
 
 
 def expires_at(certificate: Path) -> float:
-    """Of the first certificate in the file."""
+    """The time at which the first certificate in the file expires, in seconds since 1970."""
     decoded = ssl._ssl._test_decode_cert(str(certificate))  # type: ignore[attr-defined]
     return ssl.cert_time_to_seconds(decoded["notAfter"])
 
 
 async def node(call: Call) -> Response:
-    """The old health check: is it there, without alarms?"""
+    """Answers the old health check: the node is there, and has no alarms."""
     asked_for = call.request.path_params.get("node")
     if asked_for is not None:
         name = call.segment("node")
@@ -132,7 +136,9 @@ async def node(call: Call) -> Response:
 
 
 async def aliveness(call: Call) -> Response:
-    """Declares a queue, publishes to it and gets the message back: all of it is in history."""
+    """Answers the aliveness test.
+
+    It declares a queue, publishes to it and gets the message back. All of this is in history."""
     broker = call.broker
     token = secrets.token_bytes(8)
     async with call.session(call.vhost) as session:

@@ -36,7 +36,7 @@ async def put_vhost_limit(call: Call) -> Response:
 
 
 async def delete_vhost_limit(call: Call) -> Response:
-    """No error when there is none."""
+    """Answers DELETE /api/vhost-limits/{vhost}/{name}. A limit that is not set is no error."""
     call.require()
     vhost, name = call.vhost, call.segment("name")
     left = {key: value for key, value in call.broker.topology.vhost_limits(vhost).items() if key != name}
@@ -78,7 +78,9 @@ async def put_user_limit(call: Call) -> Response:
 
 
 async def delete_user_limit(call: Call) -> Response:
-    """`all`: every limit of the user. No error when there is none."""
+    """Answers DELETE /api/user-limits/{user}/{name}.
+
+    The name `all` means every limit of the user. A limit that is not set is no error."""
     call.require()
     user, name = user_named(call), call.segment("name")
     known = call.broker.topology.user_limits.get(user, {})

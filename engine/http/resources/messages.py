@@ -1,5 +1,7 @@
-"""POST /api/queues/{vhost}/{queue}/get: RabbitMQ's way to look at messages, which changes the queue. It is an
-AMQP basic.get by the HTTP user, also in the history.
+"""Gets messages over HTTP: POST /api/queues/{vhost}/{queue}/get.
+
+This is RabbitMQ's way to look at messages, and it changes the queue. It is an AMQP basic.get by the HTTP user, also in
+the history.
 
 An answer has MAX_GOT bytes of bodies (`truncate` cuts them first), or one larger message. Beyond that the
 answer has fewer messages than `count`, and the others stay in the queue. The messages count as memory of the broker
@@ -31,20 +33,20 @@ ACKMODES = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "rej
 GET_CHANNEL = 1  # the HTTP session's only channel
 MAX_GET = 100_000  # messages in one answer
 MAX_GOT = 33_554_432  # bytes of their bodies
-WAVE, WAVE_BYTES = 1_000, 1_048_576  # that are asked for at once: others have their turn between
+WAVE, WAVE_BYTES = 1_000, 1_048_576  # messages taken at once: other requests have their turn in between
 BODY_PIECE = 196_608  # bytes of a body that become JSON at once; divisible by 3, for base64
 
 
 @dataclass(frozen=True, slots=True)
 class Got:
     message_id: int
-    message: Published  # with as much of its body as is shown
+    message: Published  # with the shown part of its body
     redelivered: bool
     messages_ready: int
 
 
 class Taken:
-    """The target of basic.gets: keeps the messages that it was given, as far as they are shown."""
+    """The target of basic.gets. It keeps the shown part of the messages that it was given."""
 
     def __init__(self, truncate: int | None) -> None:
         self.truncate = truncate
@@ -59,8 +61,10 @@ class Taken:
 
 
 async def get(call: Call) -> Response:
-    """What is not acked goes back (or is rejected) once all were taken, so that none is taken twice. As many are asked
-    for at once as seem to be there: on a log that is read back each wait is a round trip."""
+    """Answers POST .../get.
+
+    Messages that are not acked go back (or are rejected) once all were taken, so that none is taken twice. As many are
+    taken at once as seem to be there: on a log that is read back each wait is a round trip."""
     queue = call.queue()
     content = await call.body("count", "ackmode", "encoding")
     mode, encoding = text(content, "ackmode", ""), text(content, "encoding", "")
@@ -87,7 +91,7 @@ async def get(call: Call) -> Response:
             call.broker.turns.end()
             if not no_ack:
                 back += ((got.message_id, holder) for got in taken.messages[before:])
-            if len(taken.messages) < before + wave:  # it is empty, or was for a moment
+            if len(taken.messages) < before + wave:  # the queue is empty, or was for a moment
                 break
             if call.work.due:
                 await call.work.give_way()
@@ -100,7 +104,9 @@ async def get(call: Call) -> Response:
 
 
 def next_wave(call: Call, queue: "Queue", taken: Taken, most: int) -> int:
-    """How many to take at once; what they will hold is held from here on. 0: the answer has as much as it may."""
+    """The number of messages to take at once.
+
+    Their memory is held from here on. 0: the answer has as many as it may."""
     room = MAX_GOT - sum(len(got.message.body) for got in taken.messages)
     wave = read_bytes = shown_bytes = 0
     for view in islice(queue.messages(), min(most, WAVE)):
@@ -114,7 +120,7 @@ def next_wave(call: Call, queue: "Queue", taken: Taken, most: int) -> int:
         if wave and read_bytes + view.size > WAVE_BYTES:
             break
         wave, read_bytes, shown_bytes = wave + 1, read_bytes + view.size, shown_bytes + size
-    wave = wave or 1  # none seems to be there: it is asked for all the same
+    wave = wave or 1  # the queue seems to be empty: one message is asked for all the same
     try:
         call.hold(shown_bytes)
     except ApiError:

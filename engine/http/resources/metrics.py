@@ -1,14 +1,14 @@
-"""Prometheus, by RabbitMQ's paths and names (docs/behaviours/interfaces.md#metrics), and only what is known exactly:
+"""Prometheus, by RabbitMQ's paths and names (docs/behaviours/interfaces.md#metrics). Only exact figures are shown.
 
-    /metrics                   of the node: what belongs to queues, channels and connections is added up
+    /metrics                   of the node: figures of queues, channels and connections are added up
     /metrics/per-object        one sample for each of them
     /metrics/detailed          only the families asked for (`family`, more than once), as rabbitmq_detailed_...; `vhost`
                                (more than once) and `queue` (a regular expression) choose among the queues
-    /metrics/memory-breakdown  what memory there is to speak of
+    /metrics/memory-breakdown  the memory of this process
 
-A family is RabbitMQ's (prometheus_rabbitmq_core_metrics_collector.erl), so what it tells of Erlang and of its stores is
-left out. Names (of vhosts, queues, exchanges, channels, connections) are told of the vhosts that the asking user may
-see, and of all at the metrics' own port; figures without names count everything. Counters count from the broker's
+A family is RabbitMQ's (prometheus_rabbitmq_core_metrics_collector.erl), without the figures of Erlang and of its
+stores. Names (of vhosts, queues, exchanges, channels, connections) are shown for the vhosts that the user may see. At
+the metrics' own port all names are shown. Figures without names count everything. Counters count from the broker's
 start, except two of ours that follow from the history: the outcomes of messages count over the life of each queue,
 quarantined records over that of the log.
 """
@@ -46,7 +46,7 @@ MAX_PATTERN = 1_000  # of a regular expression
 
 
 async def metrics(broker: "Broker", apart: bool = False, seen: list[str] | None = None) -> Response:
-    """/metrics, and `apart`: /metrics/per-object, of the vhosts `seen` (None: all)."""
+    """The answer to /metrics, and with `apart` to /metrics/per-object. `seen`: the vhosts shown; None: all."""
     work = Work(broker.http_share)
     found = list(info(broker, "per-object" if apart else "aggregated"))
     for of_node in NODE.values():
@@ -54,14 +54,14 @@ async def metrics(broker: "Broker", apart: bool = False, seen: list[str] | None 
     now = await totals(broker, work)
     found += object_totals(now)
     pairs = await broker.queues.by_name(work, broker.topology.vhosts)
-    told = seen if apart else None
+    vhosts = seen if apart else None
     if apart:
-        shown = [pair for pair in pairs if told is None or pair[1].vhost in told]
+        shown = [pair for pair in pairs if vhosts is None or pair[1].vhost in vhosts]
         found += of_objects(QUEUES, QUEUES, await queues_seen(broker, work, shown), True)
     else:
         found += of_objects(QUEUES, QUEUES, [await all_queues(work, statistics(broker), pairs)], False)
-    found += of_objects(CHANNELS, CHANNELS, await channels_seen(broker, work, pairs, told), apart)
-    found += of_objects(CONNECTIONS, CONNECTIONS, connections_seen(broker, told), apart)
+    found += of_objects(CHANNELS, CHANNELS, await channels_seen(broker, work, pairs, vhosts), apart)
+    found += of_objects(CONNECTIONS, CONNECTIONS, connections_seen(broker, vhosts), apart)
     found += [
         *global_counters(broker, now["consumers"]),
         *log_gauges(broker),
@@ -73,8 +73,9 @@ async def metrics(broker: "Broker", apart: bool = False, seen: list[str] | None 
 
 
 async def detailed(broker: "Broker", request: Request, seen: list[str] | None = None) -> Response:
-    """/metrics/detailed, of the vhosts `seen` (None: all). A family that is not known is told nothing of, as in
-    RabbitMQ."""
+    """The answer to /metrics/detailed. `seen`: the vhosts shown; None: all.
+
+    A family that is not known is left out, as in RabbitMQ."""
     query = request.query_params
     families = query.getlist("family")
     vhosts = [each for each in query.getlist("vhost") if each in broker.topology.vhosts] or seen
@@ -116,7 +117,9 @@ async def detailed(broker: "Broker", request: Request, seen: list[str] | None = 
 
 
 def memory_breakdown(broker: "Broker") -> Response:
-    """RabbitMQ divides it among Erlang's processes and tables; here it is one process's."""
+    """The answer to /metrics/memory-breakdown.
+
+    RabbitMQ divides the memory among Erlang's processes and tables. Here it is one process's."""
     rss = single("memory_rss_bytes", "Resident memory of the process", resident_bytes())
     found = (*info(broker, "memory-breakdown"), rss, memory_held(broker))
     return exposed("".join(line for metric in found for line in lines_of(metric, "rabbitmq_")))

@@ -1,4 +1,4 @@
-"""The broker as a whole: overview, nodes, version, the user who asks. Health checks are in health.py.
+"""The broker as a whole: overview, nodes, version, the logged-in user. Health checks are in health.py.
 
 RabbitMQ's figures about Erlang (processes, schedulers, its memory) have no counterpart, and are left out.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rewindmq.engine.runtime.sessions import Session
 
 STARTED = time.monotonic()
-PLUGINS = ("rabbitmq_management", "rabbitmq_prometheus")  # whose work is done here, by RabbitMQ's names
+PLUGINS = ("rabbitmq_management", "rabbitmq_prometheus")  # RabbitMQ's plugins that are built in here
 MECHANISMS = {"AMQPLAIN": "QPid AMQPLAIN mechanism", "PLAIN": "SASL PLAIN authentication mechanism"}
 
 
@@ -42,7 +42,7 @@ def uptime_seconds() -> float:
 
 
 def open_descriptors() -> tuple[int, int]:
-    """(open, most)"""
+    """The open file descriptors, and the most that there may be."""
     try:
         used = len(os.listdir("/proc/self/fd"))
     except OSError:
@@ -53,7 +53,7 @@ def open_descriptors() -> tuple[int, int]:
 async def totals(
     broker: "Broker", work: Work, vhosts: Container[str] | None = None, sessions: "list[Session] | None" = None
 ) -> dict[str, int]:
-    """Of these vhosts and sessions, or of all."""
+    """The totals of these vhosts and sessions, or of all."""
     pairs = await broker.queues.by_name(work, broker.topology.vhosts if vhosts is None else vhosts)
     depth, consumers = depth_of(()), 0
     for first in range(0, len(pairs), AT_ONCE):
@@ -74,7 +74,9 @@ async def totals(
 
 
 async def overview(call: Call) -> Response:
-    """Who may not monitor is told of his own vhosts and connections only, and of none of the machine's addresses."""
+    """Answers GET /api/overview.
+
+    A user without the tag monitoring sees its own vhosts and connections only, and no address of the machine."""
     broker = call.broker
     config = broker.config
     monitors = call.monitors
@@ -109,7 +111,7 @@ async def overview(call: Call) -> Response:
 
 
 def overview_stats(broker: "Broker", now: dict[str, int], user: str | None, sessions: "list[Session]") -> Item:
-    """Of the node; or, for a `user`, of what his connections did."""
+    """The statistics in the overview: the node's or, for a `user`, those of its connections."""
     known = statistics(broker)
     messages, churn = of_node(broker)
     if user is not None:
@@ -125,7 +127,7 @@ def overview_stats(broker: "Broker", now: dict[str, int], user: str | None, sess
 
 
 def alarms_of(broker: "Broker") -> list[Item]:
-    """Of this node."""
+    """The alarms of this node."""
     node = broker.config.node
     return [{"node": node, "resource": name, "reason": reason} for name, reason in broker.alarms.in_effect()]
 
@@ -136,7 +138,9 @@ def exchange_types() -> list[Item]:
 
 
 def open_listeners(broker: "Broker") -> list[tuple[str, str, int]]:
-    """(protocol, address, port) of those that take connections: an operator may have suspended those for AMQP."""
+    """Yields (protocol, address, port) of the listeners that take connections.
+
+    An operator may have suspended those for AMQP."""
     listeners = broker.listeners
     suspended = listeners is not None and not listeners.open
     return [each for each in broker.config.listeners if not (suspended and each[0].startswith("amqp"))]
@@ -169,7 +173,7 @@ def contexts(broker: "Broker") -> list[Item]:
 
 
 def log_item(broker: "Broker", partition: "Partition") -> Item:
-    """`leader`, `members`, `online`: Kafka's brokers, or this node."""
+    """The log as JSON. `leader`, `members`, `online`: Kafka's brokers, or this node."""
     members = broker.keeper.members(partition)
     return {
         "partition": partition.name,
@@ -200,7 +204,9 @@ async def cluster_name(call: Call) -> Response:
 
 
 async def set_cluster_name(call: Call) -> Response:
-    """PUT /api/cluster-name {"name": ...}, for administrators. It is a global parameter, as in RabbitMQ."""
+    """Answers PUT /api/cluster-name {"name": ...}, for administrators.
+
+    The name is a global parameter, as in RabbitMQ."""
     call.require()
     content = await call.body("name")
     name = text(content, "name", "")
@@ -215,8 +221,10 @@ async def set_cluster_name(call: Call) -> Response:
 
 
 def node_items(broker: "Broker") -> list[Item]:
-    """All nodes that share the log and are alive, by name. Of the others it is known what they said when they joined.
-    `owned_partitions`: whose duties (timers, dead letters) the node has; null: that only the node itself can tell."""
+    """All nodes that share the log and are alive, by name.
+
+    The other nodes are described by the events with which they joined. `owned_partitions`: the partitions whose duties
+    (timers, dead letters) the node has; null: only the node itself knows."""
     own = broker.keeper.epoch
     others: list[Item] = [
         {
@@ -310,7 +318,7 @@ async def node(call: Call) -> Response:
 
 
 async def set_log_level(call: Call) -> Response:
-    """PUT .../log-level {"level": ...}, for administrators, until the node stops."""
+    """Answers PUT .../log-level {"level": ...}, for administrators. The level holds until the node stops."""
     call.require()
     if call.segment("node") != call.broker.config.node:
         raise not_found()
@@ -323,8 +331,9 @@ async def set_log_level(call: Call) -> Response:
 
 
 async def memory(call: Call) -> Response:
-    """Of this process, and what of it is held for clients, by kind (engine/runtime/memory.py), in the shape of
-    RabbitMQ's."""
+    """Answers GET .../memory in the shape of RabbitMQ's.
+
+    It shows the memory of this process, and the part that is held for clients, by kind (engine/runtime/memory.py)."""
     item = node_named(call)
     if "mem_used" not in item:  # another node
         raise not_found()
@@ -337,8 +346,9 @@ async def memory(call: Call) -> Response:
 
 
 async def set_limit(call: Call) -> Response:
-    """PUT .../limits/vm_memory_high_watermark or disk_free_limit {"value": "0.4"}, as `rewindmq start` takes it. Of
-    this node, until it stops."""
+    """Answers PUT .../limits/vm_memory_high_watermark or disk_free_limit {"value": "0.4"}.
+
+    The value is as `rewindmq start` takes it. It holds for this node, until it stops."""
     call.require()
     if call.segment("node") != call.broker.config.node:
         raise not_found("only this node's limits can be set here", "not_found")

@@ -38,7 +38,7 @@ MAX_SHOWN = 16_777_216  # bytes of all bodies together
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the reading process is asked."""
+    """A question to the process that reads the past."""
 
     history: History
     vhost: str
@@ -71,7 +71,7 @@ async def read(process: WorkerPool, question: Question, user: str) -> bytes:
 
 
 def read_past(question: Question) -> Item | ApiError:
-    """The answer, or the refusal (as a value: it has to go through the pipe)."""
+    """The answer, or the refusal as a value: it has to go through the pipe."""
     try:
         past = queue_at(
             question.history,
@@ -106,7 +106,7 @@ async def at(call: Call) -> Response:
     if count > MAX_COUNT or truncate > MAX_BODY_SHOWN:
         raise bad_request(f"count is at most {MAX_COUNT}, truncate at most {MAX_BODY_SHOWN}")
     if when.offset is None or when.offset > durable_offset(call, vhost, name):
-        await call.durable()  # the reader sees what is written
+        await call.durable()  # a reader sees only written events
     config = call.broker.config
     keys = KeyStore(config.keys_directory, frozenset(call.broker.topology.erased_keys))
     question = Question(history_of(config), vhost, name, when, first, count, truncate, keys, incarnation)
@@ -114,19 +114,20 @@ async def at(call: Call) -> Response:
 
 
 async def answer_to(call: Call, question: Question) -> Response:
-    """The answer that the process which reads the past makes."""
+    """The answer of the process that reads the past."""
     return Response(await read(call.broker.past, question, call.user), media_type="application/json")
 
 
 def durable_offset(call: Call, vhost: str, name: str) -> int:
-    """How far the log of the queue's partition is durable; 0 when the queue is not there now."""
+    """The offset up to which the queue's partition is durable; 0 if the queue does not exist now."""
     partition = call.broker.queues.partition_for(vhost, name)
     return 0 if partition.machine.queue(vhost, name) is None else partition.durable_offset
 
 
 def readable_incarnation(call: Call, vhost: str, name: str, asked: int | None) -> int | None:
-    """The queue id whose past this user may read, None: of all that bore the name. AccessRefused, ResourceLocked,
-    ApiError (401, 404) when there is none."""
+    """The queue id whose past this user may read; None: all queues that had the name.
+
+    Raises AccessRefused, ResourceLocked, ApiError (401; 404 if there is none)."""
     if "administrator" in call.tags:
         return asked
     call.broker.access.check(call.user, vhost, "read", "queue", name)
@@ -168,8 +169,9 @@ def number_of(call: Call, name: str, default: int) -> int:
 
 
 class Cut:
-    """Of each message as much as is shown. `subjects` has the keys as they are now: what was erased by now is not
-    shown."""
+    """Cuts each message to its shown part.
+
+    `subjects` has the keys as they are now: bodies that are erased by now are not shown."""
 
     def __init__(self, subjects: Subjects, truncate: int) -> None:
         self.subjects = subjects
@@ -181,7 +183,7 @@ class Cut:
 
 
 def past_item(past: PastQueue, truncate: int) -> Item:
-    """`past` as it was read with a `Cut`."""
+    """A queue of the past as JSON. `past` was read with a `Cut`."""
     queue = past.queue
     messages = [message_item(message, message.published, truncate, past.ahead_ms) for message in past.messages]
     return {

@@ -1,5 +1,6 @@
-"""Policies and operator policies over HTTP (S-019). A user with the tag policymaker sets policies, only an
-administrator sets operator policies, as in RabbitMQ.
+"""Policies and operator policies over HTTP (S-019).
+
+A user with the tag policymaker sets policies, only an administrator sets operator policies, as in RabbitMQ.
 """
 
 import json
@@ -73,7 +74,7 @@ async def show_operator(call: Call) -> Response:
 
 
 async def asked(call: Call) -> tuple[str, dict[str, object], int, str]:
-    """(pattern, definition, priority, apply-to) of the body; the broker judges what they say."""
+    """(pattern, definition, priority, apply-to) in the body. The broker checks the values."""
     content = await call.body("pattern", "definition")
     definition = content["definition"]
     if not isinstance(definition, dict):

@@ -9,8 +9,10 @@ DEFAULT_COUNT = 100
 
 
 async def list_quarantined(call: Call) -> Response:
-    """GET /quarantine?partition=queues-0&count=100: the newest `count` of each partition (10,000 are kept of each), by
-    partition and offset. The same on every node that has read as far."""
+    """Answers GET /api/quarantine?partition=queues-0&count=100.
+
+    It lists the newest `count` records of each partition (10,000 are kept of each), by partition and offset. All nodes
+    that have read as far list the same records."""
     call.require("monitoring")
     query = call.request.query_params
     asked = query.get("count", str(DEFAULT_COUNT))

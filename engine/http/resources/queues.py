@@ -1,4 +1,4 @@
-"""Queues over HTTP: list, show, declare, delete, purge. What takes messages out is in messages.py."""
+"""Queues over HTTP: list, show, declare, delete, purge. messages.py takes messages out."""
 
 import base64
 import json
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from rewindmq.projections.machine.data.consumer import Consumer
     from rewindmq.projections.machine.data.queue import Queue
 
-PEEKED_BYTES = 64  # of a body, as rabbitmq-queues has it
+PEEKED_BYTES = 64  # bytes of a body, as in rabbitmq-queues
 
 
 async def list_all(call: Call) -> Response:
-    """/queues, and /queues/detailed: here both tell everything."""
+    """Answers GET /api/queues and /api/queues/detailed: here both have all fields."""
     return await queues_of(call, set(call.visible_vhosts()))
 
 
@@ -49,7 +49,7 @@ async def queues_of(call: Call, vhosts: set[str]) -> Response:
 
 
 def plain_item(broker: "Broker", partition: "Partition", queue: "Queue", with_totals: bool) -> Item:
-    """`disable_stats=true`, with or without `enable_queue_totals=true`."""
+    """A queue for `disable_stats=true`, with or without `enable_queue_totals=true`."""
     item: Item = {
         "name": queue.name,
         "vhost": queue.vhost,
@@ -80,7 +80,9 @@ async def show(call: Call) -> Response:
 
 
 async def unacked(call: Call) -> Response:
-    """As LavinMQ has it: what is out, with whom. `consumer_tag` is "" where it was a basic.get."""
+    """Answers GET .../unacked, as LavinMQ does: the unacked messages, with their consumers.
+
+    `consumer_tag` is "" for a basic.get."""
     queue = call.queue()
     call.require_read(queue)
     found = [(holder, *each) for holder in queue.holders.values() for each in holder.held.items()]
@@ -99,8 +101,9 @@ def unacked_item(broker: "Broker", holder: "Consumer", message_id: int, word: in
 
 
 async def peek(call: Call) -> Response:
-    """GET .../peek/N: the Nth ready message from the front (the next is 1), which stays where it is. Ours: RabbitMQ has
-    it at the command line only, for quorum queues."""
+    """Answers GET .../peek/N: the Nth ready message from the front (the next is 1), which stays where it is.
+
+    The path is ours: RabbitMQ has it at the command line only, for quorum queues."""
     queue = call.queue()
     call.require_read(queue)
     position = natural(call.segment("position"))
@@ -129,7 +132,7 @@ async def peek(call: Call) -> Response:
 
 
 async def act(call: Call) -> Response:
-    """POST .../actions: what mirrors do. There are none, so it is done."""
+    """Answers POST .../actions: these are actions of mirrors. There are no mirrors, so nothing is left to do."""
     call.require()
     call.queue()
     action = (await call.body("action"))["action"]
@@ -144,8 +147,10 @@ def home_of(broker: "Broker", queue: "Queue") -> "Partition":
 
 
 def queue_item(broker: "Broker", partition: "Partition", queue: "Queue", head: bool) -> Item:
-    """A queue as RabbitMQ shows it. What RabbitMQ keeps apart and we do not (RAM, disk reads) is left out. `head`: also
-    look at the first message, which may read RocksDB."""
+    """A queue as RabbitMQ shows it.
+
+    Figures that RabbitMQ keeps and we do not (RAM, disk reads) are left out. `head`: also look at the first message,
+    which may read RocksDB."""
     consumers = queue.consumers()
     exclusive = next((consumer.tag for consumer in consumers if consumer.exclusive), None)
     known = statistics(broker)
@@ -182,8 +187,9 @@ def queue_item(broker: "Broker", partition: "Partition", queue: "Queue", head: b
 
 
 def of_rabbitmq_4_3(queue: "Queue") -> Item:
-    """What 4.3 shows of a quorum queue (rabbit_quorum_queue.erl handle_tick): its priorities, and what waits for its
-    time. Moments are milliseconds since 1970."""
+    """The fields that RabbitMQ 4.3 shows of a quorum queue (rabbit_quorum_queue.erl handle_tick).
+
+    They are its priorities and its delayed messages. Moments are milliseconds since 1970."""
     assert queue.prioritized is not None
     levels = queue.prioritized.counts()
     settings = queue.settings
@@ -202,7 +208,9 @@ def of_rabbitmq_4_3(queue: "Queue") -> Item:
 
 
 def node_of(broker: "Broker", queue: "Queue") -> str:
-    """An exclusive queue is at the node of its connection. Any other is at every node, so at this one."""
+    """The node of a queue.
+
+    An exclusive queue is at the node of its connection. Any other is at every node, so at this one."""
     joined = broker.topology.nodes.get(queue.owner >> EPOCH_SHIFT) if queue.exclusive else None
     return broker.config.node if joined is None else joined.node
 
@@ -254,7 +262,9 @@ async def purge(call: Call) -> Response:
 
 
 def shown(body: bytes, encoding: str, truncate: int | None) -> tuple[str, str]:
-    """A body for JSON: (text, "string" or "base64"). `encoding` auto: as a string when what is shown is UTF-8."""
+    """A body for JSON: (text, "string" or "base64").
+
+    `encoding` auto: a string if the shown part is UTF-8."""
     cut = body if truncate is None else body[:truncate]
     if encoding == "auto":
         try:

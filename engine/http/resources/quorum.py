@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rewindmq.projections.machine.data.queue import Queue
 
 T = TypeVar("T")
-Change = tuple["Placed", tuple[int, ...]]  # a partition and the replicas that it should have
+Change = tuple["Placed", tuple[int, ...]]  # a partition and the replicas that it is to have
 
 NO_MEMBERS = (
     "the log is in this node's data directory, and there is one of everything: members are the replicas of a log in"
@@ -36,7 +36,7 @@ BY_KAFKA = (
 )
 
 
-# -- asking -----------------------------------------------------------------------------------------------------------
+# -- status -----------------------------------------------------------------------------------------------------------
 
 
 def quorum_queue(call: Call, refusal: str) -> "Queue":
@@ -48,8 +48,9 @@ def quorum_queue(call: Call, refusal: str) -> "Queue":
 
 
 async def status(call: Call) -> Response:
-    """A row for each member, with RabbitMQ's names. A member in sync has everything that is confirmed; of others Kafka
-    tells nothing."""
+    """Answers with a row for each member, with RabbitMQ's names.
+
+    A member in sync has everything that is confirmed. Of other members Kafka reports nothing."""
     queue = quorum_queue(call, "Cannot get quorum status of a classic queue")
     partition = call.broker.queues.partition_for(queue.vhost, queue.name)
     members = call.broker.keeper.members(partition)
@@ -83,8 +84,9 @@ def member_item(partition: "Partition", member: str, leads: bool, online: bool) 
 
 
 async def critical(call: Call) -> Response:
-    """Health check: would a quorum be lost without it? `?member=`: without this broker of Kafka's; else, without this
-    node, which holds no member of any queue."""
+    """Answers the health check that no quorum is lost without a member.
+
+    `?member=`: without this broker of Kafka's; else without this node, which holds no member of any queue."""
     asked_for = call.request.query_params.get("member")
     if asked_for is None or call.broker.config.kafka is None:
         if len(call.broker.topology.nodes) > 1:
@@ -114,9 +116,10 @@ async def critical(call: Call) -> Response:
 
 
 async def rebalance(call: Call) -> Response:
-    """POST: the preferred leader of each partition leads. `vhost_pattern` and `queue_pattern` choose partitions by
-    their quorum queues; without them, it is all. The answer says how many quorum queues each leads then,
-    as far as the broker that was asked has heard."""
+    """Answers POST .../rebalance: the preferred leader of each partition leads.
+
+    `vhost_pattern` and `queue_pattern` choose partitions by their quorum queues; without them all are chosen. The
+    answer counts the quorum queues that each broker leads then, as far as the asked broker knows."""
     call.require()
     content = await call.body()
     patterns = text(content, "vhost_pattern", ".*"), text(content, "queue_pattern", ".*")
@@ -146,7 +149,9 @@ async def rebalance(call: Call) -> Response:
 
 
 async def transfer(call: Call) -> Response:
-    """POST .../leader: `node` leads the queue's partition. Only the first of the replicas can be made to from here."""
+    """Answers POST .../leader: `node` leads the queue's partition.
+
+    Only the first of the replicas can be made leader from here."""
     call.require()
     queue = quorum_queue(call, "Cannot transfer leadership of a non-quorum queue")
     replicas = replicas_of(call)
@@ -187,8 +192,10 @@ async def delete(call: Call) -> Response:
 
 
 async def grow(call: Call) -> Response:
-    """A member on this broker for each partition (`even`: with an even number of them) that has a matching quorum
-    queue, and of the metadata, without which no queue is of any use."""
+    """Answers POST .../grow: a member on this broker for each partition that has a matching quorum queue.
+
+    `even`: only where the number of members is even. The metadata, without which no queue can be used, gets a member
+    too."""
     call.require()
     replicas = replicas_of(call)
     content = await call.body("strategy", "queue_pattern", "vhost_pattern")
@@ -203,7 +210,7 @@ async def grow(call: Call) -> Response:
 
 
 async def shrink(call: Call) -> Response:
-    """No member on this broker any more, before it goes for good (S-130)."""
+    """Answers DELETE .../shrink: no member on this broker any more, before it is removed for good (S-130)."""
     call.require()
     replicas = replicas_of(call)
     placed, member = await placed_and_member(replicas, call.segment("node"), gone=True)
@@ -233,7 +240,7 @@ def without_member(placed: "Iterable[Placed]", member: int) -> list[Change]:
 
 
 def by_kafka(call: Call, changes: Sequence[Change], reason: str = BY_KAFKA) -> Response:
-    """204 when there is nothing to change, else what is left to do."""
+    """The answer to a change of members: 204 if there is nothing to change, else the rest of the work (501)."""
     if not changes:
         return Response(status_code=204)
     from rewindmq.engine.log.kafka.replicas import reassignment
@@ -256,7 +263,7 @@ def by_kafka(call: Call, changes: Sequence[Change], reason: str = BY_KAFKA) -> R
     )
 
 
-# -- what they have in common -----------------------------------------------------------------------------------------
+# -- shared by all of them -----------------------------------------------------------------------------------------
 
 
 def replicas_of(call: Call) -> "KafkaReplicas":
@@ -271,7 +278,7 @@ def replicas_of(call: Call) -> "KafkaReplicas":
 
 
 async def ask(question: Callable[[], T]) -> T:
-    """Beside the loop: Kafka may take its time."""
+    """Ask Kafka in a thread beside the loop: it may take its time."""
     try:
         return await asyncio.to_thread(question)
     except LogError as error:
@@ -279,8 +286,9 @@ async def ask(question: Callable[[], T]) -> T:
 
 
 async def placed_and_member(replicas: "KafkaReplicas", named: str, gone: bool = False) -> "tuple[list[Placed], int]":
-    """Where everything is, and the id of the broker that is named by its id or address. One that is `gone` is known by
-    its id alone, as long as something is placed on it."""
+    """The replicas of all partitions, and the id of the broker that is named by its id or address.
+
+    A broker that is `gone` is known by its id alone, as long as a replica is placed on it."""
     placed, addresses = await ask(replicas.placed), await ask(replicas.brokers)
     for number, address in addresses.items():
         if named in (str(number), address):
@@ -298,7 +306,7 @@ def of_queue(call: Call, queue: "Queue", placed: "Sequence[Placed]") -> "Placed"
 
 
 async def matching(call: Call, vhost_pattern: str, queue_pattern: str) -> list[tuple["Partition", "Queue"]]:
-    """The quorum queues whose names and vhosts the patterns are found in."""
+    """The quorum queues whose names and vhosts match the patterns."""
     vhosts, names = NameFilter(vhost_pattern), NameFilter(queue_pattern)
     chosen = {vhost for vhost in call.broker.topology.vhosts if vhosts.fits(vhost)}
     return [

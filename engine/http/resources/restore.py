@@ -1,8 +1,8 @@
 """Brings messages back: POST /api/queues/{vhost}/{queue}/restore
 
     {"time": "..."} or {"offset": N} or {"undo": "purge" | "delete"}      the moment; a time may be mark:NAME
-    "only": ["purged", "expired", ...] or "all"    their fate since then; default: removed by what is undone, and at a
-                                                   moment all that no consumer took
+    "only": ["purged", "expired", ...] or "all"    their fate since then; default: the fate that is undone, and at a
+                                                   moment all fates but that a consumer took the message
     "messages": [ids]                              only these; without a moment: as they were published
     "to": "queue"                                  into another queue of the vhost
     "name": "..."                                  each message comes back once under a name
@@ -13,9 +13,9 @@ A user who may read the queue and write to the target may bring back messages of
 Administrators may also bring back messages of an earlier queue of the name, or of a queue that is gone.
 The answer counts the messages that came back (`restored`), that had come back already under this name (`duplicates`),
 and that the target's limits refused (`refused`).
-A queue that is gone is declared as it was (`declared`) and gets the `bindings` that it had then; asked again after a
-crash, those that are missing. `bindings_lost` are those that can't be made again (their exchange is gone, the user may
-not), each with the reason.
+A queue that is gone is declared as it was (`declared`) and gets the `bindings` that it had then. The same request after
+a crash makes the bindings that are missing. `bindings_lost` are those that can't be made again (their exchange is gone,
+the user lacks the right), each with the reason.
 """
 
 from starlette.responses import Response
@@ -98,7 +98,7 @@ def request_of(call: Call, vhost: str, queue: str, target: str, content: dict[st
         raise bad_request(f"undo is one of {', '.join(UNDONE)}, not {undo!r}")
     fates = fates_of(content["only"]) if "only" in content else UNDONE_FATES.get(undo, LOST)
     if target == queue and any(fate in THERE for fate in fates):
-        fates = tuple(fate for fate in fates if fate not in THERE)  # it would be in there twice
+        fates = tuple(fate for fate in fates if fate not in THERE)  # else it would be in the queue twice
     at = moment_of(call, vhost, queue, content)
     asked = integer(content, "incarnation", 0) if "incarnation" in content else None
     incarnation = readable_incarnation(call, vhost, queue, asked)

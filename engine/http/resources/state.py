@@ -1,6 +1,7 @@
-"""This node's folded state as a tar (engine/cluster/state_copy.py): GET /api/state. For administrators, as
-the bodies of all queued messages are in it. On Kafka only: an embedded log is beside its state, which is of no use
-without the log.
+"""Sends this node's folded state as a tar (engine/cluster/state_copy.py): GET /api/state.
+
+It is for administrators, as the bodies of all queued messages are in it. It works on Kafka only: the state of an
+embedded log is of no use without the log.
 
 One copy at a time. The broker goes on meanwhile: threads read the files, no faster than the client takes them.
 """
@@ -15,13 +16,15 @@ from rewindmq.engine.cluster.state_copy import CopyUnderWay, StateCopy
 from rewindmq.engine.http.call import ApiError, Call, bad_request
 from rewindmq.projections.store.store import StoreError
 
-STALLED_SECONDS = 120  # a client that takes nothing for so long is given up: it keeps room on the disk
+STALLED_SECONDS = 120  # a client that takes nothing for so long is dropped: its copy takes room on the disk
 
 logger = logging.getLogger(__name__)
 
 
 class Sent(StreamingResponse):
-    """The copy is closed at the end, however it comes: sent, the client gone or stalled, the broker stopped."""
+    """A response that closes the copy at its end.
+
+    It ends when the copy is sent, the client is gone or stalled, or the broker stops."""
 
     def __init__(self, copy: StateCopy) -> None:
         super().__init__(copy.pieces(), media_type="application/x-tar")

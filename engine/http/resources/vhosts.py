@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 
 async def numbers_of(broker: "Broker", work: Work, vhosts: Container[str]) -> dict[str, tuple[Numbers, Numbers]]:
-    """The depth of the queues in each of these vhosts, and what was delivered of them. A vhost without queues has no
-    entry."""
+    """The depth of the queues in each of these vhosts, and the counts of their deliveries.
+
+    A vhost without queues has no entry."""
     known = statistics(broker)
     found: dict[str, tuple[Numbers, Numbers]] = {}
     queues = await broker.queues.by_name(work, vhosts)
@@ -41,7 +42,9 @@ async def numbers_of(broker: "Broker", work: Work, vhosts: Container[str]) -> di
 
 
 def vhost_item(call: Call, vhost: VhostCreated, numbers: dict[str, tuple[Numbers, Numbers]]) -> Item:
-    """message_stats: of what its queues delivered, for what was published is not counted by vhost."""
+    """A vhost as JSON.
+
+    message_stats counts the deliveries of its queues only: publishes are not counted by vhost."""
     name, known = vhost.vhost, statistics(call.broker)
     depth, served = numbers.get(name) or (depth_of(()), known.of_queues(()))
     served = {key: value for key, value in served.items() if key != "publish"}
@@ -82,7 +85,9 @@ async def show_vhost(call: Call) -> Response:
 
 
 async def put_vhost(call: Call) -> Response:
-    """What the body does not say is taken away from a vhost that exists, as in RabbitMQ."""
+    """Answers PUT /api/vhosts/{vhost}.
+
+    A field that is not in the body is removed from a vhost that exists, as in RabbitMQ."""
     call.require()
     name = call.segment("vhost")
     content = await call.body()
@@ -93,7 +98,7 @@ async def put_vhost(call: Call) -> Response:
         raise bad_request("tracing must be true or false")
     new = name not in call.broker.topology.vhosts
     await call.broker.vhosts.create(call.user, name, text(content, "description", ""), tags, kind)
-    if new:  # who makes a vhost may use it, as in RabbitMQ's API
+    if new:  # the user who makes a vhost may use it, as in RabbitMQ's API
         await call.broker.users.set_permissions(call.user, name, call.user, ".*", ".*", ".*")
     await call.durable()
     if tracing is not None:  # a vhost keeps its tracing where the body does not name it, as in RabbitMQ
@@ -109,7 +114,9 @@ async def delete_vhost(call: Call) -> Response:
 
 
 async def start_vhost(call: Call) -> Response:
-    """A vhost of RabbitMQ's can be down on a node, ours can't: it is running already."""
+    """Answers POST /api/vhosts/{vhost}/start/{node}.
+
+    A vhost of RabbitMQ's can be down on a node. Ours always runs."""
     named(call)
     node = call.segment("node")
     if node != call.broker.config.node and node not in (each.node for each in call.broker.topology.nodes.values()):
