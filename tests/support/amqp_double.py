@@ -1,7 +1,7 @@
 """A broker double for tests of engine/amqp without sockets: the contract of engine/broker over plain lists.
 
 Queues are FIFO, consumers take turns, nothing is limited or expires; everything is durable when `land` is called
-(or at once with `prompt`). What the AMQP side asked for is in `broker.events` and `broker.calls`.
+(or at once with `prompt`). The requests of the AMQP side are in `broker.events` and `broker.calls`.
 """
 
 from collections import defaultdict
@@ -78,7 +78,7 @@ class DoublePartition:
         return offset
 
     def message(self, queue_id: int, message_id: int) -> Published:
-        """Of those that are out."""
+        """A message that is unacked."""
         return next(
             each.unacked[message_id][0] for each in self.broker.consumers.holders.values() if message_id in each.unacked
         )
@@ -332,7 +332,7 @@ class DoubleTurns:
 
 
 class DoubleBroker:
-    """`prompt`: everything is durable at the end of the turn."""
+    """The double. `prompt`: everything is durable at the end of the turn."""
 
     def __init__(self, prompt: bool = True, partitions: int = 1, **config: Any) -> None:
         self.config = Config(data=None, **config)  # type: ignore[arg-type]  # a double of the broker
@@ -374,7 +374,7 @@ class DoubleBroker:
         return user
 
     def land(self) -> None:
-        """A group commit landed."""
+        """Finish a group commit."""
         for partition in self.partitions:
             for confirms, sequence, refused in partition.waiting:
                 confirms.confirm(sequence, refused)

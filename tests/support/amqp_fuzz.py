@@ -1,8 +1,8 @@
-"""Streams of AMQP frames that are right, and then damaged: what no client should send, for a broker without sockets.
+"""Damaged streams of AMQP frames, for a broker without sockets.
 
 A stream is a handshake and some tens of frames that mean something, in an order that mostly makes sense; then some of
 them are damaged, repeated, left out, exchanged or moved to another channel, and the whole is cut into reads anywhere.
-What must hold of every stream is in `Target.feed`.
+`Target.feed` has the conditions that hold for every stream.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from tests.support.amqp_wire import (
     tune_ok,
 )
 
-# What a client may be told when it breaks the protocol, or asks for what it may not have. Never 541: a defect of ours.
+# The codes for a client that breaks the protocol, or asks for things that it may not have. Never 541: a defect of ours.
 CHANNEL_CODES = {403, 404, 405, 406}
 CONNECTION_CODES = {320, 402, 403, 501, 502, 503, 504, 505, 506, 530, 540}
 CHANNELS = (1, 1, 1, 2, 3)
@@ -93,11 +93,11 @@ OTHERS: tuple[tuple[str, dict[str, object]], ...] = (
 
 
 class Streams:
-    """Of one seed, always the same."""
+    """The streams of one seed, always the same."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.frames = 0  # made so far
+        self.frames = 0  # number of streams so far
 
     def next(self) -> list[bytes]:
         """A stream, cut into reads."""
@@ -185,10 +185,10 @@ class Streams:
         return method(channel, name, **fields)
 
     def damage(self, frames: list[bytes]) -> None:
-        """Something is wrong with one of them."""
+        """Damage one of the frames."""
         pick = self.random
         at = pick.randrange(len(frames))
-        frame = bytearray(frames[at] or self.noise() or b"x")  # it may have lost all it had
+        frame = bytearray(frames[at] or self.noise() or b"x")  # the stream may have lost all its frames
         kind = pick.randrange(10)
         if kind == 0:
             for _ in range(pick.choice((1, 1, 3))):
@@ -220,7 +220,7 @@ class Streams:
         frames[at] = bytes(frame)
 
     def noise(self) -> bytes:
-        """A frame that is none, or not here."""
+        """A frame that is no frame, or does not belong here."""
         pick = self.random
         payload = pick.randbytes(pick.choice((0, 1, 4, 20)))
         return pick.choice(
@@ -243,7 +243,7 @@ class Streams:
         )
 
     def payload_damaged(self, frame: bytes) -> bytes:
-        """Its length and its end stay right."""
+        """The frame with a damaged payload. Its length and its end stay right."""
         length = int.from_bytes(frame[3:7], "big")
         if len(frame) < 8 or length == 0 or len(frame) < length + 8:
             return frame
@@ -254,7 +254,7 @@ class Streams:
 
 
 class Defects(logging.Handler):
-    """What was logged with a traceback."""
+    """The log lines with a traceback."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -274,7 +274,9 @@ class Target:
         self.closes: dict[int, int] = {}  # how many streams ended with which code (0: none)
 
     async def feed(self, reads: list[bytes]) -> list[Said]:
-        """Whatever came: what is said is AMQP; a connection is closed at most once, by a code of the protocol; nothing
+        """Feed a stream and check the answers.
+
+        For every stream: the answers are AMQP; a connection is closed at most once, by a code of the protocol; nothing
         that has no bound is kept; and nothing of the connection is left when it is gone."""
         broker = self.broker
         connection = Connection(broker, "fuzz:1", True, IdleSocket())
@@ -326,15 +328,16 @@ class Target:
         self.closes[code] = self.closes.get(code, 0) + 1
 
     async def clear(self) -> None:
-        """All that streams have declared goes, so that a long run does not grow by it."""
+        """Delete all that streams have declared, so that a long run does not grow by it."""
         await self.broker.vhosts.delete_queues(Actor("", 0), "/")
         await self.durable()
 
 
 def methods_of(raw: bytes) -> bytes:
-    """The method frames, but access.request-ok, which pamqp does not know. Every frame is one; content properties are
-    what pamqp reads, but for names and short strings that are not UTF-8: those go to consumers as they came, as at
-    RabbitMQ."""
+    """The method frames, but access.request-ok, which pamqp does not know.
+
+    Every frame is one. Content properties are as pamqp reads them, but for names and short strings that are not UTF-8:
+    those go to consumers as they came, as at RabbitMQ."""
     frames, pos = [], 0
     while pos < len(raw):
         end = pos + 8 + int.from_bytes(raw[pos + 3 : pos + 7], "big")
@@ -352,7 +355,7 @@ def methods_of(raw: bytes) -> bytes:
 
 
 async def run(broker: Broker, seed: int, frames: int) -> dict[int, int]:
-    """Feed at least so many frames; by which codes connections ended."""
+    """Feed at least so many frames. Returns the codes by which connections ended."""
     defects = Defects()
     logging.getLogger().addHandler(defects)
     target, streams = Target(broker), Streams(seed)

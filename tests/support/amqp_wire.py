@@ -69,7 +69,7 @@ HANDSHAKE = HEADER + start_ok() + tune_ok() + connection_open()
 
 
 class Said:
-    """One thing the connection said: a method, with its content if it has one."""
+    """One answer of the connection: a method, with its content if it has one."""
 
     def __init__(self, channel: int, name: str, fields: dict[str, Any]) -> None:
         self.channel, self.name, self.fields = channel, name, fields
@@ -113,10 +113,10 @@ class IdleSocket:
         self.reading_changes += 1
 
     def admit(self) -> None:
-        """Everybody may come in."""
+        """Admit everybody."""
 
     def opened(self) -> None:
-        """There are no heartbeats to check."""
+        """Check no heartbeats: there are none."""
 
 
 class Wire:
@@ -130,13 +130,13 @@ class Wire:
             self.send(HANDSHAKE, method(1, "Channel.Open"))
 
     def send(self, *frames: bytes) -> list[Said]:
-        """One socket read, and what comes of it."""
+        """Send the bytes as one socket read. Returns the answers."""
         self.connection.receive(b"".join(frames))
         self.broker.turns.end()
         return self.read()
 
     def push(self, *frames: bytes) -> int:
-        """Like `send`; what was said is only counted, in bytes."""
+        """Send as `send`, but only count the bytes of the answers."""
         self.connection.receive(b"".join(frames))
         self.broker.turns.end()
         return len(self.read_raw())
@@ -153,7 +153,7 @@ class Wire:
             self.broker.turns.end()
 
     def ask(self, channel: int, name: str, **values: Any) -> Said:
-        """A method with exactly one answer."""
+        """Call a method that has exactly one answer."""
         said = self.send(method(channel, name, **values))
         assert len(said) == 1, said
         return said[0]

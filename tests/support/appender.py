@@ -1,4 +1,4 @@
-"""A process that appends under load and says what was confirmed; to be killed. Run as a program by the crash test.
+"""A process that appends under load and reports the confirmed offsets. The crash test runs it and kills it.
 
     python -m tests.support.appender DATA_DIR SEGMENT_BYTES
 
@@ -16,7 +16,7 @@ from tests.support.records import START_MS, record
 
 
 async def load(log: EmbeddedLog) -> None:
-    """Bursts of different sizes to both partitions, without end; record n of a partition is `record(n)`."""
+    """Append bursts of different sizes to both partitions, without end. Record n of a partition is `record(n)`."""
     told = [-1, -1]
 
     def durable() -> None:

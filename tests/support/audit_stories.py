@@ -1,7 +1,8 @@
-"""Seeded stories of a real broker that restores, is killed, sets marks and has queues of every kind. What it logged is
-audited, without Spark: an honest history has no finding.
+"""Seeded stories of a real broker that restores, is killed, sets marks and has queues of every kind.
 
-    python -m tests.support.audit_stories SEEDS [FIRST]      thousands, with what was met
+Its log is audited without Spark: an honest history has no finding.
+
+    python -m tests.support.audit_stories SEEDS [FIRST]      thousands, with counts of the steps
 """
 
 import contextlib
@@ -54,14 +55,14 @@ HIDDEN = "amq.delayed.wait"
 
 
 class Past(WorkerPool):
-    """The past's process, in this one."""
+    """The process that reads the past, in this process."""
 
     async def ask(self, question: Question[T], user: str) -> T:
         return question.answer()
 
 
 class Story:
-    """`met` counts what happened, so that a test can say that it did."""
+    """A story. `met` counts its steps, so that a test can check that each kind came."""
 
     def __init__(self, seed: int, directory: Path) -> None:
         self.dice = random.Random(f"audit {seed}")
@@ -116,7 +117,7 @@ class Story:
         self.turn()
         self.h.__exit__()
 
-    # -- what clients do ----------------------------------------------------------------------------------------------
+    # -- steps of clients ----------------------------------------------------------------------------------------------
 
     def name(self) -> str:
         return self.dice.choice(list(KINDS))
@@ -185,7 +186,7 @@ class Story:
             self.sessions[index] = self.h.session()
         self.consumers = [each for each in self.consumers if each[0] is not session]
 
-    # -- what operators do --------------------------------------------------------------------------------------------
+    # -- steps of operators --------------------------------------------------------------------------------------------
 
     def policy(self) -> None:
         if self.dice.random() < 0.4:
@@ -213,7 +214,7 @@ class Story:
         self.met["marks"] += 1
 
     def mishap(self) -> None:
-        """Messages wait, are purged or deleted with their queue, and brought back; there may be a crash before."""
+        """Purge or delete messages that wait, perhaps crash, and bring them back."""
         name, session = self.dice.choice(TAKEN), self.sessions[0]
         for _ in range(self.dice.randint(1, 3)):
             self.h.publish(session, "", name, b"mishap")
@@ -229,11 +230,11 @@ class Story:
             self.restore_from(name, "delete")
 
     def restore(self) -> None:
-        """What a purge or a deletion took, or a queue as it was at some offset."""
+        """Restore the messages of a purge or a deletion, or a queue as it was at some offset."""
         self.restore_from(self.dice.choice(TAKEN), self.dice.choice(("purge", "delete", "", "")))
 
     def restore_from(self, source: str, undo: str) -> None:
-        """Into itself or into another queue."""
+        """Restore into the queue itself or into another queue."""
         dice, h = self.dice, self.h
         h.settle()
         history = History(h.config.data)
@@ -254,7 +255,7 @@ class Story:
         )
 
     def crash(self) -> None:
-        """kill -9; the next life goes on with what was durable."""
+        """Kill the broker. The next life goes on with the durable events."""
         self.lives += 1
         after = self.h.killed_copy(self.data)
         self.h.__exit__()

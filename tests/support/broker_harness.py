@@ -41,7 +41,7 @@ def args(**values: Any) -> tuple[Argument, ...]:
 
 
 class Client(NeverCongested):
-    """A consumer, a holder of basic.get, and one who waits for confirms."""
+    """A consumer, a holder of basic.get, and a publisher that waits for confirms."""
 
     def __init__(self) -> None:
         self.deliveries: list[tuple[str, int, bytes, bool, int]] = []  # queue, id, body, redelivered, delivery count
@@ -101,12 +101,12 @@ class Harness:
         return self.loop.run_until_complete(call())
 
     def restart(self) -> None:
-        """A clean stop and a start."""
+        """Stop the broker cleanly, and start it again."""
         self.in_loop(self.broker.close)
         self.broker = self.open(self.config)
 
     def killed_copy(self, directory: Path) -> "Harness":
-        """Another broker on what a `kill -9` at this moment would have left behind."""
+        """Another broker on the files that a `kill -9` at this moment would have left behind."""
         shutil.copytree(self.config.data, directory)
         copy = Harness.__new__(Harness)
         copy.now_ms = self.now_ms
@@ -116,14 +116,14 @@ class Harness:
         copy.sequence = 0
         return copy
 
-    # -- what clients do ----------------------------------------------------------------------------------------------
+    # -- steps of clients ----------------------------------------------------------------------------------------------
 
     def session(self, user: str = "guest", vhost: str = "/") -> Session:
         session: Session = self.broker.sessions.open(user, vhost, "test", {})
         return session
 
     def login(self, user: str, password: str) -> str:
-        """The user's name; it may have to wait."""
+        """Log in. Returns the user's name; it may have to wait."""
         name: str = self.loop.run_until_complete(self.broker.access.authenticate(user, password))
         return name
 
@@ -149,7 +149,7 @@ class Harness:
         properties: bytes = PERSISTENT,
         expiration_ms: int | None = None,
     ) -> int:
-        """How many partitions it went to."""
+        """Publish a message. Returns the number of partitions that it went to."""
         destinations = self.broker.exchanges.route(session, exchange, key, None)
         self.sequence += 1
         for destination in destinations:
@@ -198,7 +198,7 @@ class Harness:
     # -- time and durability ------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Effects out, letters forwarded, everything durable and what follows from that too."""
+        """Send all effects, forward letters, and make everything durable, with all that follows from it."""
 
         async def settled() -> None:
             for _ in range(20):
@@ -224,21 +224,21 @@ class Harness:
         return queue_of(self.broker, name, vhost)
 
     def ready(self, name: str) -> list[bytes]:
-        """Bodies in the queue, in delivery order, without taking them."""
+        """The bodies in the queue, in delivery order. They stay there."""
         queue = self.queue(name)
         projector = self.broker.queues.partition_for(queue.vhost, name).projector
         return [projector.message(queue.queue_id, message_id).body for message_id in queue.ready_ids()]
 
 
 def refusal(error: type[AmqpError], text: str) -> Any:
-    """`with refusal(NotFound, "no queue 'q' in vhost '/'"):` the exact text."""
+    """Expect exactly this error: `with refusal(NotFound, "no queue 'q' in vhost '/'"):`"""
     import re
 
     return pytest.raises(error, match=f"^{re.escape(text)}$")
 
 
 def overheard(kind: type[T], *partitions: Any) -> list[T]:
-    """The events of a kind that these partitions append from now on."""
+    """The events of one type that these partitions append from now on."""
     heard: list[T] = []
 
     def listening(append: Callable[[Actor, Event], int], actor: Actor, event: Event) -> int:

@@ -12,7 +12,7 @@ class Pair:
 
 
 class Authority:
-    """Signs what it is asked to. `certificate` is what others trust."""
+    """A certificate authority. Others trust `certificate`."""
 
     def __init__(self, home: Path, name: str = "ca") -> None:
         self.home = home
@@ -39,7 +39,9 @@ class Authority:
         )
 
     def issue(self, name: str, subject: str, alternative: str = "") -> Pair:
-        """`subject` as openssl has it ("/CN=bunny/O=client"), `alternative` too ("IP:127.0.0.1")."""
+        """Issue a certificate.
+
+        `subject` as openssl has it ("/CN=bunny/O=client"), `alternative` too ("IP:127.0.0.1")."""
         pair = Pair(self.home / f"{name}.pem", self.home / f"{name}.key")
         request, extensions = self.home / f"{name}.csr", self.home / f"{name}.ext"
         openssl(

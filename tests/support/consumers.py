@@ -1,4 +1,4 @@
-"""What every consumer of a test has besides what it does with its messages."""
+"""The part of a test's consumer that does not depend on its messages."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from rewindmq.engine.rewind.reader import Reader
 
 
 class NeverCongested:
-    """A client whose socket takes all that comes."""
+    """A client whose socket takes all bytes."""
 
     reader: Reader | None = None
     congested: bool = False

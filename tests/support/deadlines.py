@@ -1,4 +1,4 @@
-"""Waiting for what another thread, process or machine does."""
+"""Waits for a condition that another thread, process or machine brings about."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ Given = TypeVarTuple("Given")
 
 
 def until(condition: Callable[[*Given], object], what: str, *given: *Given, seconds: float = SECONDS) -> None:
-    """Wait until `condition(*given)` holds. `what`: what failed to happen in time."""
+    """Wait until `condition(*given)` holds. `what`: the words of the error if it does not hold in time."""
     deadline = time.monotonic() + seconds
     while not condition(*given):
         assert time.monotonic() < deadline, what

@@ -1,4 +1,4 @@
-"""A broker on an embedded log, called without awaiting: there nothing that it is asked ever has to wait."""
+"""A broker on an embedded log, called without awaiting: its calls never have to wait there."""
 
 import inspect
 from typing import Any

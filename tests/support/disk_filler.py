@@ -44,7 +44,7 @@ async def fill(log: EmbeddedLog, make_room: list[object]) -> None:
 
 
 def refuses(log: EmbeddedLog) -> None:
-    """Who waits for durability on a full disk is told that there is none."""
+    """Whether a client that waits for durability on a full disk gets an error."""
     try:
         log.commit_and_wait()
     except LogError:

@@ -46,7 +46,7 @@ def route(*queues: str) -> Route:
 
 
 def policy(name: str, version: int = 1, /, **keys: object) -> Policy:
-    """policy("lim", max_length=2): underscores become dashes."""
+    """A policy: policy("lim", max_length=2). Underscores become dashes."""
     definition = {key.replace("_", "-"): value for key, value in keys.items()}
     return Policy(name, json.dumps(definition, sort_keys=True, separators=(",", ":")), version)
 
@@ -94,7 +94,9 @@ def explain(effects: Sequence[Effect]) -> list[tuple[object, ...]]:
 
 
 class Bench:
-    """A machine to try things on: each step is one event, validated afterwards; `told` is what came of it."""
+    """A machine to try things on.
+
+    Each step is one event, validated afterwards. `told` is its outcome."""
 
     def __init__(self, version: int = 1) -> None:
         self.machine = Machine("queues-0")
@@ -156,7 +158,7 @@ class Bench:
         origin: Origin | None = None,
         priority: int | None = None,
     ) -> int:
-        """The message's id; `explain(bench.effects)` tells what came of it."""
+        """Publish a message. Returns its id; `explain(bench.effects)` has the outcome."""
         message_id = self.offset
         self.do(Published(route(*(queues or ("q",))), b"", expiration, priority, persistent, origin, None, b"", size))
         return message_id
@@ -172,7 +174,7 @@ class Bench:
         channel: int = 1,
         shared: int = 0,
     ) -> int:
-        """The consumer's number."""
+        """Attach a consumer. Returns its number."""
         self.consumer += 1
         tag = f"c{self.consumer}"
         self.do(
@@ -190,7 +192,7 @@ class Bench:
         return self.do(Nacked(VHOST, queue, consumer, tuple((i, i) for i in ids), requeue, "nack"))
 
     def get(self, queue: str = "q", no_ack: bool = True, consumer: int = 50) -> int:
-        """basic.get; the message's id, or -1."""
+        """Call basic.get. Returns the message's id, or -1."""
         self.do(Fetched(VHOST, queue, consumer, 1, no_ack))
         for effect in self.effects:
             if isinstance(effect, FetchReply):
@@ -204,12 +206,12 @@ class Bench:
         return self.do(SessionClosed(session, channel))
 
     def qos(self, prefetch: int, session: int = 1, channel: int = 1) -> list[tuple[object, ...]]:
-        """basic.qos global."""
+        """Call basic.qos global."""
         return self.do(GlobalPrefetchSet(session, channel, prefetch), session)
 
     def ready(self, queue: str = "q") -> list[int]:
         return list(self.queue(queue).ready_ids())
 
     def delivered(self) -> list[int]:
-        """Ids delivered by the last event."""
+        """The ids delivered by the last event."""
         return [e.message_id for e in self.effects if isinstance(e, Deliver)]

@@ -1,4 +1,4 @@
-"""Says with how many examples a property is tried: few with `--tier quick`, else as many as it asks for."""
+"""The number of examples of a property: few with `--tier quick`, else the number that the test gives."""
 
 from hypothesis import settings
 
@@ -10,10 +10,10 @@ settings.register_profile(FULL, deadline=None)
 
 
 def examples(most: int) -> int:
-    """For `@settings(max_examples=examples(300))`."""
+    """The number of examples, for `@settings(max_examples=examples(300))`."""
     return rounds(most, min(most, FEW))
 
 
 def rounds(most: int, quick: int) -> int:
-    """How often a test repeats itself: `quick` times with `--tier quick`, else `most` times."""
+    """The number of repetitions of a test: `quick` with `--tier quick`, else `most`."""
     return quick if settings.get_current_profile_name() == DEV else most

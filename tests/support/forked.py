@@ -1,4 +1,4 @@
-"""`rewindmq` in a process of its own that need not import it first: it is forked from one that has.
+"""Runs `rewindmq` in a process that is forked from one that has imported it.
 
 Importing costs more than most commands do, and tests call hundreds. Some run the installed script (`COMMAND`) as well.
 """
@@ -34,7 +34,7 @@ def run(*arguments: str, stdin: str = "", **environment: str) -> "subprocess.Com
 def _called(arguments: list[str], environment: dict[str, str], files: list[str]) -> None:
     for descriptor, file in enumerate(files):
         os.dup2(os.open(file, os.O_RDWR), descriptor)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  multiprocessing has closed the one there was
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  multiprocessing has closed the old one
     os.environ.clear()
     os.environ.update({"PATH": "/usr/bin", **environment})
     main(arguments)

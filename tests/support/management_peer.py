@@ -16,7 +16,7 @@ NOT_INSTALLED = "Debian's package rabbitmq-server, with its management plugin, i
 
 
 def start_management(home: Path, seconds: float = 60) -> Broker:
-    """Ready when the management API answers."""
+    """Start RabbitMQ. Returns when the management API answers."""
     port, http_port, dist = free_port(), free_port(), free_port()
     (home / "plugins").write_text("[rabbitmq_management].\n")
     (home / "rabbit.conf").write_text(

@@ -2,7 +2,7 @@
 
 async def test(nodes: Nodes) -> None:
     broker = await nodes.start("a")
-    nodes.log("a").cut(True)          # what is asked from here on waits, until
+    nodes.log("a").cut(True)          # requests from here on wait, until
     nodes.log("a").cut(False)
 
 run(test, tmp_path, monkeypatch)
@@ -39,7 +39,7 @@ class Nodes:
         monkeypatch.setattr("rewindmq.engine.log.kafka.log.KafkaLog", self)
 
     def open(self, *settings: Any) -> MemorySharedLog:
-        """Stands in for `KafkaLog.open`."""
+        """Open a log in the place of `KafkaLog.open`."""
         return self.history.open(self._opening)
 
     async def start(self, name: str) -> Broker:
@@ -65,7 +65,7 @@ class Nodes:
 
 
 async def settled() -> None:
-    """Everything that is on its way has arrived."""
+    """Wait until everything that is on its way has arrived."""
     for _ in range(50):
         await asyncio.sleep(0)
         await asyncio.sleep(0.0001)
@@ -80,7 +80,7 @@ def declare(broker: Broker, who: Session, name: str = "q", exclusive: bool = Fal
 
 
 def publish(broker: Broker, who: Session, body: bytes, confirms: Client, name: str = "q") -> int:
-    """How many queues it was routed to."""
+    """Publish a message. Returns the number of queues that it was routed to."""
     destinations = broker.exchanges.route(who, "", name, None)
     for to in destinations:
         message = Published(to.route, PERSISTENT, None, None, True, None, None, body, len(body))

@@ -1,4 +1,4 @@
-"""Moments that a test asks the past about."""
+"""Moments in the past, for tests."""
 
 import time
 from datetime import UTC, datetime

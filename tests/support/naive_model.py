@@ -93,7 +93,7 @@ class NaiveQueue:
         return self.argument("x-single-active-consumer") == 1 and not self.stream
 
     def argument(self, name: str) -> int | None:
-        """Of those that nobody looked at before machine version 2."""
+        """The value of an argument that the machine ignored before version 2."""
         found = [argument.value for argument in self.event.arguments if argument.name == name]
         return int(found[0]) if found and isinstance(found[0], int) and self.version >= 2 else None
 
@@ -105,8 +105,9 @@ class NaiveQueue:
         return sorted((m for m in self.messages if m.due_at is not None), key=lambda m: (m.due_at or 0, m.id))
 
     def heads(self) -> list[Message]:
-        """Those whose expiry is looked at: the next message; of profile 4.3 the first of each priority, and of those
-        that came back."""
+        """The messages whose expiry is looked at.
+
+        They are the next message; in profile 4.3 the first of each priority, and of the returned messages."""
         ready = self.ready()
         if not self.later:
             return ready[:1]
@@ -322,7 +323,7 @@ class NaiveMachine:
             self.deliver(queue)
 
     def unblock(self, session: int, channel: int) -> None:
-        """Deliveries under a channel's limit were settled, or the limit changed."""
+        """Go on after deliveries under a channel's limit were settled, or the limit changed."""
         if (session, channel) in self.shared and self.limit_reached(session, channel):
             return
         blocked = [h for h in self.of_channel(session, channel) if h.blocked_since is not None]
@@ -486,7 +487,9 @@ class NaiveMachine:
             self.publish(queue, offset, event)
 
     def cut_at(self, queue: NaiveQueue, message: Message) -> int | None:
-        """A stream's message is too old when max-age has passed since the end of the second of its publishing."""
+        """The time at which a stream's message is too old.
+
+        It is too old when max-age has passed since the end of the second of its publishing."""
         age = queue.settings.max_age_ms
         seconds = (message.published_at - queue.made_at) // 1000
         return None if age is None else queue.made_at + seconds * 1000 + 1000 + age
@@ -640,7 +643,7 @@ class NaiveMachine:
             self.activate(queue)
 
     def activate(self, queue: NaiveQueue) -> None:
-        """The best of all consumers."""
+        """Make the best of all consumers active."""
         queue.giving_way = False
         ranked = queue.consumers()  # in the order in which they came
         if queue.later:
@@ -770,7 +773,7 @@ class NaiveMachine:
                 self.delete(queue, "exclusive_owner_gone")
 
     def leave(self, sessions: list[int], channels: list[int], reason: str) -> None:
-        """Holders of these sessions go, session by session (only those of the channels, if any are named)."""
+        """Remove the holders of these sessions, session by session (only those of the channels, if any are named)."""
         freed: list[Holder] = []
         for queue in list(self.queues):
             leaving = [

@@ -1,5 +1,6 @@
-"""What a test needs of the machine and may not find there. Nobody should have to install all of it to run the tests;
-but in CI (the variable CI is set) nothing is skipped."""
+"""Programs that a test needs and may not find.
+
+A developer need not install all of them to run the tests. In CI (the variable CI is set) nothing is skipped."""
 
 import os
 
@@ -7,7 +8,9 @@ import pytest
 
 
 def require(there: object, reason: str) -> None:
-    """Where it is not `there`, the test (at the top of a module: all of its tests) is skipped, and fails in CI."""
+    """Skip the test where a program is not `there`, but fail in CI.
+
+    At the top of a module it skips all tests of the module."""
     if there:
         return
     if os.environ.get("CI"):

@@ -8,7 +8,7 @@ from rewindmq.engine.log.embedded.segments import MAGIC, encode_long, read_heade
 
 
 def to_format_1(directory: Path) -> None:
-    """Write a partition anew, block by block, as format 1. The index is left to whoever opens it."""
+    """Write a partition anew, block by block, as format 1. The next reader makes the index."""
     blocks = list(PartitionReader(directory).read())
     for path in segment_files(directory):
         with path.open("rb") as file:

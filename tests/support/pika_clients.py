@@ -15,12 +15,12 @@ def connect(broker: RunningBroker, **options: Any) -> pika.BlockingConnection:
 
 
 def count(channel: BlockingChannel, queue: str) -> int:
-    """How many messages are ready."""
+    """The number of ready messages."""
     return int(channel.queue_declare(queue, passive=True).method.message_count)
 
 
 def take(channel: BlockingChannel, queue: str, number: int, **options: Any) -> list[tuple[Any, Any, bytes]]:
-    """Consume so many: methods, properties, bodies."""
+    """Consume so many messages. Returns methods, properties and bodies."""
     taken: list[tuple[Any, Any, bytes]] = []
     for method, properties, body in channel.consume(queue, inactivity_timeout=10, **options):
         assert method is not None, f"only {len(taken)} of {number} came"

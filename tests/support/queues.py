@@ -1,4 +1,4 @@
-"""A queue that a test knows to be there."""
+"""Finds a queue that exists."""
 
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.projections.machine.data.queue import Queue

@@ -1,5 +1,7 @@
-"""Seeded random histories, denser than hypothesis makes them: most events make sense, because the generator looks at a
-machine that folds along. The same seed gives the same history under any PYTHONHASHSEED.
+"""Seeded random histories, denser than hypothesis makes them.
+
+Most events make sense, because the generator looks at a machine that folds along. The same seed gives the same history
+under any PYTHONHASHSEED.
 
     python -m tests.support.random_history SEED EVENTS     prints the digest after folding (a test runs it so)
 """
@@ -42,7 +44,7 @@ Step = tuple[int, int, Actor, Event]  # offset, timestamp_ms, actor, event
 
 
 class History:
-    """An endless history. `machine` is the fold of what it gave out."""
+    """An endless history. `machine` is the fold of the events so far."""
 
     def __init__(self, seed: int) -> None:
         self.dice = random.Random(seed)
@@ -160,8 +162,9 @@ class History:
         return event, self._session(1)
 
     def _restored(self) -> Origin:
-        """What a restoration says of a message: it may have been flagged by a crash without a delivery that counts, or
-        be of a classic queue, which counts none."""
+        """The origin of a restored message.
+
+        A crash may have flagged it without a delivery that counts. A message of a classic queue counts none."""
         dice = self.dice
         name, message_id = dice.choice(("undo purge", "undo delete")), dice.randint(1, 200)
         flagged = dice.random() < 0.6

@@ -1,4 +1,4 @@
-"""Records to fill a log with: each says its number, in its route and its body."""
+"""Records to fill a log with. Each has its number in its route and its body."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -17,7 +17,7 @@ ACTOR = Actor("guest", 7)
 
 
 def record(number: int, timestamp_ms: int | None = None, body_bytes: int | None = None) -> bytes:
-    """Every third is an ack; bodies are of different sizes unless `body_bytes` is given."""
+    """Record n. Every third is an ack; bodies are of different sizes unless `body_bytes` is given."""
     time = START_MS + number if timestamp_ms is None else timestamp_ms
     encoder = Encoder()
     prefix = encoder.prefix(time, ACTOR)
@@ -58,7 +58,7 @@ def expected(count: int) -> list[bytes]:
 
 
 def make_log(data: Path, groups: Iterable[int], segment_bytes: int = 1 << 28) -> Path:
-    """A closed log of one queue partition, with groups of so many records; the partition's directory."""
+    """Make a closed log of one queue partition, with groups of so many records. Returns the partition's directory."""
     log = EmbeddedLog.open(data, 1, segment_bytes)
     at = 0
     for size in groups:
@@ -70,7 +70,7 @@ def make_log(data: Path, groups: Iterable[int], segment_bytes: int = 1 << 28) ->
 
 
 def reopened(data: Path, use: Callable[[EmbeddedLog], None] = lambda log: None) -> list[bytes]:
-    """What a broker that starts on this directory finds in the queue partition."""
+    """The records that a broker which starts on this directory finds in the queue partition."""
     log = EmbeddedLog.open(data, 1)
     try:
         assert log.queues[0].durable_offset == log.queues[0].next_offset

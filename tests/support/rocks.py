@@ -10,5 +10,5 @@ def stored(db: Rdict, key: bytes) -> bytes:
 
 
 def flipped(value: bytes) -> bytes:
-    """With one bit of its last byte turned over."""
+    """The value with one bit of its last byte turned over."""
     return value[:-1] + bytes([value[-1] ^ 1])

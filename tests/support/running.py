@@ -15,8 +15,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 30
-# Ports below those that the system gives to clients, and others for each process of a test run, so that nobody takes
-# one between our asking and its use.
+# Ports below those that the system gives to clients, and others for each process of a test run, so that no process
+# takes one between our asking and its use.
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
 _FIRST = 10_000 + _WORKER * 3_500
 _OWN = (*range(_FIRST + os.getpid() % 150 * 20, _FIRST + 3_500), *range(_FIRST, _FIRST + 3_000))
@@ -32,7 +32,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def start_process(command: list[str], **how: Any) -> "subprocess.Popen[Any]":
-    """A process that is killed when the test run ends, however that ends."""
+    """Start a process that is killed when the test run ends, in any way."""
 
     def die_with_parent() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -57,7 +57,7 @@ def free_port() -> int:
 
 
 class RunningBroker:
-    """A broker process that is ready. What it writes to stderr is kept in `errors`."""
+    """A broker process that is ready. `errors` has its stderr."""
 
     program: tuple[str, ...] = ("-m", "rewindmq.engine")
 
@@ -99,7 +99,7 @@ class RunningBroker:
             raise AssertionError(f"the broker ended with {self.process.returncode}: {''.join(self.errors)}")
 
     def command(self, command: list[str]) -> list[str]:
-        """How the command is started: as it is."""
+        """The command as it is started, unchanged."""
         return command
 
     @property
@@ -111,7 +111,7 @@ class RunningBroker:
         return f"http://{self.host}:{self.http_port}"
 
     def stop(self) -> int:
-        """End it as an operator does (SIGTERM); its exit code."""
+        """End it as an operator does (SIGTERM). Returns its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self._ended()

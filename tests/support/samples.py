@@ -1,7 +1,7 @@
 """One sample of each event (more where an event has several faces), and the golden files made of them.
 
     tests/golden/<fingerprint>/<sample>.bin     single-object encoding, as it was written under that schema
-    tests/golden/<fingerprint>/<sample>.json    what it says, for people and for the test
+    tests/golden/<fingerprint>/<sample>.json    its content, for people and for the test
 
 Golden files are written once, when a schema is released (`python -m tests.support.samples`), and never changed.
 """

@@ -2,7 +2,7 @@
 
     from tests.support.strategies import EVENTS, actors, events, timestamps
 
-Values are anything that the schema has room for, sensible or not (`body_size` always agrees with the rest, being no
+Values are anything that the schema has room for, sensible or not (`body_size` always agrees with the rest, as it is no
 field of the schema). `plain` makes events comparable, as routes are compared by identity.
 """
 

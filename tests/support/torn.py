@@ -1,18 +1,18 @@
-"""What a power cut or a bad disk leaves of a log, from a seed, and what opening it must make of that.
+"""Damages a log from a seed, as a power cut or a bad disk does, and checks the opening of it.
 
-    python -m tests.support.torn 10000            # so many seeds from 0 on; prints what became of each kind of damage
+    python -m tests.support.torn 10000            # so many seeds from 0 on; prints the results of each kind of damage
 
 A partition is written, with the last block not synced, or all. Then one of these happens:
 
     torn         sectors (512 or 4,096 bytes) of the last block are zeros, or missing from some byte on
-    older        sectors of the last block hold what stood elsewhere in the file, or there in a former life of the file
+    older        sectors of the last block hold bytes from elsewhere in the file, or of a former life of the file
     stale        a whole block of this file, or of a former life of it, stands in the place of the last one
     misdirected  a block of another partition or another segment stands there, or over an earlier block
-    flipped      one bit, anywhere in what was durable
+    flipped      one bit, anywhere in the durable part
 
-What must come of it: the records are those that were written, in their order, from the first to the last durable one
-(and maybe those of the block that was not synced); or the log is refused, with file and offset. Never another record,
-never one twice. After a torn or older block it must open. What readers see beside it is the same.
+Either the log opens with the records that were written, in their order, from the first to the last durable one (and
+maybe those of the block that was not synced). Or the log is refused, with file and offset. There is never another
+record, and never one twice. After a torn or older block it must open. Readers beside it see the same records.
 """
 
 import random
@@ -36,7 +36,9 @@ Group = list[bytes]
 
 @dataclass
 class Told:
-    """A partition as it was written. `durable`: its files without the last block, `whole`: with it."""
+    """A partition as it was written.
+
+    `durable`: its files without the last block, `whole`: with it."""
 
     directory: Path
     groups: list[Group]
@@ -54,7 +56,7 @@ class Told:
 
 
 def groups(chance: random.Random, count: int, life: int) -> list[Group]:
-    """Records that say their number and their life, of all sizes: some groups are larger than a stored block."""
+    """Records with their number and their life, of all sizes: some groups are larger than a stored block."""
     found = []
     number = 0
     for _ in range(count):
@@ -89,8 +91,9 @@ def header_of(path: Path) -> bytes:
 
 
 def again(told: Told, written: list[Group], whole: bool = False) -> bytes:
-    """The last segment as another life of the file would have it: the same header, other blocks behind `synced` (or all
-    `whole`)."""
+    """The last segment as another life of the file would have it.
+
+    It has the same header, and other blocks behind `synced` (or all `whole`)."""
     directory = told.directory.with_name("life") / told.directory.name
     directory.mkdir(parents=True)
     base = header_of(told.directory / told.last) if whole else told.synced
@@ -186,7 +189,9 @@ def damage(chance: random.Random, kind: str, told: Told) -> tuple[dict[str, byte
 
 
 def last_block(life: Told, name: str, records: int) -> bytes:
-    """Of a segment that stands in no directory: its blocks end where its sync marker is, and the last has so many."""
+    """The last block of a segment that stands in no directory.
+
+    Its blocks end where its sync marker is, and the last has so many."""
     content = life.whole[name]
     sync = content[-16:]
     start = content.rindex(sync, 0, len(content) - 16) + 16
@@ -195,7 +200,9 @@ def last_block(life: Told, name: str, records: int) -> bytes:
 
 
 def run(seed: int, directory: Path) -> tuple[str, str]:
-    """One case, in a directory of its own: the kind, and what became of it. AssertionError when it must not be."""
+    """Run one case, in a directory of its own. Returns the kind and the result.
+
+    Raises AssertionError if the result is wrong."""
     chance = random.Random(seed)
     kind = chance.choice(KINDS)
     told = tell(directory / "queues-0", groups(chance, chance.randint(2, 7), 0), chance.choice((5_000, 9_000, 1 << 30)))

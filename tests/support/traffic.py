@@ -58,7 +58,7 @@ def published(route: Route, body: bytes, expiration_ms: int | None = None) -> Pu
 
 
 def record(message: Published) -> bytes:
-    """For comparing: routes are compared by identity, encoded messages by what they say."""
+    """The event for comparing: routes are compared by identity, encoded messages by their content."""
     encoder = Encoder()
     return encoder.encode(encoder.prefix(START_MS, ANN), message)
 
@@ -95,7 +95,9 @@ class ListLog:
 
 
 class Traffic:
-    """`projector`: a live one that observes as a broker would, after every turn of a few events."""
+    """Seeded traffic.
+
+    `projector`: a live one that observes as a broker would, after every turn of a few events."""
 
     def __init__(
         self,
@@ -121,7 +123,7 @@ class Traffic:
 
     @property
     def listed(self) -> ListLog:
-        """Its log, which is a list."""
+        """The log, which is a list."""
         assert isinstance(self.log, ListLog)
         return self.log
 

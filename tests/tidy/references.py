@@ -1,4 +1,4 @@
-"""Reads what code, tests and docs refer to: numbers of behaviours, files, headings, modules.
+"""Reads the references in code, tests and docs: numbers of behaviours, files, headings, modules.
 
     python -m tests.tidy.references           prints every reference that leads nowhere
     python -m tests.tidy.references --write   corrects paths of files that moved, and writes the lines "Tests:" of
@@ -40,7 +40,7 @@ MADE = ("target",)  # folders that a build makes
 
 @cache
 def files() -> tuple[str, ...]:
-    """Every file of the repository, also the ones that are not committed yet."""
+    """Every file of the repository, also those that are not committed yet."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return tuple(sorted(name for name in listed.splitlines() if (ROOT / name).is_file()))
@@ -101,7 +101,7 @@ def _functions(name: str) -> Iterator[tuple[str, str]]:
 
 
 def tests_line(number: str) -> str:
-    """What the line "Tests:" of a behaviour says; empty if no test names it."""
+    """The line "Tests:" of a behaviour; empty if no test names it."""
     parts = [
         f"`{name}`" + (f" ({', '.join(f'`{test}`' for test in sorted(tests))})" if tests else "")
         for name, tests in sorted(holders().get(number, {}).items())
@@ -122,7 +122,7 @@ def rewritten(page: str) -> str:
     return (head + "".join(sections)).rstrip("\n") + "\n"
 
 
-# -- what leads nowhere: each function yields lines for people -------------------------------------------------------
+# -- dead references: each function yields lines for people -------------------------------------------------------
 
 
 def unknown_numbers() -> Iterator[str]:
@@ -132,7 +132,7 @@ def unknown_numbers() -> Iterator[str]:
 
 
 def without_test() -> Iterator[str]:
-    """A behaviour without a test and without a reason, and one with both."""
+    """Behaviours without a test and without a reason, and those with both."""
     for page in pages():
         for section in re.split(r"(?m)^(?=### |## )", text_of(page)):
             found = HEADING.match(section)
@@ -149,8 +149,10 @@ def documents_outside() -> Iterator[str]:
 
 @cache
 def prose_of(name: str) -> tuple[tuple[int, str], ...]:
-    """The lines that people read: all of a document; comments and docstrings of a source. A string with two spaces and
-    a `#` in it counts as a comment: tokenize would know better, and takes several times as long."""
+    """The lines that people read: all of a document; comments and docstrings of a source.
+
+    A string with two spaces and a `#` in it counts as a comment: tokenize would know better, and takes several times as
+    long."""
     return tuple(_prose(name))
 
 
@@ -196,8 +198,10 @@ def by_name() -> dict[str, list[str]]:
 
 
 def resolved(path: str, name: str) -> str | None:
-    """The file of the repository that `path` means when the file `name` says it: from its folder or one folder further
-    in, then from the folder above, and so on; at last the one file that ends so."""
+    """The file of the repository that `path` means when the file `name` says it.
+
+    It is searched from the file's folder, or one folder further in, then from the folder above, and so on; at last it
+    is the one file that ends so."""
     path = path.removeprefix("./").removeprefix("rewindmq/")
     same = [known for known in by_name().get(Path(path).name, []) if known == path or known.endswith(f"/{path}")]
     for folder in Path(name).parents:

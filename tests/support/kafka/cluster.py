@@ -9,7 +9,7 @@
     python -m tests.support.kafka.cluster DIRECTORY [--nodes 3] [--first-port 29092]
 
 Needs Java 17 and Maven (for the jars, fetched once into tests/support/kafka/target). A node dies with the process that
-started it, even when that is killed; what a directory holds is there again when a cluster is started in it.
+started it, even when that is killed. A cluster that is started in a directory has the data that is in it.
 """
 
 import argparse
@@ -65,7 +65,7 @@ _starter = ThreadPoolExecutor(1, thread_name_prefix="kafka-starter")
 
 
 def missing() -> str | None:
-    """What has to be installed before a Kafka can be started here; None: nothing."""
+    """The program that has to be installed before a Kafka can be started here; None: none."""
     if shutil.which("java") is None:
         return "install Java 17 (java is not on the path) to test with a real Kafka"
     if shutil.which("mvn") is None and not (TARGET / "ready").exists():
@@ -74,8 +74,10 @@ def missing() -> str | None:
 
 
 class KafkaCluster:
-    """One or more nodes, numbered from 1, each broker and controller. `ports`: four for each node (clients,
-    controllers, behind the proxy, and the proxy), first those of the first kind; else free ones."""
+    """One or more nodes, numbered from 1, each broker and controller.
+
+    `ports`: four for each node (clients, controllers, behind the proxy, and the proxy), first those of the first kind;
+    else free ones."""
 
     def __init__(
         self,
@@ -132,7 +134,7 @@ class KafkaCluster:
             self.wait()
 
     def start_all(self) -> None:
-        """Whichever does not run is started, and whichever was paused goes on."""
+        """Start each node that does not run, and resume each one that was paused."""
         for node in self.processes:
             self.go_on(node)
         for node in set(range(1, self.nodes + 1)) - self.processes.keys():
@@ -146,25 +148,27 @@ class KafkaCluster:
         process.wait()
 
     def pause(self, node: int) -> None:
-        """The node stands still, its connections stay (SIGSTOP)."""
+        """Stop a node with SIGSTOP. Its connections stay."""
         self.processes[node].send_signal(signal.SIGSTOP)
 
     def go_on(self, node: int) -> None:
         self.processes[node].send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """End all nodes. They are not asked to hand over first: what tests need of Kafka survives a kill."""
+        """End all nodes.
+
+        They are not asked to hand over first: the data that tests need survives a kill."""
         for node in list(self.processes):
             self.kill(node)
 
     def wait(self) -> None:
-        """Until each node that runs sees all that run."""
+        """Wait until each running node sees all running nodes."""
         for node in self.processes:
             admin = self._admin(self.ports[node - 1])
             self._until(lambda admin: len(admin.list_topics(timeout=1).brokers) >= len(self.processes), admin)
 
     def wait_in_sync(self) -> None:
-        """Until all replicas of all partitions are in sync and lead by somebody."""
+        """Wait until all replicas of all partitions are in sync, and each partition has a leader."""
         admin = self._admin(*self.ports)
 
         def in_sync() -> bool:
@@ -179,12 +183,12 @@ class KafkaCluster:
 
     @contextlib.contextmanager
     def proxied(self) -> Iterator[Proxies]:
-        """A second way to the nodes, which can be cut. One at a time."""
+        """A second way to the nodes, which can be cut. Only one exists at a time."""
         with Proxies(dict(zip(self._proxies, self._behind, strict=True))) as proxies:
             yield proxies
 
     def output(self, node: int) -> str:
-        """The end of what the node wrote."""
+        """The end of the node's output."""
         return (self._home(node) / "server.log").read_text()[-3000:]
 
     def _admin(self, *ports: int) -> AdminClient:
@@ -277,7 +281,7 @@ def java(main: str, *arguments: str, options: Sequence[str] = JAVA) -> list[str]
 
 
 def fetch_jars() -> None:
-    """Once for this checkout, also when several test runs begin at the same time."""
+    """Fetch the jars, once for this checkout, also when several test runs begin at the same time."""
     TARGET.mkdir(exist_ok=True)
     with (TARGET / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -291,7 +295,7 @@ def _addresses(listeners: Mapping[str, int]) -> str:
 
 
 def _kafka_uuid() -> str:
-    """As Kafka writes them. One that begins with - would be taken for an option."""
+    """A UUID as Kafka writes it. One that begins with - would be taken for an option."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         if not text.startswith("-"):

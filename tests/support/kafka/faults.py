@@ -3,8 +3,8 @@
     trial = Trial(nodes, seed)
     await trial.run(fault)        fault(trial): done while clients publish (confirms) and consume (manual acks)
 
-What must hold is in tests/system/durability/ledger.py, and more than there: a node delivers only what is durable, so
-whatever comes a second time has the redelivered flag, also after a crash. Then all nodes and a plain fold of the topics
+The conditions are those of tests/system/durability/ledger.py and two more. A node delivers only durable messages, so a
+message that comes a second time has the redelivered flag, also after a crash. All nodes and a plain fold of the topics
 agree on the digest of every partition.
 """
 
@@ -26,7 +26,7 @@ PROGRESS = 400  # confirms, and acks, after which a load counts as going on
 
 @dataclass
 class Totals:
-    """Of all trials of a test module."""
+    """The sums over all trials of a test module."""
 
     trials: int = 0
     confirmed: int = 0
@@ -89,11 +89,11 @@ class Trial:
         await self.progress()
 
     def serve(self) -> None:
-        """Clients connect to the nodes that run now."""
+        """Connect clients to the nodes that run now."""
         self.clients.urls = [node.amqp_url for node in self.nodes.running.values()]
 
     async def declare(self) -> None:
-        """The queues, made anew."""
+        """Make the queues anew."""
         first = next(iter(self.nodes.running.values()))
         connection = await aio_pika.connect(first.amqp_url)
         channel = await connection.channel()
@@ -103,7 +103,7 @@ class Trial:
         await self.clients.declare(first.amqp_url)
 
     async def progress(self) -> None:
-        """Until the load goes on: publishes are confirmed, and messages acked, in every account."""
+        """Wait until the load goes on: publishes are confirmed, and messages acked, in every account."""
         ledger = self.ledger
         before = {name: (len(each.expected), len(each.acked)) for name, each in ledger.queues.items()}
         least = PROGRESS // len(before)
@@ -123,7 +123,7 @@ class Trial:
             await asyncio.sleep(0.05)
 
     async def watch(self) -> None:
-        """The longest time in which nothing was confirmed in one of the accounts, while it was published."""
+        """Note the longest time in which nothing was confirmed in one of the accounts, while it published."""
         seen: dict[str, tuple[int, float]] = {}
         while True:
             now = time.monotonic()
@@ -135,7 +135,7 @@ class Trial:
             await asyncio.sleep(0.02)
 
     async def drained(self) -> None:
-        """Until every confirmed message is acked, and the queues of every node are empty."""
+        """Wait until every confirmed message is acked, and the queues of every node are empty."""
         accounts = self.ledger.queues.values()
         await self.until(
             lambda: not any(account.expected - account.acked for account in accounts), "confirmed and not acked"
@@ -146,7 +146,7 @@ class Trial:
             await asyncio.sleep(0.1)
 
     def left(self) -> list[str]:
-        """What is still in queues or on its way to others, by any node."""
+        """The messages still in queues or on their way to others, by any node."""
         found = []
         for name, node in self.nodes.running.items():
             try:
@@ -178,7 +178,7 @@ class Trial:
 
 
 async def kill_a_node(trial: Trial) -> None:
-    """A node is killed, the others miss it, and it comes back."""
+    """Kill a node, let the others miss it, and bring it back."""
     nodes = trial.nodes
     name = trial.random.choice(list(nodes.running))
     await asyncio.to_thread(nodes.kill, name)
@@ -195,7 +195,7 @@ async def kill_a_node_and_start_it_at_once(trial: Trial) -> None:
 
 
 async def kill_each_kafka_node(trial: Trial) -> None:
-    """One after another, each when the one before is in sync again."""
+    """Kill Kafka's nodes one after another, each when the one before is in sync again."""
     kafka = trial.nodes.kafka
     for number in list(kafka.processes):
         await kill_a_kafka_node(trial, number)
@@ -211,7 +211,7 @@ async def kill_a_kafka_node(trial: Trial, number: int = 0) -> None:
 
 
 async def restart_everything(trial: Trial) -> None:
-    """All at once, as when the power is cut."""
+    """Kill and start everything at once, as a power cut does."""
     nodes = trial.nodes
     names, numbers = list(nodes.running), list(nodes.kafka.processes)
     trial.clients.urls = []
@@ -226,7 +226,7 @@ async def restart_everything(trial: Trial) -> None:
 
 
 async def stand_still(trial: Trial) -> None:
-    """A node stands still for longer than the others wait for it."""
+    """Let a node stand still for longer than the others wait for it."""
     nodes = trial.nodes
     name = trial.random.choice(list(nodes.running))
     nodes.pause(name)
@@ -241,7 +241,7 @@ def declared_lost(nodes: Nodes, name: str) -> bool:
 
 
 async def restart_kafka(trial: Trial) -> None:
-    """All of Kafka is away for longer than nodes wait for each other: nobody could have been heard."""
+    """Take all of Kafka away for longer than nodes wait for each other: no node could have been heard."""
     kafka = trial.nodes.kafka
     numbers = list(kafka.processes)
     await asyncio.to_thread(kafka.stop)
@@ -254,8 +254,9 @@ async def restart_kafka(trial: Trial) -> None:
 
 
 async def slow_kafka(trial: Trial) -> None:
-    """Kafka's nodes answer in pulses, one after another, as those do whose disk is slow: each stands still for most of
-    some seconds."""
+    """Let Kafka's nodes answer in pulses, one after another, as nodes with a slow disk do.
+
+    Each stands still for most of some seconds."""
     kafka = trial.nodes.kafka
     for number in list(kafka.processes):
         for _ in range(4):

@@ -27,6 +27,6 @@ def kafka3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
 
 
 def require_kafka() -> None:
-    """Where a Kafka cannot be started, tests are skipped, but fail in CI."""
+    """Skip the tests where a Kafka cannot be started; fail in CI."""
     reason = missing()
     require(reason is None, str(reason))

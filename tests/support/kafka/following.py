@@ -1,4 +1,4 @@
-"""What a log in Kafka hands over, kept for tests to look at."""
+"""Keeps the events that a log in Kafka hands over, for tests."""
 
 import asyncio
 from collections import defaultdict

@@ -1,4 +1,4 @@
-"""Nodes of RewindMQ on one Kafka and one prefix, as processes of their own, and what tests ask of them.
+"""Nodes of RewindMQ on one Kafka and one prefix, as processes of their own, and questions to them.
 
 with Nodes(directory, kafka, "prefix") as nodes:
     north = nodes.start("north"); south = nodes.start("south")
@@ -42,7 +42,7 @@ def api(node: RunningBroker) -> httpx.Client:
 
 
 def noted(at: list[int], error: KafkaError | None, message: Message) -> None:
-    """Of a delivery report: the offset."""
+    """A callback for a delivery report, which notes the offset."""
     offset = message.offset()
     if error is None:
         assert offset is not None
@@ -50,8 +50,10 @@ def noted(at: list[int], error: KafkaError | None, message: Message) -> None:
 
 
 class Nodes:
-    """Each node's data directory is found by its name: a node that is started again goes on where it was. All are
-    stopped at the end, and must end cleanly, unless they were ended before."""
+    """The nodes of a test.
+
+    Each node's data directory is found by its name: a node that is started again goes on where it was. All are stopped
+    at the end, and must end cleanly, unless they were ended before."""
 
     def __init__(self, directory: Path, kafka: KafkaCluster, prefix: str = "", timeout: int = 3) -> None:
         self.directory = directory
@@ -74,7 +76,7 @@ class Nodes:
             self.check_errors()
 
     def start(self, name: str, bootstrap: str = "", data: str = "") -> RunningBroker:
-        """`bootstrap`: another way to the same Kafka (a proxy's)."""
+        """Start a node. `bootstrap`: another way to the same Kafka (a proxy's)."""
         node = RunningBroker(self.directory / (data or name), *self.options(name, bootstrap))
         self.running[name] = node
         return node
@@ -109,15 +111,16 @@ class Nodes:
         self.running[name].process.send_signal(signal.SIGCONT)
 
     def check_errors(self) -> None:
-        """No node has met a defect of its own."""
+        """Check that no node has met a defect of its own."""
         for node in (*self.ended, *self.running.values()):
             assert "Traceback" not in "".join(node.errors), "".join(node.errors)
 
-    # -- what all nodes must agree on ---------------------------------------------------------------------------------
+    # -- agreement of all nodes ---------------------------------------------------------------------------------
 
     def digests(self) -> dict[str, str]:
-        """By partition: the digest of the state that all nodes that run have at one offset, and a plain fold of the
-        topic, too."""
+        """By partition: the digest of the state that all running nodes have at one offset.
+
+        A plain fold of the topic has it, too."""
         log = KafkaLogReader(self.kafka.bootstrap, self.prefix)
         encoder = FramedEncoder()
         producer = ordered_producer(self.kafka.bootstrap)

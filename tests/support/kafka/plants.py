@@ -1,4 +1,4 @@
-"""What somebody may do to a sealed history in Kafka: (how, at which offset it is to be found, what is to be said)."""
+"""Forgeries of a sealed history in Kafka: (how, the offset at which it is found, the words of the finding)."""
 
 import json
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def change_a_seal(topics: Topics) -> None:
 
 
 def sign_with_another_key(topics: Topics) -> None:
-    """A seal of what he made of it, by somebody who has not the key."""
+    """Seal the forged history with another key: the forger does not have the right one."""
     drop(topics)
     at = of_queues(topics)[1]
     line = topics.chain[at][1]

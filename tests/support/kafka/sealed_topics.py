@@ -1,10 +1,10 @@
-"""Topics of a history that is sealed, and copies of them with something changed: what somebody can do who owns Kafka.
+"""Topics of a sealed history, and changed copies of them: an owner of Kafka can make such copies.
 
     place = sealed_history(kafka, "true", key)          1,000 events in queues-0, in stretches of some 300
     with forged(place) as copy: copy.queues[4:6] = copy.queues[5:3:-1]         a copy under another prefix, each record
                                                                                at its offset, with its time
 
-The copy's topics take the times of who writes (CreateTime), so that a record's time can be what it was.
+The copy's topics take the writer's times (CreateTime), so that a record can keep its time.
 """
 
 import uuid
@@ -41,7 +41,7 @@ PUBLIC_PEM = KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPub
 
 @dataclass(slots=True)
 class Topics:
-    """(timestamp, value) of each record."""
+    """The records of topics: (timestamp, value) of each."""
 
     bootstrap: str
     prefix: str
@@ -96,7 +96,7 @@ def purge(number: int) -> tuple[int, bytes]:
 
 
 def history(bootstrap: str) -> Topics:
-    """Topics of a new prefix, which nobody has sealed."""
+    """Topics of a new prefix, which are not sealed."""
     topics = Topics(bootstrap, f"sealed-{uuid.uuid4().hex[:12]}", [], [], [])
     topics.metadata = [event(0, VhostCreated("/"))]
     topics.queues = [purge(number) for number in range(RECORDS)]
@@ -115,7 +115,7 @@ def seal(topics: Topics, key: Ed25519PrivateKey = KEY, **options: Any) -> list[S
 
 @contextmanager
 def forged(original: Topics) -> Iterator[Topics]:
-    """A copy, to be changed; what it is at the end is written to topics of its own."""
+    """A copy, to be changed. At the end it is written to topics of its own."""
     prefix = f"forged-{uuid.uuid4().hex[:12]}"
     parts = (original.metadata, original.queues, original.chain, original.prints)
     copy = Topics(original.bootstrap, prefix, *([*part] for part in parts))

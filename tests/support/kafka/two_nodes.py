@@ -1,4 +1,4 @@
-"""What tests of two nodes on one Kafka do at either of them."""
+"""Steps at either of two nodes on one Kafka."""
 
 import uuid
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def channel_of(node: RunningBroker) -> Iterator[BlockingChannel]:
 
 
 def take(channel: BlockingChannel, queue: str, count: int) -> list[tuple[bytes, bool, dict[str, Any]]]:
-    """Consume and ack so many: bodies, redelivered flags, headers."""
+    """Consume and ack so many messages. Returns bodies, redelivered flags and headers."""
     taken: list[tuple[bytes, bool, dict[str, Any]]] = []
     for method, properties, body in channel.consume(queue, inactivity_timeout=SECONDS):
         assert method is not None, f"{len(taken)} of {count} came"
@@ -43,8 +43,10 @@ def counts(channel: BlockingChannel, queue: str) -> tuple[int, int]:
 
 
 def catch_up(channel: BlockingChannel) -> None:
-    """A node reads what another wrote some milliseconds later. What it writes itself comes after that in the log, and
-    is answered when it has been read: so after this the node knows all that anybody was told before it."""
+    """Wait until a node has read everything that was answered to any client before.
+
+    A node reads another's writes some milliseconds later. Its own write comes after them in the log, and is answered
+    when it has been read."""
     name = f"catch-up-{uuid.uuid4().hex}"
     channel.exchange_declare(name)
     channel.exchange_delete(name)

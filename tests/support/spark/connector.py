@@ -17,8 +17,9 @@ DELTA = (
 
 
 def make_connectors_known(delta: bool = False) -> None:
-    """To every Spark that is started here from now on, as a user would with --packages. Without Maven there is none,
-    and no Kafka to read from either (tests/support/kafka)."""
+    """Add the jars to every Spark that is started here from now on, as a user would with --packages.
+
+    Without Maven there are no jars, and no Kafka to read from either (tests/support/kafka)."""
     wanted = (HERE / "pom.xml").read_text()
     ready = TARGET / "ready"
     if not (ready.exists() and ready.read_text() == wanted) and shutil.which("mvn") is None:

@@ -1,5 +1,7 @@
-"""A small sound history in two partitions, and forgers of it: events are changed, and the log is written anew, with a
-hash chain that holds. `claims_too`: the forger computes what the broker claimed anew, as well."""
+"""A small sound history in two partitions, and forgers of it.
+
+Events are changed, and the log is written anew, with a hash chain that holds. `claims_too`: the forger computes the
+broker's claims anew, as well."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -36,7 +38,7 @@ Forger = Callable[[list[Record]], list[Record]]
 
 @dataclass(frozen=True)
 class Told:
-    """Where what is in the sound history; `sent` and `came` are the offsets of the death and of the dead letter."""
+    """The offsets of the sound history. `sent` and `came` are those of the death and of the dead letter."""
 
     data: Path
     home: int
@@ -84,7 +86,7 @@ def letter(queue_id: int, message_id: int, number: int) -> Published:
 
 
 def with_state(data: Path) -> None:
-    """Beside the log, the RocksDB of a broker."""
+    """Make a broker's RocksDB beside the log."""
     store = StateStore.open(data / "state")
     for partition in EmbeddedLogReader(data).queues:
         recovery = recover(partition, store)
@@ -94,7 +96,7 @@ def with_state(data: Path) -> None:
 
 
 def forge(true: Path, data: Path, number: int, forger: Forger, claims_too: bool) -> None:
-    """The log of `true`, with the events of one partition as the forger wants them."""
+    """Make the log of `true`, with changed events in one partition."""
     log = EmbeddedLog.open(data, partitions=PARTITIONS)
     reader, encoder = EmbeddedLogReader(true), Encoder()
     for source, target in zip((reader.metadata, *reader.queues), (log.metadata, *log.queues), strict=True):
@@ -130,7 +132,7 @@ def changed(offset: int, **values: Any) -> Forger:
 
 
 def instead(offset: int, event: Event) -> Forger:
-    """Another event in the place of one, by the broker."""
+    """Replace one event by another of the broker."""
     return lambda records: [*records[:offset], (records[offset][0], BROKER, event), *records[offset + 1 :]]
 
 
@@ -143,7 +145,7 @@ def dropped(offset: int) -> Forger:
 
 
 def swapped(offset: int) -> Forger:
-    """With the one behind it; times stay where they are."""
+    """Exchange an event with the one behind it. Times stay where they are."""
 
     def forger(records: list[Record]) -> list[Record]:
         (at, actor, event), (later, other_actor, other) = records[offset : offset + 2]
@@ -153,7 +155,7 @@ def swapped(offset: int) -> Forger:
 
 
 def audited(data: Path) -> list[Finding]:
-    """What `audit` finds, without Spark: its tasks, and what its driver makes of them."""
+    """The findings of `audit` without Spark, from its tasks and its driver's code."""
     reader = EmbeddedLogReader(data)
     named = [reader.metadata.name, *(partition.name for partition in reader.queues)]
     parts = {name: segment_files_of(str(data), name) for name in named}

@@ -2,7 +2,7 @@
 
     history = Recorder(data);  history.declare("orders");  history.publish("orders", b"one");  history.close()
 
-The clock is the test's: `wait(ms)` moves it. What consumers hold is followed by the effects, so that acks make sense.
+The clock is the test's: `wait(ms)` moves it. The effects say which messages consumers hold, so that acks make sense.
 """
 
 import random
@@ -38,7 +38,7 @@ from rewindmq.schemas.values import BROKER, Actor, Argument, Policy, Route
 
 
 class When(TypedDict, total=False):
-    """The moment of a state: one of the two, or none."""
+    """The moment of a state: one of the two fields, or neither."""
 
     time: str
     offsets: str
@@ -81,7 +81,7 @@ class Recorder:
         return self.log.metadata.append(self.now_ms, self.encoder.encode(prefix, event))
 
     def mark(self, name: str) -> None:
-        """This moment."""
+        """The moment now."""
         self.metadata(MarkSet(name, tuple((each.name, each.next_offset) for each in self.log.queues)))
 
     def append(self, index: int, actor: Actor, event: Event) -> int:
@@ -107,7 +107,7 @@ class Recorder:
     def partition(self, queue: str) -> int:
         return partition_of("/", queue, len(self.machines))
 
-    # -- what a broker would append ---------------------------------------------------------------------------------
+    # -- events of a broker ---------------------------------------------------------------------------------
 
     def declare(self, queue: str, arguments: dict[str, int | str] | None = None, kind: str = "classic") -> int:
         given = tuple(
@@ -125,7 +125,7 @@ class Recorder:
         return self.append(index, ANN, event)
 
     def fan_out(self, queues: tuple[str, ...], body: bytes) -> int:
-        """All queues must be of one partition."""
+        """Publish to several queues, which must be of one partition."""
         route = self.routes.setdefault(queues, Route("/", "amq.fanout", "", queues))
         event = Published(route, b"\x10\x00\x02", None, None, True, None, None, body, len(body))
         return self.append(self.partition(queues[0]), ANN, event)

@@ -1,7 +1,7 @@
 """The topics of a history in a real Kafka, for tests: copied from an embedded log, or written event by event.
 
-They are as RewindMQ makes them, but that whoever writes says the time (CreateTime): so a history can have the same
-times in both logs.
+They are as RewindMQ makes them, but the writer sets the time (CreateTime): so a history can have the same times in both
+logs.
 """
 
 from collections.abc import Callable, Mapping
@@ -64,8 +64,9 @@ class Writer:
         assert self.producer.flush(SECONDS) == 0
 
     def copy(self, data: Path, share: float = 1.0) -> None:
-        """What stands in the embedded log, up to this share of each partition, and is not copied yet: each record under
-        the time of its envelope and (in topics that were empty) the same offset."""
+        """Copy records of the embedded log that are not copied yet, up to this share of each partition.
+
+        Each record keeps the time of its envelope and (in topics that were empty) its offset."""
         log = EmbeddedLogReader(data)
         time_of = Decoder().timestamp_ms
         for partition in log.partitions:
@@ -85,8 +86,10 @@ def published(body: bytes, queue: str = "orders") -> Published:
 
 
 def write_gaps(place: InKafka) -> None:
-    """A history of one queue partition with ends of transactions in it, which take offsets (1, 4, 6, 10, 13, 15), with
-    an aborted transaction (what was appended was appended), and with values that are no events."""
+    """Write a history of one queue partition with ends of transactions in it.
+
+    They take offsets (1, 4, 6, 10, 13, 15). There is an aborted transaction (its records stay), and there are values
+    that are no events."""
     writer = Writer(place, **{"transactional.id": place.prefix})
     producer = writer.producer
     producer.init_transactions()
@@ -99,7 +102,7 @@ def write_gaps(place: InKafka) -> None:
                 writer.value(place.queues, 0, next(times), event)
             else:
                 writer.event(0, next(times), ANN, event)
-        writer.flush()  # an abort throws away what was not sent
+        writer.flush()  # an abort throws unsent records away
         ends()
 
     limit = (Argument("x-max-length", "signedint", 3),)
