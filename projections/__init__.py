@@ -1,4 +1,4 @@
-"""How state follows from history: the same fold for the running broker, a restart, a rewind and Spark.
+"""The folds that derive state from history, the same for the running broker, a restart, a rewind and Spark.
 
 machine/         the queue machine: a pure function of the events of one log partition
 topology/        vhosts, exchanges, bindings, users and policies: the fold of the metadata log

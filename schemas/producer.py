@@ -1,4 +1,4 @@
-"""For services that publish by appending to Kafka: the record that puts a message into a queue of RewindMQ.
+"""Makes the record that puts a message into a queue, for services that publish by appending to Kafka.
 
     producer = confluent_kafka.Producer({..., "partitioner": "murmur2", "enable.idempotence": True})
     publisher = Publisher("billing")                        # the service's name: who published, in the history

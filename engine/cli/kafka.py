@@ -44,7 +44,7 @@ class Kafka:
     settings: tuple[tuple[str, str], ...]
 
     def history(self, data: Path | None) -> "History":
-        """Where the history is: in this Kafka, or in the data directory."""
+        """The location of the history: this Kafka, or the data directory."""
         from rewindmq.engine.log.location import History
 
         return History(data, self.servers, self.prefix, self.settings)

@@ -245,7 +245,7 @@ class Machine(State):
         self.next_deadline_ms = deadlines[0][0] if deadlines else NEVER
 
     def time_passed_at(self, offset: int) -> int:
-        """How many effects of the event at `offset`, the last one applied, came from deadlines.
+        """The number of effects of the event at `offset`, the last one applied, that came from deadlines.
 
         These deadlines passed before the event happened."""
         return self.due_effects[1] if self.due_effects[0] == offset else 0

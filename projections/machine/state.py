@@ -36,7 +36,7 @@ DEADLINES_MORE = 1000
 
 
 class DeadlineKind(IntEnum):
-    """What a deadline is about."""
+    """The kinds of deadlines."""
 
     MESSAGES = 0  # the message at the head, or the first delayed one
     LEASE = 1  # the queue itself (x-expires)
@@ -55,7 +55,7 @@ class NewerHistory(Exception):
 
 
 class State:
-    """What a machine knows. See the attributes."""
+    """The state of a machine. See the attributes."""
 
     def __init__(self, partition: str) -> None:
         self.partition = partition  # e.g. "queues-0"

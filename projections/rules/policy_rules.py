@@ -37,9 +37,9 @@ MAX_SEGMENT_BYTES = 3_000_000_000
 
 
 def definition_problem(name: str, definition: object, operator: bool, semantics: str) -> str | None:
-    """What is wrong with a policy's definition, in RabbitMQ's words; None if nothing is.
+    """The fault in a policy's definition, in RabbitMQ's words; None if there is none.
 
-    `semantics`: the profile under which the definition shall hold."""
+    `semantics`: the profile under which the definition is to hold."""
     settings = _SETTINGS_OF.get(semantics, _SETTINGS)
     if not isinstance(definition, Mapping):
         return f"parse error while reading policy {name}: {erlang_term(definition)}. Validator: policy_validator."
@@ -59,7 +59,7 @@ def definition_problem(name: str, definition: object, operator: bool, semantics:
 
 
 def _mirroring_problem(definition: Mapping[str, object]) -> str | None:
-    """What is wrong with the `ha-` keys (rabbit_mirror_queue_misc.erl validate_policy, and that of each mode)."""
+    """The fault in the `ha-` keys (rabbit_mirror_queue_misc.erl validate_policy, and that of each mode)."""
     mode, params = definition.get("ha-mode"), definition.get("ha-params")
     if mode is None:
         if any(key.startswith("ha-") for key in definition):
@@ -78,7 +78,7 @@ def _mirroring_problem(definition: Mapping[str, object]) -> str | None:
 
 
 def _retry_problem(definition: Mapping[str, object]) -> str | None:
-    """What is wrong with the retry keys (rabbit_quorum_queue.erl validate_delayed_retry_constraints)."""
+    """The fault in the retry keys (rabbit_quorum_queue.erl validate_delayed_retry_constraints)."""
     kind, least, most = (definition.get(f"delayed-retry-{key}") for key in ("type", "min", "max"))
     if kind not in (None, "disabled") and least is None:
         return f"delayed-retry-min is required when delayed-retry-type is {kind}"
@@ -88,7 +88,7 @@ def _retry_problem(definition: Mapping[str, object]) -> str | None:
 
 
 def apply_to_problem(apply_to: object) -> str | None:
-    """What is wrong with a policy's apply-to, in RabbitMQ's words; None if nothing is."""
+    """The fault in a policy's apply-to, in RabbitMQ's words; None if there is none."""
     if apply_to in APPLY_TO:
         return None
     return (
@@ -98,7 +98,7 @@ def apply_to_problem(apply_to: object) -> str | None:
 
 
 def pattern_problem(pattern: object) -> str | None:
-    """What is wrong with a policy's pattern, in RabbitMQ's words; None if nothing is."""
+    """The fault in a policy's pattern, in RabbitMQ's words; None if there is none."""
     if not isinstance(pattern, str):
         return f"pattern should be a binary but was {erlang_term(pattern)}"
     wrong = refusal(pattern)
@@ -108,7 +108,7 @@ def pattern_problem(pattern: object) -> str | None:
 
 
 def priority_problem(priority: object) -> str | None:
-    """What is wrong with a policy's priority, in RabbitMQ's words; None if nothing is."""
+    """The fault in a policy's priority, in RabbitMQ's words; None if there is none."""
     if isinstance(priority, int) and not isinstance(priority, bool):
         return None
     return f"priority should be a number, actually was {erlang_term(priority)}"

@@ -66,7 +66,7 @@ OF_RABBITMQ_4_3 = (
     "x-consumer-disconnected-timeout",
 )
 
-Problem = str | None  # the Erlang term that says what is wrong with an argument
+Problem = str | None  # the Erlang term for the fault in an argument
 Arguments = dict[str, Argument]
 
 
@@ -76,7 +76,7 @@ def argument_of(arguments: tuple[Argument, ...], name: str) -> Argument | None:
 
 
 def value_problem(argument: Argument, given: Arguments, semantics: str) -> Problem:
-    """What is wrong with an argument's type or value, beside the other arguments that are `given`; None if nothing is.
+    """The fault in an argument's type or value, beside the other arguments that are `given`; None if there is none.
 
     RabbitMQ 4.3 takes any value of x-delivery-limit and of the delayed-retry arguments; a value that is not a number
     means that none is set."""
@@ -86,7 +86,7 @@ def value_problem(argument: Argument, given: Arguments, semantics: str) -> Probl
 
 
 def integer(argument: Argument, _given: Arguments) -> Problem:
-    """What is wrong with an argument that is an integer."""
+    """The fault in an argument that has to be an integer; None if there is none."""
     return None if argument.type in INTEGER_TYPES else f'"expected integer, got {argument.type}"'
 
 
@@ -96,7 +96,7 @@ def _number(argument: Argument) -> int:
 
 
 def not_negative(argument: Argument, given: Arguments) -> Problem:
-    """What is wrong with an argument that is an integer from 0 on."""
+    """The fault in an argument that has to be an integer from 0 on; None if there is none."""
     problem = integer(argument, given)
     if problem is None and _number(argument) < 0:
         problem = f"{{value_negative,{_number(argument)}}}"

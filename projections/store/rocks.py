@@ -183,7 +183,7 @@ def _options() -> Options:
 
 
 def open_files(descriptors: int) -> int:
-    """How many files RocksDB keeps open in a process that may have `descriptors` file descriptors."""
+    """The number of files that RocksDB keeps open in a process that may have `descriptors` file descriptors."""
     return max(32, min(MOST_OPEN_FILES, descriptors // 4))
 
 

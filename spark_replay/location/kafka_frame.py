@@ -21,7 +21,7 @@ _POLL_RECORDS = "5000"  # ten times the default: so it reads half as much again 
 
 
 def records_frame(spark: "SparkSession", topics: InKafka, ranges: Sequence[OffsetRange]) -> "DataFrame":
-    """The records of these ranges, none of which is empty.
+    """The records of these ranges. None of the ranges is empty.
 
     Raises NoSpark when Spark has no Kafka source."""
     numbers = {_number(offset_range.partition): offset_range for offset_range in ranges}

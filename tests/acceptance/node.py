@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.acceptance.fetching import repository
 
 NEEDED = {"@types/node", "typescript", "ts-node", "amqplib", "chalk", "chance", "zunit"}
-# Debian's and others' mirrors of npm lack random-readable, of which rascal's tests use this one function.
+# Debian's and others' mirrors of npm lack random-readable. rascal's tests use this one function of it.
 RANDOM_READABLE = """
 const { Readable } = require('stream');
 const { randomBytes } = require('crypto');

@@ -7,12 +7,12 @@ What must hold, however nodes were killed, cut off, declared lost, and duties mo
   cleanly; the same for what each consumer received;
 - each message is in one place at a time, leaves it once, comes again only after it came back, and flagged (`Account`,
   as for a single broker: counted, not by the machine's counters);
-- a publish that was confirmed is in the log once and was folded, or refused if its publisher was told so; none from a
-  lost life was confirmed. Who was there to the end was answered;
+- a publish that was confirmed is in the log once and was folded, or refused if its publisher got a nack; none from a
+  lost life was confirmed. A client that stayed to the end got its answers;
 - the records of a client are in each partition in the order in which it published;
-- every dead letter is taken in by each target at most once, and by the one that is always there exactly once, whoever
-  had the duty;
-- who is lost holds nothing: sessions, queues and consumers are of lives that are not over;
+- every dead letter is taken in by each target at most once, and exactly once by the target that is always there, under
+  any owner;
+- a lost node or client holds nothing: sessions, queues and consumers are of lives that are not over;
 - Ticks are few beside the deadlines that passed.
 """
 

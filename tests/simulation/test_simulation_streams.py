@@ -1,7 +1,7 @@
 """Streams in the simulation: readers beside everything else that happens, faults and crashes.
 
-Whoever reads, in whatever life of the broker, finds the same message under the same number, each reader in the order of
-the numbers and without a gap but what retention cut; and the fold of the streams is judged as that of all queues.
+Each reader, in each life of the broker, finds the same message under the same number. It reads in the order of the
+numbers, without a gap except where retention cut. The fold of the streams is judged as that of all queues.
 """
 
 import random

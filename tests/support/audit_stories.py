@@ -269,7 +269,7 @@ class Story:
 
 
 def told(seed: int, directory: Path, steps: int = 160) -> tuple[list[Finding], Counter[str]]:
-    """What an audit finds bad in a story, and what was met in it."""
+    """The findings of an audit of a story, and the counts of its steps."""
     story = Story(seed, directory)
     story.tell(steps)
     story.end()

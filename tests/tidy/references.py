@@ -75,7 +75,7 @@ def numbers_in(text: str) -> set[str]:
 
 @cache
 def holders() -> dict[str, dict[str, set[str]]]:
-    """For each number the test files that name it, and for each file its tests (none: the file as a whole)."""
+    """The test files that name each number, and the tests of each such file (none: the file as a whole)."""
     found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for name in files():
         if not name.startswith("tests/") or name.startswith("tests/tidy/") or not name.endswith((".py", ".txt")):
@@ -279,7 +279,7 @@ def _is_there(parts: list[str]) -> bool:
 
 
 def moved() -> dict[str, dict[str, str]]:
-    """For each file the paths in it that lead nowhere, and where the one file of that name is now."""
+    """The dead paths in each file, and the present place of the one file of that name."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for name in (*sources(), *documents()):
         for _, text in prose_of(name):

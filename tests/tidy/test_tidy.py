@@ -3,12 +3,13 @@
 import ast
 import graphlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.tidy import references
 from tests.tiers import LONG
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,6 +51,11 @@ NO_FORMAT = re.compile(r"#\s*fmt:\s*(skip|off)")
 # The machine is a function: nothing of the world (docs/design.md#one-idea).
 PURE = {"bisect", "array", "collections", "dataclasses", "hashlib", "heapq", "json", "math", "struct", "typing", "enum"}
 IMPURE_CALLS = re.compile(r"\bhash\(|\bid\(|\bopen\(|\bprint\(|\bset\([^)]*\)\s*:|\bfloat\(")
+# Words of docs/style.md that have a plainer one: the subject is a thing that one can point at, and a program is "it".
+BANNED_WORDS = re.compile(
+    r"\b(?:whoever|whomever|of which|of whom|what there is|as to what|he|his|him|himself)\b", re.IGNORECASE
+)
+ABOUT_WORDS = {"docs/style.md"}  # it quotes them
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "misc", "manager"}
 
 
@@ -76,7 +82,9 @@ def imports(path: Path) -> set[str]:
 
 
 def imports_that_run(path: Path) -> set[str]:
-    """As `imports`, without those for type checkers; and what is taken from a package as the module that it may be."""
+    """The imports without those for type checkers.
+
+    A name from a package counts as the module that it may be."""
 
     class Running(ast.NodeTransformer):
         def visit_If(self, node: ast.If) -> ast.AST | None:
@@ -141,7 +149,7 @@ def test_no_callback_is_set_from_outside(path: Path) -> None:
 
 
 def test_no_file_imports_itself_by_way_of_others() -> None:
-    """What is imported for its type alone does not count: it runs nowhere."""
+    """An import for a type alone does not count: it never runs."""
     arrows = {module_name(path): imports_that_run(path) for path in SOURCES}
     graph = {module: arrows[module] & arrows.keys() - {module} for module in arrows}
     try:
@@ -151,7 +159,7 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
 
 
 def rooms_imported(path: Path) -> Iterator[tuple[str, str]]:
-    """Of the engine, by a file, for types too: the room, and the module."""
+    """Yields (room, module) of the engine's modules that a file imports, for types too."""
     for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("rewindmq.engine"):
             module = node.module.removeprefix("rewindmq.engine").removeprefix(".")
@@ -206,8 +214,7 @@ def test_files_are_short_and_named_for_what_they_do(path: Path) -> None:
 
 @of_every(SOURCES)
 def test_a_pattern_that_is_not_our_own_is_pcre2s(path: Path) -> None:
-    """Python's `re` takes as long as it likes. Whatever comes from outside is matched by
-    projections/rules/patterns.py."""
+    """projections/rules/patterns.py matches patterns from outside: Python's `re` has no limit of time."""
     if path == ROOT / "projections" / "rules" / "patterns.py":  # where Python's own decides what old histories hold
         return
     for node in nodes(path):
@@ -230,6 +237,42 @@ def test_functions_fit_a_screen(path: Path) -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or 0) - node.lineno + 1
             assert length <= 70, f"{name(path)}:{node.lineno} {node.name} has {length} lines"
+
+
+def banned_words(lines: Iterable[tuple[int, str]]) -> list[str]:
+    """The banned words in the lines of a file, each with its line, also where a line break parts the words."""
+    starts, text = [], ""
+    for number, line in lines:
+        starts.append((len(text), number))
+        text += line.strip(" #") + " "
+    return [
+        f"line {max(number for start, number in starts if start <= found.start())}: {found[0]}"
+        for found in BANNED_WORDS.finditer(text)
+    ]
+
+
+def test_code_and_docs_are_in_plain_english() -> None:
+    """Comments, docstrings and pages, as docs/style.md has it."""
+    names = (*references.sources(), *references.documents())
+    assert len(names) > 800, "no file is looked at"
+    offenders = {name: banned_words(references.prose_of(name)) for name in names if name not in ABOUT_WORDS}
+    assert not {name: words for name, words in offenders.items() if words}
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("# Whoever reads adds both.", "Whoever"),
+        ("partitions, of which there are some", "of which"),
+        ("| it asks for what there is |", "what there is"),
+        ("the node goes on before he answers", "he"),
+        ("the client gets his answer", "his"),
+    ],
+)
+def test_a_banned_word_is_found(line: str, word: str) -> None:
+    assert banned_words([(7, line)]) == [f"line 7: {word}"]
+    parted = list(enumerate(line.replace(" ", "\n# ").splitlines(), 1))
+    assert [found.partition(": ")[2] for found in banned_words(parted)] == [word]
 
 
 def test_every_event_has_a_schema_and_a_handler() -> None:

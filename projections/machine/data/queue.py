@@ -379,5 +379,5 @@ class Queue(Outcomes):
         return "single_active" if consumer is self.active else "waiting"
 
     def consumer_count(self) -> int:
-        """How many consumers are attached."""
+        """The number of attached consumers."""
         return self.attached

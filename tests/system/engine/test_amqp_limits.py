@@ -14,7 +14,7 @@ REFUSED = "NOT_ALLOWED - "
 
 @pytest.fixture
 def http(broker: RunningBroker) -> Iterator[httpx.Client]:
-    """With a user `few` and a vhost `small`, where he may do everything."""
+    """A client of the API, with a user `few` who has all permissions in a vhost `small`."""
     with httpx.Client(base_url=broker.http_url, auth=("guest", "guest")) as client:
         client.put("/api/users/few", json={"password": "few", "tags": ""}).raise_for_status()
         client.put("/api/vhosts/small").raise_for_status()

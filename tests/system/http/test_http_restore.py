@@ -120,7 +120,7 @@ def test_b02_a_deleted_queue_gets_its_bindings_back(
     channel.queue_bind(name, "amq.headers", "", {"x-match": "all", "n": 1})
     publish(channel, name, "a")
     channel.queue_unbind(name, f"{name}-x", "unbound")
-    channel.queue_bind(name, f"{name}-x", "new")  # of which the queue's partition knows nothing
+    channel.queue_bind(name, f"{name}-x", "new")  # the queue's partition knows nothing of it
     time.sleep(0.01)
     channel.queue_delete(name)
     channel.exchange_delete(f"{name}-gone")

@@ -86,7 +86,7 @@ def copy(node: RunningBroker, data: Path) -> str:
 
 
 def to_fold(nodes: Nodes, data: Path) -> dict[str, tuple[int, int]]:
-    """By partition: how many events a start with this data directory folds, on top of which offset."""
+    """By partition: the number of events that a start with this data directory folds, and the offset before them."""
     log = KafkaLogReader(nodes.kafka.bootstrap, nodes.prefix)
     shutil.copytree(data / "state", data.with_name("looked at"))
     store = StateStore.open(data.with_name("looked at"))

@@ -133,7 +133,7 @@ def test_beside_a_running_broker(
 
 
 def test_only_what_is_durable_is_given_out(told: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An entry of the index says that its block was synced; a block without one is synced by whoever reads it."""
+    """An entry of the index says that its block was synced; its reader syncs a block without one."""
     synced: list[str] = []
     fsync = os.fsync
 

@@ -157,7 +157,7 @@ def test_rules_say_what_is_left_out() -> None:
     assert parse_rule("user=eve,session=9,from=5,to=7") == Rule(None, "eve", 9, 5, 7)
     rule = parse_rule("from=5,to=7")
     assert [rule.fits("queues-0", 0, at, EVE) for at in (4, 5, 7, 8)] == [False, True, True, False]
-    assert not rule.fits("queues-0", 0, 6, BROKER)  # time passes whoever is left out
+    assert not rule.fits("queues-0", 0, 6, BROKER)  # time passes even if its user is left out
     assert parse_rule("from=mark:a,to= mark:b") == Rule(start="a", end="b")
     marked = Rule(start={"queues-0": 5}, end={"queues-0": 7})
     assert [marked.fits("queues-0", offset, 0, EVE) for offset in (4, 5, 6, 7)] == [False, True, True, False]

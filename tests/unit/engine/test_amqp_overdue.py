@@ -79,7 +79,7 @@ def test_who_gives_way_is_looked_at_when_he_has_his_turn() -> None:
         wire.connection.check_timeouts(loop.time())
         assert wire.read() == []
         await asyncio.sleep(0)
-        assert wire.connection.gate.waiting, "he has given way again already"
+        assert wire.connection.gate.waiting, "the connection has given way again already"
         (said,) = (each for each in wire.read() if each.name != "Basic.Deliver")
         assert (said.name, said.channel, said.reply_code) == ("Channel.Close", 1, 406)
         await rest(wire)

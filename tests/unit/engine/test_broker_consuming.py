@@ -261,7 +261,7 @@ def test_a_body_missing_in_the_store_is_read_from_the_log(h: Harness, caplog: py
 def test_who_cannot_be_given_a_message_is_told_and_gives_it_back(
     h: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damage: Exception
 ) -> None:
-    """The store has lost it, and the log does not answer. When it does, whoever comes gets the message."""
+    """The store has lost it, and the log does not answer. When it does, the next consumer gets the message."""
     session, other = h.session(), h.session()
     h.declare(session, "q")
     for body in (b"0", b"1", b"2"):

@@ -76,7 +76,7 @@ def limits(broker: Broker) -> list[int | None]:
 
 
 def set_half(broker: Broker, name: str, limit: int) -> Awaitable[int]:
-    """Whoever set this policy died before it was applied."""
+    """The node that set this policy died before it was applied."""
     return broker.metadata.ask(BROKER, PolicySet("/", name, "^q", f'{{"max-length":{limit}}}', limit, "all"))
 
 

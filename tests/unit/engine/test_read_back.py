@@ -133,7 +133,7 @@ def test_what_was_half_done_is_found_by_who_gets_the_duties_later(
         await declare(broker, broker.sessions.open("guest", "v", "test", {}))
         nodes.history.assign({each.name: [] for each in nodes.history.queues})
         await settled()
-        await broker.metadata.ask(BROKER, VhostDeleted("v"))  # and whoever did it died
+        await broker.metadata.ask(BROKER, VhostDeleted("v"))  # and the node that did it died
         node = nodes.node("a")
         for _ in range(3):
             node._look_after()
@@ -300,7 +300,7 @@ class _Empty:
 
 
 def test_a_new_log_begins_under_the_newest_machine_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At once, whoever the owner will be: no client is refused what older nodes would not know."""
+    """At once, before an owner is known: no client is refused a thing that older nodes would not know."""
 
     async def test(nodes: Nodes) -> None:
         broker = await nodes.start("a")
@@ -396,7 +396,7 @@ def test_an_overdue_delivery_goes_to_a_consumer_at_another_node(
 def test_s086_an_exclusive_queue_lives_at_the_node_of_its_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locator: str
 ) -> None:
-    """Whatever its locator says, and whoever is asked; S-083: it goes with the connection."""
+    """A locator does not count, nor the node that is asked. S-083: it goes with the connection."""
 
     async def test(nodes: Nodes) -> None:
         first, second = await nodes.start("a"), await nodes.start("b")

@@ -161,7 +161,7 @@ def test_half_a_block_that_the_index_knows_is_cut_as_an_error(
     [path] = segment_files(directory)
     start, end = blocks_of(tmp_path)[-1][1], path.stat().st_size
     os.truncate(path, start + left if left > 0 else end + left)
-    with pytest.raises(CorruptLog):  # whoever only reads is told, and changes nothing
+    with pytest.raises(CorruptLog):  # a reader gets the error, and changes nothing
         list(verify_chain(directory))
     assert reopened(tmp_path) == expected(7)
     assert f"byte {start}, which had been synced: its 2 records from offset 7 on are lost" in caplog.text

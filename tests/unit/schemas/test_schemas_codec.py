@@ -100,7 +100,7 @@ def test_without_bodies_the_size_stays_and_a_stripped_record_has_no_body(event: 
         assert (got.body, got.body_size) == (b"", event.body_size)
         assert (plain(got.route), got.properties, got.origin) == (plain(event.route), event.properties, event.origin)
     if event.body:
-        for bodies in (True, False):  # whoever was not told that it is stripped takes it for damaged
+        for bodies in (True, False):  # without `stripped` the record looks damaged
             with pytest.raises(UndecodableRecord, match=rf"body is {len(event.body)} bytes long, but .* after 0"):
                 Decoder().decode(stripped, bodies)
         with pytest.raises(UndecodableRecord, match=f"goes on for {len(event.body)} bytes behind its end"):
