@@ -133,7 +133,9 @@ class Stack:
                     process.wait()
 
     def _run(self, name: str, *arguments: str, until_ready: bool = False) -> None:
-        """Start a process. || `until_ready`: wait for the line on its stdout that says that it is ready."""
+        """Start a process.
+
+        `until_ready`: wait for the line on its stdout that says that it is ready."""
         with (self.data / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, *arguments],

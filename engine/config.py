@@ -22,7 +22,9 @@ BOTH_FAMILIES = {LOCALHOST: ("127.0.0.1", "::1"), "": ("0.0.0.0", "::"), "::": (
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The settings of one broker. || Sizes are in bytes. A time's unit is in its name."""
+    """The settings of one broker.
+
+    Sizes are in bytes. A time's unit is in its name."""
 
     data: Path
     host: str = LOCALHOST
@@ -96,7 +98,9 @@ class Config:
         ]
 
     def connection_name(self, peer: str) -> str:
-        """Name a connection by both of its ends, as RabbitMQ does. || `peer` is address:port, or already both ends."""
+        """Name a connection by both of its ends, as RabbitMQ does.
+
+        `peer` is address:port, or already both ends."""
         if " -> " in peer:
             return peer
         address = self.addresses[-1 if peer.count(":") > 1 else 0]

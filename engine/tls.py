@@ -42,7 +42,9 @@ ESCAPED = b'"+,;<>\\'
 
 @dataclass(frozen=True, slots=True)
 class TlsListener:
-    """The settings of TLS. || `port` is AMQP's. None: TLS is for the management API only."""
+    """The settings of TLS.
+
+    `port` is AMQP's. None: TLS is for the management API only."""
 
     port: int | None
     certificate: Path
@@ -53,7 +55,9 @@ class TlsListener:
     login_from: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Make the context of the AMQP listener. || OSError (ssl.SSLError is one): a file is missing or damaged."""
+        """Make the context of the AMQP listener.
+
+        OSError (ssl.SSLError is one): a file is missing or damaged."""
         context = self.http_context()
         if self.ca is not None:
             context.load_verify_locations(self.ca)
@@ -87,7 +91,9 @@ class TlsListener:
 
 @dataclass(frozen=True, slots=True)
 class TlsPeer:
-    """A client over TLS. || `user` is the name in its certificate. `external`: the client may log in by that name."""
+    """A client over TLS.
+
+    `user` is the name in its certificate. `external`: the client may log in by that name."""
 
     version: str
     cipher: str

@@ -168,7 +168,9 @@ def shares(descriptors: int, partitions: int) -> tuple[Door, Door]:
 
 
 def bound(host: str, port: int) -> list[socket.socket]:
-    """Open listening sockets, one for each address of the host name. || OSError: an address cannot be bound."""
+    """Open listening sockets, one for each address of the host name.
+
+    OSError: an address cannot be bound."""
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     made: list[socket.socket] = []
     try:

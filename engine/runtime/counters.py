@@ -52,7 +52,9 @@ DISABLED: Final = "disabled"
 
 
 def dead_lettered(what: str, queue_type: str, strategy: Strategy) -> str:
-    """Return the name of a counter of dead letters. || `what`: the reason, or `confirmed`."""
+    """Return the name of a counter of dead letters.
+
+    `what`: the reason, or `confirmed`."""
     labels = f'queue_type="rabbit_{queue_type}_queue",dead_letter_strategy="{strategy}"'
     return f"global_messages_dead_lettered_{what}_total{{{labels}}}"
 

@@ -137,7 +137,9 @@ class Metadata(ABC):
         await self.ask(actor, ExchangeDeleted(vhost, exchange))
 
     def unbind_queue(self, actor: Actor, queue: Queue) -> None:
-        """Log the end of all bindings of a queue that is gone. || A newer queue of the same name keeps its bindings."""
+        """Log the end of all bindings of a queue that is gone.
+
+        A newer queue of the same name keeps its bindings."""
         for bound in self.topology.bindings_to(queue.vhost, "queue", queue.name):
             if bound.queue_id in (queue.queue_id, NOT_RECORDED):
                 self.append(actor, unbound(bound))

@@ -128,7 +128,9 @@ def _number_in(file: Path) -> int | None:
 
 
 class Resident:
-    """Measures the memory of this process. || Its file stays open, because later there may be no free descriptor."""
+    """Measures the memory of this process.
+
+    Its file stays open, because later there may be no free descriptor."""
 
     def __init__(self) -> None:
         try:

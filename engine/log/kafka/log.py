@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 10.0
 PLACEMENT_SECONDS = 5.0
-# So many bytes Kafka adds to a record's key and value, at the most.
+# Kafka adds at most this many bytes to a record's key and value.
 OVERHEAD_BYTES = 512
 
 
@@ -105,7 +105,7 @@ class KafkaLog:
         self.queues: Sequence[SharedKafkaPartition] = [
             SharedKafkaPartition(self, clients, topics.queues, each, f"queues-{each}") for each in range(partitions)
         ]
-        # Partitions that an admin added later, and that this node was told to leave alone.
+        # Partitions that an admin added later, and that this node's configuration leaves out.
         self.left_out: Sequence[KafkaPartition] = [
             KafkaPartition(clients, topics.queues, each, f"queues-{each}") for each in range(partitions, found)
         ]
@@ -203,6 +203,9 @@ class KafkaLog:
         return self._replicas[: len(self.queues)]
 
     def close(self) -> None:
+        """Wait for the appended records, then end the threads.
+
+        Raises LogError: some events are not in the log."""
         if self._closed:
             return
         self._closed = True
