@@ -110,7 +110,7 @@ class Stack:
             "--interval",
             "5",
         )
-        self._tell()
+        self._print_addresses()
 
     def stay(self) -> None:
         """Wait for a signal. Failure: a process ended by itself."""
@@ -157,7 +157,7 @@ class Stack:
         lines = (self.data / f"{name}.log").read_text(errors="replace").strip().splitlines()
         return f"{lines[-1] if lines else ''} ({self.data / name}.log)"
 
-    def _tell(self) -> None:
+    def _print_addresses(self) -> None:
         rewindmq = f"{os.path.relpath(Path(sys.executable).with_name('rewindmq'))} --http-port {self.http_ports[1]}"
         say(
             "The stack is up. Ctrl-C or `make stack-stop` ends it. The next start finds its data.\n"

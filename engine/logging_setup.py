@@ -53,11 +53,11 @@ class Line(logging.Formatter):
         return super().formatMessage(record)
 
     def formatException(self, ei: _Raised) -> str:
-        lines = "".join(told(ei[1])).splitlines() if ei[1] is not None else []
+        lines = "".join(error_lines(ei[1])).splitlines() if ei[1] is not None else []
         return "\n".join(("  Traceback, the first error first:", *(f"  {escaped(line)}" for line in lines)))
 
 
-def told(error: BaseException) -> list[str]:
+def error_lines(error: BaseException) -> list[str]:
     """Return lines that say where an error happened, with the errors that caused it, the first error first."""
     chain = [error]
     while len(chain) < ERRORS_SHOWN:
@@ -70,7 +70,7 @@ def told(error: BaseException) -> list[str]:
     for each in reversed(chain):
         lines += traceback.format_tb(each.__traceback__, -FRAMES_SHOWN)
         for member in getattr(each, "exceptions", ())[:ERRORS_SHOWN]:  # of an exception group
-            lines += told(member)
+            lines += error_lines(member)
         text = ascii(str(each)[: LONGEST_ERROR + 1])
         text = text if len(text) <= LONGEST_ERROR else text[:LONGEST_ERROR] + "..."
         lines.append(f"{type(each).__qualname__}: {text}{', which led to:' if each is not error else ''}\n")

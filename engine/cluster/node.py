@@ -9,9 +9,9 @@
 
 Rules of this file
 - Nodes do not talk to each other. Heartbeats show which nodes live. A node sends a beat when its last one has come back
-  from the log. It counts its own beats that come back; if another node has no beat among a limit of them
-  (`node_timeout_ms`), that node is lost. While the log is away no beat is counted, so its absence makes no node lost.
-  Clocks play no part.
+  from the log. It counts its own beats that come back since the last beat of another node. When there are more than
+  `node_timeout_ms` allows, that node is lost. While the log is away no beat is counted, so its absence makes no node
+  lost. Clocks play no part.
 - A node that reads that it is lost closes all its connections and joins again, under a new epoch.
 - Duties of a partition are its owner's (Kafka's consumer group names it). During a change two nodes may act as owner,
   or none. So every duty is harmless when done twice, and a missed duty is found again from the state (`_look_after`,
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.cluster.flow_control import RoundTripFlow
 from rewindmq.engine.cluster.partition import ReadBackPartition
-from rewindmq.engine.cluster.repair import Mending
+from rewindmq.engine.cluster.repair import Repairs
 from rewindmq.engine.config import VERSION, Config
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.shared_contract import Arrived, SharedLog
@@ -93,7 +93,7 @@ class Node:
         The constructor does not take these arguments: partitions and the metadata log report to the node, and so are
         made after it."""
         self._broker = broker
-        self._mending = Mending(broker)
+        self._repairs = Repairs(broker)
         self.metadata = metadata
         self._partitions = partitions
         self._by_name = {partition.name: partition for partition in partitions}
@@ -118,7 +118,7 @@ class Node:
                 elif batch.partition == self.metadata.name:
                     self.metadata.read_back(batch)
                 else:
-                    self._hear(batch)
+                    self._note_beats(batch)
         except Exception as error:  # this node's fold is broken, so the node must stop
             if isinstance(error, NewerHistory):
                 logger.error("%s", error)
@@ -168,7 +168,7 @@ class Node:
             await self._begin_epoch()
         for partition in self._partitions:
             partition.epoch = self.epoch
-            self._tell_of_ended(partition)
+            self._append_ended(partition)
         self.joined = True
         self._beating = False
         if self._timer is not None:
@@ -243,7 +243,7 @@ class Node:
         self._look_after()
         self._broker.turns.end()
 
-    def _hear(self, batch: Arrived) -> None:
+    def _note_beats(self, batch: Arrived) -> None:
         alive = self.metadata.topology.nodes
         for value in batch.values:
             try:
@@ -285,7 +285,7 @@ class Node:
             if owned and not partition.owned:
                 logger.info("%s: its duties are this node's now", partition.name)
                 partition.owned = True
-                self._mending.look_at_everything()
+                self._repairs.look_at_everything()
                 for queue in list(partition.machine.outboxes()):
                     self._broker.forwarder.recover(partition, queue)
             elif partition.owned and not owned:
@@ -297,17 +297,17 @@ class Node:
 
     def _look_after(self) -> None:
         """Do the owner's duties of a heartbeat."""
-        self._miss()
+        self._declare_lost()
         for partition in self._partitions:
             if partition.owned:
-                self._tell_of_ended(partition)
+                self._append_ended(partition)
                 self._upgrade(partition)
                 if partition.machine.next_offset - self._asked[partition.name] >= self._config.snapshot_events:
                     self._asked[partition.name] = partition.machine.next_offset
                     partition.append(BROKER, CheckpointAsked())
-        self._mending.look()
+        self._repairs.look()
 
-    def _miss(self) -> None:
+    def _declare_lost(self) -> None:
         """Declare silent nodes lost, if this node is the oldest one that is heard."""
         limit = self._config.node_timeout_ms / 1000 / HEARTBEAT_SECONDS
         nodes = self.metadata.topology.nodes
@@ -319,16 +319,16 @@ class Node:
             lost = NodeLost(nodes[epoch].node, epoch, "lapsed")
             self.metadata.append(BROKER, lost)
             for partition in self._partitions:  # at once, because the lost node may be their owner
-                partition.told_lost[epoch] = None
+                partition.lost_appended[epoch] = None
                 partition.append(BROKER, lost)
             self.missed[epoch] = 0
 
-    def _tell_of_ended(self, partition: ReadBackPartition) -> None:
+    def _append_ended(self, partition: ReadBackPartition) -> None:
         """Append the ends of epochs to the partition if the metadata log has them and the partition does not."""
         known = partition.machine.lost_epochs
         for epoch, node in self.metadata.topology.ended.items():
-            if epoch not in known and epoch not in partition.told_lost:
-                partition.told_lost[epoch] = None
+            if epoch not in known and epoch not in partition.lost_appended:
+                partition.lost_appended[epoch] = None
                 reason = "restarted" if node == self._config.node else "lapsed"
                 partition.append(BROKER, NodeLost(node, epoch, reason))
 

@@ -81,7 +81,7 @@ class ReadBackPartition(Partition):
         self.node = node
         self.owned = False
         self._node = listener
-        self.told_lost: dict[int, None] = {}  # epochs whose end this node has appended here
+        self.lost_appended: dict[int, None] = {}  # epochs whose end this node has appended here
         self._decode = FramedDecoder().decode
         self._sent: deque[Sent] = deque()
         self._append_position = 0
@@ -204,9 +204,9 @@ class ReadBackPartition(Partition):
         deadline = self.machine.deadline_ms()
         if deadline is not None and self.owned and not self._ticking and deadline <= self.now_ms():
             self._ticking = True
-            self._send(BROKER, Tick(), self._ticked)
+            self._send(BROKER, Tick(), self._on_ticked)
 
-    def _ticked(self, position: int, offset: int, effects: list[Effect]) -> None:
+    def _on_ticked(self, position: int, offset: int, effects: list[Effect]) -> None:
         self._ticking = False
         deadline = self.machine.deadline_ms()
         if (
@@ -306,7 +306,7 @@ class ReadBackPartition(Partition):
                     fresh[offset] = event
                 apply(offset, timestamp_ms, actor, event, effects)
                 if type(event) is QueueDeclared:
-                    self._rare(offset, event)
+                    self._handle_rare(offset, event)
                 folded(self._durable_position - 1, offset, effects[before:])
             elif type(event) is Published:
                 fresh[offset] = event
@@ -314,7 +314,7 @@ class ReadBackPartition(Partition):
             else:
                 apply(offset, timestamp_ms, actor, event, effects)
                 if type(event) in RARE:
-                    self._rare(offset, event)
+                    self._handle_rare(offset, event)
         if arrived.timestamps_ms[-1] + machine.ahead_ms >= machine.clock_ms:
             self._in_time_below = machine.next_offset
         only_time_passed = type(event) is Tick and machine.next_offset <= self._in_time_below + 1
@@ -326,7 +326,7 @@ class ReadBackPartition(Partition):
             if not done.done():
                 done.set_result(None)
 
-    def _rare(self, offset: int, event: Event) -> None:
+    def _handle_rare(self, offset: int, event: Event) -> None:
         if isinstance(event, CheckpointAsked):
             self.append(BROKER, Checkpointed(offset, self.machine.digest(), self.node))
             self._node.checkpoint_asked(self)

@@ -10,7 +10,7 @@ Rules of this file
 - All such work is found at a queue's name. A round goes through all names, `NAMES_A_LOOK` a heartbeat, so it never
   holds the loop for long, however many queues there are. The next round begins when routes have changed since this one
   began.
-- A name that looks unfinished is looked at with every heartbeat. It is repaired after `LOOKS_BEFORE_MENDING` looks,
+- A name that looks unfinished is looked at with every heartbeat. It is repaired after `LOOKS_BEFORE_REPAIR` looks,
   because most of such work is only under way. A second repair does no harm.
 - This node may have read further in one partition than in another. Such a difference is not repaired.
 """
@@ -30,7 +30,7 @@ from rewindmq.schemas.values import BROKER
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
 
-LOOKS_BEFORE_MENDING = 3
+LOOKS_BEFORE_REPAIR = 3
 NAMES_A_LOOK = 2_000
 
 Name = tuple[str, str]  # vhost and queue
@@ -38,7 +38,7 @@ Name = tuple[str, str]  # vhost and queue
 logger = logging.getLogger(__name__)
 
 
-class Mending:
+class Repairs:
     """Finds and repairs unfinished work, a few names a heartbeat."""
 
     def __init__(self, broker: "Broker") -> None:
@@ -62,7 +62,7 @@ class Mending:
                 counts = before.get(name, {})
                 seen = self._seen[name] = {what: counts.get(what, 0) + 1 for what in broken}
                 for what, mend in broken.items():
-                    if seen[what] == LOOKS_BEFORE_MENDING:
+                    if seen[what] == LOOKS_BEFORE_REPAIR:
                         seen[what] = 0
                         due[what] = mend
         for what, mend in due.items():

@@ -56,8 +56,8 @@ class Door:
         self.unknown = 0
         self.by_address: dict[str, int] = {}  # connections that have not logged in
         self.refused = dict.fromkeys(WHY, 0)
-        self._untold = 0
-        self._told_at = -LOG_SECONDS
+        self._unlogged = 0
+        self._logged_at = -LOG_SECONDS
 
     def enter(self, address: str) -> "Guest | None":
         """Admit a connection from this address, and count it; None: the door refuses it."""
@@ -79,19 +79,19 @@ class Door:
     def refuse(self, reason: str, address: str) -> None:
         """Count a refused connection, and log it if LOG_SECONDS have passed since the last line."""
         self.refused[reason] += 1
-        self._untold += 1
+        self._unlogged += 1
         now = time.monotonic()
-        if now - self._told_at < LOG_SECONDS:
+        if now - self._logged_at < LOG_SECONDS:
             return
         limits = {"most": self.share, "unknown": self.most_unknown, "of_address": self.most_of_address}
         logger.warning(
             "%s: refused %d connections since the last such line, the latest from %s: %s, which is the limit",
             self.protocol,
-            self._untold,
+            self._unlogged,
             address,
             WHY[reason].format(**limits),
         )
-        self._told_at, self._untold = now, 0
+        self._logged_at, self._unlogged = now, 0
 
 
 class Guest:

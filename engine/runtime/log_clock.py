@@ -1,7 +1,7 @@
 """The log time of a broker: it begins at the end of the log or at the wall clock, and runs with the monotonic clock.
 
     wall clock  ---- drawn toward it, 0.5 ms a second ---->  log time = start + monotonic time
-                ---- a step: told, not obeyed ----------->  (engine/broker/clock_watch.py)
+                ---- a step: logged, not obeyed --------->  (engine/broker/clock_watch.py)
 
 Rules of this file
 - Expiries, leases and delays are durations between timestamps of the log. So log time takes its pace from the monotonic

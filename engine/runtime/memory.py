@@ -68,14 +68,14 @@ class MemoryAccount:
         self.held_bytes = 0  # the sum over all kinds
         self.by_kind: dict[Kind, int] = dict.fromkeys(Kind, 0)
         self._on_high = on_high
-        self._told_high = False
+        self._high_reported = False
 
     def take(self, kind: Kind, size: int) -> None:
         """Count `size` more bytes as held."""
         self.by_kind[kind] += size
         self.held_bytes += size
-        if self.rest_bytes + self.held_bytes > self.limit_bytes and not self._told_high:
-            self._told_high = True
+        if self.rest_bytes + self.held_bytes > self.limit_bytes and not self._high_reported:
+            self._high_reported = True
             self._on_high()
 
     def give_back(self, kind: Kind, size: int) -> None:
@@ -134,4 +134,4 @@ class MemoryAccount:
             self.held_bytes += size - self.by_kind[kind]
             self.by_kind[kind] = size
         self.rest_bytes = max(0, resident_bytes - self.held_bytes)
-        self._told_high = False
+        self._high_reported = False

@@ -92,7 +92,7 @@ class KafkaLog:
         self.patience = Patience()
         self.identity = topics.identity()
         self.producer: Producer = clients.producer(
-            {"message.max.bytes": most, "error_cb": self._error, "on_delivery": self._lost}
+            {"message.max.bytes": most, "error_cb": self._error, "on_delivery": self._delivery_failed}
         )
         # Records that did not fit into the producer's queue, in order.
         self.backlog: deque[tuple[SharedKafkaPartition, bytes, bytes]] = deque()
@@ -214,7 +214,7 @@ class KafkaLog:
             if thread is not None:
                 thread.stop()
         flush_until = deadline if self._failure is None else time.monotonic() + 1.0
-        while (left := self._waited()) and time.monotonic() < flush_until:
+        while (left := self._count_unsent()) and time.monotonic() < flush_until:
             self.flush()
         self.producer.purge()
         for thread in (self._owners, self._following):
@@ -233,7 +233,7 @@ class KafkaLog:
             logger.error("%s", error)
             self._call(lambda: self._listener.fail(error))
 
-    def _waited(self) -> int:
+    def _count_unsent(self) -> int:
         """How many events are still not in the log, after a short wait."""
         try:
             return self.producer.flush(0.05) + len(self.backlog)
@@ -295,7 +295,7 @@ class KafkaLog:
         if error.fatal():
             self.failed(LogError(f"Kafka: it takes no more events from this node: {text_of(error)}"))
 
-    def _lost(self, error: KafkaError, message: Message) -> None:
+    def _delivery_failed(self, error: KafkaError, message: Message) -> None:
         """Report an event that cannot be delivered; only these are reported."""
         self.failed(LogError(f"Kafka: {message.topic()}-{message.partition()} refused an event: {text_of(error)}"))
 

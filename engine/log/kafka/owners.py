@@ -68,10 +68,10 @@ class KafkaOwners:
             consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
             try:
                 while not self._stopping.is_set():
-                    told = consumer.poll(_POLL_SECONDS)
-                    error = None if told is None else told.error()
+                    polled = consumer.poll(_POLL_SECONDS)
+                    error = None if polled is None else polled.error()
                     if error is not None:
-                        self._told(error)
+                        self._handle_error(error)
             finally:
                 consumer.close()
         except Exception as error:
@@ -79,7 +79,7 @@ class KafkaOwners:
                 logger.exception("the thread that reads this node's duties ended")
                 self._failed(LogError(f"Kafka: the group {self._group}: {error}"))
 
-    def _told(self, error: KafkaError) -> None:
+    def _handle_error(self, error: KafkaError) -> None:
         """Handle an error that the consumer reports. Most of them it repairs itself.
 
         Raises LogError."""
