@@ -73,7 +73,7 @@ class KafkaPartition:
             yield from self._consume([(offset, end)], {})
 
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
-        """Yields the blocks of many short ranges (first offset, end), all of which are in the log.
+        """Yields the blocks of many short ranges (first offset, end). All ranges are in the log.
 
         One consumer jumps from one range to the next, and does not fetch much ahead of it."""
         yield from self._consume(ranges, _JUMPING)
