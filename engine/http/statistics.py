@@ -71,20 +71,20 @@ def depth_of(queues: "Iterable[Queue]") -> Numbers:
 
 
 class Rates:
-    """Samples of numbers, by their owner."""
+    """Samples of numbers, by key: a queue, a channel, the node ... with the kind of its numbers."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.samples: dict[object, deque[tuple[float, Numbers]]] = {}
         self.pruned_at = clock()
 
-    def note(self, whose: object, numbers: Numbers) -> tuple[float, Numbers] | None:
+    def note(self, key: object, numbers: Numbers) -> tuple[float, Numbers] | None:
         """Add a sample, and return an earlier one to compare with: (seconds ago, numbers).
 
         It is the latest one that is older than the window, or else the oldest. None: no sample is old enough."""
         now = self.clock()
         self.prune(now)
-        kept = self.samples.setdefault(whose, deque())
+        kept = self.samples.setdefault(key, deque())
         if not kept or now - kept[-1][0] >= APART_SECONDS:
             kept.append((now, dict(numbers)))
         while len(kept) > 1 and now - kept[1][0] >= WINDOW_SECONDS:
@@ -92,9 +92,9 @@ class Rates:
         began, before = kept[0]
         return (now - began, before) if now - began >= APART_SECONDS else None
 
-    def shown(self, whose: object, numbers: Numbers) -> Item:
+    def shown(self, key: object, numbers: Numbers) -> Item:
         """Each number, and its rate in `..._details`."""
-        seconds, before = self.note(whose, numbers) or (1.0, numbers)
+        seconds, before = self.note(key, numbers) or (1.0, numbers)
         item: Item = {}
         for name, value in numbers.items():
             item[name] = value
@@ -104,7 +104,7 @@ class Rates:
     def prune(self, now: float) -> None:
         if now - self.pruned_at > FORGET_SECONDS:
             self.pruned_at = now
-            self.samples = {whose: kept for whose, kept in self.samples.items() if now - kept[-1][0] <= FORGET_SECONDS}
+            self.samples = {key: kept for key, kept in self.samples.items() if now - kept[-1][0] <= FORGET_SECONDS}
 
 
 class Statistics:
@@ -160,11 +160,11 @@ class Statistics:
             asyncio.get_running_loop().call_later(WINDOW_SECONDS, self.sample)
 
     # -- as shown -----------------------------------------------------------------------------------------------------
-    def message_stats(self, whose: object, numbers: Numbers) -> Item:
+    def message_stats(self, key: object, numbers: Numbers) -> Item:
         """{"message_stats": ...}; nothing before the first count, as in RabbitMQ."""
         if not any(numbers.values()):
             return {}
-        return {"message_stats": self.rates.shown((whose, "message_stats"), numbers)}
+        return {"message_stats": self.rates.shown((key, "message_stats"), numbers)}
 
 
 def published(queue: "Queue") -> int:

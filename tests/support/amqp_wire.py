@@ -51,8 +51,8 @@ def publish(
 
 
 def start_ok(user: str = "guest", password: str = "guest", capabilities: dict[str, object] | None = None) -> bytes:
-    told = CAPABILITIES if capabilities is None else capabilities
-    client = tables.encode({"product": "wire", "capabilities": dict(told)})
+    announced = CAPABILITIES if capabilities is None else capabilities
+    client = tables.encode({"product": "wire", "capabilities": dict(announced)})
     response = f"\x00{user}\x00{password}".encode()
     return method(0, "Connection.StartOk", client_properties=client, mechanism="PLAIN", response=response, locale="en")
 

@@ -17,12 +17,12 @@ from tests.support.records import START_MS, record
 
 async def load(log: EmbeddedLog) -> None:
     """Append bursts of different sizes to both partitions, without end. Record n of a partition is `record(n)`."""
-    told = [-1, -1]
+    reported = [-1, -1]
 
     def durable() -> None:
         for number, queue in enumerate(log.queues):
-            if queue.durable_offset > told[number]:
-                told[number] = queue.durable_offset
+            if queue.durable_offset > reported[number]:
+                reported[number] = queue.durable_offset
                 os.write(1, f"{number} {queue.durable_offset}\n".encode())
 
     log.start(Listener(durable))

@@ -268,7 +268,7 @@ class Story:
         self.begin()
 
 
-def told(seed: int, directory: Path, steps: int = 160) -> tuple[list[Finding], Counter[str]]:
+def audited_story(seed: int, directory: Path, steps: int = 160) -> tuple[list[Finding], Counter[str]]:
     """The findings of an audit of a story, and the counts of its steps."""
     story = Story(seed, directory)
     story.tell(steps)
@@ -284,7 +284,7 @@ def main() -> int:
     convicted = 0
     for seed in range(first, first + int(sys.argv[1])):
         directory = Path(tempfile.mkdtemp(prefix="audit-story-"))
-        bad, counts = told(seed, directory)
+        bad, counts = audited_story(seed, directory)
         met += counts
         if bad:
             convicted += 1

@@ -35,7 +35,7 @@ Group = list[bytes]
 
 
 @dataclass
-class Told:
+class Original:
     """A partition as it was written.
 
     `durable`: its files without the last block, `whole`: with it."""
@@ -70,19 +70,19 @@ def groups(chance: random.Random, count: int, life: int) -> list[Group]:
     return found
 
 
-def tell(directory: Path, written: list[Group], segment_bytes: int) -> Told:
+def write_log(directory: Path, written: list[Group], segment_bytes: int) -> Original:
     directory.mkdir(parents=True)
-    told = Told(directory, written)
+    original = Original(directory, written)
     writer = PartitionWriter(directory, segment_bytes, begin=True)
     for number, group in enumerate(written):
         if number == len(written) - 1:
-            told.durable = {path.name: path.read_bytes() for path in directory.iterdir()}
+            original.durable = {path.name: path.read_bytes() for path in directory.iterdir()}
         writer.write(group, START_MS)
     writer.close()
-    told.whole = {path.name: path.read_bytes() for path in directory.iterdir()}
-    if told.last not in told.durable:  # the last block began a segment, whose header was synced before
-        told.durable[told.last] = header_of(directory / told.last)
-    return told
+    original.whole = {path.name: path.read_bytes() for path in directory.iterdir()}
+    if original.last not in original.durable:  # the last block began a segment, whose header was synced before
+        original.durable[original.last] = header_of(directory / original.last)
+    return original
 
 
 def header_of(path: Path) -> bytes:
@@ -90,30 +90,30 @@ def header_of(path: Path) -> bytes:
     return path.read_bytes()[: first.position]
 
 
-def again(told: Told, written: list[Group], whole: bool = False) -> bytes:
+def again(original: Original, written: list[Group], whole: bool = False) -> bytes:
     """The last segment as another life of the file would have it.
 
     It has the same header, and other blocks behind `synced` (or all `whole`)."""
-    directory = told.directory.with_name("life") / told.directory.name
+    directory = original.directory.with_name("life") / original.directory.name
     directory.mkdir(parents=True)
-    base = header_of(told.directory / told.last) if whole else told.synced
-    for name, content in told.durable.items():
+    base = header_of(original.directory / original.last) if whole else original.synced
+    for name, content in original.durable.items():
         if name.endswith(".avro"):
-            (directory / name).write_bytes(base if name == told.last else content)
+            (directory / name).write_bytes(base if name == original.last else content)
     writer = PartitionWriter(directory, 1 << 30, begin=False)
     for group in written:
         writer.write(group, START_MS)
     writer.close()
-    content = (directory / told.last).read_bytes()
+    content = (directory / original.last).read_bytes()
     shutil.rmtree(directory.parent)
     return content
 
 
-def sectors_lost(chance: random.Random, told: Told, fill: bytes) -> bytes:
+def sectors_lost(chance: random.Random, original: Original, fill: bytes) -> bytes:
     """The last segment with some sectors of its last block replaced by those of `fill`, zeros beyond its end."""
     size = chance.choice((512, 4_096))
-    content = bytearray(told.whole[told.last])
-    start, end = len(told.synced), len(content)
+    content = bytearray(original.whole[original.last])
+    start, end = len(original.synced), len(content)
     if chance.random() < 0.3:
         end = chance.randint(start, end)
         del content[end:]
@@ -125,56 +125,56 @@ def sectors_lost(chance: random.Random, told: Told, fill: bytes) -> bytes:
     return bytes(content)
 
 
-def block_bytes(told: Told) -> list[tuple[Path, int, bytes]]:
+def block_bytes(original: Original) -> list[tuple[Path, int, bytes]]:
     """(file, position, bytes) of each block as stored."""
-    found = list(PartitionReader(told.directory).read())
+    found = list(PartitionReader(original.directory).read())
     stored = []
     for number, block in enumerate(found):
         after = found[number + 1] if number + 1 < len(found) and found[number + 1].file == block.file else None
-        content = (told.directory / block.file.name).read_bytes()
+        content = (original.directory / block.file.name).read_bytes()
         stored.append((block.file, block.position, content[block.position : after.position if after else None]))
     return stored
 
 
-def damage(chance: random.Random, kind: str, told: Told) -> tuple[dict[str, bytes], list[list[Group]]]:
+def damage(chance: random.Random, kind: str, original: Original) -> tuple[dict[str, bytes], list[list[Group]]]:
     """The segments after it, and each sequence of groups that opening them may find."""
-    files = {name: content for name, content in told.whole.items() if name.endswith(".avro")}
-    durable, last = told.groups[:-1], told.last
-    may = [durable, told.groups]
+    files = {name: content for name, content in original.whole.items() if name.endswith(".avro")}
+    durable, last = original.groups[:-1], original.last
+    may = [durable, original.groups]
     if kind == "torn":
-        files[last] = sectors_lost(chance, told, b"")
+        files[last] = sectors_lost(chance, original, b"")
     elif kind == "older":
         if chance.random() < 0.5:
-            shift = chance.randrange(1, len(told.synced)) if chance.random() < 0.5 else 512 * chance.randint(1, 8)
-            fill = bytes(shift) + told.whole[last]
+            shift = chance.randrange(1, len(original.synced)) if chance.random() < 0.5 else 512 * chance.randint(1, 8)
+            fill = bytes(shift) + original.whole[last]
         else:
-            other = groups(chance, len(told.groups), 1)[-1]
-            fill = again(told, [other])
+            other = groups(chance, len(original.groups), 1)[-1]
+            fill = again(original, [other])
             may.append([*durable, other])
-        files[last] = sectors_lost(chance, told, fill)
+        files[last] = sectors_lost(chance, original, fill)
     elif kind == "stale":
-        mine = [raw for path, _, raw in block_bytes(told) if path.name == last][:-1]
+        mine = [raw for path, _, raw in block_bytes(original) if path.name == last][:-1]
         if mine and chance.random() < 0.5:
-            files[last] = told.synced + chance.choice(mine)
+            files[last] = original.synced + chance.choice(mine)
         elif mine:  # the blocks before were others in that life, with as many records
-            sizes = [len(group) for group in told.groups[-len(mine) - 1 :]]
-            number = sum(map(len, told.groups)) - sum(sizes)
+            sizes = [len(group) for group in original.groups[-len(mine) - 1 :]]
+            number = sum(map(len, original.groups)) - sum(sizes)
             earlier: list[Group] = []
             for size in sizes:
                 earlier.append([record(number + n, START_MS + 900_000 + number + n, 40) for n in range(size)])
                 number += size
-            life = Told(told.directory, earlier, {}, {last: again(told, earlier, whole=True)})
-            files[last] = told.synced + last_block(life, last, len(earlier[-1]))
+            life = Original(original.directory, earlier, {}, {last: again(original, earlier, whole=True)})
+            files[last] = original.synced + last_block(life, last, len(earlier[-1]))
         else:
-            files[last] = told.synced + told.whole[last][len(told.synced) :] * 2
+            files[last] = original.synced + original.whole[last][len(original.synced) :] * 2
     elif kind == "misdirected":
-        foreign = tell(told.directory.with_name("queues-7"), groups(chance, len(told.groups), 2), 1 << 30)
+        foreign = write_log(original.directory.with_name("queues-7"), groups(chance, len(original.groups), 2), 1 << 30)
         block = chance.choice(block_bytes(foreign))[2]
         shutil.rmtree(foreign.directory)
         if chance.random() < 0.5:
-            files[last] = told.synced + block
+            files[last] = original.synced + block
         else:
-            path, position, _ = chance.choice(block_bytes(told)[:-1])
+            path, position, _ = chance.choice(block_bytes(original)[:-1])
             content = files[path.name]
             files[path.name] = content[:position] + block + content[position + len(block) :]
     else:
@@ -188,7 +188,7 @@ def damage(chance: random.Random, kind: str, told: Told) -> tuple[dict[str, byte
     return files, may
 
 
-def last_block(life: Told, name: str, records: int) -> bytes:
+def last_block(life: Original, name: str, records: int) -> bytes:
     """The last block of a segment that stands in no directory.
 
     Its blocks end where its sync marker is, and the last has so many."""
@@ -205,34 +205,36 @@ def run(seed: int, directory: Path) -> tuple[str, str]:
     Raises AssertionError if the result is wrong."""
     chance = random.Random(seed)
     kind = chance.choice(KINDS)
-    told = tell(directory / "queues-0", groups(chance, chance.randint(2, 7), 0), chance.choice((5_000, 9_000, 1 << 30)))
-    files, may = damage(chance, kind, told)
+    original = write_log(
+        directory / "queues-0", groups(chance, chance.randint(2, 7), 0), chance.choice((5_000, 9_000, 1 << 30))
+    )
+    files, may = damage(chance, kind, original)
     synced = chance.random() < 0.2 and kind not in ("torn", "older")
     for name, content in files.items():
-        (told.directory / name).write_bytes(content)
-        for sidecar in (index_path(told.directory / name), lengths_path(told.directory / name)):
+        (original.directory / name).write_bytes(content)
+        for sidecar in (index_path(original.directory / name), lengths_path(original.directory / name)):
             if chance.random() < 0.3:
                 sidecar.unlink()
-            elif name == told.last and not synced and sidecar.suffix == ".index":
+            elif name == original.last and not synced and sidecar.suffix == ".index":
                 sidecar.write_bytes(sidecar.read_bytes()[: -ENTRY.size])
-    outcome = judged(told, kind, may)
+    outcome = judged(original, kind, may)
     shutil.rmtree(directory)
     return kind, outcome
 
 
-def judged(told: Told, kind: str, may: list[list[Group]]) -> str:
+def judged(original: Original, kind: str, may: list[list[Group]]) -> str:
     wanted = [[record for group in each for record in group] for each in may]
     refused: LogError | None = None
     seen: list[bytes] = []
     try:
-        for block in PartitionReader(told.directory).read():
+        for block in PartitionReader(original.directory).read():
             seen += block.records
         assert seen in wanted, f"a reader beside it found {len(seen)} records, which were not written"
     except LogError as error:
         refused = error
         assert any(each[: len(seen)] == seen for each in wanted), "a reader beside it found other records"
     try:
-        writer = PartitionWriter(told.directory, 1 << 30, begin=False)
+        writer = PartitionWriter(original.directory, 1 << 30, begin=False)
     except LogError as error:
         if refused is None:
             raise AssertionError(f"a start refused what a reader read: {error}") from error
@@ -241,17 +243,17 @@ def judged(told: Told, kind: str, may: list[list[Group]]) -> str:
         writer.write([record(999_999)], START_MS)
         writer.close()
         if refused is None:
-            went_on = [record for block in PartitionReader(told.directory).read() for record in block.records]
+            went_on = [record for block in PartitionReader(original.directory).read() for record in block.records]
             assert went_on == [*seen, record(999_999)]
-            verified = list(verify_chain(told.directory))
+            verified = list(verify_chain(original.directory))
             assert sum(each.records for each in verified) == len(went_on)
     if refused is None:
         return "cut" if len(seen) < len(max(wanted, key=len)) else "whole"
     assert kind not in ("torn", "older"), f"a torn end was refused: {refused}"
-    assert str(told.directory) in str(refused)
+    assert str(original.directory) in str(refused)
     if isinstance(refused, CorruptLog):
-        assert refused.file.parent == told.directory
-        assert refused.offset <= sum(map(len, told.groups))
+        assert refused.file.parent == original.directory
+        assert refused.offset <= sum(map(len, original.groups))
     else:  # a bit of its header
         assert kind == "flipped"
     return "refused"

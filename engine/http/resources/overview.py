@@ -116,12 +116,12 @@ def overview_stats(broker: "Broker", now: dict[str, int], user: str | None, sess
     messages, churn = of_node(broker)
     if user is not None:
         messages = summed(of_channel(channel) for session in sessions for channel in session.channels.values())
-    whose = "node" if user is None else f"user {user}"
+    rates_key = "node" if user is None else f"user {user}"
     depth: Numbers = {key: now[key] for key in ("messages", "messages_ready", "messages_unacknowledged")}
     return {
-        "message_stats": known.rates.shown((whose, "message_stats"), messages),
+        "message_stats": known.rates.shown((rates_key, "message_stats"), messages),
         "churn_rates": known.rates.shown(("node", "churn"), churn),
-        "queue_totals": known.rates.shown((whose, "queue_totals"), depth),
+        "queue_totals": known.rates.shown((rates_key, "queue_totals"), depth),
         "statistics_db_event_queue": 0,
     }
 

@@ -73,7 +73,7 @@ async def show_operator(call: Call) -> Response:
     return reply(policy_item(policy_in_path(call, call.broker.topology.operator_policies)))
 
 
-async def asked(call: Call) -> tuple[str, dict[str, object], int, str]:
+async def policy_in_body(call: Call) -> tuple[str, dict[str, object], int, str]:
     """(pattern, definition, priority, apply-to) in the body. The broker checks the values."""
     content = await call.body("pattern", "definition")
     definition = content["definition"]
@@ -87,7 +87,7 @@ async def put(call: Call) -> Response:
     """Answers PUT /api/policies/{vhost}/{name}."""
     vhost, name = call.policymakers_vhost, call.segment("name")
     new = (vhost, name) not in call.broker.topology.policies
-    await call.broker.policies.set(call.user, vhost, name, *await asked(call))
+    await call.broker.policies.set(call.user, vhost, name, *await policy_in_body(call))
     await call.durable()
     return done(new)
 
@@ -97,7 +97,7 @@ async def put_operator(call: Call) -> Response:
     call.require()
     vhost, name = call.vhost, call.segment("name")
     new = (vhost, name) not in call.broker.topology.operator_policies
-    await call.broker.operator_policies.set(call.user, vhost, name, *await asked(call))
+    await call.broker.operator_policies.set(call.user, vhost, name, *await policy_in_body(call))
     await call.durable()
     return done(new)
 

@@ -154,8 +154,8 @@ def queue_item(broker: "Broker", partition: "Partition", queue: "Queue", head: b
     consumers = queue.consumers()
     exclusive = next((consumer.tag for consumer in consumers if consumer.exclusive), None)
     known = statistics(broker)
-    whose = partition.index, queue.queue_id
-    depth = known.rates.shown((whose, "depth"), depth_of([queue]))
+    rates_key = partition.index, queue.queue_id
+    depth = known.rates.shown((rates_key, "depth"), depth_of([queue]))
     item: Item = (
         plain_item(broker, partition, queue, False)
         | depth
@@ -177,7 +177,7 @@ def queue_item(broker: "Broker", partition: "Partition", queue: "Queue", head: b
             "outcomes": dict(queue.counters),
         }
     )
-    item |= known.message_stats(whose, known.of_queue(partition, queue))
+    item |= known.message_stats(rates_key, known.of_queue(partition, queue))
     if queue.quorum and queue.profile is RABBITMQ_4_3:
         item |= of_rabbitmq_4_3(queue)
     if queue.exclusive:

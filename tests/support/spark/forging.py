@@ -37,7 +37,7 @@ Forger = Callable[[list[Record]], list[Record]]
 
 
 @dataclass(frozen=True)
-class Told:
+class SoundLog:
     """The offsets of the sound history. `sent` and `came` are those of the death and of the dead letter."""
 
     data: Path
@@ -52,7 +52,7 @@ class Told:
     empty: int  # a tick in the partition `away`
 
 
-def tell(data: Path) -> Told:
+def write_sound(data: Path) -> SoundLog:
     history = Recorder(data, PARTITIONS)
     home, away = history.partition(WORK), history.partition(DEAD)
     history.metadata(ExchangeDeclared("/", "dlx", "direct", True, False, False))
@@ -76,7 +76,7 @@ def tell(data: Path) -> Told:
     history.claim(home)
     history.claim(away)
     history.close()
-    return Told(data, home, away, first, acked_at, dead, sent, came, left, empty)
+    return SoundLog(data, home, away, first, acked_at, dead, sent, came, left, empty)
 
 
 def letter(queue_id: int, message_id: int, number: int) -> Published:

@@ -23,7 +23,7 @@ from tests.support.spark.forging import (
     DEAD,
     WORK,
     Forger,
-    Told,
+    SoundLog,
     audited,
     bad,
     changed,
@@ -33,18 +33,18 @@ from tests.support.spark.forging import (
     letter,
     put_in,
     swapped,
-    tell,
     with_state,
+    write_sound,
 )
 
 Expected = tuple[str, str, int | None, str | None, int | None]  # check, partition, offset, queue, message
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+def sound(tmp_path_factory: pytest.TempPathFactory) -> SoundLog:
     """Sealed, and with the RocksDB of a broker. The keys lie beside it."""
-    data = tmp_path_factory.mktemp("told") / "data"
-    told = tell(data)
+    data = tmp_path_factory.mktemp("sound") / "data"
+    sound = write_sound(data)
     with_state(data)
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -53,19 +53,19 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
         key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     )
     assert run(["seal", "--data", str(data), "--key", str(data.parent / "seal.key")]) == 0
-    return told
+    return sound
 
 
-def seals_hold(told: Told, data: Path) -> bool:
-    public = told.data.parent / "seal.pub"
+def seals_hold(sound: SoundLog, data: Path) -> bool:
+    public = sound.data.parent / "seal.pub"
     return run(["verify_seals", "--data", str(data), "--public-key", str(public)]) == 0
 
 
-def test_the_history_is_sound_before(told: Told) -> None:
-    findings = audited(told.data)
+def test_the_history_is_sound_before(sound: SoundLog) -> None:
+    findings = audited(sound.data)
     assert [each for each in findings if not each.ok] == []
     assert "2 letters sent and arrived" in {each.detail for each in findings if each.check == "arrivals"}
-    assert seals_hold(told, told.data)
+    assert seals_hold(sound, sound.data)
 
 
 # -- events of a log that is written anew, so that its chain holds -------------------------------------------------
@@ -76,14 +76,14 @@ def publish(queue: str) -> Published:
 
 
 def at_home(
-    t: Told, offset: int | None, queue: str | None = None, message: int | None = None, check: str = "claims"
+    t: SoundLog, offset: int | None, queue: str | None = None, message: int | None = None, check: str = "claims"
 ) -> Expected:
     return check, f"queues-{t.home}", offset, queue, message
 
 
 # What is forged, in which partition, what the audit finds; first with the broker's claims as they were, then with
 # claims made anew, too. The state directory is gone in both. None: only seals tell.
-FORGERIES: dict[str, Callable[[Told], tuple[int, Forger, Expected | None, Expected | None]]] = {
+FORGERIES: dict[str, Callable[[SoundLog], tuple[int, Forger, Expected | None, Expected | None]]] = {
     "an ack is dropped": lambda t: (t.home, dropped(t.acked_at), at_home(t, t.sent + 1), None),
     "an ack is made a tick": lambda t: (t.home, instead(t.acked_at, Tick()), at_home(t, t.sent + 2), None),
     "an ack is made a purge": lambda t: (t.home, instead(t.acked_at, Purged("/", WORK)), at_home(t, t.sent + 2), None),
@@ -160,12 +160,12 @@ FORGERIES: dict[str, Callable[[Told], tuple[int, Forger, Expected | None, Expect
 @pytest.mark.parametrize("claims_too", [False, True], ids=["claims kept", "claims forged"])
 @pytest.mark.parametrize("name", FORGERIES)
 def test_a_forged_log_with_a_chain_that_holds_is_convicted(
-    told: Told, tmp_path: Path, name: str, claims_too: bool
+    sound: SoundLog, tmp_path: Path, name: str, claims_too: bool
 ) -> None:
-    number, forger, kept, forged = FORGERIES[name](told)
+    number, forger, kept, forged = FORGERIES[name](sound)
     expected = forged if claims_too else kept
     data = tmp_path / "data"
-    forge(told.data, data, number, forger, claims_too)
+    forge(sound.data, data, number, forger, claims_too)
     shutil.rmtree(data / "state")
     found = bad(audited(data))
     if expected is None and name != "a dead letter is that of another message":
@@ -176,11 +176,11 @@ def test_a_forged_log_with_a_chain_that_holds_is_convicted(
             assert expected[0] in {place[0] for place in places}
         else:
             assert expected in places, places
-    seals = list((told.data / "log").rglob("_*.seal"))
+    seals = list((sound.data / "log").rglob("_*.seal"))
     assert len(seals) >= 3
     for path in seals:
-        shutil.copy(path, data / path.relative_to(told.data))
-    assert not seals_hold(told, data)
+        shutil.copy(path, data / path.relative_to(sound.data))
+    assert not seals_hold(sound, data)
 
 
 @pytest.mark.parametrize(
@@ -192,18 +192,18 @@ def test_a_forged_log_with_a_chain_that_holds_is_convicted(
     ],
 )
 def test_what_only_seals_find_rocksdb_contradicts_where_it_was_left(
-    told: Told, tmp_path: Path, name: str, place: Callable[[Told], tuple[str, str, int | None]]
+    sound: SoundLog, tmp_path: Path, name: str, place: Callable[[SoundLog], tuple[str, str, int | None]]
 ) -> None:
-    number, forger, _, _ = FORGERIES[name](told)
-    forge(told.data, tmp_path / "data", number, forger, claims_too=True)
+    number, forger, _, _ = FORGERIES[name](sound)
+    forge(sound.data, tmp_path / "data", number, forger, claims_too=True)
     found = [each for each in audited(tmp_path / "data") if not each.ok]
     assert {each.check for each in found} == {"store"}
-    assert place(told) in [(each.partition, each.queue, each.message_id) for each in found]
+    assert place(sound) in [(each.partition, each.queue, each.message_id) for each in found]
 
 
-def test_a_forged_dead_letter_is_found_by_the_whole_audit(spark: SparkSession, told: Told, tmp_path: Path) -> None:
-    number, forger, _, expected = FORGERIES["a dead letter that arrived is taken away"](told)
-    forge(told.data, tmp_path / "data", number, forger, claims_too=True)
+def test_a_forged_dead_letter_is_found_by_the_whole_audit(spark: SparkSession, sound: SoundLog, tmp_path: Path) -> None:
+    number, forger, _, expected = FORGERIES["a dead letter that arrived is taken away"](sound)
+    forge(sound.data, tmp_path / "data", number, forger, claims_too=True)
     shutil.rmtree(tmp_path / "data" / "state")
     found = [each for each in audit(spark, str(tmp_path / "data")) if not each.ok]
     assert [(each.check, each.partition, each.offset, each.queue, each.message_id) for each in found] == [expected]
@@ -278,16 +278,16 @@ PLANTED_IN_ROCKSDB = (
 
 
 @pytest.mark.parametrize("what", PLANTED_IN_ROCKSDB)
-def test_a_changed_value_of_rocksdb_is_found_with_queue_and_message(told: Told, tmp_path: Path, what: str) -> None:
+def test_a_changed_value_of_rocksdb_is_found_with_queue_and_message(sound: SoundLog, tmp_path: Path, what: str) -> None:
     data = tmp_path / "data"
-    shutil.copytree(told.data, data)
-    partition = EmbeddedLogReader(data).queues[told.away]
+    shutil.copytree(sound.data, data)
+    partition = EmbeddedLogReader(data).queues[sound.away]
     prefix, queue_id = keys.partition_prefix(partition.name), 1
-    body = keys.message(prefix, queue_id, told.left)
+    body = keys.message(prefix, queue_id, sound.left)
     db = rocks.open_database(data / "state")
     key, value, queue, message = {
-        "a body": (body, flipped(stored(db, body)), f"//{DEAD}", told.left),
-        "a body is gone": (body, None, f"//{DEAD}", told.left),
+        "a body": (body, flipped(stored(db, body)), f"//{DEAD}", sound.left),
+        "a body is gone": (body, None, f"//{DEAD}", sound.left),
         "a body too many": (keys.message(prefix, queue_id, 77), b"x", f"//{DEAD}", 77),
         "a queue": (keys.queue(prefix, queue_id), flipped(stored(db, keys.queue(prefix, queue_id))), f"//{DEAD}", None),
         "a queue is gone": (keys.queue(prefix, queue_id), None, f"//{DEAD}", None),
@@ -298,7 +298,7 @@ def test_a_changed_value_of_rocksdb_is_found_with_queue_and_message(told: Told, 
             None,
         ),
         "the partition's head": (keys.head(prefix), flipped(stored(db, keys.head(prefix))), None, None),
-        "the offset": (keys.applied(prefix), (told.came).to_bytes(8, "big"), None, None),
+        "the offset": (keys.applied(prefix), (sound.came).to_bytes(8, "big"), None, None),
     }[what]
     if value is None:
         del db[key]
@@ -308,5 +308,5 @@ def test_a_changed_value_of_rocksdb_is_found_with_queue_and_message(told: Told, 
     found = [each for each in audited(data) if not each.ok]
     assert {(each.check, each.partition) for each in found} == {("store", partition.name)}
     assert (queue, message) in {(each.queue, each.message_id) for each in found}
-    offset = told.came if what == "the offset" else partition.next_offset
+    offset = sound.came if what == "the offset" else partition.next_offset
     assert {each.offset for each in found} == {offset}

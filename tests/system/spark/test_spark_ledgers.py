@@ -21,7 +21,7 @@ from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.audit.ledger_files import Ledgers
 from rewindmq.spark_replay.snapshots.build import cut
-from tests.support.spark.forging import tell
+from tests.support.spark.forging import write_sound
 from tests.support.spark.histories import Recorder, random_history
 
 EVERY = 150
@@ -85,7 +85,7 @@ def test_an_audit_that_was_cut_short_goes_on(spark: SparkSession, busy: Path, tm
 
 
 def test_dead_letters_are_joined_with_those_of_earlier_audits(spark: SparkSession, tmp_path: Path) -> None:
-    told = tell(tmp_path / "data")
+    told = write_sound(tmp_path / "data")
     own = tmp_path / "own"
     cut(spark, str(told.data), 5, own)
     whole = audit(spark, str(told.data))

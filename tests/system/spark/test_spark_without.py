@@ -19,7 +19,7 @@ from rewindmq.spark_replay.what_if.candidates import candidate_without
 from rewindmq.spark_replay.what_if.exclusion import Rule, descendants_of, parse_rule
 from rewindmq.spark_replay.what_if.what_if import what_if
 from tests.support.running import RunningBroker
-from tests.support.spark.forging import DEAD, WORK, tell
+from tests.support.spark.forging import DEAD, WORK, write_sound
 from tests.support.spark.histories import ANN, START_MS, Recorder
 
 EVE = Actor("eve", 9)
@@ -36,7 +36,7 @@ def published(queue: str, body: bytes) -> Published:
 
 def test_b11_without_a_message_the_difference_is_what_came_of_it(spark: SparkSession, tmp_path: Path) -> None:
     """It died, and its dead letter went to a queue in another partition: both go, and nothing else changes."""
-    told = tell(tmp_path)
+    told = write_sound(tmp_path)
     found = differences(spark, tmp_path, f"message=queues-{told.home}:{told.dead}")
     assert found == {(WORK, told.dead): ("rejected", "left_out"), (DEAD, told.came): ("ready", "left_out")}
 

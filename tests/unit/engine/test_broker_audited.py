@@ -13,7 +13,7 @@ from rewindmq.engine.rewind.restore import Plan, RestoreRequest, name_of, restor
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import Published
 from rewindmq.spark_replay.audit.findings import Finding
-from tests.support.audit_stories import Past, told
+from tests.support.audit_stories import Past, audited_story
 from tests.support.auditing import findings_of
 from tests.support.broker_harness import Client, Harness, args
 from tests.support.examples import rounds
@@ -113,7 +113,7 @@ def test_a_machine_that_forgets_what_a_restored_message_was_is_found(
 def test_stories_with_restores_crashes_and_marks_have_no_findings(tmp_path: Path) -> None:
     met: Counter[str] = Counter()
     for seed in range(rounds(10, quick=4)):
-        findings, counts = told(seed, tmp_path / str(seed))
+        findings, counts = audited_story(seed, tmp_path / str(seed))
         assert findings == [], seed
         met += counts
     wanted = ("restored", "repeated", "declared", "restored from classic to quorum", "crashes", "marks", "checks")
