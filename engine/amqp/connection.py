@@ -274,7 +274,10 @@ class Connection:
 
     def postpone(self, channel: Channel, postponed: PublishPostponed) -> None:
         """Let a publish wait for what it needs, and what comes after it for the publish."""
-        self.await_work(begin(channel.publish_later(postponed)), channel.number, PUBLISH)
+        try:
+            self.await_work(begin(channel.publish_later(postponed)), channel.number, PUBLISH)
+        except AmqpError as error:  # there was nothing to wait for any more
+            self.refuse(channel.number, PUBLISH, error)
         self.yield_turn()  # publishes that need not wait come after the other connections' turn
 
     def yield_turn(self) -> None:

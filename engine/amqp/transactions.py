@@ -116,7 +116,8 @@ class Transaction:
         self.forget()
         logged = [await self.logged(pending) for pending in publishes]
         waited = any(encryption is not None for _, encryption in logged)
-        waited = await self.channel.broker.keeper.flow.room(size, self.channel.broker.memory) or waited
+        logged_bytes = sum(len(pending.body) * len(pending.destinations) for pending in publishes)
+        waited = await self.channel.wait_for_room(logged_bytes, size) or waited
         if self.channel.closing:
             raise ConnectionForced("the connection is gone")
         commit = Commit()

@@ -13,8 +13,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 
-from rewindmq.engine.runtime.memory import Kind, MemoryAccount
-
 LARGE_BYTES = 1_048_576  # a smaller publish need not ask for room
 ROOM_SECONDS = 1.0  # between looks whether there is room
 
@@ -38,18 +36,11 @@ class Flow(ABC):
         """Whether so many bytes may be appended at once."""
         return True
 
-    async def room(self, size: int, memory: MemoryAccount) -> bool:
-        """Wait until so many bytes, which are held meanwhile, may be appended at once. Returns whether it waited."""
-        if self.has_room(size):
-            return False
+    async def room(self, size: int, given_up: Callable[[], bool]) -> None:
+        """Wait until so many bytes may be appended at once, or until the wait is given up."""
         logger.warning("a publish of %d bytes waits until the disk has room for it", size)
-        memory.take(Kind.BODY, size)
-        try:
-            while not self.has_room(size):
-                await asyncio.sleep(ROOM_SECONDS)
-        finally:
-            memory.give_back(Kind.BODY, size)
-        return True
+        while not given_up() and not self.has_room(size):
+            await asyncio.sleep(ROOM_SECONDS)
 
     def landed(self) -> None:
         """More of what was on its way has arrived."""
