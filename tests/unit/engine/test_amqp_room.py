@@ -153,9 +153,9 @@ def test_there_is_room_by_the_second_look() -> None:
 def test_a_large_frame_is_no_way_around() -> None:
     """A client and a server may agree on frames that hold a large body whole."""
 
-    async def test(_: Wire, __: ScriptedFlow) -> None:
+    async def test(_default: Wire, flow: ScriptedFlow) -> None:
         broker = DoubleBroker(frame_max=1 << 23)
-        broker.keeper.flow = ScriptedFlow()
+        broker.keeper.flow = flow
         wire = Wire(broker, opened=False)
         wire.send(HEADER + start_ok() + tune_ok(frame_max=1 << 23) + connection_open(), method(1, "Channel.Open"))
         wire.ask(1, "Queue.Declare", queue="q")
@@ -163,7 +163,7 @@ def test_a_large_frame_is_no_way_around() -> None:
             wire.send(publish(1, "", "q", BODY, piece=1 << 22))
         await settled()
         assert published(wire) == []
-        broker.keeper.flow.has = True
+        flow.has = True
         await settled()
         assert len(published(wire)) == 3
 
