@@ -2,7 +2,8 @@
 
     reason      the gate closes when ...                                  it opens when ...                     stops
     METHOD      a method or a publish awaits something: a password,       that is done                          frames
-                the disk (tx.commit), a new key, another node
+                the disk (tx.commit), room on it, a new key,
+                another node, or that the client reads (basic.get)
     TURN        the frames of one read put many messages into queues      the loop has come round once          frames
     FLOW        too many publishes are on their way into a Kafka          room is there again, by turns         frames
                 (engine/runtime/flow_control.py)

@@ -6,7 +6,7 @@
 
 The two kinds differ in what comes between log and machine:
     embedded/partition.py   the embedded log: this broker alone appends, so an event is folded as soon as it is appended
-    cluster/partition.py     Kafka: any node appends, so only what comes back is folded, in the order in which it does
+    cluster/partition.py    Kafka: any node appends, so only what comes back is folded, in the order in which it does
 
 Work is done per socket read and per group of arrivals, not per message (docs/design.md#budgets): whoever appends calls
 `broker.turns.end()` once when its batch is done.
@@ -17,7 +17,8 @@ Rules of this file
 - A delivery to a consumer that is no longer attached is dropped: its session's end is (or will be) in the log, and
   gives the message back.
 - Messages published in this turn are at hand in `fresh`, all others come from the projector. Only a damaged store lacks
-  one: it is read from the log then, in the loop, one by one. Who can't be given it at all is told (`undelivered`).
+  one: it is read from the log then, in the loop, one by one. When that fails, too, the consumer's connection is closed
+  (`undelivered`).
 """
 
 import logging
