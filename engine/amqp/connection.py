@@ -256,8 +256,8 @@ class Connection:
 
     def await_work(self, task: "asyncio.Task[None] | None", number: int, index: int) -> None:
         """Parse nothing more until method `index` of channel `number` is done: what it declares is there for what comes
-        after it. None: it is done. (With an embedded log only a login, a commit, a subject's first message, a large publish
-        without room on the disk, and a basic.get of a client that does not read wait.)"""
+        after it. None: it is done. (With an embedded log only these wait: a login, a commit, a subject's first message,
+        a large publish without room on the disk, and a basic.get of a client that does not read.)"""
         if task is not None:
             self.gate.close(Pause.METHOD)
             task.add_done_callback(lambda done: self.work_done(done, number, index))
