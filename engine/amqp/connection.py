@@ -376,6 +376,7 @@ class Connection:
         is_amqp = self.state is not State.HEADER
         self.end_session()
         self.state = State.CLOSING
+        publish_hold.release(self)
         if is_amqp:
             self.output.write(close_frame(0, "Connection.Close", error, index))
         else:

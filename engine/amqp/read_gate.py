@@ -8,7 +8,7 @@
     FLOW        too many publishes are on their way into a Kafka          room is there again, by turns         frames
                 (engine/runtime/flow_control.py)
     BLOCKED     the client publishes during an alarm (publish_hold.py)    the alarm ends, or the connection     both
-                                                                          is closed for its memory
+                                                                          is closed
     UNDURABLE   it sends, and too many bytes of all clients together      a group commit has landed             socket
                 are not durable yet (server.py)
     UNREAD      the client does not read what it is sent (server.py)      it has read most of it                socket
