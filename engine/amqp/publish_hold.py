@@ -54,9 +54,8 @@ def alarm_changed(connection: "Connection") -> None:
 
 def release(connection: "Connection") -> None:
     """The connection closes and takes no more publishes: its close-ok is to be read."""
-    if connection.gate.blocked:
-        connection.link.blocked = False
-        connection.gate.open(Pause.BLOCKED)
+    connection.link.blocked = connection.link.in_flow = False
+    connection.gate.open(Pause.BLOCKED | Pause.FLOW)
 
 
 def forget_publishes(connection: "Connection") -> None:

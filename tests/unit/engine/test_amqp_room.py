@@ -150,6 +150,35 @@ def test_there_is_room_by_the_second_look() -> None:
     run(test)
 
 
+def test_a_publish_is_postponed_twice_when_another_one_takes_the_room() -> None:
+    async def test(wire: Wire, flow: ScriptedFlow) -> None:
+        waited = [False, False, True]  # a look by `take`, by `wait_for_room`, and when the wait ends
+        flow.once, flow.has = waited * 2, True
+        wire.send(publish(1, "", "q", BODY), publish(1, "", "q", b"small"))
+        await settled()
+        assert (flow.once, held(wire)) == ([], (0, 0))
+        assert [event.body for event in published(wire)] == [BODY, b"small"]
+        assert not wire.connection.gate.waiting
+
+    run(test)
+
+
+def test_a_connection_in_flow_can_be_closed_by_an_operator() -> None:
+    async def test(wire: Wire, flow: ScriptedFlow) -> None:
+        wire.send(publish(1, "", "q", b"one"))
+        flow.full = True
+        wire.send(publish(1, "", "q", b"two"))
+        assert (wire.connection.gate.waiting, wire.connection.link.state) == (True, "flow")
+        wire.connection.force_close("an operator wants it")
+        wire.send(method(0, "Connection.CloseOk"))
+        assert wire.connection.finished, "close-ok was not read"
+        flow.full = False
+        flow.landed()
+        assert [event.body for event in published(wire)] == [b"one"]
+
+    run(test)
+
+
 def test_a_large_frame_is_no_way_around() -> None:
     """A client and a server may agree on frames that hold a large body whole."""
 
