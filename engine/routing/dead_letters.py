@@ -83,10 +83,9 @@ class Letter:
         self.heard = heard
         self.taken_by: dict[str, None] = {}
         self.sent: list[tuple[Partition, int]] = []  # where, and at which append position
-        self.asked: list[
-            tuple[Partition, int, list[str]]
-        ] = []  # at-least-once: where, append position, and the targets that have to take it
-        self.refused = False  # by one of these targets
+        # at-least-once: where, at which append position, and the queues that have to take it
+        self.asked: list[tuple[Partition, int, list[str]]] = []
+        self.refused = False  # by one of those asked
 
     def give_up(self) -> None:
         """Tell the partitions that their answers are not needed."""
