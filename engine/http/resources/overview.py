@@ -138,7 +138,7 @@ def exchange_types() -> list[Item]:
 
 
 def open_listeners(broker: "Broker") -> list[tuple[str, str, int]]:
-    """Yields (protocol, address, port) of the listeners that take connections.
+    """The listeners that take connections: (protocol, address, port) of each.
 
     An operator may have suspended those for AMQP."""
     listeners = broker.listeners
