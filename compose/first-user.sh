@@ -1,5 +1,6 @@
 #!/bin/sh
-# An administrator who may log in from anywhere: guest may from the loopback address only, and this runs on the node's.
+# Makes an administrator that may log in from any address. guest may log in from the loopback address only; this script
+# runs in the node's network.
 set -eu
 rewindmq add_user "$NEW_USER" "$NEW_PASSWORD" || rewindmq change_password "$NEW_USER" "$NEW_PASSWORD"
 rewindmq set_user_tags "$NEW_USER" administrator

@@ -1,17 +1,17 @@
-"""`make stack`: what compose.yaml runs in containers, as plain processes on the loopback address.
+"""`make stack`: runs the services of compose.yaml as plain processes on the loopback address.
 
     python compose/stack.py up [--data DIR] [--amqp-port N] [--http-port N] [--kafka-port N]     until Ctrl-C or `stop`
     python compose/stack.py stop [--data DIR]
 
-    DIR/kafka/        three brokers of Kafka, replication 3            (Maven fetches it once)
-    DIR/rewindmq-1/   two nodes of RewindMQ on it
-    DIR/audit/        Spark's audit, that goes on as the history does: reports.jsonl has a line for each batch
-    DIR/*.log         what each of them writes
+    DIR/kafka/        three brokers of Kafka, replication 3            (Maven fetches Kafka once)
+    DIR/rewindmq-1/   two nodes of RewindMQ on that Kafka
+    DIR/audit/        Spark's audit, which follows the history: reports.jsonl has a line for each batch
+    DIR/*.log         the output of each process
 
 Rules of this file
-- Children are in sessions of their own, so that Ctrl-C reaches this process alone, which ends them in order: Spark, the
-  nodes, Kafka. When this process is killed they die with it (Linux).
-- A second start finds everything as it was. DIR may be deleted while nothing runs.
+- Each child has its own session, so Ctrl-C reaches this process alone. This process then ends the children in order:
+  Spark, the nodes, Kafka. If this process is killed, Linux kills its children.
+- A second start finds the data of the first. An operator may delete DIR while nothing runs.
 """
 
 import argparse
@@ -41,15 +41,15 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Failure(Exception):
-    """The stack cannot be started, or did not stay up."""
+    """The stack cannot start, or a process of it ended."""
 
 
 class Stopped(Exception):
-    """SIGINT or SIGTERM."""
+    """This process got SIGINT or SIGTERM."""
 
 
 class Stack:
-    """The processes, in the order in which they were started."""
+    """The processes, in the order of their start."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.data: Path = options.data.absolute()
@@ -60,6 +60,7 @@ class Stack:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
+        """Start all processes and print their addresses. Failure: a port is taken, or a process does not start."""
         for port in (*self.amqp_ports, *self.http_ports, *range(self.kafka_port, self.kafka_port + 3)):
             require_free(port)
         say("starting three brokers of Kafka ...")
@@ -109,10 +110,10 @@ class Stack:
             "--interval",
             "5",
         )
-        self._tell()
+        self._print_addresses()
 
     def stay(self) -> None:
-        """Until a signal comes. Failure when one of them ends by itself."""
+        """Wait for a signal. Failure: a process ended by itself."""
         while True:
             for name, process in self.running.items():
                 if process.poll() is not None:
@@ -120,18 +121,21 @@ class Stack:
             time.sleep(0.5)
 
     def stop(self) -> None:
+        """End the processes, the last one first."""
         for name, process in reversed(self.running.items()):
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
                 try:
                     process.wait(STOP_SECONDS)
                 except subprocess.TimeoutExpired:
-                    say(f"{name} does not stop, and is killed")
+                    say(f"{name} does not stop, so it is killed now")
                     process.kill()
                     process.wait()
 
     def _run(self, name: str, *arguments: str, until_ready: bool = False) -> None:
-        """`until_ready`: it writes a line to its stdout when it is."""
+        """Start a process.
+
+        `until_ready`: wait for the line on its stdout that says that it is ready."""
         with (self.data / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, *arguments],
@@ -153,10 +157,10 @@ class Stack:
         lines = (self.data / f"{name}.log").read_text(errors="replace").strip().splitlines()
         return f"{lines[-1] if lines else ''} ({self.data / name}.log)"
 
-    def _tell(self) -> None:
+    def _print_addresses(self) -> None:
         rewindmq = f"{os.path.relpath(Path(sys.executable).with_name('rewindmq'))} --http-port {self.http_ports[1]}"
         say(
-            "The stack is up. Ctrl-C, or `make stack-stop`, ends it; what it wrote is there at the next start.\n"
+            "The stack is up. Ctrl-C or `make stack-stop` ends it. The next start finds its data.\n"
             f"  AMQP    {'  '.join(f'amqp://guest:guest@127.0.0.1:{port}/' for port in self.amqp_ports)}\n"
             f"  HTTP    {'  '.join(f'http://127.0.0.1:{port}/' for port in self.http_ports)}   (guest, guest)\n"
             f"  try     {rewindmq} cluster_status\n"
@@ -166,10 +170,12 @@ class Stack:
 
 
 def say(text: str) -> None:
+    """Print a line at once."""
     print(text, flush=True)
 
 
 def require_free(port: int) -> None:
+    """Raise Failure if the port is taken."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -185,7 +191,7 @@ def _die_with_parent() -> None:
 
 @contextlib.contextmanager
 def only_one(data: Path) -> Iterator[None]:
-    """DIR/stack.pid is locked while a stack runs there."""
+    """Hold the lock on DIR/stack.pid while a stack runs there. Failure: another stack has it."""
     data.mkdir(parents=True, exist_ok=True)
     with (data / "stack.pid").open("a+") as file:
         try:
@@ -200,8 +206,10 @@ def only_one(data: Path) -> Iterator[None]:
 
 
 def up(options: argparse.Namespace) -> None:
+    """Run the stack until a signal comes."""
+
     def stopped(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is ending already
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # this process is ending already
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise Stopped
 
@@ -225,7 +233,7 @@ def up(options: argparse.Namespace) -> None:
 
 
 def stop(options: argparse.Namespace) -> None:
-    """Returns when everything has ended."""
+    """Tell the stack to stop, and wait until all its processes have ended."""
     path = options.data.absolute() / "stack.pid"
     if not path.exists():
         return
@@ -248,7 +256,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="RewindMQ on Kafka with Spark's audit, on the loopback address.")
     parser.add_argument("what", choices=("up", "stop"))
     parser.add_argument("--data", type=Path, default=ROOT / "stack-data")
-    parser.add_argument("--amqp-port", type=int, default=5672, help="of the first node; the second has the next one")
+    parser.add_argument(
+        "--amqp-port", type=int, default=5672, help="of the first node; the second node has the next port"
+    )
     parser.add_argument("--http-port", type=int, default=15672, help="likewise")
     parser.add_argument("--kafka-port", type=int, default=29092, help="of the first broker of Kafka")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Where and how a broker runs."""
+"""The configuration of a broker: its place, its ports and its limits."""
 
 import socket
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from rewindmq.engine.tls import TlsListener
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13
 
 VERSION = __version__
-# RabbitMQ's version whose semantics and management API these are: clients and tools look at it to know what they may
-# ask for (docs/differences.md).
+# The broker has the semantics and the management API of this version of RabbitMQ. Clients and tools read the version to
+# learn which features they may use (docs/differences.md).
 RABBITMQ_VERSION = "3.13.7"
-MAX_MESSAGE_SIZE = 536_870_912  # as far as `max_message_size` goes, as in RabbitMQ
+MAX_MESSAGE_SIZE = 536_870_912  # the largest `max_message_size`, as in RabbitMQ
 EVERYWHERE = ("", "0.0.0.0", "::")
 LOCALHOST = "localhost"
 BOTH_FAMILIES = {LOCALHOST: ("127.0.0.1", "::1"), "": ("0.0.0.0", "::"), "::": ("0.0.0.0", "::")}
@@ -22,14 +22,16 @@ BOTH_FAMILIES = {LOCALHOST: ("127.0.0.1", "::1"), "": ("0.0.0.0", "::"), "::": (
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Sizes are bytes, times are as their names say."""
+    """The settings of one broker.
+
+    Sizes are in bytes. A time's unit is in its name."""
 
     data: Path
     host: str = LOCALHOST
     amqp_port: int = 5672
-    http_port: int | None = 15672  # None: over TLS only
+    http_port: int | None = 15672  # None: HTTP over TLS only
     https_port: int | None = None  # with `tls`
-    partitions: int | None = None  # of the queue log, fixed when the directory is made; None: as it is, 2 for a new one
+    partitions: int | None = None  # of the queue log; a directory keeps its first number; None: that number, 2 if new
     node: str = "rewindmq@localhost"
     max_message_size: int = 134_217_728  # as RabbitMQ 3.13
     frame_max: int = 131_072
@@ -39,36 +41,40 @@ class Config:
         RABBITMQ_3_13.name
     )  # the profile of queues that ask for none (projections/machine/rules/profile.py)
     tls: TlsListener | None = None
-    loopback_users: tuple[str, ...] = ("guest",)  # they may connect from this machine only
-    vm_memory_high_watermark: Limit = MEMORY_WATERMARK  # memory above which publishers are held back, as RabbitMQ's
-    disk_free_limit: Limit = DISK_FREE_LIMIT  # free disk space below which they are, too
-    consumer_timeout_ms: int = 1_800_000  # how long a delivery may stay unacked; a queue may say less or more
+    loopback_users: tuple[str, ...] = ("guest",)  # these users may connect from this machine only
+    vm_memory_high_watermark: Limit = MEMORY_WATERMARK  # more used memory than this blocks publishers
+    disk_free_limit: Limit = DISK_FREE_LIMIT  # less free disk space than this blocks publishers
+    consumer_timeout_ms: int = 1_800_000  # how long a delivery may stay unacked; a queue's own setting wins
     segment_bytes: int = 268_435_456
     snapshot_events: int = 1_000_000
-    subject_header: str = ""  # a header whose value names whose message it is: under whose key the body is encrypted
+    subject_header: str = ""  # the header with the subject of a message: the subject's key encrypts the body
     keys: Path | None = None  # directory of these keys; None: `keys` in `data`. Nodes on one Kafka share it
-    load_definitions: Path | None = None  # imported at each start, a file or a directory; no user `guest` is made then
+    load_definitions: Path | None = None  # a file or directory, imported at each start; then there is no `guest`
 
-    # With `kafka` the log is there, and any number of nodes share it; each needs a `node` name and a `data` of its own.
+    # With `kafka` the log is in Kafka, and any number of nodes share it. Each node needs its own `node` and `data`.
     kafka: str | None = None  # bootstrap servers, "host:port,host:port"; None: the embedded log, in `data`
-    kafka_prefix: str = "rewindmq"  # of the topics' names
+    kafka_prefix: str = "rewindmq"  # prefix of the topics' names
     kafka_replication: int | None = None  # of new topics; None: 3, or as many as Kafka has brokers
-    kafka_settings: tuple[tuple[str, str], ...] = ()  # more of librdkafka's, for security: ("sasl.username", "x") ...
-    node_timeout_ms: int = 10_000  # a node that was not heard of for so long is lost
+    kafka_settings: tuple[tuple[str, str], ...] = ()  # further settings of librdkafka: ("sasl.username", "x") ...
+    node_timeout_ms: int = 10_000  # a node that is silent for this long is lost
 
-    log_level: str = "info"  # of what is logged to stderr (logging_setup.py)
-    prometheus_port: int | None = None  # /metrics there, too (RabbitMQ's is 15692); None: with the API only
+    log_level: str = "info"  # the broker logs to stderr from this level on (logging_setup.py)
+    prometheus_port: int | None = None  # a second port for /metrics (RabbitMQ's is 15692); None: on the API's port only
 
     @property
     def address(self) -> str:
-        """Of the AMQP listener, as others may reach it: one that listens everywhere is known by the machine's name."""
+        """The AMQP listener's address and port, as other machines reach it.
+
+        A broker that listens on all addresses gives the machine's host name."""
         host = socket.gethostname() if self.host in EVERYWHERE else self.addresses[0]
         return f"{bracketed(host)}:{self.amqp_port}"
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The addresses to listen on. `localhost` and `::` stand for one of IPv4 and one of IPv6, where the machine has
-        IPv6."""
+        """The addresses to listen on.
+
+        `localhost` and `::` stand for one IPv4 and one IPv6 address if the machine has IPv6, else for the IPv4
+        address."""
         both = BOTH_FAMILIES.get(self.host)
         if both is None:
             return (self.host,)
@@ -76,7 +82,7 @@ class Config:
 
     @property
     def listeners(self) -> list[tuple[str, str, int]]:
-        """(protocol by RabbitMQ's name, address, port)"""
+        """The listeners, each as (RabbitMQ's name of the protocol, address, port)."""
         ports = {
             "amqp": self.amqp_port,
             "amqp/ssl": None if self.tls is None else self.tls.port,
@@ -92,7 +98,9 @@ class Config:
         ]
 
     def connection_name(self, peer: str) -> str:
-        """Both ends of a connection, as RabbitMQ names it. `peer`: address:port, or both ends already."""
+        """Name a connection by both of its ends, as RabbitMQ does.
+
+        `peer` is address:port, or already both ends."""
         if " -> " in peer:
             return peer
         address = self.addresses[-1 if peer.count(":") > 1 else 0]
@@ -100,20 +108,21 @@ class Config:
 
     @property
     def keys_directory(self) -> Path:
+        """The directory of the keys that encrypt bodies."""
         return self.data / "keys" if self.keys is None else self.keys
 
     @property
     def cluster_name(self) -> str:
-        """Of all nodes on the same log."""
+        """The name of the cluster, the same for all nodes on one log."""
         return self.node if self.kafka is None else self.kafka_prefix
 
     def topic_of(self, partition: str) -> str | None:
-        """Kafka's name for where it is; None for the embedded log."""
+        """Return the name of the Kafka topic that has this partition; None for the embedded log."""
         return None if self.kafka is None else f"{self.kafka_prefix}.{partition.rpartition('-')[0]}"
 
 
 def bracketed(address: str) -> str:
-    """An address as it stands before a port."""
+    """Write an address as it stands before a port."""
     return f"[{address}]" if ":" in address else address
 
 

@@ -1,16 +1,19 @@
-"""Errors that speak the wire: each class carries its AMQP reply code and whether it closes the channel or the whole
-connection (AMQP 0-9-1 section 1.2, constants of class hard-error / soft-error; texts as RabbitMQ's).
+"""The errors that a client sees, each with its AMQP reply code.
 
     raise NotFound("no queue 'q' in vhost '/'")      ->  404 NOT_FOUND - no queue 'q' in vhost '/'
 
-The HTTP API and the CLI show the same text with their own status or exit code.
+A class says whether its error closes the channel or the connection (AMQP 0-9-1 section 1.2, constants of class
+soft-error / hard-error). Texts are RabbitMQ's. The HTTP API and the CLI show the same text, with their own status or
+exit code.
 """
 
 from rewindmq.schemas.amqp.errors import PropertyError, Unacceptable
 
 
 class AmqpError(Exception):
-    """`reply_code`, `name` as in the protocol table; `closes_connection`: hard error. `text` has no prefix."""
+    """An error with an AMQP reply code.
+
+    `name` is the code's name in the protocol table. `closes_connection`: a hard error. `text` has no prefix."""
 
     reply_code = 541
     name = "INTERNAL_ERROR"
@@ -22,6 +25,7 @@ class AmqpError(Exception):
 
     @property
     def reply_text(self) -> str:
+        """The text of the close method: name and text."""
         return f"{self.name} - {self.text}"
 
 
@@ -61,7 +65,7 @@ class FrameError(AmqpError):
     reply_code, name, closes_connection = 501, "FRAME_ERROR", True
 
 
-class MalformedFrame(AmqpError):  # named "syntax error" in the protocol table
+class MalformedFrame(AmqpError):  # the protocol table calls it "syntax error"
     reply_code, name, closes_connection = 502, "SYNTAX_ERROR", True
 
 
@@ -94,11 +98,12 @@ class InternalError(AmqpError):
 
 
 def resource(kind: str, name: str, vhost: str) -> str:
-    """A queue or exchange as RabbitMQ's texts name it."""
+    """Name a queue or an exchange as RabbitMQ's texts do."""
     return f"{kind} '{name}' in vhost '{vhost}'"
 
 
 def refusal(error: PropertyError) -> AmqpError:
-    """The refusal of properties or of a table that a client sent: 502 for damaged bytes, 406 for a value that is not
-    allowed."""
+    """Return the error that refuses a client's properties or table.
+
+    It is 502 for damaged bytes, and 406 for a value that is not allowed."""
     return PreconditionFailed(str(error)) if isinstance(error, Unacceptable) else MalformedFrame(str(error))

@@ -1,7 +1,7 @@
-"""Who may read what RewindMQ writes: its own user, and its group. Bodies of messages are in nearly every file.
+"""Only the broker's own user and group may read the broker's files. Nearly every file has bodies of messages.
 
-restrict_new_files()      from here on directories are made 0750 and files 0640, or tighter
-close_to_others(DIR)      what an older version made wider is closed
+restrict_new_files()      new directories get mode 0750 and new files 0640, or tighter
+close_to_others(DIR)      tightens the files that an older version made with wider modes
 """
 
 import logging
@@ -17,17 +17,19 @@ logger = logging.getLogger(__name__)
 
 
 def restrict_new_files() -> None:
-    """Set this process's umask; a tighter one stays."""
+    """Set this process's umask. A tighter umask stays."""
     os.umask(os.umask(0o777) | OPEN_TO_OTHERS)
 
 
 def close_to_others(data: Path) -> None:
-    """Take from all that RewindMQ has made in this data directory what `restrict_new_files` does not give. The
-    directory itself may be somebody else's, too: if it is open, the log says so."""
+    """Give RewindMQ's files in this data directory the modes of `restrict_new_files`.
+
+    The directory itself may serve other programs, too. If other users can list it, this function only logs a
+    warning."""
     closed = sum([_close(path) for path in _ours(data)])
     if closed:
         logger.warning(
-            "%s: %d files and directories were open to other users of this machine, and were closed to them",
+            "%s: other users of this machine could read %d files and directories; now they cannot",
             data,
             closed,
         )
@@ -36,22 +38,24 @@ def close_to_others(data: Path) -> None:
 
 
 def _close(path: Path) -> bool:
-    """Whether it was open, and is not any more."""
+    """Close a path to other users; return whether it was open and no longer is."""
     try:
         mode = stat.S_IMODE(path.lstat().st_mode)
         if not mode & OPEN_TO_OTHERS:
             return False
         path.chmod(mode & ~OPEN_TO_OTHERS)
-    except FileNotFoundError:  # a broker that still runs here has removed it
+    except FileNotFoundError:  # a running broker has removed it
         return False
     except OSError as error:
-        logger.warning("%s: open to other users of this machine, and cannot be closed: %s", path, error.strerror)
+        logger.warning(
+            "%s: other users of this machine can read it, and its mode cannot be changed: %s", path, error.strerror
+        )
         return False
     return True
 
 
 def _ours(data: Path) -> Iterator[Path]:
-    """Without symbolic links: what they point at is an operator's own."""
+    """Yield RewindMQ's files and directories, without symbolic links: an operator made those."""
     for name in OURS:
         top = data / name
         if top.is_symlink() or not top.exists():

@@ -1,10 +1,11 @@
-"""The broker's own log, on stderr: a line each, with its time in UTC and its level.
+"""The broker's own log on stderr: one line for each message, with its time in UTC and its level.
 
     2026-11-22T07:05:09.123Z [info] 127.0.0.1:40212: user 'guest' connected to vhost '/'
 
-Names come from outside and may hold anything. So characters that move a terminal's cursor, begin a line or turn the
-direction of writing are escaped, and what follows a line (a traceback) is indented: no name can pass for a line.
-A long message is cut. Of an error its place is told; its own text may be from outside, and is quoted, escaped and cut.
+Names come from clients and may hold any character. So the formatter escapes characters that move a terminal's cursor,
+begin a line or turn the direction of writing, and it indents the lines after the first (a traceback): no name can pass
+for a line. It cuts long messages. Of an error it shows the place and a quoted, escaped and short form of the error's
+text, because the text may come from a client, too.
 """
 
 import logging
@@ -16,16 +17,18 @@ from types import TracebackType
 LONGEST_MESSAGE = 4_000  # characters
 LONGEST_ERROR = 200
 FRAMES_SHOWN = 30
-ERRORS_SHOWN = 5  # that led to one another
+ERRORS_SHOWN = 5  # errors of one chain, each the cause of the next
 LEVELS = ("debug", "info", "warning", "error")
 OURS = ("rewindmq",)
 
-# Control characters, line and paragraph separators, marks of direction, halves of surrogate pairs.
+# Control characters, line and paragraph separators, direction marks, halves of surrogate pairs.
 UNSAFE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
 
 
 def escaped(text: str) -> str:
-    """The text on one line, as Python writes such characters: `\\x1b`, `\\n`; not more than LONGEST_MESSAGE of it."""
+    """Return the text on one line, at most LONGEST_MESSAGE characters of it.
+
+    Unsafe characters look as in Python: `\\x1b`, `\\n`."""
     if len(text) > LONGEST_MESSAGE:
         text = f"{text[:LONGEST_MESSAGE]}... ({len(text)} characters)"
     return UNSAFE.sub(lambda found: repr(found[0])[1:-1], text)
@@ -35,6 +38,8 @@ _Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tupl
 
 
 class Line(logging.Formatter):
+    """Formats a record as one line, and a traceback as indented lines below it."""
+
     converter = staticmethod(time.gmtime)
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
@@ -48,12 +53,12 @@ class Line(logging.Formatter):
         return super().formatMessage(record)
 
     def formatException(self, ei: _Raised) -> str:
-        lines = "".join(told(ei[1])).splitlines() if ei[1] is not None else []
+        lines = "".join(error_lines(ei[1])).splitlines() if ei[1] is not None else []
         return "\n".join(("  Traceback, the first error first:", *(f"  {escaped(line)}" for line in lines)))
 
 
-def told(error: BaseException) -> list[str]:
-    """Lines: where an error happened, with the errors that led to it, the first one first."""
+def error_lines(error: BaseException) -> list[str]:
+    """Return lines that say where an error happened, with the errors that caused it, the first error first."""
     chain = [error]
     while len(chain) < ERRORS_SHOWN:
         last = chain[-1]
@@ -64,8 +69,8 @@ def told(error: BaseException) -> list[str]:
     lines = []
     for each in reversed(chain):
         lines += traceback.format_tb(each.__traceback__, -FRAMES_SHOWN)
-        for member in getattr(each, "exceptions", ())[:ERRORS_SHOWN]:  # of a group
-            lines += told(member)
+        for member in getattr(each, "exceptions", ())[:ERRORS_SHOWN]:  # of an exception group
+            lines += error_lines(member)
         text = ascii(str(each)[: LONGEST_ERROR + 1])
         text = text if len(text) <= LONGEST_ERROR else text[:LONGEST_ERROR] + "..."
         lines.append(f"{type(each).__qualname__}: {text}{', which led to:' if each is not error else ''}\n")
@@ -73,7 +78,7 @@ def told(error: BaseException) -> list[str]:
 
 
 def log_to_stderr(level: str) -> None:
-    """What is ours from `level` on; of libraries what is a warning or worse."""
+    """Log to stderr: RewindMQ's messages from `level` on, and the warnings and errors of libraries."""
     handler = logging.StreamHandler()
     handler.setFormatter(Line("%(asctime)s [%(levelname)s] %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
@@ -81,6 +86,6 @@ def log_to_stderr(level: str) -> None:
 
 
 def set_level(level: str) -> None:
-    """From now on log what is ours from `level` on."""
+    """Log RewindMQ's messages from `level` on."""
     for name in OURS:
         logging.getLogger(name).setLevel(level.upper())

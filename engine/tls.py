@@ -1,18 +1,20 @@
-"""TLS for AMQP clients: the listener's context, and who a client is by its certificate (SASL EXTERNAL). The management
-API over TLS shows the same certificate, and asks for none.
+"""TLS for AMQP clients: the listener's context, and a client's user name from its certificate (SASL EXTERNAL).
+
+The management API over TLS shows the same server certificate. It does not ask clients for one.
 
 Names and defaults are RabbitMQ's (`ssl_options`, `ssl_cert_login_from`):
-    verify_peer              a client's certificate has to be signed by `ca` (else nobody looks at it)
-    fail_if_no_peer_cert     and it has to have one
-    login_from               EXTERNAL is offered, and the user's name is the certificate's subject (distinguished_name,
-                             RFC 4514: "O=client,CN=bunny") or its common_name. None: EXTERNAL is not offered
+    verify_peer              `ca` must have signed a client's certificate (else the broker ignores the certificate)
+    fail_if_no_peer_cert     a client must have a certificate
+    login_from               the broker offers EXTERNAL. The user's name is the certificate's subject
+                             (distinguished_name, RFC 4514: "O=client,CN=bunny") or its common_name. None: the broker
+                             does not offer EXTERNAL
 """
 
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-# Of a certificate, as Python's ssl tells it: RDNs in order, each some (attribute, value).
+# The subject of a certificate, in the form of Python's ssl: RDNs in order, each with some (attribute, value).
 Subject = tuple[tuple[tuple[str, str], ...], ...]
 
 # rabbit_cert_info.erl
@@ -40,7 +42,9 @@ ESCAPED = b'"+,;<>\\'
 
 @dataclass(frozen=True, slots=True)
 class TlsListener:
-    """How TLS is set up. `port` is that of AMQP; None: TLS is for the management API only."""
+    """The settings of TLS.
+
+    `port` is AMQP's. None: TLS is for the management API only."""
 
     port: int | None
     certificate: Path
@@ -51,7 +55,9 @@ class TlsListener:
     login_from: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """OSError (ssl.SSLError is one) when a file is not there or not what it should be."""
+        """Make the context of the AMQP listener.
+
+        OSError (ssl.SSLError is one): a file is missing or damaged."""
         context = self.http_context()
         if self.ca is not None:
             context.load_verify_locations(self.ca)
@@ -60,13 +66,14 @@ class TlsListener:
         return context
 
     def http_context(self) -> ssl.SSLContext:
-        """The same, of the management API."""
+        """Make the context of the management API's listener. Errors as `context`."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(self.certificate, self.key)
         return context
 
     def peer(self, tls: ssl.SSLObject) -> "TlsPeer":
+        """Describe the client of a TLS connection."""
         certificate = tls.getpeercert() or {}  # empty unless it was verified
         subject: Subject = certificate.get("subject", ())  # type: ignore[assignment]
         cipher = tls.cipher()
@@ -84,7 +91,9 @@ class TlsListener:
 
 @dataclass(frozen=True, slots=True)
 class TlsPeer:
-    """A client over TLS. `user`: who its certificate says it is; `external`: it may log in as such."""
+    """A client over TLS.
+
+    `user` is the name in its certificate. `external`: the client may log in by that name."""
 
     version: str
     cipher: str
@@ -94,11 +103,12 @@ class TlsPeer:
 
 
 def common_name(subject: Subject) -> str | None:
+    """Join the common names of a subject with commas; None if it has none."""
     return ",".join(value for pairs in subject for attribute, value in pairs if attribute == "commonName") or None
 
 
 def distinguished_name(subject: Subject) -> str:
-    """RFC 4514: the last RDN first."""
+    """Write a subject as RFC 4514 does: the last RDN comes first."""
     return ",".join(
         "+".join(f"{ATTRIBUTES.get(attribute, attribute)}={escaped(value)}" for attribute, value in pairs)
         for pairs in reversed(subject)
@@ -106,7 +116,9 @@ def distinguished_name(subject: Subject) -> str:
 
 
 def escaped(value: str) -> str:
-    """As rabbit_cert_info.erl: what RFC 4514 wants, and all that is not printable ASCII, byte by byte."""
+    """Escape an attribute's value as rabbit_cert_info.erl does.
+
+    It escapes RFC 4514's special characters, and byte by byte all bytes that are not printable ASCII."""
     data = value.encode()
     parts = []
     for at, byte in enumerate(data):

@@ -1,20 +1,21 @@
 """A broker as one of many nodes on a log that they share (Kafka).
 
-    arrived(batches) -> metadata, partitions fold them -> effects out -> confirms and answers for what was read back
+    arrived(batches) -> metadata, partitions fold them -> effects out -> confirms and answers for records read back
 
-    NodeJoined  in the metadata log: this node begins; its offset is the epoch, by which all its sessions are named
-    NodeAlive   every second in the topic `nodes`: it lives
+    NodeJoined  in the metadata log: this node begins. Its offset is the epoch, and all its sessions' ids begin with it
+    NodeAlive   every second in the topic `nodes`: the node lives
     NodeLost    in the metadata log and in every queue partition: an epoch is over. The fold ends its sessions and
-                ignores what still comes from it
+                ignores later events of it
 
 Rules of this file
-- Nodes do not talk to each other. Who is alive is told by heartbeats. A node is lost when so many beats of another came
-  back from the log, each after the one before, and none of its own between: while the log is away nothing is counted,
-  so its absence makes no node lost, and clocks play no part.
+- Nodes do not talk to each other. Heartbeats show which nodes live. A node sends a beat when its last one has come back
+  from the log. It counts its own beats that come back since the last beat of another node. When there are more than
+  `node_timeout_ms` allows, that node is lost. While the log is away no beat is counted, so its absence makes no node
+  lost. Clocks play no part.
 - A node that reads that it is lost closes all its connections and joins again, under a new epoch.
-- Duties of a partition are its owner's (Kafka's consumer group says who). During a change two may think they are it, or
-  nobody: so every duty is harmless when done twice, and is found again from the state when it was not done
-  (`_look_after`, repair.py).
+- Duties of a partition are its owner's (Kafka's consumer group names it). During a change two nodes may act as owner,
+  or none. So every duty is harmless when done twice, and a missed duty is found again from the state (`_look_after`,
+  repair.py).
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.cluster.flow_control import RoundTripFlow
 from rewindmq.engine.cluster.partition import ReadBackPartition
-from rewindmq.engine.cluster.repair import Mending
+from rewindmq.engine.cluster.repair import Repairs
 from rewindmq.engine.config import VERSION, Config
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.shared_contract import Arrived, SharedLog
@@ -51,7 +52,9 @@ logger = logging.getLogger(__name__)
 
 
 class Node:
-    """The keeper of a broker on a shared log. `failed` is called when the node cannot go on and has to be stopped."""
+    """The keeper of a broker on a shared log.
+
+    `failed` is called when the node cannot go on and must be stopped."""
 
     reads_back = True
     flow: RoundTripFlow
@@ -67,10 +70,10 @@ class Node:
         self.epoch = 0
         self.joined = False
         self.log = log
-        self.missed: dict[int, int] = {}  # by epoch: beats of this node that came back since the last of that one
+        self.missed: dict[int, int] = {}  # by epoch: beats of this node that came back since that epoch's last beat
         self._beating = False  # a beat of ours is on its way
         self._beat_at = 0.0
-        self._was_under_way = 0.0  # seconds, the last one
+        self._was_under_way = 0.0  # seconds that the last beat took
         self._config = config
         self._store = store
         self._snapshots = Snapshots(config.data / "snapshots")
@@ -82,13 +85,15 @@ class Node:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
-        self._broken = False  # the fold failed: the states are not what the log says
+        self._broken = False  # the fold failed: the states differ from the log
 
     def start(self, broker: "Broker", metadata: ReadBackMetadata, partitions: list[ReadBackPartition]) -> None:
-        """Look after this broker from now on. They are no arguments of the constructor: partitions and the metadata log
-        tell the node what they read, and so are made after it."""
+        """Look after this broker from now on.
+
+        The constructor does not take these arguments: partitions and the metadata log report to the node, and so are
+        made after it."""
         self._broker = broker
-        self._mending = Mending(broker)
+        self._repairs = Repairs(broker)
         self.metadata = metadata
         self._partitions = partitions
         self._by_name = {partition.name: partition for partition in partitions}
@@ -98,9 +103,10 @@ class Node:
     def kick(self) -> None:
         self.log.flush()
 
-    # -- what arrives -------------------------------------------------------------------------------------------------
+    # -- arrivals -----------------------------------------------------------------------------------------------------
 
     def arrived(self, batches: list[Arrived]) -> None:
+        """Fold records that came back from the log, and perform their effects."""
         if self._stopped or self._broken:
             return
         self._doubt_after_silence()
@@ -112,8 +118,8 @@ class Node:
                 elif batch.partition == self.metadata.name:
                     self.metadata.read_back(batch)
                 else:
-                    self._hear(batch)
-        except Exception as error:  # this node's fold is broken: it must not act on it any longer
+                    self._note_beats(batch)
+        except Exception as error:  # this node's fold is broken, so the node must stop
             if isinstance(error, NewerHistory):
                 logger.error("%s", error)
             else:
@@ -127,8 +133,10 @@ class Node:
         turns.landed()
 
     def _doubt_after_silence(self) -> None:
-        """Nothing came for so long, not even this node's own beats, that others may have declared it lost: this process
-        stood still, or was cut off. It must not deliver now what was given to others meanwhile."""
+        """After a long silence, keep arrivals until this node has caught up with the log (`doubt`).
+
+        This process stood still or was cut off: not even its own beats came back. Other nodes may have declared it
+        lost, and their consumers may have its messages."""
         now, before = self._loop.time(), self._arrived_at
         self._arrived_at = now
         if self.joined and now - before > self._config.node_timeout_ms / 2_000:
@@ -136,28 +144,31 @@ class Node:
                 partition.doubt()
 
     def trouble(self, why: str | None) -> None:
-        """Why appends do not get through; None: they do again."""
+        """Report why appends do not reach the log; None: they do again."""
         self._broker.turns.problem("log", why)
 
     def fail(self, error: Exception) -> None:
+        """Report that the node cannot go on."""
         if not self._stopped:
             self._failed(error)
 
     # -- joining, and being lost ---------------------------------------------------------------------------------------
 
     async def join(self) -> None:
-        """Begin an epoch; clients may come when this returns."""
-        await asyncio.gather(*(partition.ask(BROKER, Tick()) for partition in self._partitions))  # it has caught up
+        """Begin an epoch. Clients may come when this returns."""
+        await asyncio.gather(
+            *(partition.ask(BROKER, Tick()) for partition in self._partitions)
+        )  # returns when this node has caught up
         topology = self.metadata.topology
         await self._begin_epoch()
-        for partition in self._partitions:  # no client shall be refused what a newer version brings
+        for partition in self._partitions:  # clients may use a newer version's features at once
             self._upgrade(partition)
         await asyncio.gather(*(partition.folded() for partition in self._partitions))
         if self.epoch not in topology.nodes:
             await self._begin_epoch()
         for partition in self._partitions:
             partition.epoch = self.epoch
-            self._tell_of_ended(partition)
+            self._append_ended(partition)
         self.joined = True
         self._beating = False
         if self._timer is not None:
@@ -173,26 +184,31 @@ class Node:
     async def _begin_epoch(self) -> None:
         joined = NodeJoined(self._config.node, VERSION, MACHINE_VERSION, self._config.address)
         self.epoch = await self.metadata.ask(BROKER, joined)
-        while self.epoch not in self.metadata.topology.nodes:  # declared lost before it had read that it joined
+        while (
+            self.epoch not in self.metadata.topology.nodes
+        ):  # other nodes declared it lost before it read its own NodeJoined
             self.epoch = await self.metadata.ask(BROKER, joined)
 
     def renew_epoch(self) -> None:
-        """All ids of this epoch are used up (16 million): end it as if the node had been lost, and join again."""
+        """End the epoch as if the node had been lost, and join again: all ids of the epoch (16 million) are used."""
         self.metadata.append(BROKER, NodeLost(self._config.node, self.epoch, "restarted"))
 
     def nodes_changed(self) -> None:
-        """NodeJoined or NodeLost was read in the metadata log."""
+        """Check, after a NodeJoined or NodeLost, whether this node is still in the metadata log."""
         nodes = self.metadata.topology.nodes
         if not self.joined or self.epoch in nodes:
             return
         if any(joined.node == self._config.node for joined in nodes.values()):
-            self._drop_clients("another process is this node now")
-            self.fail(LogError(f"another process joined as node {self._config.node}: names of nodes have to differ"))
+            self._drop_clients("another process has taken this node's name")
+            self.fail(
+                LogError(f"another process joined as node {self._config.node}: each node needs a name of its own")
+            )
         else:
             self.node_lost(self.epoch)
 
     def node_lost(self, epoch: int) -> None:
-        """An epoch is over. If it is this node's, its clients have to go: what they hold is given to others already."""
+        """Close this node's connections if this epoch is its own: other consumers have the clients' messages
+        already."""
         if epoch == self.epoch and self.joined:
             logger.error("node %s was declared lost: it closes its connections and joins again", self._config.node)
             self._drop_clients("the node was cut off from the log for too long, and was declared lost")
@@ -221,11 +237,13 @@ class Node:
             prefix = self._encoder.prefix(self._broker.clock(), BROKER)
             alive = NodeAlive(self._config.node, self.epoch)
             self.log.nodes.append(b"", self._encoder.encode(prefix, alive))
-        self._timer = self._loop.call_later(HEARTBEAT_SECONDS, self._beat)  # first, whatever happens below
+        self._timer = self._loop.call_later(
+            HEARTBEAT_SECONDS, self._beat
+        )  # first, so that an error below does not stop the beats
         self._look_after()
         self._broker.turns.end()
 
-    def _hear(self, batch: Arrived) -> None:
+    def _note_beats(self, batch: Arrived) -> None:
         alive = self.metadata.topology.nodes
         for value in batch.values:
             try:
@@ -242,7 +260,7 @@ class Node:
 
     @property
     def read_back_seconds(self) -> float:
-        """Of the last heartbeat; or of the one that is still under way, when that is longer."""
+        """The round trip of the last heartbeat, or the wait for the current one if that is longer."""
         waits = self._loop.time() - self._beat_at if self._beating else 0.0
         return max(self._was_under_way, waits)
 
@@ -261,13 +279,13 @@ class Node:
     # -- duties -------------------------------------------------------------------------------------------------------
 
     def duties_changed(self, names: frozenset[str]) -> None:
-        """The duties of these partitions are this node's now."""
+        """Take the duties of these partitions, and leave all others."""
         for partition in self._partitions:
             owned = partition.name in names
             if owned and not partition.owned:
                 logger.info("%s: its duties are this node's now", partition.name)
                 partition.owned = True
-                self._mending.look_at_everything()
+                self._repairs.look_at_everything()
                 for queue in list(partition.machine.outboxes()):
                     self._broker.forwarder.recover(partition, queue)
             elif partition.owned and not owned:
@@ -278,44 +296,46 @@ class Node:
             self._broker.turns.end()
 
     def _look_after(self) -> None:
-        """Once a heartbeat: what an owner has to see to."""
-        self._miss()
+        """Do the owner's duties of a heartbeat."""
+        self._declare_lost()
         for partition in self._partitions:
             if partition.owned:
-                self._tell_of_ended(partition)
+                self._append_ended(partition)
                 self._upgrade(partition)
                 if partition.machine.next_offset - self._asked[partition.name] >= self._config.snapshot_events:
                     self._asked[partition.name] = partition.machine.next_offset
                     partition.append(BROKER, CheckpointAsked())
-        self._mending.look()
+        self._repairs.look()
 
-    def _miss(self) -> None:
-        """Nodes that were not heard of for too long are lost: so says the oldest of those that are heard of."""
+    def _declare_lost(self) -> None:
+        """Declare silent nodes lost, if this node is the oldest one that is heard."""
         limit = self._config.node_timeout_ms / 1000 / HEARTBEAT_SECONDS
         nodes = self.metadata.topology.nodes
         lapsed = [epoch for epoch in nodes if epoch != self.epoch and self.missed.get(epoch, 0) > limit]
         if not lapsed or min(epoch for epoch in nodes if epoch not in lapsed) != self.epoch:
             return
         for epoch in lapsed:
-            logger.warning("node %s was not heard of for %d beats: it is lost", nodes[epoch].node, self.missed[epoch])
+            logger.warning("node %s was silent for %d beats: it is lost", nodes[epoch].node, self.missed[epoch])
             lost = NodeLost(nodes[epoch].node, epoch, "lapsed")
             self.metadata.append(BROKER, lost)
-            for partition in self._partitions:  # at once: their owner may be the one that is lost
-                partition.told_lost[epoch] = None
+            for partition in self._partitions:  # at once, because the lost node may be their owner
+                partition.lost_appended[epoch] = None
                 partition.append(BROKER, lost)
             self.missed[epoch] = 0
 
-    def _tell_of_ended(self, partition: ReadBackPartition) -> None:
-        """Epochs that are over by the metadata log end in the partition, too."""
+    def _append_ended(self, partition: ReadBackPartition) -> None:
+        """Append the ends of epochs to the partition if the metadata log has them and the partition does not."""
         known = partition.machine.lost_epochs
         for epoch, node in self.metadata.topology.ended.items():
-            if epoch not in known and epoch not in partition.told_lost:
-                partition.told_lost[epoch] = None
+            if epoch not in known and epoch not in partition.lost_appended:
+                partition.lost_appended[epoch] = None
                 reason = "restarted" if node == self._config.node else "lapsed"
                 partition.append(BROKER, NodeLost(node, epoch, reason))
 
     def _upgrade(self, partition: ReadBackPartition) -> None:
-        """To the machine version that all nodes know that are alive: who does not know it would fold another state."""
+        """Append an upgrade to the newest machine version that all living nodes know.
+
+        A node that does not know a version would fold another state."""
         known = min(joined.machine_version for joined in self.metadata.topology.nodes.values())
         if partition.machine.machine_version < known <= MACHINE_VERSION:
             partition.append(BROKER, MachineUpgraded(known))
@@ -325,7 +345,7 @@ class Node:
             self.metadata.unbind_queue(BROKER, queue)
 
     def checkpoint_asked(self, partition: ReadBackPartition) -> None:
-        """Every node was asked for its digest at this offset, and keeps a snapshot of it."""
+        """Take a snapshot at this offset: the log asked every node for its digest here."""
         self._asked[partition.name] = partition.machine.next_offset
         try:
             self._snapshots.take(partition.machine)
@@ -339,7 +359,7 @@ class Node:
         return Members("", (), ())
 
     def take_snapshots(self) -> None:
-        """Every node takes them where the log says so (`checkpoint_asked`)."""
+        """Do nothing: the log says where every node takes a snapshot (`checkpoint_asked`)."""
 
     def mend_store(self) -> None:
         if self._store.failed is not None and self._store.has_room():
@@ -360,7 +380,7 @@ class Node:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """The node's sessions are closed already. Say good-bye, so that nobody has to miss it."""
+        """Say good-bye in the log, so that other nodes need not miss this one. Its sessions are closed already."""
         turns = self._broker.turns
         if self.joined:
             lost = NodeLost(self._config.node, self.epoch, "stopped")
@@ -385,11 +405,11 @@ class Node:
 
 
 def state_belongs_to(config: Config, identity: str) -> None:
-    """The state directory is a fold of one history. LogError when it is of another than this Kafka's."""
+    """Check that the state directory is a fold of this Kafka's history. LogError: it is not."""
     path = config.data / "kafka"
     known = path.read_text().strip() if path.exists() else None
     if (config.data / "log").exists():
-        raise LogError(f"{config.data}: holds an embedded log: give a node on Kafka another data directory")
+        raise LogError(f"{config.data}: holds an embedded log: give the node on Kafka another data directory")
     if known is None:
         path.write_text(identity + "\n")
     elif known != identity:

@@ -1,22 +1,22 @@
-"""A queue partition of a log that many nodes share (Kafka): only what is read back is folded.
+"""A queue partition of a log that many nodes share (Kafka): a node folds only the records that it reads back.
 
-    append(event) -> log ......... another makes the order ......... read_back(arrived) -> machine -> effects
-                     `_sent` remembers what is on its way
+    append(event) -> log ......... Kafka makes the order .......... read_back(arrived) -> machine -> effects
+                     `_sent` has the records on their way
 
 Rules of this file
-- What comes back is durable, so a confirm follows the fold, and nothing that was delivered can be undone.
-- A node knows its own records by their bytes: those that it sent come back in the order in which it sent them, so one
-  comparison with the first that is still missing tells, and nothing of its own is decoded. (Sessions are part of a
-  record, so no other node writes the same bytes; the broker's own events, like Tick, are worth the same from anybody.)
-- An append position counts what this node appended. Time is the log's, told by each record. Between records it is
-  estimated from this node's clock and the difference that the last own records showed, rather too early than too late:
-  a Tick that comes before its time would have to be sent again.
-- The queues' clock never goes back, so it would stand still when Kafka's goes back (a broker's clock was wrong). The
-  owner sees it by an own record, and appends a ClockSet: the queues' clock goes on from where it stands. What was
-  published meanwhile has its expiry from there, and must not lose the time for which the partition had been idle; if
-  nothing was (the owner's Tick was first), the clock goes on from the owner's estimate.
-- Duties (ticks, dead letters, expiry) are for the owner. Two nodes may both think they are it for a moment: all that
-  owners append is harmless when it comes twice.
+- A record that comes back is durable. So a confirm follows the fold, and no crash undoes a delivery.
+- A node knows its own records by their bytes. They come back in the order in which it sent them, so one comparison with
+  the first missing record is enough, and the node never decodes its own records. (Sessions are part of a record, so no
+  other node writes the same bytes. The broker's own events, like Tick, have the same effect from any node.)
+- An append position counts this node's appends. Time is the log's, stated by each record. Between records the node
+  estimates it from its own clock and the difference in its last own records, rather too early than too late: a Tick
+  that comes too early would have to be sent again.
+- The queues' clock never goes back, so it would stand still when Kafka's goes back (a Kafka broker's clock was wrong).
+  The owner sees this by an own record, and appends a ClockSet: the queues' clock goes on from where it stands. Messages
+  published meanwhile have their expiry from there, and must not lose the time for which the partition was idle. If none
+  were (the owner's Tick was first), the clock goes on from the owner's estimate.
+- Duties (ticks, dead letters, expiry) are the owner's. Two nodes may both act as owner for a moment: all events that
+  owners append are harmless when they come twice.
 """
 
 import asyncio
@@ -40,29 +40,31 @@ from rewindmq.schemas.values import BROKER, Actor, Route
 
 logger = logging.getLogger(__name__)
 
-# What is called when an own event was folded: its append position, its offset and its effects.
+# Called when an own event was folded, with its append position, its offset and its effects.
 Folded = Callable[[int, int, list[Effect]], None]
 Sent = tuple[bytes, Actor, Event, Folded | None]
 
-WENT_BACK_MS = 1_000  # brokers of one Kafka differ by less, when a partition moves from one to another
-RECORD_SECONDS = 2.0  # how long everybody waits for a record that the state store has lost
-KEPT_MOST = 67_108_864  # bytes; a backlog beyond it is folded as it comes
+WENT_BACK_MS = 1_000  # clocks of one Kafka's brokers differ by less, so a moved partition is no step
+RECORD_SECONDS = 2.0  # how long the loop waits for a record that the state store has lost
+KEPT_MOST = 67_108_864  # bytes; a longer backlog is folded at once
 NO_ROUTE = Route("", "", "", ())
 RARE = (CheckpointAsked, NodeLost, QueueDeclared)
 
 
 class NodeListener(Protocol):
-    """This node, as its partitions know it. Called in the middle of a fold."""
+    """The part of the node that its partitions call, in the middle of a fold."""
 
     def checkpoint_asked(self, partition: "ReadBackPartition") -> None:
-        """The log asks every node for its digest."""
+        """Give the digest and take a snapshot: the log asks every node."""
 
     def node_lost(self, epoch: int) -> None:
-        """The log says that an epoch is over."""
+        """Take note that an epoch is over."""
 
 
 class ReadBackPartition(Partition):
-    """`node`: this node's name; `listener`: the node itself."""
+    """A queue partition that many nodes append to.
+
+    `node` is this node's name, `listener` the node itself."""
 
     def __init__(
         self,
@@ -79,22 +81,22 @@ class ReadBackPartition(Partition):
         self.node = node
         self.owned = False
         self._node = listener
-        self.told_lost: dict[int, None] = {}  # epochs whose end this node has appended here
+        self.lost_appended: dict[int, None] = {}  # epochs whose end this node has appended here
         self._decode = FramedDecoder().decode
         self._sent: deque[Sent] = deque()
         self._append_position = 0
         self._durable_position = 0
-        self._offsets: deque[int] = deque()  # of own events that were folded since the last `on_durable`
-        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # of `folded`
+        self._offsets: deque[int] = deque()  # of own events folded since the last `on_durable`
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # callers of `folded`
         self._ticking = False
         self._probe: tuple[int, int] | None = (
             None  # own records from this append position on were sent at this time or later
         )
         self._setting_clock = False
-        self._in_time_below = machine.next_offset  # up to here Kafka's time had not gone back
-        self._skew_ms = 0  # the queues' clock less this node's
-        self._skew_known = False  # an own record has told
-        self._kept: list[Arrived] = []  # while in doubt
+        self._in_time_below = machine.next_offset  # below this offset Kafka's time has not gone back
+        self._skew_ms = 0  # the queues' clock minus this node's
+        self._skew_known = False  # an own record has shown it
+        self._kept: list[Arrived] = []  # arrivals while in doubt
         self._kept_bytes = 0
         self._kept_until = b""  # the record that ends the doubt
         self._key_route = NO_ROUTE
@@ -168,7 +170,7 @@ class ReadBackPartition(Partition):
         def answered(_position: int, _offset: int, effects: list[Effect]) -> None:
             if folded is not None:
                 folded()
-            if not answer.done():  # whoever asked may be gone
+            if not answer.done():  # the caller may be gone
                 answer.set_result(effects)
 
         self._send(actor, event, answered)
@@ -186,7 +188,7 @@ class ReadBackPartition(Partition):
         return position
 
     def _note_refusals(self, position: int, offset: int, effects: list[Effect]) -> None:
-        if position in self._refusals:  # else nobody wants to know any more
+        if position in self._refusals:  # else no caller asks for them any more
             self._refusals[position] = tuple(effect.queue.name for effect in effects if isinstance(effect, Refuse))
 
     def _record(self, offset: int) -> bytes | None:
@@ -202,17 +204,19 @@ class ReadBackPartition(Partition):
         deadline = self.machine.deadline_ms()
         if deadline is not None and self.owned and not self._ticking and deadline <= self.now_ms():
             self._ticking = True
-            self._send(BROKER, Tick(), self._ticked)
+            self._send(BROKER, Tick(), self._on_ticked)
 
-    def _ticked(self, position: int, offset: int, effects: list[Effect]) -> None:
+    def _on_ticked(self, position: int, offset: int, effects: list[Effect]) -> None:
         self._ticking = False
         deadline = self.machine.deadline_ms()
-        if deadline is not None and deadline <= self.now_ms():  # too early? Then the next one must not be, too
+        if (
+            deadline is not None and deadline <= self.now_ms()
+        ):  # it was too early: learn the clock again, so that the next one is not
             self._skew_known = False
 
     def _learn_skew(self, timestamp_ms: int, own: bool) -> None:
-        """A record has arrived: the log's clock stood at `timestamp_ms` some time ago; if it is an `own` one, a moment
-        ago."""
+        """Learn from a record that the log's clock stood at `timestamp_ms` some time ago, or just now if it is an `own`
+        one."""
         sample = timestamp_ms + self.machine.ahead_ms - self._clock()
         if sample > self._skew_ms or (own and not self._skew_known):
             self._skew_ms = sample
@@ -221,8 +225,9 @@ class ReadBackPartition(Partition):
         self._skew_known = self._skew_known or own
 
     def probe_clock(self) -> None:
-        """Compare the time of records with this node's by the next own record: it was sent after this, and Kafka had it
-        before it came back."""
+        """Measure the difference of the clocks with the next own record.
+
+        The node sends it after this call, and Kafka has it before it comes back."""
         if self._probe is None or self._durable_position == self._append_position:
             self._probe = (self._append_position, self._clock())
 
@@ -249,22 +254,24 @@ class ReadBackPartition(Partition):
     # -- reading back -------------------------------------------------------------------------------------------------
 
     def doubt(self) -> None:
-        """Others may have declared this node lost meanwhile. What arrives is kept until a record sent now is among it,
-        and folded as one: deliveries that went to others are not carried out here too."""
+        """Keep arrivals until a record that this node sends now is among them, then fold them all together.
+
+        Other nodes may have declared this node lost meanwhile. Folded together, deliveries to other nodes' consumers
+        are not made here, too."""
         if not self._kept_until:
             self.append(BROKER, Tick())
             self._kept_until = self._sent[-1][0]
 
     @property
     def in_doubt(self) -> bool:
-        """What arrives is kept, and folded only when what this node has appended is among it."""
+        """Whether this partition keeps arrivals, to fold them after an own record (`doubt`)."""
         return bool(self._kept_until)
 
     def await_folded(self, position: int, confirms: Confirms, sequence: int) -> None:
-        self.await_durable(position, confirms, sequence)  # which is the same here
+        self.await_durable(position, confirms, sequence)  # a folded event is durable here
 
     def read_back(self, arrived: Arrived) -> None:
-        """Fold what has arrived, own and foreign. The effects gather for `carry_out`."""
+        """Fold records that came back, own and foreign. `carry_out` performs their effects."""
         if not self._kept_until:
             self._fold(arrived)
             return
@@ -299,7 +306,7 @@ class ReadBackPartition(Partition):
                     fresh[offset] = event
                 apply(offset, timestamp_ms, actor, event, effects)
                 if type(event) is QueueDeclared:
-                    self._rare(offset, event)
+                    self._handle_rare(offset, event)
                 folded(self._durable_position - 1, offset, effects[before:])
             elif type(event) is Published:
                 fresh[offset] = event
@@ -307,26 +314,26 @@ class ReadBackPartition(Partition):
             else:
                 apply(offset, timestamp_ms, actor, event, effects)
                 if type(event) in RARE:
-                    self._rare(offset, event)
+                    self._handle_rare(offset, event)
         if arrived.timestamps_ms[-1] + machine.ahead_ms >= machine.clock_ms:
             self._in_time_below = machine.next_offset
         only_time_passed = type(event) is Tick and machine.next_offset <= self._in_time_below + 1
         self._compare_clocks(arrived.timestamps_ms[-1], own_ms, only_time_passed)
-        if not self._setting_clock:  # else it would learn from the time that is about to be put right
+        if not self._setting_clock:  # else it would learn from a clock that is being corrected
             self._learn_skew(own_ms or arrived.timestamps_ms[-1], own_ms > 0)
         while self._waiters and self._waiters[0][0] <= self._durable_position:
             done = self._waiters.popleft()[1]
             if not done.done():
                 done.set_result(None)
 
-    def _rare(self, offset: int, event: Event) -> None:
+    def _handle_rare(self, offset: int, event: Event) -> None:
         if isinstance(event, CheckpointAsked):
             self.append(BROKER, Checkpointed(offset, self.machine.digest(), self.node))
             self._node.checkpoint_asked(self)
         elif isinstance(event, NodeLost):
             self._node.node_lost(event.epoch)
         else:
-            self._listener.queue_declared()  # routes may lead to it
+            self._listener.queue_declared()  # routes may lead to the new queue
 
     def on_durable(self) -> None:
         waiting, refused, durable = self._waiting, self.refused, self._durable_position
@@ -346,6 +353,7 @@ class ReadBackPartition(Partition):
 
 
 def key_of(vhost: str, queue: str) -> bytes:
+    """Return the key of a queue's records."""
     return f"{vhost}/{queue}".encode()
 
 

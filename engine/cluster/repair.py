@@ -1,15 +1,18 @@
-"""What a node began with one event and did not end with another, because it died between the two: a policy set and not
-applied, a vhost deleted and not its queues, a queue gone and not its bindings. The owner of the partition finishes it.
+"""Repairs work that a node began with one event and, because it died, did not end with another.
 
-    look()      once a heartbeat      names that looked half done before, and the next ones of a round
-                seen so three times   the event that is missing is appended
+Examples: a policy is set and not applied, a vhost is deleted and its queues are not, a queue is gone and its bindings
+are not. The owner of the partition finishes the work.
+
+    look()      once a heartbeat           names that looked unfinished before, and the next names of a round
+                unfinished at three looks  the owner appends the missing event
 
 Rules of this file
-- All of that is found at a queue's name. A round goes through all names there are, `NAMES_A_LOOK` a heartbeat: however
-  many queues there are, the loop is not held for long. The next one begins when routes have changed since this one did.
-- What looks half done is looked at with every heartbeat, and mended when it has stood so for so many looks: most of it
-  is only under way. Mended twice it does no harm.
-- Not what only looks so because this node has read further in one partition than in the other.
+- All such work is found at a queue's name. A round goes through all names, `NAMES_A_LOOK` a heartbeat, so it never
+  holds the loop for long, however many queues there are. The next round begins when routes have changed since this one
+  began.
+- A name that looks unfinished is looked at with every heartbeat. It is repaired after `LOOKS_BEFORE_REPAIR` looks,
+  because most of such work is only under way. A second repair does no harm.
+- This node may have read further in one partition than in another. Such a difference is not repaired.
 """
 
 import logging
@@ -27,7 +30,7 @@ from rewindmq.schemas.values import BROKER
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
 
-LOOKS_BEFORE_MENDING = 3
+LOOKS_BEFORE_REPAIR = 3
 NAMES_A_LOOK = 2_000
 
 Name = tuple[str, str]  # vhost and queue
@@ -35,19 +38,22 @@ Name = tuple[str, str]  # vhost and queue
 logger = logging.getLogger(__name__)
 
 
-class Mending:
+class Repairs:
+    """Finds and repairs unfinished work, a few names a heartbeat."""
+
     def __init__(self, broker: "Broker") -> None:
         self._broker = broker
         self._topology = broker.topology
         self._round: Iterator[Name] = iter(())
         self._version = -1  # of the routing, when the last round began
-        self._seen: dict[Name, dict[str, int]] = {}  # what looks half done there, and how often it was seen so
+        self._seen: dict[Name, dict[str, int]] = {}  # unfinished work there, and in how many looks
 
     def look_at_everything(self) -> None:
-        """Nobody may have looked so far: there is a round to come, whatever changes."""
+        """Begin another round after this one, even if no route changes: no owner may have looked yet."""
         self._version = -1
 
     def look(self) -> None:
+        """Look at the next names, and repair work that has been unfinished for long enough."""
         before, self._seen = self._seen, {}
         due: dict[str, Callable[[], object]] = {}
         for name in dict.fromkeys((*before, *self._next_names())):
@@ -56,11 +62,11 @@ class Mending:
                 counts = before.get(name, {})
                 seen = self._seen[name] = {what: counts.get(what, 0) + 1 for what in broken}
                 for what, mend in broken.items():
-                    if seen[what] == LOOKS_BEFORE_MENDING:
+                    if seen[what] == LOOKS_BEFORE_REPAIR:
                         seen[what] = 0
                         due[what] = mend
         for what, mend in due.items():
-            logger.warning("%s: mended", what)
+            logger.warning("%s: repaired", what)
             mend()
 
     def _next_names(self) -> list[Name]:
@@ -73,7 +79,7 @@ class Mending:
         return names
 
     def _names(self) -> Iterator[Name]:
-        """Of queues that are there, that have bindings, and that should be there."""
+        """Yield the names of existing queues, of queues with bindings, and of queues that should exist."""
         for partition in self._broker.partitions:
             if partition.owned:
                 yield from list(partition.machine.by_name)
@@ -82,12 +88,12 @@ class Mending:
 
     def _home(self, name: Name) -> Partition:
         for partition in self._broker.partitions:
-            if name in partition.machine.by_name:  # that costs less than to hash the name
+            if name in partition.machine.by_name:  # this is cheaper than hashing the name
                 return partition
         return self._broker.queues.partition_for(*name)
 
     def _broken(self, name: Name) -> dict[str, Callable[[], object]]:
-        """What is half done at this name, in words, and what mends it."""
+        """Return the unfinished work at this name, in words, each with its repair."""
         broken: dict[str, Callable[[], object]] = {}
         partition = self._home(name)
         if not partition.owned:

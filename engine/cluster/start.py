@@ -1,7 +1,7 @@
-"""A node's start: the log opened, the metadata and every partition folded to the end, then it joins.
+"""A node's start: it opens the log, folds the metadata and every partition to the end, and joins.
 
-A partition starts from its state in RocksDB, if this node was there before, and reads on from that offset: a node that
-comes back after a minute folds a minute. Only when it has caught up does it join, and may clients come.
+A partition starts from its state in RocksDB, if this node ran before, and reads on from that offset: a node that comes
+back after a minute folds a minute. The node joins, and clients may come, only when it has caught up.
 """
 
 import asyncio
@@ -24,13 +24,15 @@ if TYPE_CHECKING:
     from rewindmq.engine.log.kafka.log import KafkaLog
 
 JOIN_SECONDS = 60.0
-AROUND_A_BODY = 1_048_576  # what a record may have besides a message's body: properties, names of many queues
+AROUND_A_BODY = 1_048_576  # a record's bytes beside the message's body: properties, names of many queues
 
 logger = logging.getLogger(__name__)
 
 
 def open_log(config: Config) -> "KafkaLog":
-    """LogError when Kafka won't do; KafkaNotInstalled."""
+    """Open the log in Kafka.
+
+    LogError: Kafka refuses, or its topics do not fit. KafkaNotInstalled."""
     from rewindmq.engine.log.kafka.log import KafkaLog
 
     assert config.kafka is not None
@@ -40,15 +42,18 @@ def open_log(config: Config) -> "KafkaLog":
 
 
 def fitted(config: Config, log: "KafkaLog") -> Config:
-    """With messages no larger than the log's records may be. LogError when the directory is another log's."""
+    """Return the configuration with messages no larger than the log's records.
+
+    LogError: the directory belongs to another log."""
     state_belongs_to(config, log.identity)
     around = min(AROUND_A_BODY, log.max_record_bytes // 2)  # Kafka's own default is one mebibyte for all
     return replace(config, max_message_size=min(config.max_message_size, log.max_record_bytes - around))
 
 
 def recovered(log: "KafkaLog", store: StateStore, config: Config) -> list[Recovery]:
-    """Each partition's state as stored, and what the log has beyond it. LogError when queues lie by another number of
-    partitions than this node would go by."""
+    """Load each partition's stored state, and fold the rest of the log.
+
+    LogError: the queues were placed by another number of partitions than this node would use."""
     recoveries = []
     for queue_log in log.queues:
         recovery = recover(queue_log, store)
@@ -69,27 +74,29 @@ def recovered(log: "KafkaLog", store: StateStore, config: Config) -> list[Recove
 
 
 async def join(broker: Broker, node: Node) -> None:
-    """LogError when the log does not take the node in."""
+    """Join the log as a node. LogError: the log does not answer in time."""
     metadata = node.metadata
     try:
         async with asyncio.timeout(JOIN_SECONDS):
             await node.join()
             if not metadata.topology.had_permissions and broker.config.load_definitions is None:
-                # two nodes may see to it at once: it comes to the same
+                # two nodes may do it at once; the result is the same
                 await first_user(metadata, broker.access)
     except TimeoutError:
-        raise LogError(f"the log did not take the node in within {JOIN_SECONDS:.0f} seconds") from None
+        raise LogError(f"the node could not join within {JOIN_SECONDS:.0f} seconds: the log does not answer") from None
 
 
 def require_homes(topic: str, asked: int | None, machines: Sequence[Machine]) -> None:
-    """LogError when queues lie by another number of partitions than this node would go by: Kafka was given more, or
-    `asked` is wrong. `machines`: of all partitions that the topic has, and not only of those that are asked for."""
+    """Check that the queues were placed by the number of partitions that this node would use.
+
+    LogError: they were not, because Kafka got more partitions, or `asked` is wrong. `machines` are those of all
+    partitions of the topic, not only of the first `asked`."""
     found = len(machines)
     homes = [(number, *key) for number, machine in enumerate(machines) for key in machine.by_name]
     if not homes:
         return
-    # A node that joins writes to each of its partitions, so it had none of those at the end that are empty. Others may
-    # have been written to by services, which go by the topic's number.
+    # A node that joins writes to each of its partitions, so empty partitions at the end belonged to no node. Services
+    # may have written to the others, because they use the topic's number.
     used = max(number + 1 for number, machine in enumerate(machines) if machine.next_offset)
     made, count = count_of(homes, used), asked or found
     stray = astray(homes, count)
@@ -109,7 +116,7 @@ def require_homes(topic: str, asked: int | None, machines: Sequence[Machine]) ->
             f" vhost '{vhost}' would not lie in queues-{number}; there is no number by which all queues lie"
         )
     logger.warning(
-        "%s: queue '%s' in vhost '%s' lies in queues-%d, where nobody finds it: it was not declared by a"
+        "%s: queue '%s' in vhost '%s' lies in queues-%d, where no node looks for it: it was not declared by a"
         " node that has %d partitions",
         topic,
         queue,

@@ -1,18 +1,18 @@
 """A copy of a running node's folded state: a tar, sent piece by piece, that becomes the data directory of another node.
 
-    kafka                       whose history it is (rewindmq.engine.cluster.node.state_belongs_to)
-    snapshots/queues-0/...      snapshots, as they are (projections/store/snapshots.py)
-    state/...                   RocksDB, as it was at one moment
+    kafka                       names the history (rewindmq.engine.cluster.node.state_belongs_to)
+    snapshots/queues-0/...      snapshots, unchanged (projections/store/snapshots.py)
+    state/...                   RocksDB at one moment
     manifest.json               {"format": 1, "node": ..., "files": {"kafka": {"bytes": ..., "sha256": ...}, ...}}
 
 Rules
 - Consistent: each partition's state is written with its offset in one batch, and RocksDB copies whole batches. A node
-  that starts from the copy folds what came after that offset. Nothing in it names a node.
-- Whole: the manifest comes last and lists everything, so what was cut short or changed on its way is not taken.
-- No secrets but what is in queues: users and their password hashes are in the metadata log, and keys of subjects in a
-  directory of their own; bodies of subjects are in the state as they are in the log, encrypted.
-- While it is sent, DIR/copying holds RocksDB's files by links, so they take room until its end even when RocksDB needs
-  them no longer. The directory is the proof that a copy is under way; what a crash leaves goes at the next start.
+  that starts from the copy folds the events behind that offset. Nothing in the copy names a node.
+- Whole: the manifest comes last and lists all files. So the receiver refuses a copy that was cut short or changed.
+- No secrets except those in queues. Users and their password hashes are in the metadata log, and subjects' keys have a
+  directory of their own. Bodies of subjects are encrypted in the state as in the log.
+- While a copy is sent, DIR/copying holds RocksDB's files by links, so they take room until its end even if RocksDB
+  needs them no longer. The directory proves that a copy is under way. The next start removes what a crash leaves.
 """
 
 import hashlib
@@ -43,25 +43,27 @@ Files = dict[str, dict[str, int | str]]  # by name: "bytes" and "sha256"
 
 
 class CopyUnderWay(Exception):
-    """One copy at a time."""
+    """Another copy is under way; a node makes one at a time."""
 
 
 class BadCopy(Exception):
-    """What was received is not a whole copy; the text says why."""
+    """The received bytes are not a whole copy; the text says why."""
 
 
 class StateCopy:
-    """A copy of the state in `data`. All of it may block, so it is for threads; `close` also when `make` failed."""
+    """A copy of the state in `data`.
+
+    Its methods may block, so threads call them. Call `close` even if `make` failed."""
 
     def __init__(self, data: Path, node: str) -> None:
         self._data = data
         self._node = node
         self._directory = data / _COPYING
         self._made = False
-        self._busy = threading.Lock()  # `close` waits for a `make` that nobody waits for any more
+        self._busy = threading.Lock()  # `close` waits for a `make` whose caller has gone
 
     def make(self, store: StateStore) -> None:
-        """Hold the state as it is now. CopyUnderWay, StoreError, OSError."""
+        """Make a copy of the state as it is now. CopyUnderWay, StoreError, OSError."""
         with self._busy:
             try:
                 self._directory.mkdir()
@@ -71,7 +73,7 @@ class StateCopy:
             store.checkpoint(self._directory / "state")
 
     def pieces(self) -> Iterator[bytes]:
-        """The tar. OSError when a file can't be read."""
+        """Yield the tar in pieces. OSError: a file cannot be read."""
         files: Files = {}
         for name, path in self._files():
             try:
@@ -102,17 +104,18 @@ class StateCopy:
         for root, folder in ((self._data, "snapshots"), (self._directory, "state")):
             for path in sorted((root / folder).rglob("*")):
                 name = path.relative_to(root).as_posix()
-                if EXPECTED.fullmatch(name):  # not a snapshot that is just being written
+                if EXPECTED.fullmatch(name):  # skips a snapshot that is being written
                     yield name, path
 
     def close(self) -> None:
+        """Remove the copy's directory."""
         with self._busy:
             if self._made:
                 shutil.rmtree(self._directory)
 
 
 def remove_leftovers(data: Path) -> None:
-    """Of a node that crashed while it was copied. Only who has the state open may do it."""
+    """Remove the copy of a node that crashed. Only the process that has the state open may call it."""
     if (data / _COPYING).exists():
         shutil.rmtree(data / _COPYING)
 
@@ -131,7 +134,7 @@ def _padding(size: int) -> bytes:
 
 
 class _Stream(io.RawIOBase):
-    """Pieces as a file that tarfile reads."""
+    """Makes pieces look like a file, for tarfile."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -148,7 +151,7 @@ class _Stream(io.RawIOBase):
 
 
 def receive(pieces: Iterator[bytes], directory: Path) -> tuple[str, Files]:
-    """Lay the copy down in `directory`, durably: the name of the node whose it is, and its files. BadCopy, OSError."""
+    """Write the copy to `directory`, durably; return the name of its node, and its files. BadCopy, OSError."""
     files: Files = {}
     manifest = b""
     try:
@@ -156,15 +159,15 @@ def receive(pieces: Iterator[bytes], directory: Path) -> tuple[str, Files]:
             for member in tar:
                 content = tar.extractfile(member) if member.isreg() else None
                 if manifest or content is None or not (member.name == MANIFEST or EXPECTED.fullmatch(member.name)):
-                    raise BadCopy(f"{member.name!r} does not belong in it")
+                    raise BadCopy(f"{member.name!r} does not belong in a copy")
                 if member.name in files:
-                    raise BadCopy(f"{member.name} is in it twice")
+                    raise BadCopy(f"{member.name} is in the copy twice")
                 if member.name == MANIFEST:
                     manifest = content.read()
                 else:
                     files[member.name] = _write(content, directory / member.name)
     except tarfile.TarError as error:
-        raise BadCopy(f"it is cut short, or no tar: {error}") from None
+        raise BadCopy(f"the copy is cut short, or not a tar: {error}") from None
     node = _check(manifest, files)
     for folder in {directory, *(path.parent for path in directory.rglob("*"))}:
         sync_directory(folder)
@@ -172,7 +175,7 @@ def receive(pieces: Iterator[bytes], directory: Path) -> tuple[str, Files]:
 
 
 def _write(content: IO[bytes], path: Path) -> dict[str, int | str]:
-    """By our own hand, so that nothing but names that are expected and bytes is taken from the tar."""
+    """Write one file. This function, not tarfile, does it, so that the tar decides only expected names and bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     sha, size = hashlib.sha256(), 0
     with path.open("xb") as file:
@@ -185,18 +188,18 @@ def _write(content: IO[bytes], path: Path) -> dict[str, int | str]:
 
 
 def _check(manifest: bytes, files: Files) -> str:
-    """The node's name."""
+    """Check the copy against its manifest; return the node's name."""
     if not manifest:
-        raise BadCopy("it is cut short: its manifest is missing")
+        raise BadCopy("the copy is cut short: its manifest is missing")
     try:
         said = json.loads(manifest)
         format_, node, listed = said["format"], str(said["node"]), dict(said["files"])
     except (ValueError, KeyError, TypeError):
-        raise BadCopy("its manifest is not readable") from None
+        raise BadCopy("the copy's manifest is not readable") from None
     if format_ != FORMAT:
-        raise BadCopy(f"it is of format {format_!r}, this version reads {FORMAT}")
+        raise BadCopy(f"the copy has format {format_!r}; this version reads {FORMAT}")
     if wrong := sorted(name for name in listed.keys() | files.keys() if listed.get(name) != files.get(name)):
-        raise BadCopy(f"{wrong[0]} is missing, or not as it was sent")
+        raise BadCopy(f"{wrong[0]} is missing, or differs from the manifest")
     if not {"kafka", "state/CURRENT"} <= files.keys():
-        raise BadCopy("there is no state in it")
+        raise BadCopy("the copy has no state")
     return node

@@ -1,4 +1,4 @@
-"""A broker with a log on its own disk. Its twin on Kafka is engine/cluster, file for file. Read lifecycle.py first.
+"""A broker with a log on its own disk. engine/cluster is its twin on Kafka, file for file. Read lifecycle.py first.
 
 lifecycle.py   the broker's life: commits, checkpoints, clean stop     start.py          opens log, state and broker
 partition.py   an event is folded when it is appended                  flow_control.py   when publishers wait

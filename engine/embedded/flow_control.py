@@ -1,9 +1,9 @@
-"""Flow control on the embedded log: connections that publish wait while many bytes wait for the disk.
+"""Flow control on the embedded log: publishing connections wait while many bytes wait for the disk.
 
-While the disk is full, the log writes acks into its reserve (engine/log/embedded/reserve.py). An ack stands behind the
-publishes that came before it. So the publishes that wait for the disk at any moment must fit into the reserve: were
-there more, no ack would become durable before there is room again. A publish that is too large for that is appended
-only when the disk has room for all of it beside the reserve.
+While the disk is full, the log writes acks into its reserve (engine/log/embedded/reserve.py). An ack waits behind the
+publishes before it. So all publishes that wait for the disk must fit into the reserve: otherwise no ack could become
+durable before the disk has room again. A publish that is too large for the reserve is appended only when the disk has
+room for all of it beside the reserve.
 """
 
 from rewindmq.engine.log.contract import Log
@@ -11,6 +11,8 @@ from rewindmq.engine.runtime.flow_control import Flow
 
 
 class DiskFlow(Flow):
+    """Holds publishers back while the log is crowded."""
+
     def __init__(self, log: Log) -> None:
         super().__init__()
         self._log = log

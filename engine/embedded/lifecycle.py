@@ -1,10 +1,10 @@
-"""A broker's life on an embedded log: what it writes to disk beside the log, and its clean stop.
+"""A broker's life on an embedded log: the files that it writes beside the log, and its clean stop.
 
 start   start.py
-on      every `snapshot_events` events of a partition: a snapshot, and a Checkpointed event (what we believe)
-stop    the same for every partition, RocksDB flushed, files closed. The Checkpointed is `final` and the very last
-        event; where the next start finds another one, the broker crashed, and its BrokerStarted says so. Events
-        behind a final one are named in a warning (projections/last_words.py)
+on      every `snapshot_events` events of a partition: a snapshot, and a Checkpointed event (the broker's claim)
+stop    the same for every partition; RocksDB is flushed, files are closed. The Checkpointed is `final` and the very
+        last event. If the next start finds another last event, the broker crashed, and its BrokerStarted says so. A
+        warning names events behind a final one (projections/last_words.py)
 """
 
 import asyncio
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
 
 REST_ROUNDS = 100
-DISK_SECONDS = 1.0  # between looks at a disk that was full
-FULL = "the disk of {} is full: the log takes what consumers do, and publishing waits for room"
+DISK_SECONDS = 1.0  # between two checks of a full disk
+FULL = "the disk of {} is full: the log still takes acks, and publishing waits for room"
 
 logger = logging.getLogger(__name__)
 
 
 class Alone:
-    """A broker that is alone on an embedded log: its epoch, what is on disk beside the log, and its clean stop."""
+    """The keeper of a broker on an embedded log: its epoch, its files beside the log, and its clean stop."""
 
     joined = True
     reads_back = False
@@ -69,56 +69,63 @@ class Alone:
         }
 
     def start(self, broker: "Broker") -> None:
-        """Look after this broker from now on. It is no argument of the constructor: the broker is made with its keeper,
-        and so after it."""
+        """Look after this broker from now on.
+
+        The constructor does not take the broker, because the broker is made with its keeper."""
         self._broker = broker
 
     def kick(self) -> None:
         self.log.commit()
 
     def started(self, after_crash: bool = False) -> BrokerStarted:
+        """Return the event that begins an epoch."""
         return BrokerStarted(self._config.node, VERSION, MACHINE_VERSION, after_crash)
 
     def begin_epoch(self) -> None:
+        """Log the event that begins an epoch. Its offset is the epoch."""
         self.epoch = self._metadata.append_now(BROKER, self.started())
 
     def renew_epoch(self) -> None:
-        """All ids of this epoch are used up."""
+        """Begin another epoch: all ids of this one are used."""
         self.begin_epoch()
         self.log.commit_and_wait()
 
     def queue_gone(self, partition: Partition, queue: Queue) -> None:
-        """Its bindings go with it, when its end is durable: were they to go first, a crash between the two logs could
-        bring the queue back without them."""
+        """Remove the queue's bindings when its end is durable.
+
+        If they went first, a crash between the two logs could bring the queue back without them."""
         self._broker.turns.when_durable(lambda: self._metadata.unbind_queue(BROKER, queue))
 
     def members(self, partition: Partition) -> Members:
-        """Of a quorum queue in this partition: there is one of everything."""
+        """Return the members of a quorum queue in this partition: this node alone."""
         return Members(self._config.node, (self._config.node,), (self._config.node,))
 
     def behind(self, partition: Partition) -> int:
+        """Return 0: every event is folded."""
         return 0
 
     def written_state(self) -> None:
-        """The log is here, too, and a backup is of the log."""
+        """Return None: a backup copies the log, which is in the same directory."""
 
     def set_clock(self, first_ms: int, actor: Actor, event: ClockSet) -> None:
-        """The metadata log decides: if a crash comes between, the next start brings the partitions to what it says."""
-        self._broker.turns.end()  # a refusal has to be known before the publish is confirmed
+        """Log the new time in the metadata log, then in every partition.
+
+        The metadata log decides: after a crash in between, the next start sets the partitions to its time."""
+        self._broker.turns.end()  # a refused publish must be known before it is confirmed
         self.log.commit_and_wait()
         self._metadata.set_clock(first_ms, actor, event)
         for partition in self.partitions:
             partition.set_clock(first_ms, actor, event)
 
     def durable(self) -> None:
-        """A group commit landed."""
+        """Perform what waited for the group commit that landed."""
         self._broker.turns.problem("log", None)
         if not self._full:
             self._look_at_disk()
         self._broker.turns.landed()
 
     def _look_at_disk(self) -> None:
-        """When the log lives on its reserve, publishing waits until that is whole again."""
+        """Hold publishers back while the log uses its reserve, until the reserve is whole again."""
         self._full = self.log.full()
         self._broker.turns.problem("disk", FULL.format(self._config.data) if self._full else None)
         if self._full:
@@ -131,10 +138,11 @@ class Alone:
             self._look_at_disk()
 
     def commit_failed(self, error: Exception) -> None:
-        """It is tried again, nothing is lost; meanwhile nothing more should come in."""
+        """Report the failed commit, and hold publishers back. The log tries it again, so nothing is lost."""
         self._broker.turns.problem("log", f"the log can't be written: {error}")
 
     def mend_store(self) -> None:
+        """Repair the store if it failed and the disk has room."""
         if self._store.failed is not None and self._store.has_room():
             self._come_to_rest()
             mend_store(self._store, self.partitions)
@@ -156,7 +164,7 @@ class Alone:
                 self._take_snapshot(partition)
 
     def _take_snapshot(self, partition: Partition) -> None:
-        """A disk that won't have it is no reason to stop: the log has everything."""
+        """Take a snapshot. If the disk refuses it, the broker goes on: the log has everything."""
         if not partition.at_rest:  # a snapshot must never be ahead of the log
             return
         try:
@@ -165,7 +173,9 @@ class Alone:
             logger.error("%s: no snapshot could be written: %s", partition.name, error)
 
     def stop(self) -> None:
-        """Everything durable, told and persisted. LogError when the disk won't have it; what is confirmed is safe."""
+        """Make all events durable, send the last answers, and write the state.
+
+        LogError: the disk refuses. Confirmed publishes are safe."""
         self._stopped = True
         try:
             self._come_to_rest()
@@ -180,8 +190,10 @@ class Alone:
             self.log.close()
 
     def _say_last_words(self) -> None:
-        """Time passes with this event as with any other: if something was due, dead letters may go to another
-        partition, behind its last word, and one more is said there."""
+        """Append a final Checkpointed to every partition.
+
+        The event lets time pass, so a timer may send dead letters to another partition, behind that partition's last
+        word. That partition then gets one more."""
         ends: dict[str, int] = {}
         for _ in range(REST_ROUNDS):
             unfinished = [each for each in self.partitions if each.next_offset != ends.get(each.name, 0)]
@@ -193,8 +205,9 @@ class Alone:
             self._come_to_rest()
 
     def _come_to_rest(self) -> None:
-        """Carry out and commit until nothing follows any more. Dead letters that have to be tried again, or that go
-        round and round, stay in their outboxes."""
+        """Perform effects and commit until no more effects follow.
+
+        Dead letters that need another try, or that go in circles, stay in their outboxes."""
         turns = self._broker.turns
         for _ in range(REST_ROUNDS):
             turns.end()

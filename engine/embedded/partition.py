@@ -1,10 +1,9 @@
-"""A queue partition of the embedded log: this broker alone appends, so the offset is known and the fold goes on.
+"""A queue partition of the embedded log. This broker alone appends, so it knows an event's offset and folds it at once.
 
     append(event) -> log (in memory) -> machine           on_durable() when the group commit has landed
 
 An append position is the event's offset. The partition's time is the broker's (runtime/log_clock.py), in ms, but never
-behind what the machine has seen: history does not run backwards, but where an administrator sets the clock
-(`set_clock`).
+behind the machine's time: history does not run backwards, unless an administrator sets the clock (`set_clock`).
 """
 
 from collections.abc import Callable
@@ -21,6 +20,8 @@ from rewindmq.schemas.values import BROKER, Actor
 
 
 class SoleWriterPartition(Partition):
+    """A queue partition that only this broker appends to."""
+
     def __init__(
         self,
         index: int,
@@ -31,7 +32,9 @@ class SoleWriterPartition(Partition):
     ) -> None:
         super().__init__(index, log, machine, projector, Encoder(), clock)
         self.log = log
-        self._folded: list[tuple[int, Confirms, int]] = []  # of this turn, those that need not wait for the disk
+        self._folded: list[
+            tuple[int, Confirms, int]
+        ] = []  # publishes of this turn with confirms that need not wait for the disk
 
     @property
     def append_position(self) -> int:
@@ -60,7 +63,7 @@ class SoleWriterPartition(Partition):
         return self._now_ms + self.machine.ahead_ms
 
     def set_clock(self, first_ms: int, actor: Actor, event: ClockSet) -> None:
-        """Timestamps go on from another time; that of the event itself is `first_ms`."""
+        """Continue the timestamps from another time; `first_ms` is the timestamp of the event itself."""
         if first_ms < self._now_ms:
             self.log.begin_time_anew()
         self._now_ms = first_ms
@@ -104,7 +107,7 @@ class SoleWriterPartition(Partition):
         return effects
 
     async def folded(self) -> None:
-        """It always is."""
+        """Return at once: every appended event is folded already."""
 
     def due_ms(self) -> int | None:
         deadline = self.machine.deadline_ms()
@@ -141,7 +144,8 @@ class SoleWriterPartition(Partition):
             self.refused = {offset for offset in refused if offset >= durable}
 
     def checkpoint(self, final: bool = False) -> None:
-        """Put into the history what this broker believes: the digest of the state after everything so far. `final`: it
-        is the broker's last word, nothing of it is lost."""
+        """Append this broker's claim: the digest of the state after all events so far.
+
+        `final`: it is the broker's last word, and no event before it is lost."""
         if self.machine.next_offset > 0:
             self.append(BROKER, Checkpointed(self.machine.next_offset - 1, self.machine.digest(), final=final))

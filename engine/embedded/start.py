@@ -1,9 +1,8 @@
-"""A broker's start on an embedded log: what the data directory holds is recovered, and the broker takes it over.
+"""A broker's start on an embedded log: it recovers the data directory's history, and takes it over.
 
-log opened (torn tails cut) -> metadata folded -> each partition: state as stored, rest of the log folded
--> BrokerStarted in the metadata log (its offset is the epoch) and in each partition: every session of before is
-gone, and so is what was not durable -> reconciled: bindings of queues that are no more, policies, dead letters that
-still wait
+log opened (torn tails cut) -> metadata folded -> each partition: stored state loaded, rest of the log folded
+-> BrokerStarted in the metadata log (its offset is the epoch) and in each partition: it ends all earlier sessions, and
+removes messages that were not durable -> reconciled: bindings of deleted queues, policies, dead letters that still wait
 """
 
 import logging
@@ -29,14 +28,16 @@ logger = logging.getLogger(__name__)
 
 
 def open_log(config: Config) -> EmbeddedLog:
-    """LogError, CorruptLog: the text says what is wrong, and where."""
+    """Open the log of the data directory.
+
+    LogError, CorruptLog: the text says what is wrong, and where."""
     if (config.data / "kafka").exists():
         raise LogError(f"{config.data}: holds the state of a node on Kafka: an embedded log needs another directory")
     return EmbeddedLog.open(config.data, config.partitions, config.segment_bytes)
 
 
 def recovered(log: LogPartition, store: StateStore) -> Recovery:
-    """A partition's state as stored, and what the log has beyond it."""
+    """Load a partition's stored state, and fold the rest of the log."""
     recovery = recover(log, store)
     if recovery.replayed or recovery.quarantined.count:
         logger.info(
@@ -52,13 +53,17 @@ def recovered(log: LogPartition, store: StateStore) -> Recovery:
 
 
 def begin_clock(clock: LogClock, metadata: SoleWriterMetadata, recoveries: list[Recovery]) -> int:
-    """Log time goes on from the end of the log: how far the wall clock is ahead of it, in ms (negative: behind)."""
+    """Continue log time from the end of the log.
+
+    Return how far the wall clock is ahead of it, in ms; negative: behind."""
     ahead_ms = metadata.topology.ahead_ms
     return clock.begin(max(metadata.clock_ms, *(each.machine.clock_ms - ahead_ms for each in recoveries)))
 
 
 def _ended_cleanly(log: LogPartition) -> bool:
-    """The log is as a broker left it that stopped on purpose. All else may be less than what clients have seen."""
+    """Say whether the log is as a clean stop left it.
+
+    Otherwise it may have less than clients have seen."""
     end = log.next_offset
     if end == 0:
         return True
@@ -72,12 +77,12 @@ def _ended_cleanly(log: LogPartition) -> bool:
 
 
 def take_over(broker: Broker, alone: Alone) -> None:
-    """The broker begins an epoch, and brings together what a crash may have left apart."""
+    """Begin the broker's epoch, and repair the differences that a crash may have left between the logs."""
     partitions = alone.partitions
     first = alone.log.metadata.next_offset == 0
     ahead_ms = broker.topology.ahead_ms
     for partition in partitions:
-        if partition.machine.ahead_ms != ahead_ms:  # a crash came between the logs, when the clock was set
+        if partition.machine.ahead_ms != ahead_ms:  # a crash came between two logs while the clock was set
             before_ms = partition.machine.log_ms
             partition.set_clock(min(before_ms, broker.clock()), BROKER, ClockSet(ahead_ms, before_ms))
     alone.begin_epoch()
@@ -92,11 +97,11 @@ def take_over(broker: Broker, alone: Alone) -> None:
         partition.carry_out()
     _reconcile(broker)
     broker.turns.end()
-    alone.log.commit_and_wait()  # an epoch must be durable before an id is made of it: ids are never used twice
+    alone.log.commit_and_wait()  # an epoch must be durable before an id begins with it: ids are never used twice
 
 
 def _reconcile(broker: Broker) -> None:
-    """What a crash between two logs may have left apart is brought together."""
+    """Repair the differences that a crash may have left between the metadata log and the partitions."""
     topology = broker.topology
     for vhost in dict.fromkeys(queue.vhost for queue in broker.queues.all()):
         if vhost not in topology.vhosts:

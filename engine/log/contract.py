@@ -11,7 +11,7 @@ Appending is in memory and at once. `commit` makes everything appended so far du
 so the group grows with the load.
 
     offset = log.append(partition, timestamp_ms, record)
-    log.commit()                         # kick; does nothing when nothing waits or a commit is under way
+    log.commit()                         # starts a commit; does nothing if nothing waits or a commit is under way
     log.start(listener)                  # listener.durable() is called in the loop after each commit
 
 A reader never sees records that are not yet written. Offsets are int, times are milliseconds since the epoch.
@@ -69,6 +69,8 @@ class Block:
 
 
 class LogPartition(Protocol):
+    """One partition of a log."""
+
     name: str
     framed: bool  # False: records are bare; True: Avro single objects (engine/log/shared_contract.py)
     start_offset: int  # oldest record kept
@@ -104,6 +106,8 @@ class LogListener(Protocol):
 
 
 class Log(Protocol):
+    """A log: its metadata partition and its queue partitions."""
+
     @property
     def metadata(self) -> LogPartition: ...
 
@@ -111,9 +115,12 @@ class Log(Protocol):
     def queues(self) -> Sequence[LogPartition]: ...
 
     def start(self, listener: LogListener) -> None:
-        """Tell the listener from now on. It is no argument of `open`: what listens is made of what the log holds."""
+        """Tell the listener from now on.
 
-    def commit(self) -> None: ...
+        `open` does not take it, because the listener is made from the content of the log."""
+
+    def commit(self) -> None:
+        """Start a commit of all appended records, unless one is under way."""
 
     def commit_and_wait(self) -> None:
         """Write and fsync everything appended, in this thread. For start, stop, tools and tests."""
@@ -126,6 +133,7 @@ class Log(Protocol):
         """Whether as many bytes wait for the disk as may: publishing connections wait until some are written."""
 
     def has_room(self, size: int) -> bool:
-        """Whether so many bytes can be appended at once, without a wait for what is appended behind them."""
+        """Whether the log can take this many bytes at once, without a wait for records behind them."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Make everything appended durable, then free the log."""

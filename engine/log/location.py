@@ -59,7 +59,7 @@ class History:
     def _require_same(self, data: Path, identity: str) -> None:
         path = data / "kafka"
         if not path.exists():
-            raise OtherHistory(f"{data}: is no data directory of a node whose log is in Kafka")
+            raise OtherHistory(f"{data}: not the data directory of a node whose log is in Kafka")
         known = path.read_text().strip()
         if known != identity:
             raise OtherHistory(
@@ -77,7 +77,8 @@ class HistoryPartition(PartitionLog, Protocol):
     def durable_offset(self) -> int:
         """The end (exclusive) of the records that no crash takes back."""
 
-    def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]: ...
+    def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
+        """Yields blocks, as `LogPartition.read`."""
 
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
         """Yields the blocks of many short ranges (first offset, end) in order, as `read`."""
@@ -85,6 +86,8 @@ class HistoryPartition(PartitionLog, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HistoryReader:
+    """The partitions of a history, to read."""
+
     metadata: HistoryPartition
     queues: Sequence[HistoryPartition]
 

@@ -19,7 +19,7 @@ def partition_of(vhost: str, queue: str, partitions: int) -> int:
 
 
 def astray(homes: Iterable[Home], partitions: int) -> Home | None:
-    """The first queue that does not lie where it would lie with so many partitions; None if there is none."""
+    """The first queue that does not lie where this number of partitions would put it; None if there is none."""
     return next((home for home in homes if partition_of(home[1], home[2], partitions) != home[0]), None)
 
 

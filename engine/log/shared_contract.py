@@ -96,7 +96,8 @@ class Placement(Protocol):
 class Listener(Protocol):
     """The node that follows a log. The log calls its methods in the loop."""
 
-    def arrived(self, batches: list[Arrived]) -> None: ...
+    def arrived(self, batches: list[Arrived]) -> None:
+        """Fold records that came back, in the order of each partition."""
 
     def trouble(self, why: str | None) -> None:
         """Appends do not get through; `why` is the reason, in words. None: they do again."""
@@ -109,6 +110,8 @@ class Listener(Protocol):
 
 
 class SharedLog(Protocol):
+    """A log that several nodes append to."""
+
     @property
     def metadata(self) -> SharedPartition: ...
 
@@ -123,7 +126,8 @@ class SharedLog(Protocol):
 
         The node then also shares the duties of the queue partitions with the other nodes (Kafka's consumer group)."""
 
-    def flush(self) -> None: ...
+    def flush(self) -> None:
+        """End a turn: appended records need not wait for further ones."""
 
     async def read_to_end(self) -> None:
         """Wait until every record of all partitions that was in the log at the call has arrived (`Listener.arrived`).

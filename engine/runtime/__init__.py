@@ -1,4 +1,4 @@
-"""One partition live, and all that a running broker needs below its commands. Read partition.py first.
+"""One live partition, and everything else that a running broker needs below its commands. Read partition.py first.
 
 partition.py       appends events, folds them, performs their effects
 metadata.py        the same for the metadata log           lifecycle.py      what a kind of log must offer to a broker

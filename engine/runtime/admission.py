@@ -1,13 +1,13 @@
-"""Doors: which connections come in, so that clients cannot take the file descriptors of the store and of the log.
+"""Doors limit the connections, so that clients cannot take the file descriptors of the store and of the log.
 
     RLIMIT_NOFILE = kept back for RocksDB, log and broker | AMQP | HTTP
-                    share of a door = connections that have logged in + those that have not
+                    share of a door = connections that have logged in + connections that have not
 
-- The store and the log come first, then AMQP, then HTTP: `shares` divides what the system allows.
-- Connections that have not logged in have a limit of their own, and so has each address among them: one host that
-  connects and says nothing leaves room for the others. (IPv6: a host has a /64.)
-- A refused connection is counted (`refused`) and logged, a line every LOG_SECONDS at most.
-- `Listener` accepts by itself, so that a connection counts before its TLS handshake, and not after it.
+- The store and the log come first, then AMQP, then HTTP: `shares` divides the descriptors that the system allows.
+- Connections that have not logged in have a limit of their own, and each address has a limit among them. So a host that
+  connects and sends nothing leaves room for other hosts. (IPv6: a host has a /64.)
+- A door counts a refused connection (`refused`) and logs it, at most one line every LOG_SECONDS.
+- `Listener` accepts connections itself, so that a connection counts before its TLS handshake, not after it.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from rewindmq.projections.store import rocks
 
 logger = logging.getLogger("rewindmq.doors")
 
-PARTITION_FILES = 8  # a partition of the log: segment, index, lengths, and what readers have open
+PARTITION_FILES = 8  # a partition of the log: segment, index, lengths, and the files that readers have open
 BROKER_FILES = 64  # loop, pipes, listening sockets, lock, processes, files that are read for an answer
-MOST_HTTP = 1_000  # connections: operators and their tools are few
+MOST_HTTP = 1_000  # connections; there are few operators and tools
 BACKLOG = 1_024
-ACCEPTS = 64  # connections in a turn of the loop
-PAUSE_SECONDS = 1.0  # without a descriptor nothing is accepted for so long
-LINGER_SECONDS = 1.0  # a refused client has so long to read why
+ACCEPTS = 64  # connections that one turn of the loop accepts
+PAUSE_SECONDS = 1.0  # the listener's pause when no descriptor is free
+LINGER_SECONDS = 1.0  # a refused client has this long to read the reason
 MOST_LINGERING = 32
 LOG_SECONDS = 10.0
 
@@ -49,18 +49,18 @@ class Door:
     def __init__(self, protocol: str, share: int) -> None:
         self.protocol = protocol
         self.share = share
-        self.most_logged_in = share - max(2, share // 16)  # above this there is still room to be told so
+        self.most_logged_in = share - max(2, share // 16)  # the rest is for clients that are refused after their login
         self.most_unknown = max(2, share // 2)
         self.most_of_address = max(1, self.most_unknown // 2)
         self.logged_in = 0
         self.unknown = 0
-        self.by_address: dict[str, int] = {}  # of those that have not logged in
+        self.by_address: dict[str, int] = {}  # connections that have not logged in
         self.refused = dict.fromkeys(WHY, 0)
-        self._untold = 0
-        self._told_at = -LOG_SECONDS
+        self._unlogged = 0
+        self._logged_at = -LOG_SECONDS
 
     def enter(self, address: str) -> "Guest | None":
-        """A connection from there; None when it is refused."""
+        """Admit a connection from this address, and count it; None: the door refuses it."""
         host = host_of(address)
         reason = ""
         if self.logged_in + self.unknown >= self.share:
@@ -77,25 +77,25 @@ class Door:
         return Guest(self, host)
 
     def refuse(self, reason: str, address: str) -> None:
-        """Count a connection that is refused, and log it now and then."""
+        """Count a refused connection, and log it if LOG_SECONDS have passed since the last line."""
         self.refused[reason] += 1
-        self._untold += 1
+        self._unlogged += 1
         now = time.monotonic()
-        if now - self._told_at < LOG_SECONDS:
+        if now - self._logged_at < LOG_SECONDS:
             return
         limits = {"most": self.share, "unknown": self.most_unknown, "of_address": self.most_of_address}
         logger.warning(
-            "%s: %d connections refused since the last such line, the latest from %s: %s, which is the limit",
+            "%s: refused %d connections since the last such line, the latest from %s: %s, which is the limit",
             self.protocol,
-            self._untold,
+            self._unlogged,
             address,
             WHY[reason].format(**limits),
         )
-        self._told_at, self._untold = now, 0
+        self._logged_at, self._unlogged = now, 0
 
 
 class Guest:
-    """One connection that came in by a door."""
+    """One connection that a door admitted."""
 
     __slots__ = ("address", "door", "known", "left")
 
@@ -106,7 +106,9 @@ class Guest:
         self.left = False
 
     def log_in(self) -> bool:
-        """It has logged in. False: so many have that it is to be refused."""
+        """Note that the connection has logged in.
+
+        False: too many connections have logged in, and this one must be refused."""
         if self.known or self.left:
             return True
         if self.door.logged_in >= self.door.most_logged_in:
@@ -118,7 +120,7 @@ class Guest:
         return True
 
     def leave(self) -> None:
-        """Its descriptor is free again. Called twice it does nothing."""
+        """Give the connection's descriptor back to the door. A second call does nothing."""
         if self.left:
             return
         self.left = True
@@ -136,7 +138,7 @@ class Guest:
 
 
 def host_of(address: str) -> str:
-    """Whose address it is: the host's own, or the /64 that an IPv6 host has."""
+    """Return the host that an address belongs to: the address itself, or the /64 of an IPv6 host."""
     try:
         found = ipaddress.ip_address(address.split("%")[0])
     except ValueError:
@@ -149,14 +151,16 @@ def host_of(address: str) -> str:
 
 
 def take_descriptors() -> int:
-    """As many as the system allows this process; how many that are."""
+    """Raise this process's limit of open files as far as the system allows; return the new limit."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return most
 
 
 def shares(descriptors: int, partitions: int) -> tuple[Door, Door]:
-    """The doors of AMQP and of HTTP, of what the store and the log leave: at least half of it all."""
+    """Make the doors of AMQP and of HTTP.
+
+    They share the descriptors that the store and the log leave, at least half of all."""
     kept = rocks.open_files(descriptors) + BROKER_FILES + PARTITION_FILES * (partitions + 1)
     rest = descriptors - min(kept, descriptors // 2)
     http = min(rest // 4, MOST_HTTP)
@@ -164,7 +168,9 @@ def shares(descriptors: int, partitions: int) -> tuple[Door, Door]:
 
 
 def bound(host: str, port: int) -> list[socket.socket]:
-    """Listening sockets, one for each address that the host's name has. OSError when an address cannot be bound."""
+    """Open listening sockets, one for each address of the host name.
+
+    OSError: an address cannot be bound."""
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     made: list[socket.socket] = []
     try:
@@ -184,8 +190,9 @@ def bound(host: str, port: int) -> list[socket.socket]:
 
 
 class Listener:
-    """A listening socket whose connections come in by a door. `make` builds the protocol of one. `answer`: what a
-    refused client is sent, where it can read it."""
+    """A listening socket that admits connections through a door.
+
+    `make` builds the protocol of a connection. The listener sends `answer` to a refused client that can read it."""
 
     def __init__(
         self,
@@ -211,10 +218,11 @@ class Listener:
 
     @property
     def port(self) -> int:
+        """The port that the socket listens on."""
         return int(self.socket.getsockname()[1])
 
     def close(self) -> None:
-        """Nothing more is accepted. Who is here stays."""
+        """Accept no more connections. Open connections stay."""
         if self._closed:
             return
         self._closed = True
@@ -239,7 +247,7 @@ class Listener:
                 logger.error("%s: no connection can be accepted: %s", self.door.protocol, error.strerror)
                 if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     return
-                self._loop.remove_reader(self.socket)  # it would call again and again
+                self._loop.remove_reader(self.socket)  # else the loop calls again and again
                 self._loop.call_later(PAUSE_SECONDS, self._listen)
                 return
             sock.setblocking(False)
@@ -252,7 +260,9 @@ class Listener:
                 task.add_done_callback(self._welcoming.discard)
 
     async def _welcome(self, sock: socket.socket, guest: Guest) -> None:
-        """The protocol of the connection tells the guest when it leaves; before there is one, this does."""
+        """Make the connection's protocol.
+
+        The protocol calls `guest.leave` when the connection ends. If there is no protocol yet, this method calls it."""
         seconds = None if self._context is None else self._seconds
         try:
             await self._loop.connect_accepted_socket(
@@ -262,7 +272,7 @@ class Listener:
                 ssl_handshake_timeout=seconds,
                 ssl_shutdown_timeout=seconds,
             )
-        except (OSError, TimeoutError) as error:  # gone already, or no TLS (ssl.SSLError is an OSError)
+        except (OSError, TimeoutError) as error:  # the client left, or speaks no TLS (ssl.SSLError is an OSError)
             guest.leave()
             sock.close()
             logger.debug("%s: %s: %s", self.door.protocol, guest.address, error)
@@ -290,15 +300,16 @@ class Listener:
 
 
 class Listeners(Protocol):
-    """The AMQP listeners, for an operator who closes and opens them."""
+    """The AMQP listeners, which an operator can close and open."""
 
     @property
     def open(self) -> bool: ...
 
     def suspend(self) -> None:
-        """Take no new connections. Those that are open go on."""
+        """Take no new connections. Open connections go on."""
 
     async def resume(self) -> None:
-        """Take new connections again. OSError when another program has taken an address meanwhile."""
+        """Take new connections again. OSError: another program has taken an address meanwhile."""
 
-    async def close_connections(self) -> None: ...
+    async def close_connections(self) -> None:
+        """Close all open connections."""

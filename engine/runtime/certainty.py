@@ -1,17 +1,17 @@
-"""Before a node says that there is no such thing, it reads to the end of the log.
+"""Before a node says that something does not exist, it reads to the end of the log.
 
-On a log that many nodes append to (Kafka) what another node has just made may not have arrived here yet. What is there
-can be told at once. That something is missing can be told only by a node that has read all that was in the log when it
-was asked.
+On a log that many nodes append to (Kafka), another node's latest events may not have arrived here yet. A node can
+confirm at once that something exists. It can say that something is missing only after it has read all records that were
+in the log when the question came.
 
     answer ............ quick, while nothing is missing
-    refused, or absent -> read to the end of the log -> the same once more, if anything changed meanwhile
+    refused, or absent -> read to the end of the log -> ask once more, if anything changed meanwhile
 
 Rules of this file
-- One reading at a time: all that are asked while one is under way share the next one. So a flood of questions for what
-  is not there costs one question to the log at a time, however many clients ask.
-- `begun` when a question came in is what it has `heard`. A reading that began after that covers it.
-- While the log is away nobody is told that something is missing: the log is asked again until it answers.
+- One read at a time: all questions that come during a read share the next one. So a flood of questions about missing
+  things costs one question to the log at a time, however many clients ask.
+- A question notes the value of `begun` as `heard`. A read that begins later covers the question.
+- While the log does not answer, no client hears that something is missing: the node asks the log until it answers.
 - A broker that is alone on its log is always sure, and never waits.
 """
 
@@ -25,7 +25,7 @@ from rewindmq.engine.log.contract import LogError
 
 T = TypeVar("T")
 
-# What is refused for want of something, or for something that may be gone by now.
+# Errors that say that something is missing, or that something is in the way that may be gone by now.
 REFUSALS = (NotFound, AccessRefused, NotAllowed, PreconditionFailed, ResourceLocked)
 AGAIN_SECONDS = 0.25
 
@@ -33,23 +33,25 @@ logger = logging.getLogger(__name__)
 
 
 class Certainty:
-    """`read_to_end`: returns when all that was in the log when it was called has been folded here, LogError when the
-    log does not say; None: this broker is alone on its log. `version`: another number after each change of what there
-    is."""
+    """Knows whether this node has read far enough to say no.
+
+    `read_to_end` returns when this node has folded all records that were in the log at the call. LogError: the log does
+    not answer. None: this broker is alone on its log.
+    `version` returns another number after each change of the topology."""
 
     def __init__(self, read_to_end: Callable[[], Awaitable[None]] | None, version: Callable[[], int]) -> None:
-        self.begun = 0  # readings
+        self.begun = 0  # number of reads
         self._done = 0
         self._read_to_end = read_to_end
         self._version = version
         self._reading: asyncio.Future[None] | None = None
 
     def covers(self, heard: int) -> bool:
-        """All that was in the log when `begun` was this number has been read."""
+        """Say whether this node has read all records that were in the log when `begun` was `heard`."""
         return self._read_to_end is None or self._done > heard
 
     async def wait(self) -> None:
-        """Until all that is in the log now has been read."""
+        """Wait until this node has read all records that are in the log now."""
         heard = self.begun
         while not self.covers(heard):
             if self._reading is None:
@@ -72,6 +74,7 @@ class Certainty:
             self._reading = None
 
     def stop(self) -> None:
+        """Cancel the current read."""
         if self._reading is not None:
             self._reading.cancel()
 
@@ -81,9 +84,11 @@ class Certainty:
         wait: Callable[[], Awaitable[None]],
         negative: Callable[[Exception], bool] = lambda error: isinstance(error, REFUSALS),
     ) -> T:
-        """What `attempt` returns or raises. If it is `negative` because this node had not read enough, it is done once
-        more: so what raises such an error must not have done anything. `wait`: as the method of that name; it raises
-        when nobody wants to know any more."""
+        """Return or raise the result of `attempt`; attempt again if this node had not read enough to say no.
+
+        A second attempt follows a `negative` error if the read to the end changed the topology. So an attempt that
+        raises such an error must not have done anything. `wait` is the method of that name or like it; it raises when
+        the client has gone."""
         before = self._version()
         try:
             return await attempt()

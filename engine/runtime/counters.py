@@ -1,10 +1,10 @@
-"""What a broker counts since its start: for /metrics, named as RabbitMQ's Prometheus metrics without `rabbitmq_`, and
-for the message_stats of the management API.
+"""Counters since the broker's start, for /metrics and for the message_stats of the management API.
 
-- A channel counts what it takes in in its own `Tally`, in plain numbers; what a closed channel had counted moves to the
-  broker's. Whoever reads adds both (`counts`), so counting costs a publisher nothing but its own numbers.
-- Sizes of messages come in runs: of a run of equal sizes only its end is looked at.
-- Deliveries are counted by the partition, in runs for one queue (`Served`).
+- Their names are those of RabbitMQ's Prometheus metrics without `rabbitmq_`.
+- A channel counts publishes in its own `Tally`, in plain numbers. When it closes, its numbers move to the broker's.
+  `counts` adds both, so that a publish changes only the numbers of its channel.
+- Sizes of messages come in runs: a run of equal sizes is counted at its end.
+- The partition counts deliveries, in runs for one queue (`Served`).
 - A dead letter is counted by the type of its queue and by its strategy, as RabbitMQ labels them; `disabled` is the
   strategy of a queue without a dead-letter exchange.
 """
@@ -39,7 +39,7 @@ COUNTERS = (
     "global_messages_acknowledged_total",
 )
 
-# RabbitMQ's (rabbit_msg_size_metrics.erl), in bytes; above the last there is one more.
+# RabbitMQ's bounds (rabbit_msg_size_metrics.erl), in bytes; one more counter is for sizes above the last.
 SIZE_BOUNDS = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
 SIZES = tuple(f"message_sizes_up_to_{bound}" for bound in (*SIZE_BOUNDS, "infinity"))
 SIZES_SUM = "message_sizes_sum"
@@ -52,13 +52,15 @@ DISABLED: Final = "disabled"
 
 
 def dead_lettered(what: str, queue_type: str, strategy: Strategy) -> str:
-    """The counter of dead letters. `what`: their reason, or confirmed."""
+    """Return the name of a counter of dead letters.
+
+    `what`: the reason, or `confirmed`."""
     labels = f'queue_type="rabbit_{queue_type}_queue",dead_letter_strategy="{strategy}"'
     return f"global_messages_dead_lettered_{what}_total{{{labels}}}"
 
 
 def all_counters() -> dict[str, int]:
-    """Each of them at 0, those with labels where RabbitMQ has them."""
+    """Return all counters at 0, with the labels that RabbitMQ has."""
     labels: tuple[tuple[str, tuple[Strategy, ...], tuple[str, ...]], ...] = (
         ("classic", (AT_MOST_ONCE, DISABLED), (EXPIRED, MAXLEN, REJECTED)),
         ("quorum", (AT_MOST_ONCE, DISABLED), (EXPIRED, MAXLEN, REJECTED, DELIVERY_LIMIT)),
@@ -74,7 +76,7 @@ def all_counters() -> dict[str, int]:
 
 
 class Tally:
-    """What a channel was given to publish, since it was opened."""
+    """Counts the publishes of one channel since it was opened."""
 
     def __init__(self) -> None:
         self.received = 0
@@ -83,18 +85,19 @@ class Tally:
         self.unroutable_dropped = 0
         self.unroutable_returned = 0
         self.confirmed = 0
-        self.refused = 0  # told so by basic.nack
-        self.size = -1  # of the messages in this run,
-        self.run_began = 0  # which began when so many had been received
+        self.refused = 0  # publishes that basic.nack answered
+        self.size = -1  # of each message in this run
+        self.run_began = 0  # `received` when the run began
         self.sizes = [0] * len(SIZES)
         self.bytes = 0
 
     @property
     def unconfirmed(self) -> int:
+        """The number of publishes that still wait for their confirm."""
         return self.received_confirm - self.confirmed - self.refused
 
     def another_size(self, size: int) -> None:
-        """The next message is of this size: the run ends. Called before it is counted as received."""
+        """End the run: the next message has this size. Call it before the message counts as received."""
         run = self.received - self.run_began
         if run:
             self.sizes[bisect_left(SIZE_BOUNDS, self.size)] += run
@@ -103,7 +106,7 @@ class Tally:
         self.run_began = self.received
 
     def named(self) -> Iterable[tuple[str, int]]:
-        """By the broker's names."""
+        """Yield the counters under the broker's names."""
         self.another_size(self.size)
         yield "global_messages_received_total", self.received
         yield "global_messages_received_confirm_total", self.received_confirm
@@ -115,7 +118,7 @@ class Tally:
         yield SIZES_SUM, self.bytes
 
     def merge_into(self, counters: dict[str, int]) -> None:
-        """Move what the channel counted to the broker's counters: it is closed."""
+        """Move the closed channel's numbers to the broker's counters."""
         for name, value in self.named():
             if value:
                 counters[name] += value
@@ -123,7 +126,7 @@ class Tally:
 
 
 class Served:
-    """What was delivered of one queue since the broker's start, to consumers of all nodes."""
+    """Counts the deliveries of one queue since the broker's start, to consumers of all nodes."""
 
     __slots__ = ("deliver", "deliver_no_ack", "get", "get_empty", "get_no_ack", "redeliver")
 

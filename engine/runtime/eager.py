@@ -1,8 +1,8 @@
-"""Coroutines that mostly need not wait.
+"""Runs coroutines that rarely wait without a task.
 
-What clients ask of the broker is a coroutine, because on a shared log an answer comes only when the event was read
-back. With the embedded log it never waits, and then it must not cost a task and a turn of the loop: it is run at once,
-and only what is left of it when it does wait becomes a task.
+The broker's commands are coroutines, because on a shared log an answer comes only when the event was read back. With
+the embedded log a command never waits, and so it must not cost a task and a turn of the loop. These functions run a
+coroutine at once. Only if it waits does its rest become a task.
 """
 
 import asyncio
@@ -14,8 +14,9 @@ T = TypeVar("T")
 
 
 def begin(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T] | None":
-    """Run a coroutine up to where it has to wait, and the rest as a task; None: it ended without waiting. What it
-    raises before it waits comes out here."""
+    """Run a coroutine until it waits; return a task for the rest, or None if it ended.
+
+    An error before the first wait is raised here."""
     try:
         awaited = work.send(None)
     except StopIteration:
@@ -24,19 +25,19 @@ def begin(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T] | None":
 
 
 async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
-    """Wait for it. If the waiting is cancelled, it goes on."""
+    """Run a coroutine to its end. If the caller is cancelled, the coroutine goes on."""
     task = begin(work)
     if task is not None:
         await asyncio.shield(task)
 
 
 def at_once(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that need not wait."""
+    """Return the result of a coroutine that does not wait. AssertionError: it waits."""
     try:
         work.send(None)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
-    raise AssertionError("it had to wait")
+    raise AssertionError("the coroutine had to wait")
 
 
 @types.coroutine
@@ -44,7 +45,7 @@ def _rest(work: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, None, T]
     while True:
         try:
             yield awaited
-        except GeneratorExit:  # the loop is no more; `work` may have been closed already, in the order of the collector
+        except GeneratorExit:  # the loop has ended; the garbage collector may have closed `work` already
             work.close()
             raise
         except BaseException as error:  # the task was cancelled

@@ -1,9 +1,9 @@
-"""Flow control: a connection that publishes is not read from while enough is on its way into the log.
+"""Flow control: the broker stops reading from a publishing connection while enough is on its way into the log.
 
 Rules of this file
 - A connection that only consumes never waits: its acks make room. Precedent: RabbitMQ's credit flow.
 - First come, first served.
-- What is enough depends on the log: engine/embedded/flow_control.py, engine/cluster/flow_control.py.
+- The limit depends on the log: engine/embedded/flow_control.py, engine/cluster/flow_control.py.
 - A large publish that the log has no room for waits by itself, before it is appended; other publishers go on.
 """
 
@@ -15,31 +15,33 @@ from collections.abc import Callable
 
 from rewindmq.engine.runtime.memory import Kind, MemoryAccount
 
-LARGE_BYTES = 1_048_576  # a smaller publish need not ask for room
-ROOM_SECONDS = 1.0  # between looks whether there is room
+LARGE_BYTES = 1_048_576  # a smaller publish does not ask for room
+ROOM_SECONDS = 1.0  # between two checks for room
 
 logger = logging.getLogger(__name__)
 
 
 class Flow(ABC):
+    """Holds back the connections that publish."""
+
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
 
     @property
     @abstractmethod
     def full(self) -> bool:
-        """Enough is on its way."""
+        """Whether enough is on its way into the log."""
 
     def wait(self, go_on: Callable[[], None]) -> None:
-        """`go_on` is called once, when there is room again."""
+        """Call `go_on` once, when there is room again."""
         self._waiting.append(go_on)
 
     def has_room(self, size: int) -> bool:
-        """Whether so many bytes may be appended at once."""
+        """Say whether the log can take this many bytes at once."""
         return True
 
     async def room(self, size: int, memory: MemoryAccount) -> bool:
-        """Wait until so many bytes, which are held meanwhile, may be appended at once. Returns whether it waited."""
+        """Wait until the log can take this many bytes; return whether it waited. `memory` counts them meanwhile."""
         if self.has_room(size):
             return False
         logger.warning("a publish of %d bytes waits until the disk has room for it", size)
@@ -52,8 +54,8 @@ class Flow(ABC):
         return True
 
     def landed(self) -> None:
-        """More of what was on its way has arrived."""
-        for _ in range(len(self._waiting)):  # a connection that publishes too much once more waits at the end
+        """Let waiting connections go on: more of the publishes has arrived in the log."""
+        for _ in range(len(self._waiting)):  # a connection that publishes too much again waits at the end
             if self.full:
                 return
             self._waiting.popleft()()

@@ -1,5 +1,7 @@
-"""How a broker's life is kept in the log: alone on an embedded log (embedded/lifecycle.py), or as one of many nodes
-(cluster/node.py)."""
+"""How a broker keeps its life in the log.
+
+It runs alone on an embedded log (embedded/lifecycle.py), or as one of many nodes (cluster/node.py).
+"""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Who holds a partition, as RabbitMQ names it for quorum queues: node names, or Kafka's brokers."""
+    """The members of a partition, as RabbitMQ names them for quorum queues: node names, or Kafka's brokers."""
 
     leader: str
     members: tuple[str, ...]
@@ -29,73 +31,83 @@ class Members:
 
 
 class Keeper(Protocol):
+    """Keeps a broker's life in the log."""
+
     epoch: int  # ids of sessions and consumers begin with it; unique in the whole history
 
     joined: bool  # clients may come
-    # The log is shared with other nodes, and only what is read back from it is folded. So everything that is folded is
-    # durable, and an answer to a client need not wait. But a tx.commit is not atomic: when this node dies, Kafka may
-    # have taken some of its records and not the others.
+    # Other nodes share the log, and this node folds only the records that it reads back. So every folded event is
+    # durable, and an answer to a client need not wait. But a tx.commit is not atomic: if this node dies, Kafka may
+    # have taken only some of its records.
     reads_back: bool
 
     @property
     def read_back_seconds(self) -> float:
-        """How long it takes into the log and back; 0 where nothing has to come back."""
+        """How long a record takes into the log and back; 0 if no record must come back."""
 
     def kick(self) -> None:
-        """At the end of a turn: begin to make durable what was appended."""
+        """Begin to make the appended events durable. The broker calls it at the end of a turn."""
 
     @property
     def flow(self) -> Flow:
-        """Holds publishers up while enough is on its way into the log."""
+        """Holds publishers back while enough is on its way into the log."""
 
     def take_snapshots(self) -> None:
         """Take the snapshots that are due."""
 
     def mend_store(self) -> None:
-        """After RocksDB refused a write: make the store good again."""
+        """Repair the store after RocksDB refused a write."""
 
     def renew_epoch(self) -> None:
-        """All ids of this epoch are used up: begin another."""
+        """Begin another epoch: all ids of this one are used."""
 
     @property
     def read_to_end(self) -> Callable[[], Awaitable[None]] | None:
-        """Wait until all that is in the log now is folded; LogError when the log does not say. None: it always is."""
+        """A function that waits until all records of the log are folded; None: they always are.
+
+        LogError: the log does not answer."""
 
     def queue_gone(self, partition: "Partition", queue: Queue) -> None:
-        """A queue is gone: its bindings have to go."""
+        """Remove the bindings of a queue that is gone."""
 
-    def members(self, partition: "Partition") -> Members: ...
+    def members(self, partition: "Partition") -> Members:
+        """Return the members of a partition."""
 
     def behind(self, partition: "Partition") -> int:
-        """How many offsets of the log are still to be folded, as far as is known."""
+        """Return how many known offsets of the log are not folded yet."""
 
     def written_state(self) -> StateStore | None:
-        """The state store, now that all is written to it that is folded, for a copy of it; None where a copy is of no
-        use without the log. StoreError when it can't be written."""
+        """Write all folded state to the state store, and return the store for a copy.
+
+        None: a copy is useless without the log. StoreError: the store cannot be written."""
 
     def set_clock(self, first_ms: int, actor: Actor, event: ClockSet) -> None:
-        """Timestamps go on from another time, `first_ms` being that of the event itself; in every partition. Of a log
-        that gives the time itself: never asked. LogError: the disk does not take it, and nothing is changed."""
+        """Continue the timestamps of every partition from another time.
+
+        `first_ms` is the timestamp of the event itself. A log that gives times itself never gets this call. LogError:
+        the disk refuses the event, and nothing changes."""
 
     def stop(self) -> None:
-        """Everything durable, told and persisted. LogError when that can't be; what is confirmed is safe."""
+        """Make all events durable, send the last answers, and write the state.
+
+        LogError: that failed. Confirmed publishes are safe."""
 
 
 def mend_store(store: StateStore, partitions: "Sequence[Partition]") -> None:
-    """Make the store good again after a failed write, with every partition at rest. Fails as `mend`."""
+    """Repair the store after a failed write, with every partition at rest. Fails as `mend`."""
     if not all(partition.at_rest for partition in partitions):
-        return  # dead letters go round: at the next try, perhaps, they do not
+        return  # dead letters are on their way; the next try may find none
     folded = mend(store, [(partition.history, partition.projector) for partition in partitions])
     for partition in partitions:
         partition.mended()
-    logger.warning("%s: opened again after a failed write, and %d events folded again", store.path, folded)
+    logger.warning("%s: repaired after a failed write, with %d events folded again", store.path, folded)
 
 
 def persist(store: StateStore, partition: "Partition") -> None:
-    """At a clean stop: the partition's state is written and flushed. If RocksDB refuses, the log has everything."""
+    """Write and flush the partition's state at a clean stop. If RocksDB refuses, the log has everything."""
     try:
         partition.persist_all()
     except Exception as error:  # rocksdict knows no narrower class
         if store.failed is None:
             raise
-        logger.error("%s: the state can't be written, the next start folds it from the log: %s", partition.name, error)
+        logger.error("%s: the state can't be written. The next start folds it from the log: %s", partition.name, error)

@@ -1,18 +1,18 @@
-"""The time of a broker's life: where the log was at its start, and one second a second from there.
+"""The log time of a broker: it begins at the end of the log or at the wall clock, and runs with the monotonic clock.
 
     wall clock  ---- drawn toward it, 0.5 ms a second ---->  log time = start + monotonic time
-                ---- a step: told, not obeyed ----------->  (engine/broker/clock_watch.py)
+                ---- a step: logged, not obeyed --------->  (engine/broker/clock_watch.py)
 
 Rules of this file
 - Expiries, leases and delays are durations between timestamps of the log. So log time takes its pace from the monotonic
-  clock, and the wall clock only says where it began. Sleep of the machine counts as time (CLOCK_BOOTTIME).
-- At a start log time is the wall clock's; but if that is behind the end of the log, log time goes on from the end: if
-  it waited for the wall clock, no timer would fire until then.
-- At a start the wall clock may also be far ahead of the log. That is nearly always true: no broker ran, and what
-  expired meanwhile has to go (RabbitMQ does the same). A wrong date looks just like it, so it is told, and it can be
-  mended.
-- Log time is drawn toward the wall clock by 500 ppm, the rate at which NTP slews a clock. That is more than quartzes
-  drift, and makes a TTL of a minute 30 ms longer or shorter at most.
+  clock, and the wall clock only says where it begins. Sleep of the machine counts as time (CLOCK_BOOTTIME).
+- At a start log time is the wall clock's. But if the wall clock is behind the end of the log, log time goes on from the
+  end: if it waited for the wall clock, no timer would fire until then.
+- At a start the wall clock may also be far ahead of the log. That is nearly always right: no broker ran, and the
+  messages that expired meanwhile have to go (RabbitMQ does the same). A wrong date looks the same, so the broker logs
+  it, and an operator can correct it.
+- Log time moves toward the wall clock by 500 ppm, the rate at which NTP slews a clock. That is more than the drift of
+  quartzes, and it changes a TTL of a minute by at most 30 ms.
 """
 
 import time
@@ -20,8 +20,8 @@ from collections.abc import Callable
 from functools import partial
 
 NS = 1_000_000  # a millisecond
-SLEW = 2_000  # a two-thousandth of the time that passed
-STEP_MS = 1_000  # a difference that is worth telling; quartz and NTP stay far below
+SLEW = 2_000  # log time moves by at most a two-thousandth of the elapsed time
+STEP_MS = 1_000  # the broker logs a difference from here on; quartz and NTP stay far below
 TELL_EVERY_NS = 60_000 * NS
 
 WallClock = Callable[[], int]  # milliseconds since 1970
@@ -29,53 +29,61 @@ ElapsedClock = Callable[[], int]  # nanoseconds since any moment; never goes bac
 
 
 def wall_clock_ms() -> int:
+    """Return the system's wall clock, in milliseconds since 1970."""
     return time.time_ns() // NS
 
 
 def elapsed_clock() -> ElapsedClock:
-    """The system's, which goes on while the machine sleeps where there is one that does."""
+    """Return the system's monotonic clock; if there is one, the clock that goes on while the machine sleeps."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
     return time.monotonic_ns
 
 
 class LogClock:
-    """`now_ms` may repeat a millisecond or go back one while log time is drawn back: partitions see to it that theirs
-    does not. `difference_ms`: log time less wall clock, at the last look."""
+    """The log time of one broker.
+
+    `now_ms` may repeat a millisecond or go back by one while log time moves back. Partitions keep their own time from
+    going back. `difference_ms`: log time minus wall clock, at the last look."""
 
     def __init__(self, wall_ms: WallClock = wall_clock_ms, elapsed_ns: ElapsedClock | None = None) -> None:
         self.wall_ms = wall_ms
         self.elapsed_ns = elapsed_ns or elapsed_clock()
         self.difference_ms = 0
-        self._base_ns = 0  # log time less elapsed time
+        self._base_ns = 0  # log time minus elapsed time
         self._looked_ns = 0
         self.set(wall_ms())
 
     @classmethod
     def made_of(cls, wall_ms: WallClock | None, elapsed_ns: ElapsedClock | None) -> "LogClock":
-        """Of the system's clocks where none is given. A wall clock alone, as in a simulation, is taken for both."""
+        """Make a clock from these clocks, or from the system's where one is None.
+
+        A wall clock alone, as in a simulation, serves as both."""
         if wall_ms is None:
             return cls(elapsed_ns=elapsed_ns)
         return cls(wall_ms, elapsed_ns or (lambda: wall_ms() * NS))
 
     def now_ms(self) -> int:
+        """Return the log time."""
         return (self._base_ns + self.elapsed_ns()) // NS
 
     def begin(self, log_ms: int) -> int:
-        """A life begins; the log ended at `log_ms` (0: it is empty). By how much the wall clock is ahead of that, in
-        ms; negative: behind, and log time goes on from where it was."""
+        """Begin a life after a log that ended at `log_ms` (0: it is empty).
+
+        Return how far the wall clock is ahead of `log_ms`, in ms. If negative, log time goes on from `log_ms`."""
         wall_ms = self.wall_ms()
         self.set(max(wall_ms, log_ms))
         return wall_ms - log_ms if log_ms else 0
 
     def set(self, now_ms: int) -> None:
-        """Log time is this from here on."""
+        """Set log time to `now_ms`."""
         self._looked_ns = self.elapsed_ns()
         self._base_ns = now_ms * NS - self._looked_ns
         self.difference_ms = now_ms - self.wall_ms()
 
     def look(self) -> int:
-        """Compare with the wall clock, and draw log time toward it, as much as may be since the last look."""
+        """Move log time toward the wall clock, by as much as the time since the last look allows; return the
+        difference."""
         elapsed_ns = self.elapsed_ns()
         most = (elapsed_ns - self._looked_ns) // SLEW
         self._looked_ns = elapsed_ns
@@ -87,7 +95,9 @@ class LogClock:
 
 
 class Telling:
-    """When a difference of clocks is worth telling: it jumped, or is far from what was told last; once a minute."""
+    """Decides when to log a difference of the clocks.
+
+    That is when it jumped, or is far from the last logged one; at most once a minute."""
 
     def __init__(self) -> None:
         self.told_ms = 0
@@ -96,6 +106,7 @@ class Telling:
         self._quiet_until_ns: int | None = None
 
     def is_due(self, difference_ms: int, elapsed_ns: int) -> bool:
+        """Say whether to log this difference now."""
         self._jumped = self._jumped or abs(difference_ms - self._before_ms) >= STEP_MS
         self._before_ms = difference_ms
         news = abs(difference_ms - self.told_ms)
@@ -108,7 +119,7 @@ class Telling:
         return True
 
     def note(self, difference_ms: int, elapsed_ns: int) -> None:
-        """It is told."""
+        """Note that the difference is logged."""
         self.told_ms = self._before_ms = difference_ms
         self._jumped = False
         self._quiet_until_ns = elapsed_ns + TELL_EVERY_NS

@@ -1,14 +1,14 @@
-"""The management API's share of the broker's loop: long work is done in slices, and a turn of the loop has one of them.
+"""The management API's share of the broker's loop: long work runs in slices, one in each turn of the loop.
 
     work = Work(share)                       # one for each request
     for queue in queues:
         items.append(item_of(queue))
         if work.due:                         # this slice has had SLICE_SECONDS
-            await work.give_way()            # the others' slices, and everything else of the loop, come first
+            await work.give_way()            # first the slices of other requests, and all other work of the loop
 
-However many requests there are, AMQP waits for one slice, and not for all of them. The requests in the line take turns
-in order, so a request waits for no more than a slice of each other one. Work that changes many queues is not in this
-line, since it waits for the disk, too: slices.py.
+AMQP waits for one slice, however many requests there are. Requests take turns in order, so a request waits for at most
+one slice of each other request. Work that changes many queues is not in this line, because it also waits for the disk:
+slices.py.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class LoopShare:
-    """A line of work. `clock`: seconds."""
+    """A line of work. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
@@ -34,7 +34,7 @@ class LoopShare:
         self._called = False
 
     async def turn(self) -> None:
-        """Wait for a turn of the loop in which nothing else of the line is done."""
+        """Wait for a turn of the loop that does no other work of the line."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def go_on() -> None:
@@ -45,7 +45,7 @@ class LoopShare:
         await future
 
     def call(self, callback: Callable[[], object]) -> None:
-        """Call it in one of the next turns of the loop, in order: short work, of which a slice holds several."""
+        """Call the function in one of the next turns of the loop, in order. It is short: a slice holds several."""
         self._stand_in_line(callback, alone=False)
 
     def _stand_in_line(self, callback: Callable[[], object], alone: bool) -> None:
@@ -55,7 +55,9 @@ class LoopShare:
             asyncio.get_running_loop().call_soon(self._slice)
 
     def _slice(self) -> None:
-        """What goes on after `turn` does so behind this, in the same turn of the loop: so it ends the slice."""
+        """Run one slice of the line.
+
+        Code that waited in `turn` runs after this function, in the same turn of the loop. So it ends the slice."""
         began = self.clock()
         try:
             while self._line:
@@ -79,23 +81,23 @@ class Work:
 
     @property
     def due(self) -> bool:
-        """The slice has lasted long enough."""
+        """Whether the slice has lasted long enough."""
         return self.share.clock() - self._began >= SLICE_SECONDS
 
     async def give_way(self) -> None:
-        """Go on in the next slice."""
+        """Wait for the next slice."""
         await self.share.turn()
         self._began = self.share.clock()
 
     async def over(self, items: Iterable[T]) -> AsyncIterator[T]:
-        """The items; between two of them others may have their turn."""
+        """Yield the items. Other requests may have their turn between two items."""
         for item in items:
             yield item
             if self.due:
                 await self.give_way()
 
     async def in_order(self, entries: list[tuple[Any, T]]) -> list[T]:
-        """What stands beside the keys, in the order of the keys; where they are equal, as it was."""
+        """Sort the entries by key, in slices; return their second parts. Equal keys keep their order."""
         runs: list[list[tuple[Any, T]]] = []
         for first in range(0, len(entries), SORTED_AT_ONCE):
             runs.append(sorted(entries[first : first + SORTED_AT_ONCE], key=itemgetter(0)))
@@ -108,6 +110,6 @@ class Work:
 
 
 async def by_key(work: Work, found: Mapping[Any, T], wanted: Callable[[Any], bool] | None = None) -> list[T]:
-    """Those whose key is wanted (None: all), in the order of their keys, in slices."""
+    """Return the values whose key is wanted (None: all), in the order of their keys, in slices."""
     entries = [(key, each) async for key, each in work.over(list(found.items())) if wanted is None or wanted(key)]
     return await work.in_order(entries)

@@ -1,24 +1,24 @@
-"""Memory under way: the bytes that the broker holds for clients at this moment, counted in one place.
+"""Counts the bytes that the broker holds for clients at this moment, in one place.
 
-    body         parts of a publish that has not come whole       output   bytes that wait in a socket's write buffer
+    body         parts of a publish that is not complete          output   bytes that wait in a socket's write buffer
     transaction  publishes that wait for tx.commit                http     a request's body, an answer being made
-    undurable    received, and not durable yet                    past     readers of the past: what they hold here
-    unwritten    bodies that RocksDB is to get                 letter   bodies of dead letters on their way
-    unacked      bookkeeping of deliveries that are out           connection   connections, channels and consumers
+    undurable    received, and not durable yet                    past     messages that readers of the past hold here
+    unwritten    bodies that RocksDB will get                     letter   bodies of dead letters on their way
+    unacked      bookkeeping of unacked deliveries                connection   connections, channels and consumers
 
-Every part of the broker that holds bytes for a client tells this account when it takes them and when it lets them go.
-The last four kinds are not told message by message: `engine/broker/alarms.py` counts them once a second.
+A part of the broker that holds bytes for a client tells this account when it takes them and when it lets them go.
+Four kinds have no such calls: `engine/broker/alarms.py` counts them once a second.
 
     resident at the last look
     |<---- rest ---->|<---- held then ---->|
     |<---- rest ---->|<---- held now ------------->|       used = rest + held now
 
-The kernel is asked once a second how much memory the process has (resident). What clients hold changes faster than
-that, so `used_bytes` is that figure with the change of the held bytes since.
+Once a second the broker asks the kernel how much memory the process has (resident). The held bytes change faster, so
+`used_bytes` is the kernel's figure plus the change of the held bytes since then.
 
 Three answers follow:
-- Work that can be refused (an HTTP answer, a reader of the past) asks `room` first, and is refused when there is none.
-- Publishers are held back at `limit_bytes` (`--vm-memory-high-watermark`), and consumers go on. `on_high` says so.
+- Work that can be refused (an HTTP answer, a reader of the past) asks `room` first. Without room it is refused.
+- At `limit_bytes` (`--vm-memory-high-watermark`) publishers are held back, and consumers go on. `on_high` says so.
 - At `full`, well above the limit, clients get no new connections, channels, consumers, queues or bindings.
 """
 
@@ -27,10 +27,10 @@ from enum import Enum
 
 from rewindmq.engine.errors import ResourceError
 
-REFUSABLE_SHARE = 16  # one part in so many of the limit is for work that asks `room`, also when the rest is used up
-LEAST_REFUSABLE_BYTES = 65_536  # it has that much in any case: enough for the request that raises the limit
+REFUSABLE_SHARE = 16  # 1/16 of the limit is for work that asks `room`, even if the rest is used
+LEAST_REFUSABLE_BYTES = 65_536  # that work always has this much: enough for the request that raises the limit
 FULL = 1.5  # times the limit
-LEAST_FULL_BYTES = 536_870_912  # a limit that is lower than what the broker needs must not shut clients out
+LEAST_FULL_BYTES = 536_870_912  # a limit below the broker's own needs must not shut clients out
 
 
 class Kind(Enum):
@@ -51,47 +51,49 @@ class Kind(Enum):
 
 
 def do_nothing() -> None:
-    """For an account that nobody listens to."""
+    """Do nothing, for an account without a listener."""
 
 
 class MemoryAccount:
-    """Bytes under way by kind. One loop, one thread. `on_high` is called when `used_bytes` grows above the limit, once
-    until the next `looked`."""
+    """Counts held bytes by kind, in one loop and one thread.
+
+    It calls `on_high` when `used_bytes` grows above the limit, once until the next `looked`."""
 
     def __init__(
         self, limit_bytes: int, machine_bytes: int = 1 << 62, on_high: Callable[[], None] = do_nothing
     ) -> None:
-        self.limit_bytes = limit_bytes  # of `used_bytes`, above which publishers are held back
-        self.machine_bytes = machine_bytes  # what the process may have at most
-        self.rest_bytes = 0  # what the process has beside what it holds for clients
+        self.limit_bytes = limit_bytes  # more `used_bytes` than this block publishers
+        self.machine_bytes = machine_bytes  # the most that the process may have
+        self.rest_bytes = 0  # memory of the process that is not held for clients
         self.held_bytes = 0  # the sum over all kinds
         self.by_kind: dict[Kind, int] = dict.fromkeys(Kind, 0)
         self._on_high = on_high
-        self._told_high = False
+        self._high_reported = False
 
     def take(self, kind: Kind, size: int) -> None:
-        """`size` more bytes are held."""
+        """Count `size` more bytes as held."""
         self.by_kind[kind] += size
         self.held_bytes += size
-        if self.rest_bytes + self.held_bytes > self.limit_bytes and not self._told_high:
-            self._told_high = True
+        if self.rest_bytes + self.held_bytes > self.limit_bytes and not self._high_reported:
+            self._high_reported = True
             self._on_high()
 
     def give_back(self, kind: Kind, size: int) -> None:
-        """`size` bytes that were taken are held no longer."""
+        """Count `size` bytes as no longer held."""
         self.by_kind[kind] -= size
         self.held_bytes -= size
 
     def change(self, kind: Kind, before: int, after: int) -> None:
-        """A holder that had taken `before` bytes has `after` now."""
+        """Change the bytes of one holder from `before` to `after`."""
         if after > before:
             self.take(kind, after - before)
         else:
             self.give_back(kind, before - after)
 
     def room(self, size: int) -> bool:
-        """Whether `size` more bytes may be taken by work that can be refused. Above the limit that work still has a
-        small share of it: an operator must be able to look."""
+        """Say whether refusable work may take `size` more bytes.
+
+        Above the limit such work still has a small share, because an operator must be able to look."""
         if self.used_bytes + size <= self.limit_bytes:
             return True
         refusable = self.by_kind[Kind.HTTP] + self.by_kind[Kind.PAST]
@@ -99,34 +101,37 @@ class MemoryAccount:
 
     @property
     def used_bytes(self) -> int:
-        """Of the process, as far as it is known now."""
+        """The memory of the process, as far as it is known now."""
         return self.rest_bytes + self.held_bytes
 
     @property
     def high(self) -> bool:
+        """Whether the process uses more than the limit."""
         return self.used_bytes > self.limit_bytes
 
     @property
     def full(self) -> bool:
-        """What makes the broker larger without a publish is refused, too: half as much again as the limit is used, or
-        half of what is between the limit and the machine's end."""
+        """Whether the broker must also refuse work that makes it larger without a publish."""
         return self.used_bytes > self.full_bytes
 
     @property
     def full_bytes(self) -> int:
+        """The bound of `full`: 1.5 times the limit, or half way from the limit to the machine's memory if that is
+        less."""
         half_way = (self.limit_bytes + self.machine_bytes) // 2
         return max(self.limit_bytes, min(half_way, max(int(self.limit_bytes * FULL), LEAST_FULL_BYTES)))
 
     def check(self) -> None:
-        """ResourceError (506) when the broker must not become larger."""
+        """Raise ResourceError (506) if the broker must not become larger."""
         if self.full:
             raise ResourceError(f"low on memory: {self.used_bytes} bytes are used, the limit is {self.limit_bytes}")
 
     def looked(self, resident_bytes: int, counted: dict[Kind, int]) -> None:
-        """The process has so much memory, and the kinds that are `counted` hold so much. `on_high` may be called
-        again."""
+        """Take a new measurement: the memory of the process, and the bytes of the kinds in `counted`.
+
+        `on_high` may be called again."""
         for kind, size in counted.items():
             self.held_bytes += size - self.by_kind[kind]
             self.by_kind[kind] = size
         self.rest_bytes = max(0, resident_bytes - self.held_bytes)
-        self._told_high = False
+        self._high_reported = False

@@ -1,7 +1,7 @@
-"""The metadata log, live: append an event, fold it into the topology, and tell who keeps things derived from it.
+"""The live metadata log: it appends events, folds them into the topology, and tells its listener.
 
-As with queue partitions there are two kinds: `SoleWriterMetadata` folds what it appends at once, `ReadBackMetadata` (a
-log that many nodes share) folds what comes back, in the order in which it does.
+As with queue partitions there are two kinds. `SoleWriterMetadata` folds an event when it appends it. `ReadBackMetadata`
+(a log that many nodes share) folds events when they come back, in the order of the log.
 """
 
 import asyncio
@@ -26,43 +26,47 @@ from rewindmq.schemas.metadata_events import Bound, ExchangeDeleted, NodeJoined,
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
 from rewindmq.schemas.values import Actor
 
-NOT_RECORDED = -1  # the incarnation of a queue, in a binding of before it was recorded
+NOT_RECORDED = -1  # the queue id in an old binding: older versions did not record it
 
 logger = logging.getLogger(__name__)
 
 
 class MetadataListener(Protocol):
-    """The broker, as the metadata log knows it."""
+    """The part of the broker that the metadata log calls."""
 
     def metadata_changed(self, event: Event) -> None:
-        """The event was folded into the topology."""
+        """Take note of an event that was folded into the topology."""
 
 
 class Metadata(ABC):
-    """`quarantine`: records that made no sense and were skipped. It is not stored: the log is folded from its beginning
-    at each start."""
+    """The metadata log and its topology.
+
+    `quarantine` has the skipped records. It is not stored: each start folds the log from its beginning."""
 
     def __init__(self, log: ReadableLog, clock: Callable[[], int]) -> None:
         self.name = log.name
         self.topology = Topology()
         self.quarantine = QuarantineReport()
-        self.clock_ms = 0  # the largest timestamp in the log, since the clock was set
+        self.clock_ms = 0  # the largest timestamp in the log since the clock was set
         self._readable = log
         self._clock = clock
 
     def start(self, listener: MetadataListener) -> None:
-        """Tell the listener from now on what changes. It is no argument of the constructor: the broker is made with
-        the topology, and so after it."""
+        """Tell the listener from now on about changes.
+
+        The constructor does not take the listener, because the broker is made after the topology."""
         self._listener = listener
 
     def fold(self) -> int:
-        """From the beginning of the log: it is small. Where it ended. UndecodableRecord and CorruptLog of an embedded
-        log as they come: a broker must not run with half of its users and bindings. In a shared log, which others may
-        write to, every node quarantines what cannot be decoded. LogError when the beginning is gone."""
+        """Fold the whole log, which is small; return its end.
+
+        An embedded log raises UndecodableRecord and CorruptLog: a broker must not run with half of its users and
+        bindings. In a shared log, where others may write, every node quarantines undecodable records. LogError: the
+        beginning is gone."""
         if self._readable.start_offset > 0:
             raise LogError(
-                f"{self.name} begins at offset {self._readable.start_offset}: users, exchanges and bindings of before"
-                " are gone; put back a backup of it"
+                f"{self.name} begins at offset {self._readable.start_offset}: older users, exchanges and bindings are"
+                " gone; restore a backup of it"
             )
         decoder = decoder_for(self._readable)
         end = 0
@@ -90,22 +94,22 @@ class Metadata(ABC):
     @property
     @abstractmethod
     def durable_position(self) -> int:
-        """Every event that this broker appended at a lower position is durable, and folded."""
+        """Every event that this broker appended below this position is durable and folded."""
 
     @abstractmethod
     def append(self, actor: Actor, event: MetadataEvent) -> None:
-        """Log an event; folded at once where this broker is the sole writer, else when it is read back."""
+        """Log an event. A sole writer folds it at once; a shared log folds it when it is read back."""
 
     @abstractmethod
     async def ask(self, actor: Actor, event: MetadataEvent) -> int:
-        """Log an event and wait until it is folded: its offset. With a sole writer it never waits."""
+        """Log an event, wait until it is folded, and return its offset. A sole writer never waits."""
 
     def _fold(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> None:
         if self._apply(offset, timestamp_ms, actor, event):
             self._listener.metadata_changed(event)
 
     def _apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> bool:
-        """False for an event that makes no sense, and so has changed nothing."""
+        """Apply an event to the topology. False: it made no sense and changed nothing."""
         self.clock_ms = timestamp_ms if isinstance(event, ClockSet) else max(self.clock_ms, timestamp_ms)
         problem = self.topology.apply(offset, timestamp_ms, actor, event)
         if problem:
@@ -116,21 +120,26 @@ class Metadata(ABC):
         self.quarantine.add(offset, event_type, reason)
         logger.error("%s: record %d is skipped: %s", self.name, offset, reason)
 
-    # -- bindings, with what follows from them -------------------------------------------------------------------------
+    # -- bindings and their consequences -------------------------------------------------------------------------------
 
     async def bind(self, actor: Actor, bound: Bound) -> None:
+        """Log a binding if it does not exist yet."""
         if not self.topology.is_bound(bound):
             await self.ask(actor, bound)
 
     async def unbind(self, actor: Actor, bound: Bound) -> None:
+        """Log the end of a binding if it exists."""
         if self.topology.is_bound(bound):
             await self.ask(actor, unbound(bound))
 
     async def delete_exchange(self, actor: Actor, vhost: str, exchange: str) -> None:
+        """Log the end of an exchange."""
         await self.ask(actor, ExchangeDeleted(vhost, exchange))
 
     def unbind_queue(self, actor: Actor, queue: Queue) -> None:
-        """The queue is gone, and its bindings with it; not those of another that has its name by now."""
+        """Log the end of all bindings of a queue that is gone.
+
+        A newer queue of the same name keeps its bindings."""
         for bound in self.topology.bindings_to(queue.vhost, "queue", queue.name):
             if bound.queue_id in (queue.queue_id, NOT_RECORDED):
                 self.append(actor, unbound(bound))
@@ -159,12 +168,13 @@ class SoleWriterMetadata(Metadata):
         return self.append_now(actor, event)
 
     def set_clock(self, first_ms: int, actor: Actor, event: ClockSet) -> None:
-        """Timestamps go on from another time; that of the event itself is `first_ms`."""
+        """Continue the timestamps from another time; `first_ms` is the timestamp of the event itself."""
         if first_ms < self.clock_ms:
             self._log.begin_time_anew()
         self._append_at(first_ms, actor, event)
 
     def append_now(self, actor: Actor, event: MetadataEvent) -> int:
+        """Log and fold an event; return its offset."""
         return self._append_at(max(self.clock_ms, self._clock()), actor, event)
 
     def _append_at(self, now: int, actor: Actor, event: MetadataEvent) -> int:
@@ -176,8 +186,8 @@ class SoleWriterMetadata(Metadata):
 class ReadBackMetadata(Metadata):
     """The metadata log that many nodes share.
 
-    An append position counts what this node appended. Own records are known by their bytes, as in
-    engine/cluster/partition.py. `nodes_changed()`: a node joined, or was lost."""
+    An append position counts this node's appends. The node knows its own records by their bytes, as in
+    engine/cluster/partition.py. It calls `nodes_changed` when a node joined or was lost."""
 
     def __init__(self, log: SharedPartition, clock: Callable[[], int], nodes_changed: Callable[[], None]) -> None:
         super().__init__(log, clock)
@@ -208,13 +218,14 @@ class ReadBackMetadata(Metadata):
     def _send(self, actor: Actor, event: MetadataEvent, answer: "asyncio.Future[int] | None") -> None:
         value = self._encoder.encode(self._encoder.prefix(self._clock(), actor), event)
         try:
-            self._log.append(b"", value)  # first: what the log refuses never comes back
+            self._log.append(b"", value)  # first, because a refused record never comes back
         except RecordTooLarge as error:
             raise PreconditionFailed(str(error)) from None
         self._sent.append((value, answer))
         self._append_position += 1
 
     def read_back(self, arrived: Arrived) -> None:
+        """Fold the records that came back from the log."""
         for offset, timestamp_ms, value in zip(arrived.offsets, arrived.timestamps_ms, arrived.values, strict=True):
             answer = None
             if self._sent and self._sent[0][0] == value:
@@ -233,6 +244,7 @@ class ReadBackMetadata(Metadata):
 
 
 def unbound(bound: Bound) -> Unbound:
+    """Return the event that ends this binding."""
     return Unbound(
         bound.vhost,
         bound.source,

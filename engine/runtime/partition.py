@@ -1,23 +1,24 @@
-"""One queue partition, live: append to the log, fold, carry the effects out, confirm when durable.
+"""A live queue partition: it appends to the log, folds, performs the effects, and confirms durable publishes.
 
     connection -> append(event) -> log -> machine -> effects gather
     end of a turn                -> carry_out(): deliveries to consumers, dead letters forwarded, RocksDB bookkeeping
     more is durable              -> on_durable(): confirms for all of it
 
 The two kinds differ in what comes between log and machine:
-    embedded/partition.py   the embedded log: this broker alone appends, so an event is folded as soon as it is appended
-    cluster/partition.py     Kafka: any node appends, so only what comes back is folded, in the order in which it does
+    embedded/partition.py   the embedded log: this broker alone appends, and folds an event as soon as it is appended
+    cluster/partition.py    Kafka: any node appends, so a node folds the records that come back, in the log's order
 
-Work is done per socket read and per group of arrivals, not per message (docs/design.md#budgets): whoever appends calls
-`broker.turns.end()` once when its batch is done.
+Work is done per socket read and per group of arrivals, not per message (docs/design.md#budgets): code that appends
+calls `broker.turns.end()` once, at the end of its batch.
 
 Rules of this file
-- Effects are carried out in their order, each once. Then the projector observes them, and only then may it prepare a
-  batch; it writes a batch only when the log is durable up to it.
-- A delivery to a consumer that is no longer attached is dropped: its session's end is (or will be) in the log, and
-  gives the message back.
-- Messages published in this turn are at hand in `fresh`, all others come from the projector. Only a damaged store lacks
-  one: it is read from the log then, in the loop, one by one. Who can't be given it at all is told (`undelivered`).
+- The partition performs effects in their order, each once. Then the projector observes them, and only then may it
+  prepare a batch. It writes a batch only when the log is durable up to it.
+- The partition drops a delivery to a consumer that is no longer attached. The end of the consumer's session is (or will
+  be) in the log, and gives the message back.
+- `fresh` has the messages published in this turn; all others come from the projector. Only a damaged store lacks one:
+  the loop then reads it from the log, one by one. If the message cannot be read, the broker closes the consumer's
+  connection (`undelivered`).
 """
 
 import logging
@@ -52,10 +53,10 @@ from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor
 
 logger = logging.getLogger(__name__)
 
-# Deliveries of one queue that follow each other: the queue (None: no run), their number, and how many of them were
-# final and how many redelivered.
+# Successive deliveries of one queue: the queue (None: no run), their number, how many of them were final and how many
+# redelivered.
 Run = tuple[Queue | None, int, int, int]
-PREPARE_EVENTS = 10_000  # a batch for RocksDB after so many events, or when the projector holds much
+PREPARE_EVENTS = 10_000  # events in a batch for RocksDB; it is earlier if the projector holds much
 
 
 class DeliveryTarget(Protocol):
@@ -76,42 +77,46 @@ class FetchTarget(Protocol):
 
 
 class Confirms(Protocol):
-    """Who waits for the confirms of its publishes (a channel in confirm mode)."""
+    """The receiver of confirms: a channel in confirm mode."""
 
     def confirm(self, sequence: int, refused: bool) -> None:
-        """Publish number `sequence` of the channel is settled (`refused`: at least one queue would not take it). Those
-        that wait for the disk come in ascending order, those that do not may come before them; frames are gathered and
-        written at the end of the turn."""
+        """Confirm publish number `sequence` of the channel.
+
+        `refused`: at least one queue did not take it. Confirms that wait for the disk come in ascending order; confirms
+        that do not wait may come before them. The channel gathers frames and writes them at the end of the turn."""
 
 
 class Decryption(Protocol):
     """Decrypts bodies (engine/erasure/encryption.py)."""
 
-    def decrypt(self, message: Published) -> Published: ...
+    def decrypt(self, message: Published) -> Published:
+        """Return the message with its body decrypted."""
 
 
 class PartitionListener(Protocol):
-    """The broker, as its partitions know it."""
+    """The part of the broker that its partitions call."""
 
     counters: dict[str, int]
 
     def queue_declared(self) -> None:
-        """A queue may have been declared, by any node."""
+        """Take note that any node may have declared a queue."""
 
     @property
-    def subjects(self) -> Decryption: ...
+    def subjects(self) -> Decryption:
+        """Decrypts bodies."""
 
-    def queue_gone(self, partition: "Partition", queue: Queue, reason: str) -> None: ...
+    def queue_gone(self, partition: "Partition", queue: Queue, reason: str) -> None:
+        """Take note that a queue is gone, and why."""
 
     def undelivered(self, partition: "Partition", consumer_id: int) -> None:
-        """A message is this consumer's, and could not be given to it."""
+        """Close the connection of a consumer whose message could not be delivered."""
 
     def dead_letter(self, partition: "Partition", effect: DeadLetter, message: Published | None) -> None:
-        """Forward it; `message` is None when the projector has it."""
+        """Forward a dead letter; `message` is None when the projector has it."""
 
 
 class Partition(ABC):
-    """One per queue partition of the log. `effects`: gathered since the last carry_out."""
+    """One queue partition of the log. `effects` were gathered since the last carry_out."""
 
     index: int
     name: str
@@ -132,7 +137,7 @@ class Partition(ABC):
         self.index = index
         self.name = log.name
         self.history = log
-        self.epoch: int | None = None  # this node's, where others fold the partition too: what is counted once
+        self.epoch: int | None = None  # this node's, if other nodes fold the partition, too
         self.owned = True  # its duties (ticks, dead letters, expiry) are this node's
         self.machine = machine
         self.projector = projector
@@ -141,12 +146,12 @@ class Partition(ABC):
         self.fresh: dict[int, Published] = {}
         self.consumers: dict[int, DeliveryTarget] = {}  # by consumer id
         self.getters: dict[int, FetchTarget] = {}  # by the id of the holder of basic.get
-        self.refused: set[int] = set()  # offsets of publishes that a queue would not take, until they are settled
+        self.refused: set[int] = set()  # offsets of publishes that a queue refused, until their confirm
         self.quarantined: dict[str, int] = {}  # by event type
-        self.served: dict[Queue, Served] = {}  # what was delivered of each
+        self.served: dict[Queue, Served] = {}  # deliveries of each queue
         self._clock = clock
         self._now_ms = machine.log_ms
-        self.log_difference_ms = 0  # time of records less this node's; 0 where this node gives records their time
+        self.log_difference_ms = 0  # time of records minus this node's time; 0 if this node gives the times
         self._waiting: deque[tuple[int, Confirms, int]] = deque()
         self._refusals: dict[int, tuple[str, ...] | None] = {}  # by append position; None: not known yet
         self._prefix = b""
@@ -157,14 +162,15 @@ class Partition(ABC):
         self.prepare_soon = False  # much has changed in few events
 
     def start(self, listener: PartitionListener) -> None:
-        """Tell the listener from now on what happens. It is no argument of the constructor: the broker is made of its
-        partitions, and so after them."""
+        """Tell the listener from now on about events.
+
+        The constructor does not take the listener, because the broker is made after its partitions."""
         self._listener = listener
 
     # -- appending: by the kind of log (embedded/partition.py, cluster/partition.py) ----------------------------------
 
     def probe_clock(self) -> None:  # noqa: B027
-        """Compare the time of records with this node's, where the log gives records their time."""
+        """Compare the time of records with this node's, if the log gives records their time."""
 
     @property
     @abstractmethod
@@ -174,7 +180,7 @@ class Partition(ABC):
     @property
     @abstractmethod
     def durable_position(self) -> int:
-        """Every event that this broker appended at a lower position is durable, and folded."""
+        """Every event that this broker appended below this position is durable and folded."""
 
     @property
     @abstractmethod
@@ -184,68 +190,71 @@ class Partition(ABC):
     @property
     @abstractmethod
     def durable_offset(self) -> int:
-        """Everything in the log below this offset is durable; of what this broker folded, nothing above is."""
+        """Every record below this offset is durable. Of this broker's fold, nothing above it is."""
 
     @property
     @abstractmethod
     def undone_below(self) -> int:
-        """A crash may undo what the fold has decided so far, until `durable_position` has reached this."""
+        """The position that `durable_position` must reach before a crash can no longer undo the fold so far."""
 
     @abstractmethod
     def now_ms(self) -> int:
-        """The clock of the partition's queues as it stands now: never behind what the machine has seen."""
+        """Return the current time of the partition's queues. It is never behind the machine's time."""
 
     def log_ms(self) -> int:
-        """Now, as timestamps in the log say it, and people."""
+        """Return the current time as the log's timestamps and people give it."""
         return self.now_ms() - self.machine.ahead_ms
 
     @abstractmethod
     def append(self, actor: Actor, event: Event) -> int:
-        """Log an event. Returns its append position.
+        """Log an event; return its append position.
 
-        It is folded at once where this broker is the sole writer, else when it is read back."""
+        A sole writer folds it at once; a shared log folds it when it is read back."""
 
     @abstractmethod
     def publish(self, actor: Actor, message: Published) -> int:
-        """`append` for the hot path; the message is at hand until carry_out has delivered or kept it."""
+        """Log a publish on the hot path, as `append`.
+
+        `fresh` has the message until carry_out has delivered or kept it."""
 
     def publish_then(self, actor: Actor, message: Published, folded: Callable[[], None]) -> int:
-        """`publish`, and call `folded` when the event is folded. With a sole writer that is at once."""
+        """Log a publish, and call `folded` when it is folded. With a sole writer that is at once."""
         position = self.publish(actor, message)
         folded()
         return position
 
     @abstractmethod
     async def ask(self, actor: Actor, event: Event, folded: Callable[[], None] | None = None) -> list[Effect]:
-        """Log an event and wait until it is folded: its effects. `folded` is called at that moment, before anything
-        that follows from it is carried out. With a sole writer it never waits."""
+        """Log an event, wait until it is folded, and return its effects.
+
+        `folded` is called at that moment, before any of the effects is performed. A sole writer never waits."""
 
     @abstractmethod
     async def folded(self) -> None:
-        """Wait until all that was appended so far is folded."""
+        """Wait until every event appended so far is folded."""
 
     async def catch_up(self) -> None:
-        """If something is due, let it happen now: what is decided next must see what the next event will meet."""
+        """Fire the due timers now, so that the next decision sees the state that the next event will meet."""
         deadline = self.machine.deadline_ms()
         if deadline is not None and deadline <= self.now_ms():
             await self.ask(BROKER, Tick())
 
     @abstractmethod
     def due_ms(self) -> int | None:
-        """When `tick` is to be called, in the broker's time (log_clock.py); None: this node need not."""
+        """Return the broker's time (log_clock.py) of the next `tick`; None: this node need not call it."""
 
     def tick(self) -> None:
-        """Something may be due: see that it happens."""
+        """Log a Tick if a timer is due."""
         deadline = self.machine.deadline_ms()
         if deadline is not None and deadline <= self.now_ms():
             self.append(BROKER, Tick())
 
     @abstractmethod
     def forward(self, message: Published) -> int:
-        """`publish` a dead letter that is forwarded; `refusals` then tells who would not have it."""
+        """Publish a forwarded dead letter; `refusals` then tells which queues refused it."""
 
     def refusals(self, position: int) -> tuple[str, ...] | None:
-        """The queues that refused the letter forwarded at this append position; None: not known yet.
+        """Return the queues that refused the letter forwarded at this append position; None: not known yet.
 
         The answer is given once."""
         refusing = self._refusals.get(position)
@@ -254,7 +263,7 @@ class Partition(ABC):
         return refusing
 
     def disregard(self, position: int) -> None:
-        """Nobody will ask for the refusals at this append position."""
+        """Drop the refusals at this append position: no caller will ask for them."""
         self._refusals.pop(position, None)
 
     def _renew_prefix(self, now: int, actor: Actor) -> None:
@@ -270,9 +279,9 @@ class Partition(ABC):
 
     @abstractmethod
     def await_folded(self, position: int, confirms: Confirms, sequence: int) -> None:
-        """Call `confirms.confirm(sequence, refused)` once the event is folded, and its effects are carried out.
+        """Call `confirms.confirm(sequence, refused)` once the event is folded and its effects are performed.
 
-        For messages whose confirm need not wait for the disk."""
+        It is for messages with confirms that need not wait for the disk."""
 
     def attach(self, consumer_id: int, consumer: DeliveryTarget) -> None:
         """Send deliveries for this id to `consumer`."""
@@ -290,7 +299,9 @@ class Partition(ABC):
     # -- effects ------------------------------------------------------------------------------------------------------
 
     def carry_out(self) -> None:
-        """Perform the gathered effects, in order. Whatever a consumer does wrong, the projector sees them all."""
+        """Perform the gathered effects, in order.
+
+        The projector sees all of them, whatever error a consumer raises."""
         effects = self.effects
         fresh = self.fresh
         self.effects = []
@@ -303,7 +314,7 @@ class Partition(ABC):
     def _perform(self, effects: list[Effect], fresh: dict[int, Published]) -> None:
         consumers = self.consumers
         epoch = self.epoch
-        runs: list[Run] = []  # of deliveries of one queue
+        runs: list[Run] = []  # each of deliveries of one queue
         queue: Queue | None = None
         delivered = final = redelivered = acked = 0
         for effect in effects:
@@ -345,7 +356,7 @@ class Partition(ABC):
             self._count(runs, acked)
 
     def _count(self, runs: list[Run], acked: int) -> None:
-        """Count what this node delivered, for each queue and for the broker, and how many messages were acked."""
+        """Count this node's deliveries, for each queue and for the broker, and the acked messages."""
         all_delivered = all_final = all_redelivered = 0
         for queue, delivered, final, redelivered in runs:
             if queue is not None:
@@ -372,20 +383,20 @@ class Partition(ABC):
         return served
 
     def note_read(self, queue: Queue) -> None:
-        """A message of a stream was delivered."""
+        """Count a delivery of a stream's message."""
         self._served(queue).deliver += 1
         self._listener.counters["global_messages_delivered_total"] += 1
         self._listener.counters["global_messages_delivered_consume_manual_ack_total"] += 1
 
     def _note_elsewhere(self, effect: Deliver) -> None:
-        """Count a delivery that another node makes: a queue's figures are the same at all nodes."""
+        """Count a delivery that another node makes: a queue's figures must be equal at all nodes."""
         served = self._served(effect.queue)
         served.deliver += not effect.final
         served.deliver_no_ack += effect.final
         served.redeliver += effect.redelivered
 
     def _note_deaths(self, effect: Forget) -> None:
-        """Those that leave as dead letters are counted by the forwarder."""
+        """Count deaths in a queue without a dead-letter exchange. The forwarder counts the dead letters."""
         queue = effect.queue
         if queue.settings.dead_letter_exchange is None:
             counters = self._listener.counters
@@ -443,13 +454,16 @@ class Partition(ABC):
         getter.fetched(self, effect, message)
 
     def undelivered(self, consumer_id: int) -> None:
-        """It is given nothing more. What it was to get is given back when its connection ends."""
+        """Send nothing more to this consumer, and tell the listener.
+
+        The consumer's messages go back to the queue when its connection ends."""
         self.detach(consumer_id)
         self._listener.undelivered(self, consumer_id)
 
     def message(self, queue_id: int, message_id: int) -> Published:
-        """A message that is in a queue or an outbox. The store has it; should that be damaged, the log does (KeyError:
-        not even that. LogError: it did not say in time)."""
+        """Return a message that is in a queue or an outbox, from the store or else from the log.
+
+        KeyError: neither has it. LogError: the log did not answer in time."""
         try:
             return self.projector.message(queue_id, message_id)
         except KeyError:
@@ -464,21 +478,22 @@ class Partition(ABC):
         raise KeyError(message_id)
 
     def _record(self, offset: int) -> bytes | None:
-        """One record of the log, while everybody waits."""
+        """Read one record of the log. The loop waits for it."""
         for block in self.history.read(offset, offset + 1):
             return block.records[offset - block.first_offset]
         return None
 
     def decrypted(self, message: Published) -> Published:
-        """As a client gets it: what is encrypted is decrypted, or comes without its body
-        (engine/erasure/encryption.py)."""
+        """Return the message as a client gets it: decrypted, or without its body if its key is destroyed.
+
+        See engine/erasure/encryption.py."""
         if message.encryption is None:
             return message
         return self._listener.subjects.decrypt(message)
 
     def _note_quarantine(self, effect: Quarantine) -> None:
         self.projector.quarantined(effect.offset, effect.event_type, effect.reason)
-        if effect.reason.startswith(NODE_LOST):  # a publish among it is in no queue, and must not be confirmed
+        if effect.reason.startswith(NODE_LOST):  # a quarantined publish is in no queue, so it must not be confirmed
             self.refused.add(effect.offset)
         count = self.quarantined.get(effect.event_type, 0)
         if count == 0:
@@ -494,11 +509,12 @@ class Partition(ABC):
 
     @abstractmethod
     def on_durable(self) -> None:
-        """Confirm what has become durable. Then call `project`."""
+        """Confirm the publishes that have become durable, and call `project`."""
 
     def project(self) -> None:
-        """Write the projector's batch if the log covers it, prepare one when much has changed. Fails as RocksDB does,
-        and from then on until the store is `mended`."""
+        """Write the projector's batch if the log covers it; prepare one when much has changed.
+
+        It raises RocksDB's error, and raises it again at each call until the store is `mended`."""
         if self.projector.failed is not None:
             if self.projector.wants_write:
                 self.projector.let_go(self.durable_offset)
@@ -521,17 +537,17 @@ class Partition(ABC):
         self._batch = None
 
     def mended(self) -> None:
-        """The store was made anew, up to the machine's offset."""
+        """Take note that the store was made anew, up to the machine's offset."""
         self._batch = None
         self._prepared_offset = self.machine.next_offset
 
     @property
     def at_rest(self) -> bool:
-        """Nothing is to be carried out, and everything is durable."""
+        """Whether no effect waits, and every event is durable."""
         return not self.effects and not self.fresh and self.durable_offset >= self.machine.next_offset
 
     def write_all(self) -> None:
-        """Everything folded so far into RocksDB. The log must be durable up to it already. Fails as `project`."""
+        """Write all folded state to RocksDB. The log must be durable up to it. Fails as `project`."""
         assert self.at_rest
         if self._batch is not None:
             self._write()
@@ -539,6 +555,6 @@ class Partition(ABC):
         self._write()
 
     def persist_all(self) -> None:
-        """The same, flushed."""
+        """Write all folded state to RocksDB, and flush it."""
         self.write_all()
         self.projector.persist()

@@ -1,4 +1,4 @@
-"""A client connection as the broker sees it, and what it left in the partitions."""
+"""A client's connection as the broker sees it, and its consumers and queues in the partitions."""
 
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass, field
@@ -11,7 +11,9 @@ from rewindmq.schemas.values import Actor
 
 
 class Deliveries(Protocol):
-    """What listings show of a channel's deliveries (engine/amqp/settlement.py). `last_tag`: how many there were."""
+    """The numbers of a channel's deliveries for listings (engine/amqp/settlement.py).
+
+    `last_tag` is the number of deliveries so far."""
 
     last_tag: int
     delivered_no_ack: int
@@ -27,7 +29,7 @@ class Deliveries(Protocol):
 
 @dataclass(slots=True)
 class ChannelStatus:
-    """What listings show of an open channel (its consumers and what they hold are in the machine)."""
+    """The data of an open channel for listings. The machine has its consumers and their messages."""
 
     number: int
     tally: Tally
@@ -42,14 +44,14 @@ class ChannelStatus:
 
 @dataclass(slots=True)
 class Link:
-    """A client's connection: what it negotiated, and the traffic so far (octets, and socket reads and writes)."""
+    """A client's connection: the negotiated values, and the traffic so far (octets, socket reads and writes)."""
 
     tls: TlsPeer | None = None
     auth_mechanism: str = ""
     channel_max: int = 0
     frame_max: int = 0
     heartbeat_seconds: int = 0
-    blocked: bool = False  # it published while publishing is held back
+    blocked: bool = False  # it published while an alarm holds publishers back
     in_flow: bool = False  # it publishes, and waits for its turn (engine/runtime/flow_control.py)
     received_octets: int = 0
     received_count: int = 0
@@ -64,7 +66,9 @@ class Link:
 
 @dataclass(slots=True, eq=False)
 class Session:
-    """`session_id` is unique in the whole history: (the broker's epoch << 24) | count."""
+    """A connection or an HTTP user, as the log knows it.
+
+    `session_id` is unique in the whole history: (the broker's epoch << 24) | count."""
 
     session_id: int
     user: str
@@ -74,26 +78,29 @@ class Session:
     client_properties: dict[str, object] = field(default_factory=dict)
     connected_at_ms: int = 0
     channels: dict[int, ChannelStatus] = field(default_factory=dict)  # open ones, by number; kept by the connection
-    link: Link | None = None  # None: a session without a connection of its own, as of an HTTP request
-    close: Callable[[str], None] | None = None  # its connection: 320 CONNECTION_FORCED and this reason
+    link: Link | None = None  # None: the session has no connection of its own, as that of an HTTP request
+    close: Callable[[str], None] | None = None  # closes the connection: 320 CONNECTION_FORCED, and this reason
 
-    # kept by the broker: where this session's end must be told, because it has consumers, holders or queues there
+    # The broker keeps these: the partitions with consumers, holders or queues of this session must learn of its end.
     attached: dict[int, dict[Partition, list[int]]] = field(default_factory=dict)  # channel -> ... -> consumer ids
-    holders: dict[tuple[int, int, int], int] = field(default_factory=dict)  # channel, partition, queue_id
+    holders: dict[tuple[int, int, int], int] = field(default_factory=dict)  # by channel, partition, queue_id
     owns_queues_in: dict[Partition, None] = field(default_factory=dict)
 
     def note(self, channel: int, partition: Partition, consumer_id: int) -> None:
+        """Note a consumer of this session in a partition."""
         self.attached.setdefault(channel, {}).setdefault(partition, []).append(consumer_id)
 
     def forget(self, partition: Partition, consumer_id: int) -> None:
-        """The consumer was cancelled. What it holds is still there, so the partition stays concerned."""
+        """Forget a cancelled consumer.
+
+        The partition stays on the list, because the consumer's unacked messages are still there."""
         for attached in self.attached.values():
             if consumer_id in attached.get(partition, ()):
                 attached[partition].remove(consumer_id)
 
 
 def counts(counters: dict[str, int], sessions: Iterable[Session]) -> dict[str, int]:
-    """All counters as of now: the broker's own, and what the open channels of `sessions` have counted."""
+    """Return all counters as of now: the broker's own plus those of the open channels of `sessions`."""
     found = dict(counters)
     for session in sessions:
         for channel in session.channels.values():

@@ -1,4 +1,4 @@
-"""What a client asks for with basic.consume: the same for a consumer of a queue and for a reader of its history."""
+"""The settings of a basic.consume, the same for a consumer of a queue and for a reader of its history."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,9 @@ from rewindmq.schemas.values import Argument
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """`prefetch`: of this consumer; `global_prefetch`: of its whole channel. 0: unlimited."""
+    """The settings of one basic.consume.
+
+    `prefetch` is the consumer's, `global_prefetch` its whole channel's. 0: unlimited."""
 
     session: Session
     channel: int

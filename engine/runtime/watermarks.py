@@ -3,8 +3,8 @@
     0.4    50MB    1GiB    1073741824    mem_relative:1.5
 
 k, M, G, T and kiB, MiB, GiB, TiB are powers of 1024; kB, MB, GB, TB are powers of 1000 (rabbit_resource_monitor_misc).
-The memory of the machine is what this process may have of it: the least of what is built in and of the limits of its
-control groups (a container's).
+The machine's memory is the least of the built-in memory and of the limits of this process's control groups (a
+container's).
 """
 
 import os
@@ -15,18 +15,19 @@ from pathlib import Path
 
 SIZE = re.compile(r"([0-9]+) ?(?:([kmgt])(ib?|b)?)?", re.IGNORECASE)
 POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
-BARE_LEAST = 1_000_000  # bytes; what is less needs a unit
+BARE_LEAST = 1_000_000  # bytes; a smaller number needs a unit
 MEM_RELATIVE, ABSOLUTE = "mem_relative", "absolute"
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """`fraction` of the memory, or else `absolute` bytes. As text it is what `parse` takes."""
+    """A limit: `fraction` of the memory, or else `absolute` bytes. `str` gives a text that the parsers take."""
 
     fraction: float | None = None
     absolute: int = 0
 
     def of(self, memory_bytes: int) -> int:
+        """Return the limit in bytes, for this much memory."""
         return self.absolute if self.fraction is None else int(self.fraction * memory_bytes)
 
     def __str__(self) -> str:
@@ -38,7 +39,7 @@ DISK_FREE_LIMIT = Limit(absolute=50_000_000)
 
 
 def size_of(text: str) -> int:
-    """Bytes. ValueError: that is no size."""
+    """Parse a size; return bytes. ValueError: the text is not a size."""
     found = SIZE.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"'{text}' is no size: give bytes, or a number with kB, MB, GB, TB, kiB, MiB, GiB or TiB")
@@ -51,7 +52,7 @@ def size_of(text: str) -> int:
 
 
 def fraction_of(text: str, most: float) -> float:
-    """ValueError: that is no number from 0 to `most`."""
+    """Parse a number from 0 to `most`. ValueError: the text is not one."""
     try:
         fraction = float(text)
     except ValueError:
@@ -62,8 +63,10 @@ def fraction_of(text: str, most: float) -> float:
 
 
 def memory_watermark(text: str) -> Limit:
-    """`0.4` is a fraction of the memory, as every number up to 1; anything else is a size, and so is what follows
-    `absolute:`. ValueError, also for a few bytes without a unit: `40` may be meant as a percentage."""
+    """Parse a limit of memory.
+
+    `0.4`, as every number up to 1, is a fraction of the memory. All else is a size, with or without `absolute:`.
+    ValueError: the text is neither, or a few bytes without a unit: `40` may be meant as a percentage."""
     name, colon, value = text.partition(":")
     if colon and name == ABSOLUTE:
         return Limit(absolute=size_of(value))
@@ -76,7 +79,7 @@ def memory_watermark(text: str) -> Limit:
 
 
 def disk_limit(text: str) -> Limit:
-    """A size, or `mem_relative:1.5`: so many times the memory. ValueError."""
+    """Parse a limit of free disk space: a size, or a multiple of the memory (`mem_relative:1.5`). ValueError."""
     name, colon, value = text.partition(":")
     if colon and name == MEM_RELATIVE:
         return Limit(fraction_of(value, 1_000.0))
@@ -84,14 +87,16 @@ def disk_limit(text: str) -> Limit:
 
 
 def memory_of_machine(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes that this process may have at most."""
+    """Return the most bytes of memory that this process may have."""
     built_in = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([built_in, *_limits_of_groups(proc, groups)])
 
 
 def _limits_of_groups(proc: Path, groups: Path) -> list[int]:
-    """Of the process' control group and all above it, versions 1 and 2. A container sees its own group as the top, or
-    (version 1) under a path that is not there: so the top is always looked at, too."""
+    """Return the memory limits of the process's control group and all groups above it, versions 1 and 2.
+
+    A container sees its own group as the top, or (version 1) under a path that does not exist. So the top counts,
+    too."""
     try:
         lines = (proc / "self/cgroup").read_text().splitlines()
     except OSError:
@@ -114,7 +119,7 @@ def _limits_of_groups(proc: Path, groups: Path) -> list[int]:
 
 
 def _number_in(file: Path) -> int | None:
-    """None: there is no limit ("max"), or no such file."""
+    """Read a number from a file; None: there is no limit ("max"), or no such file."""
     try:
         text = file.read_text().strip()
     except OSError:
@@ -123,7 +128,9 @@ def _number_in(file: Path) -> int | None:
 
 
 class Resident:
-    """Memory of this process. Its file stays open, for there may be no descriptor to be had when it is asked for."""
+    """Measures the memory of this process.
+
+    Its file stays open, because later there may be no free descriptor."""
 
     def __init__(self) -> None:
         try:
@@ -132,18 +139,20 @@ class Resident:
             self._statm = -1
 
     def bytes(self) -> int:
+        """Return the resident memory of this process; without Linux, the largest so far."""
         if self._statm < 0:
             return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # the largest it has been
         return int(os.pread(self._statm, 100, 0).split()[1]) * resource.getpagesize()
 
     def close(self) -> None:
+        """Close the file."""
         if self._statm >= 0:
             os.close(self._statm)
             self._statm = -1
 
 
 def resident_bytes() -> int:
-    """Memory of this process, now."""
+    """Return the resident memory of this process."""
     resident = Resident()
     try:
         return resident.bytes()

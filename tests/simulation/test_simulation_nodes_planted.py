@@ -48,7 +48,7 @@ PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is fo
         r"and ignored|is nobody's|never answered|is of a life|missed",
     ),
     "nobody misses a node": (
-        "rewindmq.engine.cluster.node.Node._miss",
+        "rewindmq.engine.cluster.node.Node._declare_lost",
         nothing,
         r"alive are|is nobody's|not drained|does not come",
     ),

@@ -33,7 +33,7 @@ from rewindmq.schemas.walk import MalformedRecord, record_lengths
 
 CHECK_BYTES = 120
 STORED_BYTES = 65_535  # the most that a stored block of deflate holds
-CHAIN_BYTES = 5  # so many bytes of the hash chain before a block are in its check
+CHAIN_BYTES = 5  # bytes of the hash chain before a block that are in its check
 _FRAME_BYTES = 20  # two longs at their longest
 _CHECK = struct.Struct(">6s5sI")
 _EMPTY = [bytes((bits << 3, 0, 0, 255, 255)) for bits in range(32)]
@@ -58,7 +58,7 @@ class Misplaced(BadBlock):
 
 
 class Parsed(NamedTuple):
-    """A whole block of so many `records`: the bytes of `data` from `start` to `end`.
+    """A whole block with this number of `records`: the bytes of `data` from `start` to `end`.
 
     `first_offset` and the beginning of the hash chain before it (`chain_before`) are stated by the block itself; -1 and
     empty in a block of format 1."""
@@ -130,7 +130,7 @@ def parse_block(raw: bytes, position: int, header: Header) -> Parsed:
     at = start + CHECK_BYTES
     place, chain_before, crc = _decode_check(raw[start:at], position)
     if crc32(memoryview(raw)[at:], crc32(raw[:start], crc32(place + chain_before))) != crc:
-        raise BadBlock(position, "its bytes are not those that its checksum was made of")
+        raise BadBlock(position, "its bytes do not match its checksum")
     first_offset = int.from_bytes(place, "big")
     if not known_sync:
         raise Misplaced(position, f"a whole block of offset {first_offset} of another segment: its sync marker says so")

@@ -1,14 +1,14 @@
 """Group commit: records appended up to a moment become durable together, in a thread beside the loop.
 
-    loop    commit() ---- seal the groups ----+                      landed: durable offsets move, durable()
+    loop    commit() ---- close the groups ---+                      landed: durable offsets move, durable()
                                               v                        ^
     thread                        write + fdatasync + index, per partition
 
 While a commit is under way the next group gathers. It is written as soon as the first has landed (under load, not
 before a millisecond has passed since that began). So the group grows with the load, and one write and one fsync serve
-all who wait. When a commit fails (disk full, I/O error), the listener's commit_failed() is called in the loop, and the
-same groups are written again after a second, and so on until it works. Appended records are kept in order, so nothing
-is lost; the broker has to stop taking more.
+all waiting publishers. When a commit fails (disk full, I/O error), the loop calls the listener's commit_failed(), and
+the same groups are written again after a second, and so on until it works. Appended records are kept in order, so
+nothing is lost; the broker has to stop taking more.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ INTERVAL_SECONDS = 0.001
 class Gathering(Protocol):
     """The methods of a partition that the committer needs."""
 
-    def seal(self) -> int:
+    def close_group(self) -> int:
         """In the loop: close the group that gathers. Returns how many records wait to be written."""
 
-    def write_sealed(self) -> None:
-        """In the thread: write and sync the sealed groups.
+    def write_closed(self) -> None:
+        """In the thread: write and sync the closed groups.
 
         Raises LogError; the groups that could not be written stay."""
 
@@ -43,6 +43,8 @@ class Gathering(Protocol):
 
 
 class Committer:
+    """Commits the groups of all partitions together, in a thread."""
+
     def __init__(self, partitions: Sequence[Gathering]) -> None:
         self._partitions = partitions
         self._listener: LogListener | None = None
@@ -50,7 +52,7 @@ class Committer:
         self._closed = False
         self._began = 0.0  # the time at which the last commit began, by the loop's clock
         self._records = 0  # how many records the last commit had
-        self._waits = False  # a commit is to begin as soon as it may
+        self._waits = False  # a commit begins when the interval is over
         self._writing = threading.Lock()
         self._jobs: SimpleQueue[asyncio.AbstractEventLoop | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -69,7 +71,7 @@ class Committer:
             self._waits = True
             loop.call_later(self._began + INTERVAL_SECONDS - now, self._interval_over)
             return
-        self._records = self._seal()
+        self._records = self._close_groups()
         if not self._records:
             return
         self._began = now
@@ -87,7 +89,7 @@ class Committer:
         """Make everything appended durable, in this thread.
 
         Raises LogError."""
-        self._seal()
+        self._close_groups()
         error = self._write()
         if self._land() and self._listener is not None:
             self._listener.durable()
@@ -112,14 +114,14 @@ class Committer:
                     raise
 
     def _write(self) -> Exception | None:
-        """Write the sealed groups of every partition. Returns the first error, or None.
+        """Write the closed groups of every partition. Returns the first error, or None.
 
         A partition that fails doesn't hold up the others."""
         first = None
         with self._writing:
             for partition in self._partitions:
                 try:
-                    partition.write_sealed()
+                    partition.write_closed()
                 except Exception as error:  # of any kind: the loop must hear of it, or the broker would wait for ever
                     first = first or error
         return first
@@ -142,8 +144,8 @@ class Committer:
         self._under_way = False
         self.commit()
 
-    def _seal(self) -> int:
-        return sum([partition.seal() for partition in self._partitions])
+    def _close_groups(self) -> int:
+        return sum([partition.close_group() for partition in self._partitions])
 
     def _land(self) -> bool:
         return bool(sum([partition.land() for partition in self._partitions]))

@@ -22,10 +22,12 @@ _FORMAT = 1
 
 
 def partition_directory(data_dir: Path, name: str) -> Path:
+    """The directory of a partition."""
     return data_dir / "log" / name
 
 
 def queue_partition(number: int) -> str:
+    """The name of a queue partition."""
     return f"queues-{number}"
 
 
@@ -49,7 +51,7 @@ def read_layout(data_dir: Path) -> int:
         raise LogError(f"{file}: {found[1]!r} queue partitions")
     for name in (METADATA, *map(queue_partition, range(found[1]))):
         if not partition_directory(data_dir, name).is_dir():
-            raise LogError(f"{partition_directory(data_dir, name)}: a partition of the log ({file}), and it is gone")
+            raise LogError(f"{partition_directory(data_dir, name)}: this partition of the log ({file}) is gone")
     _require_no_more(data_dir, found[1])
     return found[1]
 
@@ -64,7 +66,7 @@ def prepare(data_dir: Path, partitions: int | None) -> tuple[int, bool]:
     if _layout_file(data_dir).exists():
         there = read_layout(data_dir)
         if partitions not in (None, there):
-            why = f"made with {there} queue partitions, which is for ever; {partitions} were asked"
+            why = f"made with {there} queue partitions, and a log keeps its number; this start asks for {partitions}"
             raise LogError(f"{data_dir}: this log was {why}")
         return there, False
     count = NEW_PARTITIONS if partitions is None else partitions
@@ -79,7 +81,7 @@ def _require_no_more(data_dir: Path, partitions: int) -> None:
     for directory in sorted((data_dir / "log").glob("queues-*")):
         number = directory.name.removeprefix("queues-")
         if number.isdecimal() and int(number) >= partitions:
-            raise LogError(f"{directory} is there, but {_layout_file(data_dir)} tells of {partitions} only")
+            raise LogError(f"{directory} exists, but {_layout_file(data_dir)} names {partitions} only")
 
 
 def write_layout(data_dir: Path, partitions: int) -> None:

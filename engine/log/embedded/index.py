@@ -66,32 +66,39 @@ class Entry:
 
     @property
     def next_offset(self) -> int:
+        """The offset behind the block's last record."""
         return self.first_offset + self.count
 
     @property
     def end(self) -> int:
+        """The byte behind the block."""
         return self.position + self.length
 
 
 def index_path(segment: Path) -> Path:
+    """The path of a segment's index."""
     return segment.with_name(f"_{segment.stem}.index")
 
 
 def lengths_path(segment: Path) -> Path:
+    """The path of a segment's file of lengths."""
     return segment.with_name(f"_{segment.stem}.lengths")
 
 
 def first_chain(partition: str) -> bytes:
+    """The hash chain with which a partition begins."""
     return hashlib.sha256(partition.encode()).digest()
 
 
 def next_chain(chain: bytes, stored: bytes) -> bytes:
+    """The hash chain behind these stored bytes."""
     digest = hashlib.sha256(chain)
     digest.update(stored)
     return digest.digest()
 
 
 def encode_lengths(lengths: "array[int]") -> bytes:
+    """The lengths of records, as stored."""
     return _little_endian(lengths).tobytes()
 
 
@@ -105,11 +112,13 @@ def split(raw: bytes, start: int, lengths: bytes) -> list[bytes]:
 
 
 def encode_index_header(base_offset: int, chain_before: bytes, max_timestamp_before_ms: int) -> bytes:
+    """The header of an index, as stored."""
     body = HEADER.pack(MAGIC, base_offset, chain_before, max_timestamp_before_ms, 0)[:-4]
     return body + struct.pack(">I", crc32(body))
 
 
 def encode_entry(entry: Entry) -> bytes:
+    """An entry of an index, as stored."""
     body = ENTRY.pack(
         entry.first_offset,
         entry.count,
@@ -159,6 +168,7 @@ class Index:
         self.count = 0
 
     def close(self) -> None:
+        """Close both files."""
         for descriptor in (self._index, self._lengths):
             if descriptor >= 0:
                 os.close(descriptor)

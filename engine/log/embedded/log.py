@@ -2,7 +2,7 @@
 
 log = EmbeddedLog.open(data_dir, partitions=2, segment_bytes=268_435_456)
 
-append -> group (in memory) -> sealed groups -> [commit thread] writer: block, fdatasync, index -> durable_offset
+append -> group (in memory) -> closed groups -> [commit thread] writer: block, fdatasync, index -> durable_offset
 """
 
 import os
@@ -18,7 +18,7 @@ from rewindmq.engine.log.embedded.reader import PartitionReader, Segment
 from rewindmq.engine.log.embedded.reserve import RESERVE_BYTES, START_BYTES, Reserve
 from rewindmq.engine.log.embedded.writer import PartitionWriter
 
-# So many bytes may wait for the disk before publishers wait. They all fit into the reserve, and the acks behind them.
+# This many bytes may wait for the disk before publishers wait. They and the acks behind them fit into the reserve.
 WAITING_BYTES = RESERVE_BYTES // 2
 BLOCK_BYTES = 4 << 20  # a group that reaches this becomes a block, and the next one begins
 
@@ -34,7 +34,9 @@ class Group:
 
 
 class EmbeddedPartition:
-    """A partition that this process writes: `append`, `seal`, `land` in the loop, `write_sealed` in the thread."""
+    """A partition that this process writes.
+
+    The loop calls `append`, `close_group` and `land`, the thread calls `write_closed`."""
 
     framed = False
 
@@ -47,14 +49,14 @@ class EmbeddedPartition:
         self.next_offset = self._writer.place.offset
         self.durable_offset = self.next_offset
         self._group = Group()
-        self._sealed: deque[Group] = deque()
-        self._sealed_bytes = 0  # all bytes ever sealed; counted in the loop
+        self._closed_groups: deque[Group] = deque()
+        self._closed_bytes = 0  # all bytes of groups ever closed; counted in the loop
         self._written_bytes = 0  # all bytes ever written; counted in the thread
 
     @property
     def waiting_bytes(self) -> int:
         """Size of the records that are not yet written."""
-        return self._group.size + self._sealed_bytes - self._written_bytes
+        return self._group.size + self._closed_bytes - self._written_bytes
 
     def append(self, timestamp_ms: int, record: bytes) -> int:
         group = self._group
@@ -63,13 +65,13 @@ class EmbeddedPartition:
         if timestamp_ms > group.max_timestamp_ms:
             group.max_timestamp_ms = timestamp_ms
         if group.size >= BLOCK_BYTES:
-            self.seal()
+            self.close_group()
         offset = self.next_offset
         self.next_offset = offset + 1
         return offset
 
     def begin_time_anew(self) -> None:
-        self.seal()
+        self.close_group()
         self._group.begins_anew = True
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
@@ -81,26 +83,27 @@ class EmbeddedPartition:
         return min(self._reader.offset_at(timestamp_ms), self.durable_offset)
 
     def segments(self) -> list[Segment]:
+        """The partition's segments, in the order of their offsets."""
         return self._reader.segments()
 
-    def seal(self) -> int:
+    def close_group(self) -> int:
         if self._group.records:
-            self._sealed.append(self._group)
-            self._sealed_bytes += self._group.size
+            self._closed_groups.append(self._group)
+            self._closed_bytes += self._group.size
             self._group = Group()
-        return sum([len(group.records) for group in self._sealed])
+        return sum([len(group.records) for group in self._closed_groups])
 
-    def write_sealed(self) -> None:
-        while self._sealed:
-            group = self._sealed[0]
+    def write_closed(self) -> None:
+        while self._closed_groups:
+            group = self._closed_groups[0]
             try:
                 self._writer.write(group.records, group.max_timestamp_ms, group.begins_anew)
             except OSError as error:
                 if self._reserve.release(error, group.size):
                     continue
                 what = f"{len(group.records)} records from offset {self._writer.place.offset} on"
-                raise LogError(f"{self._writer.directory}: {what} wait, they could not be written: {error}") from error
-            self._sealed.popleft()
+                raise LogError(f"{self._writer.directory}: {what} could not be written, and wait: {error}") from error
+            self._closed_groups.popleft()
             self._written_bytes += group.size
 
     def land(self) -> bool:
@@ -110,10 +113,13 @@ class EmbeddedPartition:
         return moved
 
     def close(self) -> None:
+        """Close the files of the partition."""
         self._writer.close()
 
 
 class EmbeddedLog:
+    """The log of one data directory, held by this process."""
+
     def __init__(
         self, data_dir: Path, lock_descriptor: int, reserve: Reserve, partitions: Sequence[EmbeddedPartition]
     ) -> None:
@@ -182,7 +188,7 @@ class EmbeddedLog:
         return self._waiting_bytes >= WAITING_BYTES or not self._reserve.whole
 
     def has_room(self, size: int) -> bool:
-        """Whether so many bytes fit into half of the reserve, with the records that wait, or else onto the disk."""
+        """Whether this many bytes and the waiting records fit into half of the reserve, or else onto the disk."""
         needed = self._waiting_bytes + size
         return needed <= WAITING_BYTES or self._reserve.has_room_beside(needed)
 

@@ -112,7 +112,7 @@ class SegmentReader:
         self.path = path
         self.last = last
         self.torn: BadBlock | None = None  # set by `stored` where the file's end is not a whole block
-        self._entry: Entry | None = None  # of the last block that `stored` gave out
+        self._entry: Entry | None = None  # entry of the last block that `stored` yielded
         self._beginning = Place(0, 0, b"", 0)
         self.index_is_wrong = False  # set by `stored` where the index disagrees with sound blocks
         self._known = 0  # where the index disagreed with the file: it lists durable blocks up to this byte
@@ -269,7 +269,7 @@ class SegmentReader:
                     raise BadBlock(position, f"{block.records} records, {entry.count} in the index")
                 chain = next_chain(chain, raw)
                 if chain != entry.chain:
-                    raise BadBlock(position, "its bytes are not those that the hash chain in the index was made of")
+                    raise BadBlock(position, "its bytes do not match the hash chain in the index")
                 if lengths is None:
                     lengths = encode_lengths(block_lengths(block, position, self.header))
             except BadBlock as bad:
@@ -288,7 +288,7 @@ class SegmentReader:
             file_size = self.size()
             if place.position >= file_size:
                 if known:
-                    raise CorruptLog(self.path, place.position, place.offset, "a durable block, and it is gone")
+                    raise CorruptLog(self.path, place.position, place.offset, "a durable block is gone")
                 return None
             try:
                 raw, block = read_block(self.descriptor, place.position, file_size, self.header)

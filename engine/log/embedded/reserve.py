@@ -21,7 +21,7 @@ from pathlib import Path
 RESERVE_BYTES = 16 * 1024 * 1024
 START_BYTES = 1024 * 1024
 STEP_BYTES = 32 * 1024  # in addition: for the sidecars, and for the file system's own blocks
-# So much must be free beside the reserve before publishing goes on, so that it is not held back again at once.
+# This much must be free beside the reserve before publishing goes on, so that it does not stop again at once.
 MARGIN_BYTES = 16 * 1024 * 1024
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -34,7 +34,7 @@ class Reserve:
 
         Raises OSError when not even an empty file can be made."""
         self.path = directory / "_reserve"
-        self.keep_bytes = 0  # `release` leaves so many bytes
+        self.keep_bytes = 0  # `release` leaves this many bytes
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         self._changing = threading.Lock()
         self.held_bytes = min(os.fstat(self._descriptor).st_size, RESERVE_BYTES)
@@ -65,7 +65,7 @@ class Reserve:
             return self.whole
 
     def has_room_beside(self, needed_bytes: int) -> bool:
-        """Whether the disk has room for so many bytes and a margin, beside what the reserve holds."""
+        """Whether the disk has room for this many bytes and a margin, beside the reserve."""
         space = os.fstatvfs(self._descriptor)
         return space.f_bavail * space.f_frsize >= needed_bytes + MARGIN_BYTES
 
@@ -78,4 +78,5 @@ class Reserve:
         self.held_bytes = RESERVE_BYTES
 
     def close(self) -> None:
+        """Close the file. Its blocks stay allocated."""
         os.close(self._descriptor)

@@ -43,7 +43,7 @@ BEGINS_ANEW = b"rewindmq.time"
 FORMATS = {b"1": b"null", b"2": b"deflate"}  # with the codec of each
 SYNC_BYTES = 16
 MAGIC = b"Obj\x01"
-_HEADER_BYTES = 1 << 20  # so many bytes are read to find the header; a larger header is refused
+_HEADER_BYTES = 1 << 20  # bytes that are read to find the header; a larger header is refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Header:
     sync: bytes
     raw: bytes
     chain_before: bytes | None = None
-    begins_anew: bool = False  # time does: the clock was set, and timestamps may be lower than in the segment before
+    begins_anew: bool = False  # the clock was set: timestamps may be lower than in the segment before
 
     @property
     def checked(self) -> bool:
@@ -73,6 +73,7 @@ class Header:
 
 
 def segment_path(directory: Path, base_offset: int) -> Path:
+    """The path of the segment with this base offset."""
     return directory / f"{base_offset:020d}{SUFFIX}"
 
 
@@ -131,6 +132,9 @@ def read_header(path: Path, descriptor: int) -> Header:
 
 
 def base_offset_of(path: Path) -> int:
+    """The base offset in a segment's name.
+
+    Raises CorruptLog."""
     if not path.stem.isdigit():
         raise CorruptLog(path, 0, 0, "a segment is named after its base offset, in digits")
     return int(path.stem)
@@ -230,6 +234,9 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def read_long(data: bytes, at: int) -> tuple[int, int]:
+    """Decode a number of Avro's. Returns it, and the index of the byte behind it.
+
+    Raises IndexError, ValueError."""
     value = shift = 0
     while True:
         byte = data[at]

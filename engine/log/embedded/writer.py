@@ -95,6 +95,7 @@ class Sidecars:
         os.ftruncate(self._lengths, self._cuts_at)
 
     def add(self, entry: Entry, lengths: bytes) -> None:
+        """Write an entry and the lengths of its records, or keep them for the next try."""
         self._entries += encode_entry(entry)
         self._cuts += lengths
         if self._header:
@@ -112,6 +113,7 @@ class Sidecars:
             logger.warning("index of offset %d waits: %s", entry.first_offset, error)
 
     def close(self) -> None:
+        """Close both files."""
         os.close(self._index)
         os.close(self._lengths)
 
@@ -129,12 +131,12 @@ class PartitionWriter:
         self._sidecars: Sidecars | None = None
         self._sync = b""
         self._roll_next = False
-        self._begins_anew = False  # the last segment does, in time
+        self._begins_anew = False  # time begins anew in the last segment
         self.place = Place(0, 0, first_chain(directory.name), 0)
         self._before = self.place  # where the segment before the last one ends
         files = segment_files(directory)
         if not files and not begin:
-            raise LogError(f"{directory}: partition {directory.name} has no segment, its history is gone")
+            raise LogError(f"{directory}: partition {directory.name} has no segment: its history is gone")
         self.start_offset = base_offset_of(files[0]) if files else 0
         try:
             for path in files:
@@ -180,6 +182,7 @@ class PartitionWriter:
         self._sidecars.add(entry, encoded)
 
     def close(self) -> None:
+        """Close the last segment and its sidecars."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -197,6 +197,7 @@ class KafkaClients:
         return self._made(Consumer, {**_EVERYBODY, **_CONSUMERS, **self._settings, **must})
 
     def producer(self, settings: Mapping[str, Any]) -> Producer:
+        """A new producer. `settings` and the log's own settings win over the user's."""
         must = {**_PRODUCERS_MUST, **settings, "logger": logger}
         return self._made(Producer, {**_EVERYBODY, **_PRODUCERS, **self._settings, **must})
 

@@ -33,9 +33,9 @@ BATCH_RECORDS = 500
 _POLL_SECONDS = 0.1
 _LOOK_SECONDS = 0.001  # how often the loop looks while it is busy
 _EACH_SECONDS = 0.02
-BUSY_RECORDS = 32  # so many in one batch: the loop reads; fewer in `_WHILE_SECONDS`: the thread reads
+BUSY_RECORDS = 32  # as many in a batch: the loop reads; fewer in `_WHILE_SECONDS`: the thread reads
 _WHILE_SECONDS = 0.02
-_BEHIND_SECONDS = 0.2  # if the loop has not looked for so long, it has enough to do
+_BEHIND_SECONDS = 0.2  # a loop that has not looked for this long is busy enough
 _ASK_SECONDS = 0.5
 _GONE = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -90,6 +90,7 @@ class KafkaFollowing:
         self._thread = threading.Thread(target=self._run, name="kafka-following", daemon=True)
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -97,10 +98,12 @@ class KafkaFollowing:
         self._stopping = True
 
     def join(self, seconds: float) -> None:
+        """Wait for the thread, up to this many seconds."""
         self._thread.join(seconds)
 
     @property
     def waiting(self) -> bool:
+        """Whether records wait because the loop has enough to do."""
         busy = not self._idle.is_set()
         return busy and (self._behind or time.monotonic() - self._looked > _BEHIND_SECONDS)
 

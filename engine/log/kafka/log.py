@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 10.0
 PLACEMENT_SECONDS = 5.0
-# So many bytes Kafka adds to a record's key and value, at the most.
+# Kafka adds at most this many bytes to a record's key and value.
 OVERHEAD_BYTES = 512
 
 
@@ -92,7 +92,7 @@ class KafkaLog:
         self.patience = Patience()
         self.identity = topics.identity()
         self.producer: Producer = clients.producer(
-            {"message.max.bytes": most, "error_cb": self._error, "on_delivery": self._lost}
+            {"message.max.bytes": most, "error_cb": self._error, "on_delivery": self._delivery_failed}
         )
         # Records that did not fit into the producer's queue, in order.
         self.backlog: deque[tuple[SharedKafkaPartition, bytes, bytes]] = deque()
@@ -105,7 +105,7 @@ class KafkaLog:
         self.queues: Sequence[SharedKafkaPartition] = [
             SharedKafkaPartition(self, clients, topics.queues, each, f"queues-{each}") for each in range(partitions)
         ]
-        # Partitions that an admin added later, and that this node was told to leave alone.
+        # Partitions that an admin added later, and that this node's configuration leaves out.
         self.left_out: Sequence[KafkaPartition] = [
             KafkaPartition(clients, topics.queues, each, f"queues-{each}") for each in range(partitions, found)
         ]
@@ -203,6 +203,9 @@ class KafkaLog:
         return self._replicas[: len(self.queues)]
 
     def close(self) -> None:
+        """Wait for the appended records, then end the threads.
+
+        Raises LogError: some events are not in the log."""
         if self._closed:
             return
         self._closed = True
@@ -211,7 +214,7 @@ class KafkaLog:
             if thread is not None:
                 thread.stop()
         flush_until = deadline if self._failure is None else time.monotonic() + 1.0
-        while (left := self._waited()) and time.monotonic() < flush_until:
+        while (left := self._count_unsent()) and time.monotonic() < flush_until:
             self.flush()
         self.producer.purge()
         for thread in (self._owners, self._following):
@@ -230,7 +233,7 @@ class KafkaLog:
             logger.error("%s", error)
             self._call(lambda: self._listener.fail(error))
 
-    def _waited(self) -> int:
+    def _count_unsent(self) -> int:
         """How many events are still not in the log, after a short wait."""
         try:
             return self.producer.flush(0.05) + len(self.backlog)
@@ -292,7 +295,7 @@ class KafkaLog:
         if error.fatal():
             self.failed(LogError(f"Kafka: it takes no more events from this node: {text_of(error)}"))
 
-    def _lost(self, error: KafkaError, message: Message) -> None:
+    def _delivery_failed(self, error: KafkaError, message: Message) -> None:
         """Report an event that cannot be delivered; only these are reported."""
         self.failed(LogError(f"Kafka: {message.topic()}-{message.partition()} refused an event: {text_of(error)}"))
 

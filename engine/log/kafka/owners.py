@@ -1,7 +1,7 @@
 """Assigns the duties of queue partitions to nodes, by Kafka's consumer group.
 
 Every node is a member of the group `<prefix>.owners`, which subscribes to the queues topic and fetches nothing of it. A
-dead node is out of the group after `SESSION_MS`; a node that cannot reach Kafka for so long gives its duties up by
+dead node is out of the group after `SESSION_MS`; a node that cannot reach Kafka for this time gives its duties up by
 itself. The assignment is cooperative: a node that keeps a partition is undisturbed while others come and go.
 """
 
@@ -51,6 +51,7 @@ class KafkaOwners:
         self._thread = threading.Thread(target=self._run, name="kafka-owners", daemon=True)
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -58,6 +59,7 @@ class KafkaOwners:
         self._stopping.set()
 
     def join(self, seconds: float) -> None:
+        """Wait for the thread, up to this many seconds."""
         self._thread.join(seconds)
 
     def _run(self) -> None:
@@ -66,18 +68,18 @@ class KafkaOwners:
             consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
             try:
                 while not self._stopping.is_set():
-                    told = consumer.poll(_POLL_SECONDS)
-                    error = None if told is None else told.error()
+                    polled = consumer.poll(_POLL_SECONDS)
+                    error = None if polled is None else polled.error()
                     if error is not None:
-                        self._told(error)
+                        self._handle_error(error)
             finally:
                 consumer.close()
         except Exception as error:
             if not self._stopping.is_set():
-                logger.exception("the thread that is told this node's duties ended")
+                logger.exception("the thread that reads this node's duties ended")
                 self._failed(LogError(f"Kafka: the group {self._group}: {error}"))
 
-    def _told(self, error: KafkaError) -> None:
+    def _handle_error(self, error: KafkaError) -> None:
         """Handle an error that the consumer reports. Most of them it repairs itself.
 
         Raises LogError."""

@@ -37,10 +37,12 @@ class KafkaPartition:
 
     @property
     def start_offset(self) -> int:
+        """The offset of the oldest record. Asks Kafka."""
         return self._watermarks()[0]
 
     @property
     def next_offset(self) -> int:
+        """The end of the records that can be read. Asks Kafka."""
         return self._watermarks()[1]
 
     @property

@@ -75,6 +75,7 @@ class KafkaTopics:
         self._make(missing, partitions or DEFAULT_PARTITIONS, replication or min(DEFAULT_REPLICATION, brokers))
 
     def has_chain(self) -> bool:
+        """Whether the topic of the seals exists."""
         return self._describe(self._clients.admin(), self.chain) is not None
 
     def create_chain(self) -> None:

@@ -9,7 +9,7 @@ their bytes alone, so a record that moved is recognised.
 from rewindmq.engine.log.seals.merkle import leaf_hash
 
 WIDTH = 4
-_SURE = 8 * WIDTH  # so many bytes of equal prints in a row, or all that are left, are no coincidence
+_SURE = 8 * WIDTH  # this many bytes of equal prints in a row, or all remaining ones, are no coincidence
 
 
 def print_of(leaf: bytes) -> bytes:

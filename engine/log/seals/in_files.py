@@ -41,7 +41,7 @@ class SegmentedPartition:
             segment = _opened(files[number], number == len(files) - 1)
             try:
                 if segment.header.base_offset > offset:
-                    raise CorruptLog(segment.path, 0, offset, "what was before is gone")
+                    raise CorruptLog(segment.path, 0, offset, "the records before it are gone")
                 for run in _runs(segment, offset, end, chain):
                     offset, chain = run.next_offset, run.chain
                     yield run
@@ -73,17 +73,19 @@ class SegmentedPartition:
     def store(self, sealed: Stored, prints: bytes) -> Stored:
         path = seal_path(self.directory, sealed.seal.base_offset)
         if path.exists() or not _write(path, (sealed.line + "\n").encode(), os.link):
-            raise LogError(f"{path}: is there already: another is sealing, or it is damaged")
+            raise LogError(f"{path}: exists already: another process is sealing, or the file is damaged")
         _write(prints_path(self.directory, sealed.seal.base_offset), prints, os.rename)
         sync_directory(self.directory)
         return sealed
 
 
 def seal_path(directory: Path, base_offset: int) -> Path:
+    """The path of the seal of the stretch that begins at this offset."""
     return directory / f"_{base_offset:020d}.seal"
 
 
 def prints_path(directory: Path, base_offset: int) -> Path:
+    """The path of the prints of the stretch that begins at this offset."""
     return directory / f"_{base_offset:020d}.prints"
 
 

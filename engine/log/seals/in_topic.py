@@ -57,6 +57,7 @@ class ChainTopic:
         return found, harms
 
     def prints(self, stored: Stored) -> bytes:
+        """The prints of a seal; empty if they are gone."""
         if stored.prints_at is None or not self._log.topics.has_chain():
             return b""
         digest = bytes.fromhex(stored.seal.digest)
@@ -120,7 +121,7 @@ class TopicPartition:
         Raises BadSeal, before anything is read, when the history to be sealed has lost its beginning."""
         begins, high = self._partition.start_offset, self._partition.next_offset
         if end is None and begins > 0:
-            raise BadSeal(f"{self.name}: its history begins at offset {begins}, what was before is gone")
+            raise BadSeal(f"{self.name}: its history begins at offset {begins}: the records before it are gone")
         end = high if end is None else min(end, high)
         offset = start
         for block in self._partition.read(start, end):
@@ -140,7 +141,7 @@ class TopicPartition:
         mine = [each for each in stored if each.seal.partition == self.name]
         if self.name == METADATA:
             return mine, harms + [
-                Harm(CHAIN, each.at, f"{each.where}: the seal of no partition that is here")
+                Harm(CHAIN, each.at, f"{each.where}: a seal of a partition that does not exist")
                 for each in stored
                 if each.seal.partition not in self._chain.names
             ]

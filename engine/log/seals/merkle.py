@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 
 def leaf_hash(record: bytes) -> bytes:
+    """The hash of a record's leaf."""
     return hashlib.sha256(b"\x00" + record).digest()
 
 
@@ -27,6 +28,7 @@ class Tree:
         self._whole: list[bytes] = []  # roots of perfect trees, the largest first: one for each bit of `size`
 
     def add(self, leaf: bytes) -> None:
+        """Add the next leaf."""
         size = self.size
         while size & 1:
             leaf = _node(self._whole.pop(), leaf)
@@ -35,6 +37,7 @@ class Tree:
         self.size += 1
 
     def root(self) -> bytes:
+        """The root over all leaves so far."""
         if not self._whole:
             return hashlib.sha256(b"").digest()
         *rest, found = self._whole

@@ -59,15 +59,18 @@ class Seal:
 
     @property
     def statement(self) -> bytes:
+        """The seal as canonical JSON: the bytes that are signed."""
         fields = {name: getattr(self, name) for name in self.__slots__}
         return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
     @property
     def digest(self) -> str:
+        """The SHA-256 of the statement, by which the next seal names this one."""
         return hashlib.sha256(self.statement).hexdigest()
 
     @property
     def offsets(self) -> str:
+        """The range of offsets, for people; its end is inclusive."""
         return f"offsets {self.base_offset} to {self.next_offset - 1}"
 
 
@@ -87,6 +90,7 @@ class Stored:
 
     @property
     def content(self) -> dict[str, Any]:
+        """The stored form, before it becomes JSON."""
         found = {
             "seal": json.loads(self.seal.statement),
             "key": self.key,
@@ -96,6 +100,7 @@ class Stored:
 
     @property
     def line(self) -> str:
+        """The stored form: a line of JSON."""
         return json.dumps(self.content, separators=(",", ":"))
 
 
@@ -109,7 +114,7 @@ def private_key(path: Path) -> Ed25519PrivateKey:
     try:
         key = load_pem_private_key(_read(path), None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise BadFile(f"{path}: no private key in PEM without a password: {error}") from None
+        raise BadFile(f"{path}: not a private key in PEM without a password: {error}") from None
     if not isinstance(key, Ed25519PrivateKey):
         raise BadFile(f"{path}: not an Ed25519 key: make one with 'openssl genpkey -algorithm ed25519'")
     return key
@@ -124,7 +129,7 @@ def public_keys(paths: Iterable[Path]) -> Keys:
         try:
             key = load_pem_public_key(_read(path))
         except (ValueError, UnsupportedAlgorithm) as error:
-            raise BadFile(f"{path}: no public key in PEM: {error}") from None
+            raise BadFile(f"{path}: not a public key in PEM: {error}") from None
         if not isinstance(key, Ed25519PublicKey):
             raise BadFile(f"{path}: not an Ed25519 key")
         found[fingerprint(key)] = key
@@ -132,6 +137,7 @@ def public_keys(paths: Iterable[Path]) -> Keys:
 
 
 def fingerprint(key: Ed25519PublicKey) -> str:
+    """The name of a key: the SHA-256 of its public half."""
     return hashlib.sha256(key.public_bytes_raw()).hexdigest()
 
 
@@ -146,6 +152,7 @@ def _read(path: Path) -> bytes:
 
 
 def signed(seal: Seal, key: Ed25519PrivateKey) -> Stored:
+    """Sign a seal."""
     return Stored(seal, fingerprint(key.public_key()), key.sign(seal.statement), "a new seal")
 
 
@@ -227,5 +234,5 @@ def check_proof(given: Any, keys: Keys) -> tuple[Seal, bytes]:
     except (KeyError, TypeError, ValueError) as error:
         raise BadSeal(f"the proof makes no sense: {error}") from None
     if partition != seal.partition or root.hex() != seal.root:
-        raise BadSeal("the proof does not lead to what was sealed: the record is another")
+        raise BadSeal("the proof does not lead to the sealed root: the record is another one")
     return seal, record

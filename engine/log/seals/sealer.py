@@ -25,7 +25,7 @@ from rewindmq.engine.log.seals.fingerprints import located, print_of
 from rewindmq.engine.log.seals.merkle import Tree, leaf_hash, proof
 from rewindmq.engine.log.seals.seal import BadSeal, Keys, Seal, Stored, fingerprint, signed, verify_signature
 
-STRETCH_RECORDS = 65_536  # a stretch is sealed when it has so many, or where the log ends
+STRETCH_RECORDS = 65_536  # a stretch is sealed when it has this many, or where the log ends
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,8 @@ class Faults:
 
 
 class MemoryPartition:
+    """A partition in memory."""
+
     framed = False
 
     def __init__(self, name: str, blocks: list[Block]) -> None:
@@ -116,6 +118,8 @@ class MemoryPartition:
 
 
 class MemoryLog:
+    """A log in memory, with the contract of `EmbeddedLog`."""
+
     def __init__(self, partitions: int, faults: Faults | None = None, call_later: CallLater | None = None) -> None:
         """`call_later(seconds, callback)` is the clock; None: the running loop's."""
         self._listener: LogListener | None = None

@@ -33,8 +33,8 @@ from rewindmq.engine.log.shared_contract import Arrived, Listener, Placement
 from rewindmq.engine.log.simulated.embedded import CallLater
 
 NODES = "nodes-0"
-PATIENCE_SECONDS = 1.5  # a node that is cut off for so long is in trouble
-SESSION_SECONDS = 6.0  # and for so long loses its duties
+PATIENCE_SECONDS = 1.5  # a node that is cut off for this long is in trouble
+SESSION_SECONDS = 6.0  # and for this long loses its duties
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +121,7 @@ class SharedHistory:
         return [self.metadata, self.nodes, *self.queues]
 
     def open(self, node: str) -> "MemorySharedLog":
+        """Open the log for another node."""
         assert node not in self.logs, f"{node} is open already"
         self.logs[node] = log = MemorySharedLog(self, node)
         return log
@@ -134,9 +135,11 @@ class SharedHistory:
         self.rebalance()
 
     def gap(self) -> int:
+        """The number of offsets without a record before the next record."""
         return self.dice.randint(1, 3) if self.dice.random() < self.faults.gap_rate else 0
 
     def grown(self) -> None:
+        """Let every node fetch the new records."""
         for log in self.logs.values():
             log.fetch()
 
@@ -222,6 +225,7 @@ class MemorySharedPartition:
         return len(self.history.offsets) - bisect_left(self.history.offsets, self.position)
 
     def take(self, size: int) -> Arrived:
+        """Take up to `size` records that have not arrived yet."""
         assert self.position is not None
         history = self.history
         at = bisect_left(history.offsets, self.position)
@@ -248,7 +252,7 @@ class MemorySharedLog:
         self.left_out: Sequence[MemorySharedPartition] = ()  # no partitions are added here
         self.is_cut = False
         self.closed = False
-        self.owned: frozenset[str] = frozenset()  # as the node has been told
+        self.owned: frozenset[str] = frozenset()  # the duties that the node knows
         self._lag = shared.dice.choice((0.1, 1.0, 1.0, 2.0))  # how much longer than others it takes to learn of things
         self._nodes_from = shared.nodes.next_offset
         self._following = False
@@ -332,6 +336,7 @@ class MemorySharedLog:
     # -- cut off ------------------------------------------------------------------------------------------------------
 
     def cut(self, cut: bool) -> None:
+        """Cut the node off from the log, or connect it again."""
         if cut == self.is_cut:
             return
         self.is_cut = cut

@@ -91,7 +91,7 @@ def test_what_is_damaged_leaves_nothing(tar: bytes, tmp_path: Path) -> None:
     at = tar.index(b"a history")
     with saying(tar[:at] + b"A" + tar[at + 1 :], len(tar)) as url:
         done = run("copy_state", "-q", "--data", str(tmp_path / "south"), "--url", url)
-    failed(done, 65, "Error: what came is not a whole copy of a state: kafka is missing, or not as it was sent")
+    failed(done, 65, "Error: what came is not a whole copy of a state: kafka is missing, or differs from the manifest")
     nothing_left(tmp_path)
 
 

@@ -36,5 +36,5 @@ def test_a_broker_writes_for_its_user_and_group(tmp_path: Path, start_broker: Ca
     assert [name for name, mode in modes_of(data).items() if mode & 0o027] == []
     assert again.stop() == 0
     told = "".join(again.errors)
-    assert f"{data}: {len(modes)} files and directories were open to other users" in told
+    assert f"{data}: other users of this machine could read {len(modes)} files and directories" in told
     assert f"{data}: other users of this machine may list it (mode 0777)" in told

@@ -199,7 +199,7 @@ def test_of_two_processes_with_one_name_the_older_gives_way(kafka: KafkaCluster,
         assert older.process.wait(SECONDS) == UNAVAILABLE
         older.stop()
         said = [line for line in older.errors if line.startswith("rewindmq: ")]
-        assert said == ["rewindmq: stopped: another process joined as node north: names of nodes have to differ\n"]
+        assert said == ["rewindmq: stopped: another process joined as node north: each node needs a name of its own\n"]
         assert "Traceback" not in "".join(older.errors)
         flagged(drained(newer))
         nodes.digests()
@@ -227,7 +227,7 @@ def test_a_metadata_topic_without_its_beginning_is_refused(kafka: KafkaCluster, 
         deleted.result(SECONDS)
         for data in ("north", "new"):
             said = refused(tmp_path / data, *nodes.options("north"))
-            assert said.startswith("rewindmq: metadata-0 begins at offset 2: users, exchanges and bindings of before")
+            assert said.startswith("rewindmq: metadata-0 begins at offset 2: older users, exchanges and bindings")
 
 
 def test_what_is_larger_than_a_topic_takes_is_refused_with_406(kafka: KafkaCluster, tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ def test_verify_finds_what_is_not_as_the_topics_say(
     assert "//past: " in damaged.stdout
     assert damaged.stderr.startswith("Error: the stored state differs from the log in 1 places")
     failed(of_other, 65, f"Error: {other}: holds the state of another history than {nodes.prefix}.* at ")
-    failed(of_nobody, 65, f"Error: {nobodys}: is no data directory of a node")
+    failed(of_nobody, 65, f"Error: {nobodys}: not the data directory of a node")
 
 
 def test_kafka_away_is_told_within_seconds(kafka: KafkaCluster, tmp_path: Path) -> None:

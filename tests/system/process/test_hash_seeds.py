@@ -22,7 +22,8 @@ def test_one_digest_under_any_hash_seed() -> None:
 def test_the_digest_does_not_depend_on_the_hash_seed() -> None:
     program = (
         "from rewindmq.projections.topology.topology import Topology\n"
-        "from rewindmq.schemas.events import *\n"
+        "from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared\n"
+        "from rewindmq.schemas.values import BROKER\n"
         "t = Topology()\n"
         "for n in range(50):\n"
         "    t.apply(2 * n, 0, BROKER, ExchangeDeclared('/', f'x{n}', 'topic', True, False, False))\n"

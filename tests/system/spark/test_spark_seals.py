@@ -129,7 +129,7 @@ def seal_with_another_key(data: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "what"),
     [
-        (flip_a_bit, "its bytes are not those"),
+        (flip_a_bit, "its bytes do not match"),
         (written_anew([*ALL[:516], *ALL[517:]]), "a record was dropped at offset 517"),
         (written_anew([*ALL[:516], 7, *ALL[516:]]), "a record was put in at offset 517"),
         (written_anew([*ALL[:516], 539, *ALL[517:539], 516, *ALL[540:]]), "at offsets 517 and 540 were swapped"),
@@ -166,6 +166,6 @@ def test_b05_the_command_line(
     assert cli.run(audit) == 1
     assert "is gone; there is a copy" in capsys.readouterr().out
     assert cli.run(["audit", "--data", str(data), "--public-key", str(copies)]) == 65
-    assert "no public key in PEM" in capsys.readouterr().err
+    assert "not a public key in PEM" in capsys.readouterr().err
     copies.write_text("nonsense")
     assert cli.run(audit) == 65

@@ -101,7 +101,7 @@ def test_a_stray_queue_is_warned_of_and_stands_in_nobodys_way(caplog: pytest.Log
     with caplog.at_level(logging.WARNING):
         require_homes("mq.queues", None, strayed)
     (warning,) = caplog.messages
-    assert f"mq.queues: queue 'stray' in vhost '/' lies in queues-{wrong}, where nobody finds it" in warning
+    assert f"mq.queues: queue 'stray' in vhost '/' lies in queues-{wrong}, where no node looks for it" in warning
 
 
 def test_no_queue_is_left_out_because_of_a_stray_one() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster.node import Node
-from rewindmq.engine.cluster.repair import LOOKS_BEFORE_MENDING, Mending
+from rewindmq.engine.cluster.repair import LOOKS_BEFORE_REPAIR, Repairs
 from rewindmq.schemas.metadata_events import PolicySet, VhostDeleted
 from rewindmq.schemas.values import BROKER
 from tests.support.memory_nodes import Nodes, declare, run, session, settled
@@ -25,13 +25,13 @@ class Looking:
         self.broker = broker
         self.looks: list[list[str]] = []
         self.node: Node = nodes.node("a")
-        broken = Mending._broken
+        broken = Repairs._broken
 
-        def noted(mending: Mending, name: tuple[str, str]) -> object:
+        def noted(repairs: Repairs, name: tuple[str, str]) -> object:
             self.looks[-1].append(name[1])
-            return broken(mending, name)
+            return broken(repairs, name)
 
-        monkeypatch.setattr(Mending, "_broken", noted)
+        monkeypatch.setattr(Repairs, "_broken", noted)
         monkeypatch.setattr("rewindmq.engine.cluster.repair.NAMES_A_LOOK", A_LOOK)
         assert self.node._timer is not None
         self.node._timer.cancel()  # a real second counts for nothing here
@@ -102,7 +102,7 @@ def test_all_of_it_is_mended_and_a_look_stays_short(
         with caplog.at_level(logging.CRITICAL, "rewindmq.engine.cluster.repair"):
             await by_hand.until_quiet()
         assert limits(by_hand.broker) == [7] * QUEUES
-        assert max(map(len, by_hand.looks)) <= (LOOKS_BEFORE_MENDING + 1) * A_LOOK  # the last sees that it is mended
+        assert max(map(len, by_hand.looks)) <= (LOOKS_BEFORE_REPAIR + 1) * A_LOOK  # the last sees that it is mended
 
     looking(test, tmp_path, monkeypatch)
 
@@ -125,14 +125,14 @@ def test_it_is_mended_when_it_has_stood_so_for_some_looks_and_not_before(
 ) -> None:
     async def test(by_hand: Looking) -> None:
         await set_half(by_hand.broker, "p", 7)
-        await by_hand.look(LOOKS_BEFORE_MENDING - 1)
+        await by_hand.look(LOOKS_BEFORE_REPAIR - 1)
         assert limits(by_hand.broker) == [None] * QUEUES
         await by_hand.broker.effective_policies.apply(BROKER)  # it was only under way
         events = [partition.machine.next_offset for partition in by_hand.broker.partitions]
         await by_hand.until_quiet()
         assert [partition.machine.next_offset for partition in by_hand.broker.partitions] == events
         await set_half(by_hand.broker, "p", 8)
-        await by_hand.look(LOOKS_BEFORE_MENDING)
+        await by_hand.look(LOOKS_BEFORE_REPAIR)
         assert limits(by_hand.broker).count(8) == A_LOOK
 
     looking(test, tmp_path, monkeypatch)

@@ -45,7 +45,9 @@ def test_the_lock_of_an_older_broker_counts_and_then_goes(tmp_path: Path) -> Non
 
 def test_the_number_of_partitions_is_for_ever(tmp_path: Path) -> None:
     EmbeddedLog.open(tmp_path, 3).close()
-    with pytest.raises(LogError, match="made with 3 queue partitions, which is for ever; 2 were asked"):
+    with pytest.raises(
+        LogError, match="made with 3 queue partitions, and a log keeps its number; this start asks for 2"
+    ):
         EmbeddedLog.open(tmp_path, 2)
     for asked in (3, None):
         log = EmbeddedLog.open(tmp_path, asked)
@@ -75,7 +77,7 @@ def test_a_strange_layout_is_refused(tmp_path: Path, text: str) -> None:
 def test_a_layout_that_hides_a_partition_or_tells_of_none_is_refused(tmp_path: Path) -> None:
     EmbeddedLog.open(tmp_path, 2).close()
     layout = tmp_path / "log" / "layout.json"
-    for partitions, line in ((1, r"log/queues-1 is there, but .*layout\.json"), (3, r"log/queues-2: .*it is gone")):
+    for partitions, line in ((1, r"log/queues-1 exists, but .*layout\.json"), (3, r"log/queues-2: .*is gone")):
         layout.write_text(json.dumps({"format": 1, "queue_partitions": partitions}))
         for open_log in (lambda: EmbeddedLog.open(tmp_path, None), lambda: EmbeddedLogReader(tmp_path)):
             with pytest.raises(LogError, match=line):
@@ -84,7 +86,7 @@ def test_a_layout_that_hides_a_partition_or_tells_of_none_is_refused(tmp_path: P
             segmented(tmp_path)  # what seals are checked in
     layout.write_text(json.dumps({"format": 1, "queue_partitions": 2}))
     shutil.rmtree(tmp_path / "log" / "metadata-0")
-    with pytest.raises(LogError, match=r"log/metadata-0: .*it is gone"):
+    with pytest.raises(LogError, match=r"log/metadata-0: .*is gone"):
         EmbeddedLogReader(tmp_path)
 
 
@@ -156,7 +158,7 @@ def test_closing_on_a_broken_disk_says_so_and_frees_the_directory(
     fill(log.queues[0], range(5, 9))
     with monkeypatch.context() as patch:
         Disk(patch, 1, 1.0)
-        with pytest.raises(LogError, match="4 records from offset 5 on wait, they could not be written"):
+        with pytest.raises(LogError, match="4 records from offset 5 on could not be written, and wait"):
             log.close()
     assert reopened(tmp_path) == expected(5)
 
@@ -285,7 +287,7 @@ def test_a_history_that_went_missing_is_not_begun_anew(tmp_path: Path) -> None:
     directory = make_log(tmp_path / "a", [3])
     for path in directory.iterdir():
         path.unlink()
-    with pytest.raises(LogError, match="partition queues-0 has no segment, its history is gone"):
+    with pytest.raises(LogError, match="partition queues-0 has no segment: its history is gone"):
         EmbeddedLog.open(tmp_path / "a", 1)
     with pytest.raises(LogError, match="no segment"):
         EmbeddedLogReader(tmp_path / "a").queues[0].next_offset  # noqa: B018
@@ -301,7 +303,7 @@ def test_making_a_log_may_be_interrupted(tmp_path: Path) -> None:
     (tmp_path / "log" / "layout.json").unlink()
     shutil.rmtree(tmp_path / "log" / "queues-0")
     (tmp_path / "log" / "queues-1").mkdir()  # the start before was to make two
-    with pytest.raises(LogError, match=r"log/queues-1 is there, but"):
+    with pytest.raises(LogError, match=r"log/queues-1 exists, but"):
         EmbeddedLog.open(tmp_path, 1)
     (tmp_path / "log" / "queues-1").rmdir()
     assert reopened(tmp_path) == []
