@@ -133,8 +133,6 @@ async def publish(call: Call) -> Response:
     properties = properties_from(content["properties"])
     routing_key = short("routing_key", text(content, "routing_key", ""))
     body = decoded(text(content, "payload", ""), text(content, "payload_encoding", ""))
-    if not call.broker.keeper.flow.has_room(len(body)):
-        raise bad_request(f"publishing is blocked: the disk has no room for {len(body)} bytes")
     try:
         async with call.session(vhost) as session:
             outcome = await send(call.broker, session, call.exchange, routing_key, properties, body)
@@ -151,7 +149,7 @@ async def publish(call: Call) -> Response:
 async def send(
     broker: "Broker", session: "Session", exchange: str, routing_key: str, raw: bytes, body: bytes
 ) -> Outcome | None:
-    """Publish; None when it was not routed anywhere."""
+    """Publish; None when it was not routed anywhere. ApiError: the disk has no room for it."""
     if len(body) > broker.config.max_message_size:
         raise PreconditionFailed(
             f"message size {len(body)} is larger than configured max size {broker.config.max_message_size}"
@@ -182,6 +180,9 @@ async def send(
         logged, encryption = await broker.subjects.make_key_and_encrypt(subject, body)
         broker.sessions.check_open(session)
         destinations = await routed()  # as it is after the wait
+    size = len(body) * max(1, len(destinations))  # each partition logs it
+    if not broker.keeper.flow.has_room(size):
+        raise bad_request(f"publishing is blocked: the disk has no room for {size} bytes")
     if traced:
         queues = [queue for destination in destinations for queue in destination.route.queues]
         broker.firehose.published(session, 0, exchange, routing_key, raw, logged, encryption, queues)
