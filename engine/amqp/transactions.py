@@ -24,6 +24,7 @@ from rewindmq.engine.amqp.basic_publish import BasicPublish, PublishProperties
 from rewindmq.engine.amqp.settlement import DeliveryHolder, Verdict
 from rewindmq.engine.errors import ConnectionForced, PreconditionFailed, ResourceError
 from rewindmq.engine.routing.router import Destination, Router
+from rewindmq.engine.runtime.flow_control import LARGE_BYTES
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.schemas.values import Encryption
 
@@ -112,11 +113,13 @@ class Transaction:
     async def commit(self) -> None:
         """Log everything, and wait until it is durable. PreconditionFailed (406): a queue has refused a message; the
         other queues have theirs."""
-        publishes, settled, size = self.publishes, self.settled, self.size
+        publishes, settled = self.publishes, self.settled
         self.forget()
         logged = [await self.logged(pending) for pending in publishes]
         waited = any(encryption is not None for _, encryption in logged)
-        waited = await self.channel.broker.keeper.flow.room(size, self.channel.broker.memory) or waited
+        size = sum(len(each.body) * max(1, len(each.destinations)) for each in publishes)  # each partition logs a body
+        if size >= LARGE_BYTES:
+            waited = await self.channel.broker.keeper.flow.room(size, self.channel.broker.memory) or waited
         if self.channel.closing:
             raise ConnectionForced("the connection is gone")
         commit = Commit()

@@ -7,6 +7,7 @@ import pytest
 
 from rewindmq.engine.http.call import ApiError
 from rewindmq.engine.http.resources.exchanges import send
+from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reserve import Reserve
 from tests.support.broker_harness import PERSISTENT, Harness
 
@@ -40,3 +41,13 @@ def test_room_is_needed_in_each_partition_that_logs_the_body(h: Harness, monkeyp
     h.broker.queues.delete(session, there, False, False)
     publish()
     assert h.queue(here).messages_ready == 1
+
+
+def test_a_small_publish_needs_no_room(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a flood waits for a full disk, too: as over AMQP."""
+    monkeypatch.setattr(EmbeddedLog, "has_room", lambda *_: False)
+    session = h.session()
+    h.declare(session, "q")
+    h.loop.run_until_complete(send(h.broker._broker, session, "", "q", PERSISTENT, b"small"))
+    h.settle()
+    assert h.ready("q") == [b"small"]
