@@ -97,6 +97,7 @@ class Channel:
         self.properties = b""
         self.gathered = BytesIO()  # the body so far
         self.gathered_bytes = 0
+        self.waiting_bytes = 0  # of publishes that wait for room in the log
         self.confirming = False
         self.tally = Tally()
         self.confirms = Confirmations(output, shared.confirming, self.tally)
@@ -399,11 +400,28 @@ class Channel:
             self.transaction.publish(publish, properties, body)
             return
         if len(body) >= LARGE_BYTES:
-            flow = self.broker.keeper.flow
-            size = len(body) * max(1, len(publish.destinations))  # each partition logs it
-            if not flow.has_room(size):
-                raise PublishPostponed(partial(flow.room, size, self.broker.memory), publish, properties, body)
+            if publish.version != self.broker.router.version:  # a refusal need not wait
+                self.resolve(publish, properties, body)
+            known = self.parsed.get(properties) or self.parse_properties(properties)
+            size = len(body) * len(self.destinations(publish, known))  # each partition logs it
+            if not self.broker.keeper.flow.has_room(size):
+                raise PublishPostponed(partial(self.wait_for_room, size, len(body)), publish, properties, body)
         self.publish(publish, properties, body)
+
+    async def wait_for_room(self, size: int, held_bytes: int) -> bool:
+        """Wait until the log has room for so many bytes, or the channel is closed. Returns whether it waited.
+        `held_bytes`: what is kept in memory meanwhile."""
+        flow = self.broker.keeper.flow
+        if flow.has_room(size):
+            return False
+        self.waiting_bytes = held_bytes
+        self.broker.memory.take(Kind.BODY, held_bytes)
+        try:
+            await flow.room(size, lambda: self.closing)
+        finally:
+            self.broker.memory.give_back(Kind.BODY, held_bytes)
+            self.waiting_bytes = 0
+        return True
 
     def forget_gathered(self) -> None:
         """Drop the body so far."""
@@ -413,8 +431,8 @@ class Channel:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of publishes that have not come whole, or wait for tx.commit."""
-        return self.gathered_bytes + (0 if self.transaction is None else self.transaction.size)
+        """Bytes of publishes that have not come whole, wait for tx.commit, or wait for room in the log."""
+        return self.gathered_bytes + self.waiting_bytes + (0 if self.transaction is None else self.transaction.size)
 
     def expect_content(self) -> BasicPublish:
         """The publish that a content frame belongs to. UnexpectedFrame: there is none."""

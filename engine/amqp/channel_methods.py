@@ -34,13 +34,8 @@ Work = Coroutine[Any, Any, None]
 
 log = logging.getLogger("rewindmq.amqp")
 
-USES_MEMORY = (
-    "Basic.Consume",
-    "Exchange.Bind",
-    "Exchange.Declare",
-    "Queue.Bind",
-    "Queue.Declare",
-)  # for as long as it exists
+# These make something that uses memory for as long as it exists.
+USES_MEMORY = ("Basic.Consume", "Exchange.Bind", "Exchange.Declare", "Queue.Bind", "Queue.Declare")
 GATHERED = ("Basic.Ack", "Basic.Nack", "Basic.Reject")  # these keep their order themselves (settlement.py)
 
 

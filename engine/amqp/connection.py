@@ -256,7 +256,8 @@ class Connection:
 
     def await_work(self, task: "asyncio.Task[None] | None", number: int, index: int) -> None:
         """Parse nothing more until method `index` of channel `number` is done: what it declares is there for what comes
-        after it. None: it is done. (With an embedded log only a login, a commit and a subject's first message wait.)"""
+        after it. None: it is done. (With an embedded log only these wait: a login, a commit, a subject's first message,
+        a large publish without room on the disk, and a basic.get of a client that does not read.)"""
         if task is not None:
             self.gate.close(Pause.METHOD)
             task.add_done_callback(lambda done: self.work_done(done, number, index))
@@ -274,7 +275,10 @@ class Connection:
 
     def postpone(self, channel: Channel, postponed: PublishPostponed) -> None:
         """Let a publish wait for what it needs, and what comes after it for the publish."""
-        self.await_work(begin(channel.publish_later(postponed)), channel.number, PUBLISH)
+        try:
+            self.await_work(begin(channel.publish_later(postponed)), channel.number, PUBLISH)
+        except AmqpError as error:  # there was nothing to wait for any more
+            self.refuse(channel.number, PUBLISH, error)
         self.yield_turn()  # publishes that need not wait come after the other connections' turn
 
     def yield_turn(self) -> None:
@@ -372,6 +376,7 @@ class Connection:
         is_amqp = self.state is not State.HEADER
         self.end_session()
         self.state = State.CLOSING
+        publish_hold.release(self)
         if is_amqp:
             self.output.write(close_frame(0, "Connection.Close", error, index))
         else:

@@ -16,6 +16,7 @@ from rewindmq.engine.broker import limits
 from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
 from rewindmq.engine.errors import AccessRefused, CommandInvalid, NotAllowed, refusal
 from rewindmq.engine.runtime.eager import begin
+from rewindmq.engine.runtime.flow_control import LARGE_BYTES
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.errors import PropertyError
 
@@ -143,7 +144,8 @@ def tune_ok(connection: "Connection", method: Method) -> None:
         connection.close(error, TUNE)
         return
     connection.frame_max = connection.parser.max_payload = frame_max
-    connection.parser.max_content = min(frame_max, config.max_message_size)
+    # a large publish may have to wait for room in the log: `Channel.take` sees to that
+    connection.parser.max_content = min(frame_max, config.max_message_size, LARGE_BYTES - 1)
     connection.channel_max = channel_max
     connection.heartbeat_seconds = method.number("heartbeat")
     connection.state = State.OPENING

@@ -33,6 +33,8 @@ def hold_publishes(connection: "Connection") -> None:
 
 def alarm_changed(connection: "Connection") -> None:
     """The broker holds publishes back from now on, or takes them again."""
+    if connection.session is None:  # it cannot publish
+        return
     if connection.broker.turns.blocked is not None:
         forget_publishes(connection)
         under_way = any(channel.content_of is not None for channel in connection.channels.values())
@@ -48,6 +50,12 @@ def alarm_changed(connection: "Connection") -> None:
     connection.gate.open(Pause.BLOCKED)
     if connection.parser.rest:
         connection.yield_turn()
+
+
+def release(connection: "Connection") -> None:
+    """The connection closes and takes no more publishes: its close-ok is to be read."""
+    connection.link.blocked = connection.link.in_flow = False
+    connection.gate.open(Pause.BLOCKED | Pause.FLOW)
 
 
 def forget_publishes(connection: "Connection") -> None:
@@ -73,6 +81,3 @@ def close_for_memory(connection: "Connection") -> None:
             else "low on memory: the client does not read what was sent to it"
         )
     )
-    if connection.gate.blocked:  # close-ok is to be read
-        connection.link.blocked = False
-        connection.gate.open(Pause.BLOCKED)

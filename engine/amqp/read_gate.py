@@ -2,12 +2,13 @@
 
     reason      the gate closes when ...                                  it opens when ...                     stops
     METHOD      a method or a publish awaits something: a password,       that is done                          frames
-                the disk (tx.commit), a new key, another node
+                the disk (tx.commit), room on it, a new key,
+                another node, or that the client reads (basic.get)
     TURN        the frames of one read put many messages into queues      the loop has come round once          frames
-    FLOW        too many publishes are on their way into a Kafka          room is there again, by turns         frames
-                (engine/runtime/flow_control.py)
+    FLOW        too many publishes are on their way into the log          room is there again, by turns, or     frames
+                (engine/runtime/flow_control.py)                          the connection is closed
     BLOCKED     the client publishes during an alarm (publish_hold.py)    the alarm ends, or the connection     both
-                                                                          is closed for its memory
+                                                                          is closed
     UNDURABLE   it sends, and too many bytes of all clients together      a group commit has landed             socket
                 are not durable yet (server.py)
     UNREAD      the client does not read what it is sent (server.py)      it has read most of it                socket

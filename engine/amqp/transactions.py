@@ -3,9 +3,9 @@
     publish   its permissions, route and properties are judged when it comes. It is logged at commit, and returned then
     settle    its delivery tags are taken at once, so a second ack is refused. It is logged at commit; rollback puts the
               deliveries back
-    commit    keys of subjects are made, then publishes are logged in their order, then settlements in theirs; commit-ok
-              is sent when all of it is durable. When a queue refused a message (reject-publish) the channel is closed
-              instead: 406 "partial tx completion"
+    commit    keys of subjects are made, and the log has room for all of it; then publishes are logged in their order,
+              then settlements in theirs; commit-ok is sent when all of it is durable. When a queue refused a message
+              (reject-publish) the channel is closed instead: 406 "partial tx completion"
     close     a channel that ends before commit publishes nothing, and its deliveries return to the queues
 
 A transactional channel is never `ready`: frames.py gives it no whole publishes or acks, so the hot path need not ask.
@@ -71,9 +71,8 @@ class Transaction:
     def __init__(self, channel: "Channel") -> None:
         self.channel = channel
         self.publishes: list[PendingPublish] = []
-        self.settled: list[
-            tuple[Verdict, list[tuple[int, DeliveryHolder, int]]]
-        ] = []  # verdict, (tag, holder, message id)
+        # verdict, and (tag, holder, message id) of each delivery
+        self.settled: list[tuple[Verdict, list[tuple[int, DeliveryHolder, int]]]] = []
         self.size = 0  # bytes
         self.version = channel.broker.router.version  # of routing, at the first publish
 
@@ -113,13 +112,13 @@ class Transaction:
     async def commit(self) -> None:
         """Log everything, and wait until it is durable. PreconditionFailed (406): a queue has refused a message; the
         other queues have theirs."""
-        publishes, settled = self.publishes, self.settled
+        publishes, settled, size = self.publishes, self.settled, self.size
         self.forget()
         logged = [await self.logged(pending) for pending in publishes]
         waited = any(encryption is not None for _, encryption in logged)
-        size = sum(len(each.body) * max(1, len(each.destinations)) for each in publishes)  # each partition logs a body
-        if size >= LARGE_BYTES:
-            waited = await self.channel.broker.keeper.flow.room(size, self.channel.broker.memory) or waited
+        logged_bytes = sum(len(pending.body) * len(pending.destinations) for pending in publishes)
+        if logged_bytes >= LARGE_BYTES:
+            waited = await self.channel.wait_for_room(logged_bytes, size) or waited
         if self.channel.closing:
             raise ConnectionForced("the connection is gone")
         commit = Commit()

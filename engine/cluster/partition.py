@@ -89,9 +89,8 @@ class ReadBackPartition(Partition):
         self._offsets: deque[int] = deque()  # of own events folded since the last `on_durable`
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # callers of `folded`
         self._ticking = False
-        self._probe: tuple[int, int] | None = (
-            None  # own records from this append position on were sent at this time or later
-        )
+        # Own records from this append position on were sent at this time or later.
+        self._probe: tuple[int, int] | None = None
         self._setting_clock = False
         self._in_time_below = machine.next_offset  # below this offset Kafka's time has not gone back
         self._skew_ms = 0  # the queues' clock minus this node's

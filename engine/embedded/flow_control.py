@@ -7,7 +7,7 @@ room for all of it beside the reserve.
 """
 
 from rewindmq.engine.log.contract import Log
-from rewindmq.engine.runtime.flow_control import Flow
+from rewindmq.engine.runtime.flow_control import LARGE_BYTES, Flow
 
 
 class DiskFlow(Flow):
@@ -22,4 +22,4 @@ class DiskFlow(Flow):
         return self._log.crowded
 
     def has_room(self, size: int) -> bool:
-        return self._log.has_room(size)
+        return size < LARGE_BYTES or self._log.has_room(size)

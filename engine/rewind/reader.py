@@ -81,7 +81,7 @@ class Reader(ABC):
     @property
     def over(self) -> bool:
         """Whether its consumer is gone: cancelled, or with its channel."""
-        return self.partition.consumers.get(self.consumer_id) is not self.consumer
+        return self.consumer_id not in self.partition.consumers  # where it may be wrapped: firehose.py
 
     def credited(self, count: int) -> None:
         """So many deliveries were settled: go on."""

@@ -83,9 +83,8 @@ class Letter:
         self.heard = heard
         self.taken_by: dict[str, None] = {}
         self.sent: list[tuple[Partition, int]] = []  # where, and at which append position
-        self.asked: list[
-            tuple[Partition, int, list[str]]
-        ] = []  # at-least-once: where, append position, and who has to take it
+        # at-least-once: where, at which append position, and the queues that have to take it
+        self.asked: list[tuple[Partition, int, list[str]]] = []
         self.refused = False  # by one of those asked
 
     def give_up(self) -> None:

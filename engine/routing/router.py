@@ -51,9 +51,8 @@ class Router:
         """`locate(vhost, queue)`: the queue's partition, or None when there is no such queue."""
         self.topology = topology
         self.locate = locate
-        self.version = (
-            1  # changes with whatever a route, or the right to publish, depends on: caches of routes key on it
-        )
+        # Changes with everything that a route, or the right to publish, depends on: caches of routes key on it.
+        self.version = 1
         self._answers: dict[tuple[str, str, str], tuple[Destination, ...]] = {}
         self._destinations: dict[tuple[str, str, str, int, tuple[str, ...]], Destination] = {}
         self._matchers: dict[tuple[str, str], ExchangeType] = {}

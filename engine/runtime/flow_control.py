@@ -13,8 +13,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 
-from rewindmq.engine.runtime.memory import Kind, MemoryAccount
-
 LARGE_BYTES = 1_048_576  # a smaller publish does not ask for room
 ROOM_SECONDS = 1.0  # between two checks for room
 
@@ -40,18 +38,11 @@ class Flow(ABC):
         """Say whether the log can take this many bytes at once."""
         return True
 
-    async def room(self, size: int, memory: MemoryAccount) -> bool:
-        """Wait until the log can take this many bytes; return whether it waited. `memory` counts them meanwhile."""
-        if self.has_room(size):
-            return False
+    async def room(self, size: int, given_up: Callable[[], bool]) -> None:
+        """Wait until the log can take this many bytes at once, or until the wait is given up."""
         logger.warning("a publish of %d bytes waits until the disk has room for it", size)
-        memory.take(Kind.BODY, size)
-        try:
-            while not self.has_room(size):
-                await asyncio.sleep(ROOM_SECONDS)
-        finally:
-            memory.give_back(Kind.BODY, size)
-        return True
+        while not given_up() and not self.has_room(size):
+            await asyncio.sleep(ROOM_SECONDS)
 
     def landed(self) -> None:
         """Let waiting connections go on: more of the publishes has arrived in the log."""

@@ -374,6 +374,31 @@ def test_who_holds_most_is_told_and_its_close_ok_is_read() -> None:
     assert wire.connection.finished
 
 
+def test_a_connection_that_is_held_back_can_be_closed_by_an_operator() -> None:
+    wire = Wire()
+    wire.send(method(1, "Queue.Declare", queue="q"), begun(10_000, b"x" * 4_000))
+    wire.broker.turns.blocked = "low on memory"
+    alarm_changed(wire.connection)
+    wire.read()
+    wire.connection.force_close("an operator wants it")
+    assert wire.connection.reads_socket(), "close-ok is not read"
+    assert [each.name for each in wire.read()] == ["Connection.Close"]
+    wire.send(raw_frame(3, 1, b"x" * 6_000), method(0, "Connection.CloseOk"))
+    assert wire.connection.finished
+
+
+def test_an_alarm_says_nothing_to_a_connection_that_is_closing() -> None:
+    wire = Wire()
+    wire.send(method(1, "Queue.Declare", queue="q"), publish(1, "", "q", b"x"))
+    wire.connection.link.in_flow = True  # it waits for flow control
+    wire.connection.force_close("an operator wants it")
+    wire.read()
+    wire.broker.turns.blocked = "low on memory"
+    alarm_changed(wire.connection)
+    assert wire.read() == []
+    assert not wire.connection.gate.blocked
+
+
 GROWTH = {
     "Queue.Declare": {"queue": "r"},
     "Exchange.Declare": {"exchange": "e", "exchange_type": "fanout"},

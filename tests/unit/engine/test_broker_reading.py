@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -206,3 +207,18 @@ def test_a_broker_stops_while_the_past_is_read(tmp_path: Path) -> None:
         h.settle()
         readers = [read(h, "q", prefetch=65_535, x_stream_offset="first") for _ in range(5)]
         assert turns(h, 3, lambda: len(readers[0].numbers))[-1] < 3_000
+
+
+@pytest.mark.parametrize("on_at_first", [False, True])
+def test_a_reader_reads_on_when_tracing_begins_and_ends(h: Harness, on_at_first: bool) -> None:
+    stream_of(h, 3)
+    if on_at_first:
+        h.in_loop(lambda: h.broker.firehose.switch("/", True))
+    reader = read(h, "s", x_stream_offset="first")
+    until(h, lambda: reader.numbers == [0, 1, 2])
+    for count, on in ((4, not on_at_first), (5, on_at_first)):
+        h.in_loop(partial(h.broker.firehose.switch, "/", on))
+        h.publish(h.session(), "", "s", b"x")
+        h.settle()
+        until(h, partial(lambda count: len(reader.numbers) == count, count))
+    assert reader.cancellations == 0

@@ -1,0 +1,240 @@
+"""A large publish or tx.commit waits until the log has room for it (engine/runtime/flow_control.py)."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rewindmq.engine.amqp.publish_hold import kept_bytes
+from rewindmq.engine.embedded.flow_control import DiskFlow
+from rewindmq.engine.runtime.flow_control import LARGE_BYTES, Flow
+from rewindmq.engine.runtime.memory import Kind
+from rewindmq.schemas.events import Published
+from tests.support.amqp_double import DoubleBroker
+from tests.support.amqp_wire import HEADER, Said, Wire, connection_open, method, publish, start_ok, tune_ok
+
+BODY = bytes(LARGE_BYTES)
+
+
+class ScriptedFlow(Flow):
+    """`room`: whether there is room. `once`: answers that come first."""
+
+    full = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has = False
+        self.once: list[bool] = []
+        self.asked: list[int] = []
+
+    def has_room(self, size: int) -> bool:
+        self.asked.append(size)
+        return self.once.pop(0) if self.once else self.has
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rewindmq.engine.runtime.flow_control.ROOM_SECONDS", 0.001)
+
+
+def run(test: Callable[[Wire, ScriptedFlow], Coroutine[Any, Any, None]], partitions: int = 1) -> None:
+    async def whole() -> None:
+        broker = DoubleBroker(partitions=partitions)
+        flow = broker.keeper.flow = ScriptedFlow()
+        wire = Wire(broker)
+        for queue in "qr":
+            wire.ask(1, "Queue.Declare", queue=queue)
+        await test(wire, flow)
+
+    asyncio.run(whole())
+
+
+def published(wire: Wire) -> list[Published]:
+    return [event for event in wire.broker.events if isinstance(event, Published)]
+
+
+def held(wire: Wire) -> tuple[int, int]:
+    """Bytes by the memory account, and by the connection."""
+    return wire.broker.memory.by_kind[Kind.BODY], kept_bytes(wire.connection)
+
+
+async def settled() -> None:
+    await asyncio.sleep(0.02)
+
+
+def bound_twice(wire: Wire) -> None:
+    wire.ask(1, "Exchange.Declare", exchange="x", exchange_type="direct")
+    for queue in "qr":
+        wire.ask(1, "Queue.Bind", queue=queue, exchange="x", routing_key="k")
+
+
+def test_a_publish_waits_and_what_follows_it_too() -> None:
+    async def test(wire: Wire, flow: ScriptedFlow) -> None:
+        wire.send(publish(1, "", "q", BODY), publish(1, "", "q", b"small"))
+        await settled()
+        assert (published(wire), held(wire)) == ([], (LARGE_BYTES, LARGE_BYTES))
+        flow.has = True
+        await settled()
+        assert [event.body for event in published(wire)] == [BODY, b"small"]
+        assert held(wire) == (0, 0)
+
+    run(test)
+
+
+def test_room_is_needed_in_each_partition_and_memory_once() -> None:
+    async def test(wire: Wire, flow: ScriptedFlow) -> None:
+        bound_twice(wire)
+        wire.send(publish(1, "x", "k", BODY))
+        await settled()
+        assert set(flow.asked) == {2 * LARGE_BYTES}
+        assert held(wire) == (LARGE_BYTES, LARGE_BYTES)
+        wire.connection.lost()
+        await settled()
+
+    run(test, partitions=2)
+
+
+def test_a_client_that_is_gone_holds_no_memory_and_waits_no_longer() -> None:
+    async def test(wire: Wire, flow: ScriptedFlow) -> None:
+        wire.send(publish(1, "", "q", BODY))
+        await settled()
+        wire.connection.lost()
+        await settled()
+        assert held(wire) == (0, 0)
+        flow.asked.clear()
+        await settled()
+        assert flow.asked == [], "the wait goes on without its client"
+        assert not wire.connection.gate.waiting
+        flow.has = True
+        await settled()
+        assert published(wire) == []
+
+    run(test)
+
+
+def test_a_connection_that_waits_can_be_closed_by_an_operator() -> None:
+    async def test(wire: Wire, flow: ScriptedFlow) -> None:
+        wire.send(publish(1, "", "q", BODY))
+        await settled()
+        wire.connection.force_close("an operator wants it")
+        wire.send(method(0, "Connection.CloseOk"))
+        await settled()
+        assert wire.connection.finished, "close-ok was not read"
+
+    run(test)
+
+
+@pytest.mark.parametrize("once", [[], [False]])
+def test_a_publish_that_is_refused_does_not_wait(once: list[bool]) -> None:
+    async def test(wire: Wire, flow: ScriptedFlow) -> None:
+        flow.once, flow.has = once, bool(once)
+        said = wire.send(publish(1, "missing", "q", BODY))
+        await settled()
+        said += wire.read()
+        assert [(each.name, each.reply_code) for each in said] == [("Channel.Close", 404)]
+
+    run(test)
+
+
+def test_there_is_room_by_the_second_look() -> None:
+    """`take` sees none, and the wait need not begin: the publish is taken in the same turn."""
+
+    async def test(wire: Wire, flow: ScriptedFlow) -> None:
+        flow.once, flow.has = [False], True
+        wire.send(publish(1, "", "q", BODY), publish(1, "", "q", b"small"))
+        await settled()
+        assert [event.body for event in published(wire)] == [BODY, b"small"]
+
+    run(test)
+
+
+def test_a_publish_is_postponed_twice_when_another_one_takes_the_room() -> None:
+    async def test(wire: Wire, flow: ScriptedFlow) -> None:
+        waited = [False, False, True]  # a look by `take`, by `wait_for_room`, and when the wait ends
+        flow.once, flow.has = waited * 2, True
+        wire.send(publish(1, "", "q", BODY), publish(1, "", "q", b"small"))
+        await settled()
+        assert (flow.once, held(wire)) == ([], (0, 0))
+        assert [event.body for event in published(wire)] == [BODY, b"small"]
+        assert not wire.connection.gate.waiting
+
+    run(test)
+
+
+def test_a_connection_in_flow_can_be_closed_by_an_operator() -> None:
+    async def test(wire: Wire, flow: ScriptedFlow) -> None:
+        wire.send(publish(1, "", "q", b"one"))
+        flow.full = True
+        wire.send(publish(1, "", "q", b"two"))
+        assert (wire.connection.gate.waiting, wire.connection.link.state) == (True, "flow")
+        wire.connection.force_close("an operator wants it")
+        wire.send(method(0, "Connection.CloseOk"))
+        assert wire.connection.finished, "close-ok was not read"
+        flow.full = False
+        flow.landed()
+        assert [event.body for event in published(wire)] == [b"one"]
+
+    run(test)
+
+
+def test_a_large_frame_is_no_way_around() -> None:
+    """A client and a server may agree on frames that hold a large body whole."""
+
+    async def test(_default: Wire, flow: ScriptedFlow) -> None:
+        broker = DoubleBroker(frame_max=1 << 23)
+        broker.keeper.flow = flow
+        wire = Wire(broker, opened=False)
+        wire.send(HEADER + start_ok() + tune_ok(frame_max=1 << 23) + connection_open(), method(1, "Channel.Open"))
+        wire.ask(1, "Queue.Declare", queue="q")
+        for _ in range(3):
+            wire.send(publish(1, "", "q", BODY, piece=1 << 22))
+        await settled()
+        assert published(wire) == []
+        flow.has = True
+        await settled()
+        assert len(published(wire)) == 3
+
+    run(test)
+
+
+def test_a_commit_waits_with_what_it_holds_and_ends_with_its_client() -> None:
+    async def test(wire: Wire, flow: ScriptedFlow) -> None:
+        bound_twice(wire)
+        wire.ask(1, "Tx.Select")
+        wire.send(publish(1, "x", "k", BODY), method(1, "Tx.Commit"))
+        await settled()
+        assert set(flow.asked) == {2 * LARGE_BYTES}
+        memory, kept = held(wire)
+        assert memory == kept >= LARGE_BYTES
+        wire.connection.lost()
+        await settled()
+        assert (held(wire), published(wire)) == ((0, 0), [])
+
+    run(test, partitions=2)
+
+
+def test_a_commit_goes_on_when_there_is_room() -> None:
+    async def test(wire: Wire, flow: ScriptedFlow) -> None:
+        wire.ask(1, "Tx.Select")
+        wire.send(publish(1, "", "q", BODY), method(1, "Tx.Commit"))
+        await settled()
+        flow.has = True
+        said: list[Said] = []
+        for _ in range(3):
+            await settled()
+            wire.broker.turns.end()
+            said += wire.read()
+        assert [each.name for each in said] == ["Tx.CommitOk"]
+        assert len(published(wire)) == 1
+
+    run(test)
+
+
+def test_acks_and_small_commits_need_no_room() -> None:
+    """They go into the reserve: consumers make the room that publishers wait for."""
+    log: Any = SimpleNamespace(has_room=lambda size: False)
+    flow = DiskFlow(log)
+    assert flow.has_room(0)
+    assert not flow.has_room(LARGE_BYTES)
