@@ -1,15 +1,18 @@
 """Which tests the tiers run; no other place says so.
 
 --tier quick     what `make check` and `make test` run: neither LONG nor most seeds, and few examples of each property
---tier rest      what quick left out, and each property with all of its examples
+--tier rest      what quick left out, and whole what quick shortens: properties, and tests that ask `rounds`
 --tier all       everything (the default)
 """
 
+import inspect
 import re
 from fnmatch import fnmatchcase
 
 import pytest
 from hypothesis import is_hypothesis_test
+
+from tests.support.examples import rounds
 
 TIERS = ("quick", "rest", "all")
 SEEDS = 20  # of each kind of simulated history, in the quick tier
@@ -71,10 +74,18 @@ def is_long(nodeid: str) -> bool:
     return any(fnmatchcase(nodeid, f"tests/{pattern}") for pattern in LONG)
 
 
+def is_shortened(item: pytest.Item) -> bool:
+    """The quick tier tries it less often (tests/support/examples.py)."""
+    function = getattr(item, "function", None)
+    if function is None:
+        return False
+    return is_hypothesis_test(function) or rounds.__name__ in inspect.unwrap(function).__code__.co_names
+
+
 def belongs(item: pytest.Item, tier: str) -> bool:
     """Whether a tier runs a test."""
     if tier == "all":
         return True
-    if tier == "rest" and is_hypothesis_test(getattr(item, "function", None)):
+    if tier == "rest" and is_shortened(item):
         return True
     return is_long(item.nodeid) == (tier == "rest")

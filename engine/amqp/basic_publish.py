@@ -99,7 +99,7 @@ class BasicPublish:
         self.prompt = NEVER  # of that route
 
     def resolve(self, broker: Broker, session: Session) -> None:
-        """Find the route anew. NotFound, AccessRefused as `Broker.route`."""
+        """Find the route anew. NotFound, AccessRefused as `Exchanges.route`."""
         self.needs_content = broker.router.needs_content(session.vhost, self.exchange)
         if self.needs_content:
             broker.exchanges.route(session, self.exchange, self.routing_key, NO_CONTENT)  # for its refusals

@@ -24,6 +24,7 @@ from rewindmq.engine.amqp.basic_publish import BasicPublish, PublishProperties
 from rewindmq.engine.amqp.settlement import DeliveryHolder, Verdict
 from rewindmq.engine.errors import ConnectionForced, PreconditionFailed, ResourceError
 from rewindmq.engine.routing.router import Destination, Router
+from rewindmq.engine.runtime.flow_control import LARGE_BYTES
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.schemas.values import Encryption
 
@@ -116,7 +117,8 @@ class Transaction:
         logged = [await self.logged(pending) for pending in publishes]
         waited = any(encryption is not None for _, encryption in logged)
         logged_bytes = sum(len(pending.body) * len(pending.destinations) for pending in publishes)
-        waited = await self.channel.wait_for_room(logged_bytes, size) or waited
+        if logged_bytes >= LARGE_BYTES:
+            waited = await self.channel.wait_for_room(logged_bytes, size) or waited
         if self.channel.closing:
             raise ConnectionForced("the connection is gone")
         commit = Commit()

@@ -24,16 +24,16 @@ def findings_of(data: Path) -> list[Finding]:
     rows: list[dict[str, Any]] = []
     letters: list[dict[str, Any]] = []
     for partition in log.queues:
-        post = LetterRows(partition.name, reach[partition.name])
-        product = AuditProduct(partition.name, post)
-        stretch = OffsetRange(partition.name, 0, reach[partition.name])
-        groups = groups_up_to(partition, 0, stretch.end)
-        feed = FoldInput(stretch, Machine(partition.name), groups, decoder_for(partition))
-        for batch in fold_range(product, feed):
+        letter_rows = LetterRows(partition.name, reach[partition.name])
+        product = AuditProduct(partition.name, letter_rows)
+        offset_range = OffsetRange(partition.name, 0, reach[partition.name])
+        groups = groups_up_to(partition, 0, offset_range.end)
+        fold_input = FoldInput(offset_range, Machine(partition.name), groups, decoder_for(partition))
+        for batch in fold_range(product, fold_input):
             kept = letters if batch.schema.equals(columns.LETTERS) else rows
             kept += batch.to_pylist()
         rows += [dict(zip(columns.AUDIT.names, row, strict=True)) for row in rows_for_driver(product)]
-        rows.append(dict.fromkeys(columns.AUDIT.names) | {"check": NOTED, "ok": True, "detail": str(post.count)})
+        rows.append(dict.fromkeys(columns.AUDIT.names) | {"check": NOTED, "ok": True, "detail": str(letter_rows.count)})
     letters.sort(key=lambda row: [row[name] for name in SORTED_BY])
     told = [SimpleNamespace(**row) for row in rows]
     return conclude(str(data), told, lambda: [SimpleNamespace(**row) for row in letters], True, True)

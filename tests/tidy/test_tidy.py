@@ -2,15 +2,18 @@
 
 import ast
 import graphlib
+import importlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.tidy import references
-from tests.tiers import LONG
+from tests.tiers import LONG, belongs
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("schemas", "projections", "engine", "spark_replay")
@@ -297,3 +300,20 @@ def test_every_test_that_a_tier_leaves_out_is_there() -> None:
         assert any(wanted in path.read_text() for path in found if path.is_file()), (
             f"tests/tiers.py: no test is {pattern}"
         )
+
+
+def test_a_test_that_quick_shortens_is_whole_in_rest() -> None:
+    """CI runs quick, then rest: together they are everything."""
+    shortened = [
+        (path, function.name)
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for function in nodes(path)
+        if isinstance(function, ast.FunctionDef) and function.name.startswith("test_")
+        if any(isinstance(node, ast.Name) and node.id == "rounds" for node in ast.walk(function))
+    ]
+    assert shortened
+    for path, function_name in shortened:
+        file = path.relative_to(ROOT)
+        module = importlib.import_module(".".join(file.with_suffix("").parts))
+        item: Any = SimpleNamespace(nodeid=f"{file}::{function_name}", function=getattr(module, function_name))
+        assert belongs(item, "rest"), item.nodeid

@@ -15,6 +15,7 @@ from rewindmq.engine.http.listing import Item, listed
 from rewindmq.engine.http.properties import properties_from
 from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE
 from rewindmq.engine.runtime.counters import Tally
+from rewindmq.engine.runtime.flow_control import LARGE_BYTES
 from rewindmq.engine.runtime.loop_share import by_key
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.json_arguments import table_of, types_of
@@ -134,8 +135,6 @@ async def publish(call: Call) -> Response:
     properties = properties_from(content["properties"])
     routing_key = short("routing_key", text(content, "routing_key", ""))
     body = decoded(text(content, "payload", ""), text(content, "payload_encoding", ""))
-    if not call.broker.keeper.flow.has_room(len(body)):
-        raise bad_request(f"publishing is blocked: the disk has no room for {len(body)} bytes")
     try:
         async with call.session(vhost) as session:
             outcome = await send(call.broker, session, call.exchange, routing_key, properties, body)
@@ -152,7 +151,9 @@ async def publish(call: Call) -> Response:
 async def send(
     broker: "Broker", session: "Session", exchange: str, routing_key: str, raw: bytes, body: bytes
 ) -> Outcome | None:
-    """Publishes. Returns None if the message was not routed anywhere."""
+    """Publishes. Returns None if the message was not routed anywhere.
+
+    Raises ApiError (400) if the disk has no room for it."""
     if len(body) > broker.config.max_message_size:
         raise PreconditionFailed(
             f"message size {len(body)} is larger than configured max size {broker.config.max_message_size}"
@@ -183,6 +184,9 @@ async def send(
         logged, encryption = await broker.subjects.make_key_and_encrypt(subject, body)
         broker.sessions.check_open(session)
         destinations = await routed()  # looked up again after the wait
+    size = len(body) * max(1, len(destinations))  # each partition logs it
+    if size >= LARGE_BYTES and not broker.keeper.flow.has_room(size):
+        raise bad_request(f"publishing is blocked: the disk has no room for {size} bytes")
     if traced:
         queues = [queue for destination in destinations for queue in destination.route.queues]
         broker.firehose.published(session, 0, exchange, routing_key, raw, logged, encryption, queues)
