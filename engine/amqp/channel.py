@@ -83,6 +83,7 @@ class Channel:
     def __init__(self, shared: SharedState, output: ChannelOutput) -> None:
         self.shared = shared
         self.broker = shared.broker
+        self.router = shared.broker.router
         self.session = shared.session
         self.actor = shared.session.actor
         self.output = output
@@ -119,7 +120,7 @@ class Channel:
     def publish(self, publish: BasicPublish, raw: bytes, body: bytes) -> None:
         """Take a complete basic.publish (hot). `raw`: its properties. PublishPostponed: nothing else of this connection
         may be done before `publish_later` has ended."""
-        if publish.version != self.broker.router.version:
+        if publish.version != self.router.version:
             self.resolve(publish, raw, body)
         properties = self.parsed.get(raw)
         if properties is None:
@@ -400,7 +401,7 @@ class Channel:
             self.transaction.publish(publish, properties, body)
             return
         if len(body) >= LARGE_BYTES:
-            if publish.version != self.broker.router.version:  # a refusal need not wait
+            if publish.version != self.router.version:  # a refusal need not wait
                 self.resolve(publish, properties, body)
             known = self.parsed.get(properties) or self.parse_properties(properties)
             size = len(body) * len(self.destinations(publish, known))  # each partition logs it

@@ -152,7 +152,7 @@ def tune_ok(connection: "Connection", method: Method) -> None:
 
 
 def open_vhost(connection: "Connection", method: Method) -> None:
-    """Open the vhost, once this node is sure of what it says about it."""
+    """Open the vhost. The answer waits until this node has read all that the log says about the vhost."""
     vhost = method.text("virtual_host")
     certainty = connection.broker.certainty
     opening = certainty.assured(lambda: enter(connection, vhost), certainty.wait)
@@ -184,7 +184,7 @@ async def enter(connection: "Connection", vhost: str) -> None:
 
 
 def negotiated(field: str, value: int, least: int, most: int) -> None:
-    """Raise NotAllowed (530) for a value of tune-ok outside of what was offered."""
+    """Raise NotAllowed (530) for a value of tune-ok that connection.tune did not offer."""
     detail = " (no limit)" if field == "channel_max" and value == 0 else ""
     if value and value < least:
         raise NotAllowed(f"negotiated {field} = {value}{detail} is lower than the minimum allowed value ({least})")

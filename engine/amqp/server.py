@@ -195,7 +195,7 @@ class AmqpProtocol(asyncio.Protocol):
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def set_timer(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Call `callback` later, instead of what the timer was set to."""
+        """Set the timer to call `callback` later. Its earlier callback is dropped."""
         if self.timer is not None:
             self.timer.cancel()
         self.timer = self.loop.call_later(seconds, callback)

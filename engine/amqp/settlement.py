@@ -1,7 +1,7 @@
 """The unacked deliveries of a channel, and their settlement: delivery tags in, ranges of message ids out.
 
     unacked    delivery tag -> (holder, message id), in the order of the tags
-    pending    the holders of what was settled in this read; `flush` at its end logs one Acked or Nacked event per
+    pending    holders of messages that this read settled; `flush` at its end logs one Acked or Nacked event per
                holder
 
 Acks of one channel commute, so they gather over a whole socket read. Requeues and discards do not (the queue takes

@@ -74,12 +74,12 @@ class Transaction:
         # verdict, and (tag, holder, message id) of each delivery
         self.settled: list[tuple[Verdict, list[tuple[int, DeliveryHolder, int]]]] = []
         self.size = 0  # bytes
-        self.version = channel.broker.router.version  # of routing, at the first publish
+        self.version = channel.router.version  # of routing, at the first publish
 
     def publish(self, publish: BasicPublish, raw: bytes, body: bytes) -> None:
         """Judge and keep a publish. Raises as `Channel.publish`. ResourceError (506): the transaction is too large."""
         channel = self.channel
-        if publish.version != channel.broker.router.version:
+        if publish.version != channel.router.version:
             channel.resolve(publish, raw, body)
         properties = channel.parsed.get(raw) or channel.parse_properties(raw)
         destinations = channel.destinations(publish, properties)
@@ -89,7 +89,7 @@ class Transaction:
         if self.size + size > MAX_BYTES:
             raise ResourceError(f"transaction is larger than {MAX_BYTES} bytes")
         if not self.publishes:
-            self.version = channel.broker.router.version
+            self.version = channel.router.version
         self.publishes.append(PendingPublish(publish, properties, body, destinations))
         self.size += size
         channel.broker.memory.take(Kind.TRANSACTION, size)
@@ -145,7 +145,7 @@ class Transaction:
         """Append a publish to its partitions."""
         channel = self.channel
         destinations = pending.destinations
-        if self.version != channel.broker.router.version:
+        if self.version != channel.router.version:
             destinations = existing(destinations, channel.broker.router)
         if pending.publish.traced:
             channel.trace(pending.publish, pending.properties, body, encryption, destinations)

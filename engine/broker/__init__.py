@@ -1,4 +1,4 @@
-"""What clients may ask of a broker, whatever the protocol. Read broker.py first, then turns.py.
+"""The broker's answers to clients, for AMQP and HTTP alike. Read broker.py first, then turns.py.
 
 broker.py           the parts, put together             turns.py                 when effects are performed
 queues.py           queues, with declarations.py        exchanges.py             exchanges, bindings, routes

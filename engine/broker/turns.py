@@ -71,7 +71,7 @@ class Turns:
 
     @property
     def problems(self) -> dict[str, str]:
-        """The texts of what holds publishing back, by the part that has the problem."""
+        """The reasons why publishing waits, as texts, by the part that has the problem."""
         return self._problems
 
     def end(self) -> None:

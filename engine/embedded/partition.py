@@ -32,9 +32,8 @@ class SoleWriterPartition(Partition):
     ) -> None:
         super().__init__(index, log, machine, projector, Encoder(), clock)
         self.log = log
-        self._folded: list[
-            tuple[int, Confirms, int]
-        ] = []  # publishes of this turn with confirms that need not wait for the disk
+        # publishes of this turn whose confirms need not wait for the disk
+        self._folded: list[tuple[int, Confirms, int]] = []
 
     @property
     def append_position(self) -> int:

@@ -59,7 +59,7 @@ class MessageSource(ABC):
 
     @abstractmethod
     def fetch(self, end: int) -> Found:
-        """Read the next piece of what lies below offset `end`."""
+        """Read the next piece of the history below offset `end`."""
 
     @abstractmethod
     def has_more(self) -> bool:

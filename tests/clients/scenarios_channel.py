@@ -367,7 +367,7 @@ def raw(*frames: Any) -> Callable[[BlockingChannel], None]:
 
 
 def broken(peer: Peer) -> Any:
-    """What is no AMQP, or comes in the wrong order."""
+    """Bytes that are no AMQP, and frames in the wrong order."""
     publish = spec.Basic.Publish(exchange="", routing_key="k")
 
     def header(number: int) -> Any:
