@@ -1,33 +1,41 @@
 """What an AMQP client feels while the management API is flooded, or large messages come and go.
 
     python -m tests.bench.bench_bystander [--queues 20000] [--seconds 10] [--clients 8] [--only get,listing]
+    python -m tests.bench.bench_bystander --beside-rabbitmq [--rounds 3] [--seconds 10] [--clients 8]
 
-A broker with many queues; one AMQP client that publishes with confirms, one message at a time; and, for each kind of
-flood, some processes that ask the same over HTTP again and again; `publish` and `deliver` are messages of 50 MB over
-AMQP. Prints how long a confirm took (p50, p99, max), how many answers the flood got, and the broker's CPU time for each
-answer (that of the probe's publishes is among it). Idle comes first, for comparison: how fast the disk is, and how busy
-the machine.
+A broker with many queues; one AMQP client that publishes with confirms, one message at a time, a transient and a
+persistent one in turn; and, for each kind of flood, some processes that ask the same over HTTP again and again;
+`publish` and `deliver` are messages of 50 MB over AMQP. Prints how long a confirm took (p50, p99, max; of persistent
+messages behind the bar), how many answers the flood got, and the broker's CPU time for each answer (that of the
+client's publishes is among it). Idle comes first, for comparison: how fast the disk is, and how busy the machine.
+
+`--beside-rabbitmq` runs the floods over AMQP at Debian's RabbitMQ, too, in turn, and prints ratios of the medians.
 """
 
 import argparse
+import contextlib
 import json
 import multiprocessing
-import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import httpx
 import pika
 
-from tests.support.running import RunningBroker
+from tests.bench.peers import Broker, running
 
 AUTH = ("guest", "guest")
 LARGE, LARGE_MESSAGES = 50_000_000, 4
 MANY_ARGUMENTS = 500_000
+TRANSIENT, PERSISTENT = 1, 2  # delivery modes
+OVER_AMQP = ("idle", "publish", "deliver")
+COLUMNS = "     p50      p99      max |      p50      p99      max confirms   CPU ms   answers"
 Ask = Callable[[httpx.Client], httpx.Response]
 
 
@@ -106,44 +114,125 @@ def flood(url: str, kind: str, until: float, told: Any) -> None:
     told.put(dict(answers))
 
 
-def probe(channel: Any, until: float) -> list[float]:
-    """Milliseconds of each confirm."""
-    took = []
+@dataclass(frozen=True, slots=True)
+class Felt:
+    """Milliseconds until the confirms of one run, sorted, and what the flood did meanwhile."""
+
+    transient: list[float]
+    persistent: list[float]
+    cpu_ms: float
+    answers: dict[str, int]
+
+    def figures(self) -> dict[str, float]:
+        found = {}
+        for name, took in (("transient", self.transient), ("persistent", self.persistent)):
+            found[f"{name} p50"] = took[len(took) // 2]
+            found[f"{name} p99"] = took[len(took) * 99 // 100]
+            found[f"{name} max"] = took[-1]
+        return found
+
+    def row(self) -> str:
+        p50, p99, most, *of_persistent = (f"{each:>8.1f}" for each in self.figures().values())
+        counted = f"{len(self.transient) + len(self.persistent):>8} {self.cpu_ms:>8.1f}"
+        return f"{p50} {p99} {most} | {' '.join(of_persistent)} {counted}   {self.answers}"
+
+
+def probe(channel: Any, until: float) -> tuple[list[float], list[float]]:
+    """Milliseconds of each confirm: of transient messages, and of persistent ones."""
+    took: tuple[list[float], list[float]] = ([], [])
     while time.time() < until:
-        began = time.perf_counter()
-        channel.basic_publish("", "probe", b"probe")
-        took.append((time.perf_counter() - began) * 1000)
-        time.sleep(0.002)
-    return sorted(took)
+        for mode in TRANSIENT, PERSISTENT:
+            began = time.perf_counter()
+            channel.basic_publish("", "probe", b"probe", pika.BasicProperties(delivery_mode=mode))
+            took[mode - 1].append((time.perf_counter() - began) * 1000)
+            time.sleep(0.002)
+    return sorted(took[0]), sorted(took[1])
 
 
-def run(broker: RunningBroker, channel: Any, kind: str, seconds: float, clients: int) -> str:
+def run(broker: Broker, channel: Any, kind: str, seconds: float, clients: int) -> Felt:
     context = multiprocessing.get_context("spawn")
     told = context.Queue()
     floods = []
-    before = cpu_seconds(broker)
+    before = broker.cpu_seconds()
     if kind != "idle":
         until = time.time() + seconds + 2
         http = FLOODS[kind] is not None
-        how, url = (flood, broker.http_url) if http else (flood_amqp, broker.amqp_url)
+        how, url = (flood, f"http://127.0.0.1:{broker.http_port}") if http else (flood_amqp, amqp_url(broker))
         floods = [context.Process(target=how, args=(url, kind, until, told)) for _ in range(clients)]
         for each in floods:
             each.start()
         time.sleep(2)  # they import
-    took = probe(channel, time.time() + seconds)
+    transient, persistent = probe(channel, time.time() + seconds)
     answers: Counter[str] = Counter()
     for _ in floods:
         answers.update(told.get())
     for each in floods:
         each.join()
-    cpu_ms = (cpu_seconds(broker) - before) * 1000 / max(1, sum(answers.values()))
-    p50, p99 = took[len(took) // 2], took[len(took) * 99 // 100]
-    return f"{kind:<12} {p50:>8.1f} {p99:>8.1f} {took[-1]:>8.1f} {len(took):>8} {cpu_ms:>8.1f}   {dict(answers)}"
+    cpu_ms = (broker.cpu_seconds() - before) * 1000 / max(1, sum(answers.values()))
+    return Felt(transient, persistent, cpu_ms, dict(answers))
 
 
-def cpu_seconds(broker: RunningBroker) -> float:
-    fields = Path(f"/proc/{broker.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def amqp_url(broker: Broker) -> str:
+    return f"amqp://guest:guest@127.0.0.1:{broker.port}/"
+
+
+@contextlib.contextmanager
+def probed(broker: Broker) -> Iterator[Any]:
+    """A channel in confirm mode that no heartbeat closes, and its queue."""
+    with pika.BlockingConnection(pika.URLParameters(amqp_url(broker) + "?heartbeat=0")) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("probe", durable=True)
+        yield channel
+
+
+def beside_http(home: Path, asked: argparse.Namespace) -> None:
+    """All kinds of floods at RewindMQ alone."""
+    with running("rewindmq", home) as broker, probed(broker) as channel:
+        url = f"http://127.0.0.1:{broker.http_port}/api/definitions"
+        httpx.post(url, auth=AUTH, content=definitions(asked.queues), timeout=600)
+        for queue in ("large", "small"):
+            channel.queue_declare(queue, durable=True)
+        for _ in range(LARGE_MESSAGES):
+            channel.basic_publish("", "large", bytes(LARGE))
+        for _ in range(1_000):
+            channel.basic_publish("", "small", bytes(1_000))
+        print(f"{asked.queues} queues, {asked.clients} clients; confirms in ms")
+        print(f"{'flood':<12} {COLUMNS}")
+        for kind in asked.only.split(",") if asked.only else FLOODS:
+            channel.queue_purge("probe")
+            print(f"{kind:<12} {run(broker, channel, kind, asked.seconds, asked.clients).row()}", flush=True)
+
+
+def beside_rabbitmq(home: Path, asked: argparse.Namespace) -> None:
+    """The floods over AMQP, at both brokers in turn. They run in their defaults, and one of them always has nothing to
+    do."""
+    names = ("rabbitmq", "rewindmq")
+    with contextlib.ExitStack() as stack:
+        brokers = {name: stack.enter_context(running(name, home / name)) for name in names}
+        channels = {name: stack.enter_context(probed(brokers[name])) for name in names}
+        print(f"{asked.clients} clients; confirms in ms")
+        print(f"{'flood':<12} {'broker':<16} {COLUMNS}")
+        for kind in asked.only.split(",") if asked.only else OVER_AMQP:
+            felt: dict[str, list[Felt]] = {name: [] for name in names}
+            for turn in range(asked.rounds):
+                for name in names if turn % 2 == 0 else reversed(names):
+                    channels[name].queue_purge("probe")
+                    felt[name].append(run(brokers[name], channels[name], kind, asked.seconds, asked.clients))
+                    print(f"{kind:<12} {brokers[name].name:<16} {felt[name][-1].row()}", flush=True)
+            print_ratios(kind, felt["rewindmq"], felt["rabbitmq"])
+
+
+def print_ratios(kind: str, ours: list[Felt], theirs: list[Felt]) -> None:
+    """The ratio of the medians over all rounds, for each figure, and of the flood's own work."""
+    ratios = [
+        f"{figure} {median([each.figures()[figure] for each in ours]) / median([each.figures()[figure] for each in theirs]):.2f}"
+        for figure in ours[0].figures()
+    ]
+    if kind != "idle":
+        served = [median([sum(each.answers.values()) for each in side]) for side in (ours, theirs)]
+        ratios.append(f"large messages {served[0] / served[1]:.2f}")
+    print(f"{kind:<12} RewindMQ / RabbitMQ: {', '.join(ratios)}\n", flush=True)
 
 
 def main() -> None:
@@ -151,27 +240,12 @@ def main() -> None:
     parser.add_argument("--queues", type=int, default=20_000)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--only", default=",".join(FLOODS))
+    parser.add_argument("--rounds", type=int, default=3, help="at each broker, with --beside-rabbitmq")
+    parser.add_argument("--only", help="kinds of floods, with commas between")
+    parser.add_argument("--beside-rabbitmq", action="store_true", help="only the floods over AMQP, at both brokers")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
-        broker = RunningBroker(Path(home) / "data", "--host", "127.0.0.1")
-        httpx.post(f"{broker.http_url}/api/definitions", auth=AUTH, content=definitions(asked.queues), timeout=600)
-        connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url + "?heartbeat=0"))
-        channel = connection.channel()
-        channel.confirm_delivery()
-        for queue in ("probe", "large", "small"):
-            channel.queue_declare(queue, durable=True)
-        for _ in range(LARGE_MESSAGES):
-            channel.basic_publish("", "large", bytes(LARGE))
-        for _ in range(1_000):
-            channel.basic_publish("", "small", bytes(1_000))
-        print(f"{asked.queues} queues, {asked.clients} clients; confirms in ms")
-        print(f"{'flood':<12} {'p50':>8} {'p99':>8} {'max':>8} {'confirms':>8} {'CPU ms':>8}   answers")
-        for kind in asked.only.split(","):
-            channel.queue_purge("probe")
-            print(run(broker, channel, kind, asked.seconds, asked.clients), flush=True)
-        connection.close()
-        broker.stop()
+        (beside_rabbitmq if asked.beside_rabbitmq else beside_http)(Path(home), asked)
 
 
 if __name__ == "__main__":
