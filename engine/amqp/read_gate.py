@@ -9,8 +9,8 @@
                 (engine/runtime/flow_control.py)                          the connection is closed
     BLOCKED     the client publishes during an alarm (publish_hold.py)    the alarm ends, or the connection     both
                                                                           is closed
-    UNDURABLE   it sends, and too many bytes of all clients together      a group commit has landed             socket
-                are not durable yet (server.py)
+    UNDURABLE   it has sent its share, and too many bytes of all clients  a group commit has landed             socket
+                together are not durable yet (server.py)
     UNREAD      the client does not read what it is sent (server.py)      it has read most of it                socket
 
 "frames": what was read stays unparsed, and the socket is paused as soon as more bytes come in. "socket": the operating

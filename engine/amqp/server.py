@@ -7,8 +7,8 @@ Pressure goes back to where it comes from.
 
 - A client that does not read: its consumers get no credit while its socket holds more than WRITE_HIGH bytes, its
   basic.get waits so long, and it is not read from while the socket holds more than UNREAD_HIGH (read_gate.py `UNREAD`).
-- Publishers faster than the disk: while more than UNDURABLE_HIGH received bytes are not durable, a client that sends is
-  not read from until a group commit has landed (`UNDURABLE`).
+- Publishers faster than the disk: while more than UNDURABLE_HIGH received bytes are not durable, a client that has sent
+  its share of them is not read from until a group commit has landed (`UNDURABLE`). A client that sends little goes on.
 - Memory or disk is low: publishers are told and not read from (publish_hold.py). After a while the broker closes the
   connection that holds most memory.
 """
@@ -39,6 +39,9 @@ WRITE_LOW = 262_144
 UNREAD_HIGH = 16_777_216  # bytes that a client has not read above which nothing more is read from it
 UNDURABLE_HIGH = 67_108_864  # bytes received from all clients and not durable yet above which reading pauses
 UNDURABLE_STEP = 4_194_304  # bytes received before their durability is awaited
+MOST_SHARES = (
+    64  # with fewer clients each has this part of UNDURABLE_HIGH: so all together exceed it by as much at most
+)
 LEAST_RELIEF = 1_048_576  # bytes: connections that hold less are not closed when memory is low
 HANDSHAKE_SECONDS = 10.0  # as RabbitMQ's handshake_timeout
 CLOSING_SECONDS = 10.0  # how long close-ok is waited for
@@ -61,6 +64,8 @@ class AmqpProtocol(asyncio.Protocol):
         self.wrote = False  # since the last heartbeat check
         self.reading = True
         self.unread = 0  # bytes in the write buffer, as the memory account knows them
+        self.undurable = 0  # bytes received while those of all clients were many, in `undurable_round`
+        self.undurable_round = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Asyncio: the socket is there."""
@@ -256,6 +261,7 @@ class AmqpServer:
         self.servers: list[Listener] = []  # none while the listeners are suspended
         self.undurable = 0  # bytes received from all clients that are not known to be durable
         self.awaited = 0  # bytes of these whose durability is awaited now
+        self.undurable_round = 0  # how often awaited bytes have become durable
         self.held: list[Connection] = []  # not read from until they are durable
         self.timer: asyncio.TimerHandle | None = None
         self.timeout_check_seconds = min(TIMEOUT_CHECK_SECONDS, broker.config.consumer_timeout_ms / 2_000)
@@ -358,7 +364,8 @@ class AmqpServer:
         self.broker.turns.end()
 
     def received(self, protocol: AmqpProtocol, size: int) -> None:
-        """Count the bytes that came in. Their sender is not read from any more if too many are not durable yet."""
+        """Count the bytes that came in. Their sender is not read from any more if too many are not durable yet, and it
+        has sent more than its share of them."""
         self.undurable += size
         if self.undurable < UNDURABLE_STEP:
             return
@@ -366,8 +373,13 @@ class AmqpServer:
             self.awaited = self.undurable
             self.broker.memory.take(Kind.UNDURABLE, self.awaited)
             self.broker.turns.when_durable(self.became_durable)
+        if protocol.undurable_round != self.undurable_round:
+            protocol.undurable_round, protocol.undurable = self.undurable_round, 0
+        protocol.undurable += size
         connection = protocol.connection
         if self.undurable <= UNDURABLE_HIGH or connection is None or Pause.UNDURABLE in connection.gate.reasons:
+            return
+        if protocol.undurable <= UNDURABLE_HIGH // max(MOST_SHARES, len(self.protocols)):
             return
         connection.gate.close(Pause.UNDURABLE)
         self.held.append(connection)
@@ -377,6 +389,7 @@ class AmqpServer:
         self.undurable -= self.awaited
         self.broker.memory.give_back(Kind.UNDURABLE, self.awaited)
         self.awaited = 0
+        self.undurable_round += 1
         held, self.held = self.held, []
         for connection in held:
             connection.gate.open(Pause.UNDURABLE)

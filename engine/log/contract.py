@@ -135,5 +135,9 @@ class Log(Protocol):
     def has_room(self, size: int) -> bool:
         """Whether the log can take this many bytes at once, without a wait for records behind them."""
 
+    @property
+    def waiting_large_bytes(self) -> int:
+        """Size of the large records (1 MiB and more) that wait for the disk."""
+
     def close(self) -> None:
         """Make everything appended durable, then free the log."""

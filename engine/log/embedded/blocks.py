@@ -24,7 +24,7 @@ of no records, stop Avro's Java reader; a record of a type of its own would be a
 
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
@@ -33,6 +33,9 @@ from rewindmq.schemas.walk import MalformedRecord, record_lengths
 
 CHECK_BYTES = 120
 STORED_BYTES = 65_535  # the most that a stored block of deflate holds
+# A large block is made, hashed and written in pieces of this size: Python copies into one while it holds the lock
+# without which the loop cannot run.
+PIECE_BYTES = 4 << 20
 CHAIN_BYTES = 5  # bytes of the hash chain before a block that are in its check
 _FRAME_BYTES = 20  # two longs at their longest
 _CHECK = struct.Struct(">6s5sI")
@@ -73,16 +76,24 @@ class Parsed(NamedTuple):
 
 def encode_block(records: Sequence[bytes], size: int, sync: bytes, first_offset: int, chain_before: bytes) -> bytes:
     """The bytes of one block of format 2; `size` is the length of all records together."""
+    return b"".join(encode_pieces(records, size, sync, first_offset, chain_before))
+
+
+def encode_pieces(
+    records: Sequence[bytes], size: int, sync: bytes, first_offset: int, chain_before: bytes
+) -> list[bytes]:
+    """The bytes of `encode_block` in pieces: one behind the other they are the block."""
     if size <= STORED_BYTES:
-        parts: Sequence[bytes | memoryview] = (b"".join((_stored_header(size, True), *records, sync)),)
+        pieces = [b"".join((_stored_header(size, True), *records, sync))]
     else:
-        parts = (*_stored_blocks(records, size), sync)
-    frame = encode_long(len(records)) + encode_long(CHECK_BYTES + sum(map(len, parts)) - SYNC_BYTES)
+        pieces = _joined((*_stored_blocks(records, size), sync))
+    frame = encode_long(len(records)) + encode_long(CHECK_BYTES + sum(map(len, pieces)) - SYNC_BYTES)
     place = first_offset.to_bytes(6, "big") + chain_before[:CHAIN_BYTES]
     crc = crc32(frame, crc32(place))
-    for part in parts:
-        crc = crc32(part, crc)
-    return b"".join((frame, _encode_check(place + crc.to_bytes(4, "big")), *parts))
+    for piece in pieces:
+        crc = crc32(piece, crc)
+    head = frame + _encode_check(place + crc.to_bytes(4, "big"))
+    return [head + pieces[0]] if len(pieces) == 1 else [head, *pieces]
 
 
 def read_block(descriptor: int, position: int, file_size: int, header: Header) -> tuple[bytes, Parsed]:
@@ -214,6 +225,22 @@ def _stored_blocks(records: Sequence[bytes], size: int) -> list[bytes | memoryvi
             at += len(part)
             room -= len(part)
     return parts
+
+
+def _joined(parts: Iterable[bytes | memoryview]) -> list[bytes]:
+    """The parts joined to pieces of PIECE_BYTES or a part more."""
+    pieces = []
+    some: list[bytes | memoryview] = []
+    size = 0
+    for part in parts:
+        some.append(part)
+        size += len(part)
+        if size >= PIECE_BYTES:
+            pieces.append(b"".join(some))
+            some, size = [], 0
+    if some:
+        pieces.append(b"".join(some))
+    return pieces
 
 
 def _stored(raw: bytes, at: int, end: int, position: int) -> tuple[bytes, int, int]:

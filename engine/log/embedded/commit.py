@@ -4,11 +4,12 @@
                                               v                        ^
     thread                        write + fdatasync + index, per partition
 
-While a commit is under way the next group gathers. It is written as soon as the first has landed (under load, not
-before a millisecond has passed since that began). So the group grows with the load, and one write and one fsync serve
-all waiting publishers. When a commit fails (disk full, I/O error), the loop calls the listener's commit_failed(), and
-the same groups are written again after a second, and so on until it works. Appended records are kept in order, so
-nothing is lost; the broker has to stop taking more.
+While a commit is under way the next groups gather, and are not part of it: so a confirm waits for no record that came
+after the commit began. They are written as soon as the first has landed (under load, not before a millisecond has
+passed since that began). So the group grows with the load, and one write and one fsync serve all waiting publishers.
+When a commit fails (disk full, I/O error), the loop calls the listener's commit_failed(), and the same groups are
+written again after a second, and so on until it works. Appended records are kept in order, so nothing is lost; the
+broker has to stop taking more.
 """
 
 import asyncio
@@ -31,10 +32,11 @@ class Gathering(Protocol):
     """The methods of a partition that the committer needs."""
 
     def close_group(self) -> int:
-        """In the loop: close the group that gathers. Returns how many records wait to be written."""
+        """In the loop: close the group that gathers; the next commit ends here. Returns how many records wait to be
+        written."""
 
     def write_closed(self) -> None:
-        """In the thread: write and sync the closed groups.
+        """In the thread: write and sync the groups of this commit.
 
         Raises LogError; the groups that could not be written stay."""
 

@@ -90,10 +90,11 @@ def first_chain(partition: str) -> bytes:
     return hashlib.sha256(partition.encode()).digest()
 
 
-def next_chain(chain: bytes, stored: bytes) -> bytes:
-    """The hash chain behind these stored bytes."""
+def next_chain(chain: bytes, *stored: bytes) -> bytes:
+    """The hash chain behind these stored bytes, which may be given in pieces."""
     digest = hashlib.sha256(chain)
-    digest.update(stored)
+    for piece in stored:
+        digest.update(piece)
     return digest.digest()
 
 

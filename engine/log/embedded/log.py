@@ -21,6 +21,7 @@ from rewindmq.engine.log.embedded.writer import PartitionWriter
 # This many bytes may wait for the disk before publishers wait. They and the acks behind them fit into the reserve.
 WAITING_BYTES = RESERVE_BYTES // 2
 BLOCK_BYTES = 4 << 20  # a group that reaches this becomes a block, and the next one begins
+LARGE_RECORD_BYTES = 1_048_576  # a larger record waits beside the others: `waiting_large_bytes`
 
 
 class Group:
@@ -29,6 +30,7 @@ class Group:
     def __init__(self) -> None:
         self.records: list[bytes] = []
         self.size = 0
+        self.large_bytes = 0  # the part of `size` that is in large records
         self.max_timestamp_ms = 0
         self.begins_anew = False  # in time: the group goes into a segment of its own
 
@@ -50,28 +52,37 @@ class EmbeddedPartition:
         self.durable_offset = self.next_offset
         self._group = Group()
         self._closed_groups: deque[Group] = deque()
+        self._commit_end = self.next_offset  # the commit that is under way, or the next one, ends here
         self._closed_bytes = 0  # all bytes of groups ever closed; counted in the loop
         self._written_bytes = 0  # all bytes ever written; counted in the thread
+        self._closed_large_bytes = 0  # the same, of large records
+        self._written_large_bytes = 0
 
     @property
     def waiting_bytes(self) -> int:
         """Size of the records that are not yet written."""
         return self._group.size + self._closed_bytes - self._written_bytes
 
+    @property
+    def waiting_large_bytes(self) -> int:
+        """The part of `waiting_bytes` that is in large records."""
+        return self._group.large_bytes + self._closed_large_bytes - self._written_large_bytes
+
     def append(self, timestamp_ms: int, record: bytes) -> int:
         group = self._group
+        size = len(record)
         group.records.append(record)
-        group.size += len(record)
+        group.size += size
         if timestamp_ms > group.max_timestamp_ms:
             group.max_timestamp_ms = timestamp_ms
-        if group.size >= BLOCK_BYTES:
-            self.close_group()
+        if group.size >= BLOCK_BYTES or size > LARGE_RECORD_BYTES:
+            self._close_full(size)
         offset = self.next_offset
         self.next_offset = offset + 1
         return offset
 
     def begin_time_anew(self) -> None:
-        self.close_group()
+        self._end_group()
         self._group.begins_anew = True
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
@@ -87,14 +98,28 @@ class EmbeddedPartition:
         return self._reader.segments()
 
     def close_group(self) -> int:
+        self._end_group()
+        self._commit_end = self.next_offset
+        return sum([len(group.records) for group in self._closed_groups])
+
+    def _close_full(self, newest_bytes: int) -> None:
+        """Close the group that gathers if it is as large as a block. `newest_bytes`: size of its last record."""
+        group = self._group
+        if newest_bytes > LARGE_RECORD_BYTES:
+            group.large_bytes += newest_bytes
+        if group.size >= BLOCK_BYTES:
+            self._end_group()
+
+    def _end_group(self) -> None:
         if self._group.records:
             self._closed_groups.append(self._group)
             self._closed_bytes += self._group.size
+            self._closed_large_bytes += self._group.large_bytes
             self._group = Group()
-        return sum([len(group.records) for group in self._closed_groups])
 
     def write_closed(self) -> None:
-        while self._closed_groups:
+        end = self._commit_end  # groups that are closed meanwhile are the next commit's
+        while self._closed_groups and self._writer.place.offset < end:
             group = self._closed_groups[0]
             try:
                 self._writer.write(group.records, group.max_timestamp_ms, group.begins_anew)
@@ -105,6 +130,7 @@ class EmbeddedPartition:
                 raise LogError(f"{self._writer.directory}: {what} could not be written, and wait: {error}") from error
             self._closed_groups.popleft()
             self._written_bytes += group.size
+            self._written_large_bytes += group.large_bytes
 
     def land(self) -> bool:
         written = self._writer.place.offset
@@ -184,17 +210,22 @@ class EmbeddedLog:
 
     @property
     def crowded(self) -> bool:
-        """Whether the waiting records take half of the reserve, or the log has begun to use it up."""
-        return self._waiting_bytes >= WAITING_BYTES or not self._reserve.whole
+        """Whether the waiting records take half of the reserve, or the log has begun to use it up.
+
+        Large records do not count: the disk had room for them when they were appended (`has_room`)."""
+        return self._waiting_bytes - self.waiting_large_bytes >= WAITING_BYTES or not self._reserve.whole
 
     def has_room(self, size: int) -> bool:
-        """Whether this many bytes and the waiting records fit into half of the reserve, or else onto the disk."""
-        needed = self._waiting_bytes + size
-        return needed <= WAITING_BYTES or self._reserve.has_room_beside(needed)
+        """Whether this many bytes and the waiting records fit onto the disk, beside the reserve."""
+        return self._reserve.has_room_beside(self._waiting_bytes + size)
 
     @property
     def _waiting_bytes(self) -> int:
         return sum([partition.waiting_bytes for partition in (self.metadata, *self.queues)])
+
+    @property
+    def waiting_large_bytes(self) -> int:
+        return sum([partition.waiting_large_bytes for partition in (self.metadata, *self.queues)])
 
     def close(self) -> None:
         """Make everything appended durable, then free the directory.

@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.embedded.blocks import encode_block
+from rewindmq.engine.log.embedded.blocks import encode_pieces
 from rewindmq.engine.log.embedded.index import (
     ENTRY,
     HEADER,
@@ -159,9 +159,12 @@ class PartitionWriter:
             self._roll(begins_anew)
         lengths = array("I", map(len, records))
         place = self.place
-        block = encode_block(records, sum(lengths), self._sync, place.offset, place.chain)
+        pieces = encode_pieces(records, sum(lengths), self._sync, place.offset, place.chain)
+        end = place.position
         try:
-            write_at(self._descriptor, block, place.position)
+            for piece in pieces:
+                write_at(self._descriptor, piece, end)
+                end += len(piece)
             os.fdatasync(self._descriptor)
         except OSError:
             self._cut_back()
@@ -170,10 +173,10 @@ class PartitionWriter:
         entry = Entry(
             place.offset,
             len(records),
-            len(block),
+            end - place.position,
             place.position,
             max(max_timestamp_ms, place.max_timestamp_ms),
-            next_chain(place.chain, block),
+            next_chain(place.chain, *pieces),
             zlib.crc32(encoded),
             0,
         )

@@ -161,6 +161,10 @@ class MemoryLog:
     def has_room(self, size: int) -> bool:
         return True
 
+    @property
+    def waiting_large_bytes(self) -> int:
+        return 0
+
     def close(self) -> None:
         self.commit_and_wait()
         self._dead = True

@@ -234,7 +234,7 @@ def test_a_commit_goes_on_when_there_is_room() -> None:
 
 def test_acks_and_small_commits_need_no_room() -> None:
     """They go into the reserve: consumers make the room that publishers wait for."""
-    log: Any = SimpleNamespace(has_room=lambda size: False)
+    log: Any = SimpleNamespace(has_room=lambda size: False, waiting_large_bytes=0)
     flow = DiskFlow(log)
     assert flow.has_room(0)
     assert not flow.has_room(LARGE_BYTES)

@@ -299,6 +299,29 @@ def test_publishers_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     run(scenario, broker)
 
 
+def test_a_client_that_sends_little_does_not_wait_for_those_that_send_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewindmq.engine.amqp.server, "UNDURABLE_STEP", 50_000)
+    monkeypatch.setattr(rewindmq.engine.amqp.server, "UNDURABLE_HIGH", 200_000)
+    broker = DoubleBroker(prompt=False)
+
+    async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
+        async with client(server) as publisher, client(server) as other:
+            await publisher.send(method(1, "Queue.Declare", queue="q"))
+            await eventually(lambda: "q" in broker.queues)
+            broker.land()
+            sending = asyncio.create_task(publisher.send(publish(1, "", "q", b"x" * 1_000) * 10_000))
+            await eventually(lambda: bool(server.held))
+            for _ in range(10):
+                await other.send(method(1, "Basic.Qos", prefetch_count=1))
+                await other.until("Basic.QosOk")
+            assert len(server.held) == 1
+            while not sending.done() or server.held:
+                broker.land()
+                await asyncio.sleep(0)
+
+    run(scenario, broker)
+
+
 def test_blocked_publishers_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
         async with client(server) as publisher:

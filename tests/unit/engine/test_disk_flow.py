@@ -24,6 +24,7 @@ from tests.support.queues import queue_of
 
 BODY = bytes(20_000)
 MOST = 60 * 1024 * 1024 // len(BODY)
+LARGE = 10_000_000
 BEYOND = 2 * len(BODY)  # what one read may add after the last look
 
 
@@ -145,5 +146,42 @@ def test_acks_become_durable_when_the_disk_gets_full_under_a_flood(
                 await say(broker, publisher, b"")
         assert broker.turns.blocked is None
         assert queue_of(broker, "q").messages_ready == MOST - 199
+
+    run(tmp_path, test)
+
+
+def test_large_publishes_take_turns_and_small_ones_go_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk takes nothing for a while. Only one of three large messages is on its way; a small one is not held back
+    by it, nor by those that wait."""
+    goes_on = threading.Event()
+    goes_on.set()
+    write = PartitionWriter.write
+
+    def slowly(writer: PartitionWriter, records: list[bytes], newest_ms: int, begins_anew: bool = False) -> None:
+        assert goes_on.wait(60)
+        write(writer, records, newest_ms, begins_anew)
+
+    monkeypatch.setattr(PartitionWriter, "write", slowly)
+
+    async def test(broker: Broker) -> None:
+        publishers = [await opened(broker) for _ in range(3)]
+        probe = await opened(broker, method(1, "Confirm.Select"))
+        said = await say(broker, probe, publish(1, "", "q", b"first"))  # from here on it is known as a publisher
+        while not said:
+            said = await say(broker, probe, b"")
+        goes_on.clear()
+        for number, publisher in enumerate(publishers):
+            await say(broker, publisher, publish(1, "", "q", bytes([number]) * LARGE))
+        assert LARGE <= waiting_bytes(broker) < LARGE + 10_000
+        said = await say(broker, probe, publish(1, "", "q", b"small"))
+        assert [each.name for each in said] == ["Basic.Ack"], "a transient message waits for no disk"
+        assert queue_of(broker, "q").messages_ready == 3
+        goes_on.set()
+        async with asyncio.timeout(30):
+            while waiting_bytes(broker) or queue_of(broker, "q").messages_ready < 5:
+                await say(broker, publishers[0], b"")
+        queue, partition = queue_of(broker, "q"), broker.partitions[0]
+        bodies = [partition.message(queue.queue_id, view.message_id).body[:5] for view in queue.messages()]
+        assert bodies == [b"first", bytes(5), b"small", b"\1" * 5, b"\2" * 5]
 
     run(tmp_path, test)

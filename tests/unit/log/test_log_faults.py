@@ -173,7 +173,7 @@ def test_a_defect_in_the_thread_is_heard_of(tmp_path: Path, monkeypatch: pytest.
         log.start(Listener(commit_failed=lambda error: heard.append(str(error))))
         fill(log.queues[0], range(3))
         with monkeypatch.context() as patch:
-            patch.setattr("rewindmq.engine.log.embedded.writer.encode_block", lambda *arguments: 1 // 0)
+            patch.setattr("rewindmq.engine.log.embedded.writer.encode_pieces", lambda *arguments: 1 // 0)
             log.commit()
             while not heard:
                 await asyncio.sleep(0.001)
