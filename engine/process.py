@@ -42,6 +42,7 @@ from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.logging_setup import escaped, log_to_stderr
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.admission import bound, shares, take_descriptors
+from rewindmq.engine.runtime.freed_memory import keep_freed_memory
 from rewindmq.engine.runtime.log_clock import ElapsedClock, LogClock, WallClock
 from rewindmq.engine.runtime.metadata import ReadBackMetadata, SoleWriterMetadata
 from rewindmq.projections.machine.machine import NewerHistory
@@ -90,6 +91,7 @@ async def _main(config: Config) -> None:
 
     descriptors = take_descriptors()
     broker = await _open(config, failed)
+    keep_freed_memory(broker.memory.limit_bytes)
     gc.collect()
     gc.freeze()  # what recovery made stays: the collector need not look at it again and again
     gc.set_threshold(*GC_THRESHOLDS)

@@ -39,9 +39,7 @@ WRITE_LOW = 262_144
 UNREAD_HIGH = 16_777_216  # bytes that a client has not read above which nothing more is read from it
 UNDURABLE_HIGH = 67_108_864  # bytes received from all clients and not durable yet above which reading pauses
 UNDURABLE_STEP = 4_194_304  # bytes received before their durability is awaited
-MOST_SHARES = (
-    64  # with fewer clients each has this part of UNDURABLE_HIGH: so all together exceed it by as much at most
-)
+LEAST_SHARES = 64  # a client's share of UNDURABLE_HIGH is this part of it, or less where there are more clients
 LEAST_RELIEF = 1_048_576  # bytes: connections that hold less are not closed when memory is low
 HANDSHAKE_SECONDS = 10.0  # as RabbitMQ's handshake_timeout
 CLOSING_SECONDS = 10.0  # how long close-ok is waited for
@@ -379,7 +377,7 @@ class AmqpServer:
         connection = protocol.connection
         if self.undurable <= UNDURABLE_HIGH or connection is None or Pause.UNDURABLE in connection.gate.reasons:
             return
-        if protocol.undurable <= UNDURABLE_HIGH // max(MOST_SHARES, len(self.protocols)):
+        if protocol.undurable <= UNDURABLE_HIGH // max(LEAST_SHARES, len(self.protocols)):
             return
         connection.gate.close(Pause.UNDURABLE)
         self.held.append(connection)

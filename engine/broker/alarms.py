@@ -8,8 +8,8 @@ make the broker hold is also seen between two looks (`MemoryAccount.on_high`).
 
 Rules of this file
 - An alarm ends when there is more room than when it began (`MEMORY_CLEAR`, `DISK_CLEAR`), so that it does not flap.
-- From a little below the limit on the C library is asked now and then to return freed memory. That takes up to a second
-  a gigabyte, so a thread does it.
+- From a little below the limit on, and when the process has grown and then stands still (freed_memory.py), the C
+  library is asked to return freed memory. That takes up to a second a gigabyte, so a thread does it.
 - The publishers that are held back may hold the memory that keeps the alarm up: parts of bodies, whose rest is not
   read. After `PATIENCE_SECONDS` of alarm the connection that holds most is closed, one a look, as long as that can end
   the alarm. An alarm that comes back sooner is the same one. RabbitMQ would wait for ever; it closes clients that do
@@ -19,7 +19,6 @@ Rules of this file
 """
 
 import asyncio
-import ctypes
 import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +27,7 @@ from typing import Protocol
 from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.config import Config
 from rewindmq.engine.routing.dead_letters import Forwarder
+from rewindmq.engine.runtime.freed_memory import Stillness, give_memory_back
 from rewindmq.engine.runtime.memory import Kind, MemoryAccount
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.sessions import Session
@@ -94,6 +94,7 @@ class Alarms:
         self._until = -PATIENCE_SECONDS  # it was in effect until then
         self._trimmed_at = -TRIM_SECONDS
         self._disk_failed = False
+        self._stillness = Stillness()
 
     def start(self, clients: Clients) -> None:
         """Look once a second from now on. The clients are no argument of the constructor: the server is made with the
@@ -181,7 +182,8 @@ class Alarms:
         least = account.limit_bytes * MEMORY_CLEAR if self.memory else account.limit_bytes
         resident = self.resident()
         now = self._loop.time()
-        if resident > account.limit_bytes * TRIM and now - self._trimmed_at >= TRIM_SECONDS:
+        still = self._stillness.look(resident)
+        if still or (resident > account.limit_bytes * TRIM and now - self._trimmed_at >= TRIM_SECONDS):
             self._trimmed_at = now
             self._loop.run_in_executor(None, give_memory_back)
         account.looked(resident, self._counted())
@@ -237,10 +239,3 @@ class Alarms:
             Kind.LETTER: self._forwarder.held_bytes,
             Kind.UNWRITTEN: sum(partition.projector.pending_bytes for partition in self._partitions),
         }
-
-
-def give_memory_back() -> None:
-    """Ask glibc to return freed memory to the system. Other C libraries have no such call."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

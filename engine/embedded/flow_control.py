@@ -6,9 +6,9 @@ publishes before it. So all publishes that wait for the disk must fit into the r
 durable before the disk has room again. A large publish is appended only when the disk has room for all of it beside the
 reserve.
 
-A partition has one order, so a record waits for all that was appended before it. Eight messages of 50 MB would take the
-disk a second, and RocksDB gets bodies in the loop. So a large publish waits until those before it are durable, and small
-publishes of other connections go ahead of it: each waits for one large message, and not for all.
+A partition has one order, so a record waits for all that was appended before it. Eight messages of 50 MB would take
+the disk a second, and RocksDB gets bodies in the loop. So a large publish waits until those before it are durable.
+Small publishes of other connections go ahead of it: each waits for one large message, and not for all.
 """
 
 from rewindmq.engine.log.contract import Log

@@ -225,10 +225,10 @@ def beside_rabbitmq(home: Path, asked: argparse.Namespace) -> None:
 
 def print_ratios(kind: str, ours: list[Felt], theirs: list[Felt]) -> None:
     """The ratio of the medians over all rounds, for each figure, and of the flood's own work."""
-    ratios = [
-        f"{figure} {median([each.figures()[figure] for each in ours]) / median([each.figures()[figure] for each in theirs]):.2f}"
-        for figure in ours[0].figures()
-    ]
+    ratios = []
+    for figure in ours[0].figures():
+        mine, other = (median([each.figures()[figure] for each in side]) for side in (ours, theirs))
+        ratios.append(f"{figure} {mine / other:.2f}")
     if kind != "idle":
         served = [median([sum(each.answers.values()) for each in side]) for side in (ours, theirs)]
         ratios.append(f"large messages {served[0] / served[1]:.2f}")
