@@ -105,7 +105,7 @@ async def _main(config: Config) -> None:
         broker.serve(server, (amqp_door, http_door))
         body_workers = WorkerPool()
         app = make_app(broker, body_workers)
-        http = asyncio.create_task(serve(app, _listen_http(config), http_door, broker.http_share))
+        http = asyncio.create_task(serve(app, _listen_http(config), http_door, broker.loop_share))
         try:
             where = ", ".join(f"{protocol} {bracketed(address)}:{port}" for protocol, address, port in config.listeners)
             log = "" if config.kafka is None else f", log {config.kafka_prefix}.* at {config.kafka}"

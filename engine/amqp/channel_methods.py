@@ -354,10 +354,14 @@ async def basic_cancel(channel: Channel, method: Method) -> None:
 
 
 async def basic_get(channel: Channel, method: Method) -> None:
-    """basic.get."""
+    """basic.get. Large bodies are read one in a turn of the loop."""
     await channel.output.connection.room()
     get = BasicGet(channel.output, channel.settlement)
     name, no_ack = queue_name(channel, method), method.flag("no_ack")
+    if channel.broker.consumers.is_next_large(channel.session, name):
+        await channel.broker.loop_share.turn()
+        if channel.closing:
+            return
     partition, queue, holder_id = await channel.broker.consumers.fetch(
         channel.session, channel.number, get, name, no_ack
     )

@@ -88,7 +88,7 @@ class Broker:
         self.counters = all_counters()
         self.doors: tuple[Door, ...] = ()
         self.listeners: Listeners | None = None
-        self.http_share = LoopShare()  # of the management API
+        self.loop_share = LoopShare()  # of the management API, and of large bodies that clients fetch
         self.subjects = Subjects(
             config.subject_header, KeyStore(config.keys_directory, topology.erased_keys), topology.erased_keys
         )

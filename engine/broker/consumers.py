@@ -9,7 +9,7 @@ from collections.abc import Callable
 from rewindmq.engine.broker import declarations
 from rewindmq.engine.broker.access_control import Access
 from rewindmq.engine.broker.open_sessions import OpenSessions
-from rewindmq.engine.broker.queues import Queues, check_not_gone
+from rewindmq.engine.broker.queues import Queues, check_not_gone, is_next_large
 from rewindmq.engine.errors import AccessRefused, NotImplementedByBroker, resource
 from rewindmq.engine.rewind.arguments import is_past_asked
 from rewindmq.engine.rewind.reader import ReadingConsumer, ReadRequest
@@ -103,6 +103,11 @@ class Consumers:
         partition.detach(consumer_id)
         session.forget(partition, consumer_id)
         self._readings.landed()
+
+    def is_next_large(self, session: Session, queue: str) -> bool:
+        """Whether a basic.get of this queue would read a large body. False if there is no such queue."""
+        found = self._queues.get(session.vhost, queue)
+        return found is not None and is_next_large(found)
 
     async def fetch(
         self, session: Session, channel: int, getter: FetchTarget, queue: str, no_ack: bool, count: int = 1

@@ -17,6 +17,7 @@ from rewindmq.engine.log.placement import partition_of
 from rewindmq.engine.rewind.arguments import check_stream_sizes
 from rewindmq.engine.routing.delayed_exchanges import check_not_hidden
 from rewindmq.engine.routing.router import Router
+from rewindmq.engine.runtime.flow_control import LARGE_BYTES
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.sessions import Session
@@ -26,6 +27,11 @@ from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import Purged, QueueDeclared, QueueDeleted
 from rewindmq.schemas.values import Argument
+
+
+def is_next_large(queue: Queue) -> bool:
+    """Whether the body of the next ready message is large: to read it takes milliseconds in the loop."""
+    return queue.message_bytes_ready >= LARGE_BYTES and next(queue.messages()).size >= LARGE_BYTES
 
 
 class Queues:

@@ -68,7 +68,7 @@ class Import:
         self.queues: set[tuple[str, str]] = set()
         self.queue_limits: dict[str, int] = {}
         self.steps: list[Step] = []
-        self.work = Work(broker.http_share)
+        self.work = Work(broker.loop_share)
 
     async def carry_out(self) -> None:
         """Check the whole document, then carry it out.

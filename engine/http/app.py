@@ -245,7 +245,7 @@ def make_app(broker: "Broker", body_workers: WorkerPool) -> ASGIApp:
                 user, tags = await authenticate(broker, request)
                 require_room(request)
                 account = broker.topology.users[user]
-                await broker.http_share.turn()
+                await broker.loop_share.turn()
                 if held is None:
                     held = Call(request, broker, body_workers, user, tags)
                 held.user, held.tags, held.account = user, tags, account
@@ -297,7 +297,7 @@ def metrics_routes(broker: "Broker", body_workers: WorkerPool) -> list[Route]:
             return None
         user, tags = await authenticate(broker, request)
         require_room(request)
-        await broker.http_share.turn()
+        await broker.loop_share.turn()
         return Call(request, broker, body_workers, user, tags).monitored_vhosts()
 
     async def show_metrics(request: Request) -> Response:

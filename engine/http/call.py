@@ -136,7 +136,7 @@ class Call:
         self.user = user
         self.tags = tags
         self.account = broker.topology.users.get(user)  # as it was when the user logged in
-        self.work = Work(broker.http_share)
+        self.work = Work(broker.loop_share)
         self.held_bytes = 0
         self._raw: bytes | None = None
 

@@ -1,4 +1,5 @@
-"""The management API's share of the broker's loop: long work runs in slices, one in each turn of the loop.
+"""The share of the broker's loop for long work: it runs in slices, one in each turn of the loop. That is the work of
+the management API, and each fetch of a large body from the store.
 
     work = Work(share)                       # one for each request
     for queue in queues:

@@ -264,6 +264,9 @@ class DoubleConsumers:
         self.holders: dict[int, DoubleConsumer] = {}
         self.fetching: list[tuple[DoubleQueue, DoubleConsumer]] = []
 
+    def is_next_large(self, session: Any, queue: str) -> bool:
+        return False
+
     async def consume(self, queue: str, subscription: Subscription, consumer: Any, attached: Any) -> None:
         asked = subscription
         self.broker.calls.append(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
+from rewindmq.engine.broker.queues import is_next_large
 from rewindmq.engine.http import pieces
 from rewindmq.engine.http.call import ApiError, Call, bad_request, in_time, integer, text
 from rewindmq.engine.http.properties import properties_of
@@ -82,6 +83,8 @@ async def get(call: Call) -> Response:
     async with call.session(queue.vhost) as session:
         partition = home_of(call.broker, queue)
         while len(taken.messages) < count:
+            if is_next_large(queue):
+                await call.work.give_way()
             before = len(taken.messages)
             wave = next_wave(call, queue, taken, count - before)
             if wave == 0:

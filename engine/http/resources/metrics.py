@@ -47,7 +47,7 @@ MAX_PATTERN = 1_000  # of a regular expression
 
 async def metrics(broker: "Broker", apart: bool = False, seen: list[str] | None = None) -> Response:
     """The answer to /metrics, and with `apart` to /metrics/per-object. `seen`: the vhosts shown; None: all."""
-    work = Work(broker.http_share)
+    work = Work(broker.loop_share)
     found = list(info(broker, "per-object" if apart else "aggregated"))
     for of_node in NODE.values():
         found += of_node(broker)
@@ -81,7 +81,7 @@ async def detailed(broker: "Broker", request: Request, seen: list[str] | None = 
     vhosts = [each for each in query.getlist("vhost") if each in broker.topology.vhosts] or seen
     if vhosts is not None and seen is not None:
         vhosts = [each for each in vhosts if each in seen]
-    work = Work(broker.http_share)
+    work = Work(broker.loop_share)
     everywhere = await broker.queues.by_name(work, broker.topology.vhosts)
     pairs = [pair for pair in everywhere if vhosts is None or pair[1].vhost in vhosts]
     if wanted := query.get("queue"):

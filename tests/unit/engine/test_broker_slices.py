@@ -90,7 +90,7 @@ async def delete(broker: Broker) -> None:
 
 
 async def import_again(broker: Broker) -> None:
-    exported = await export(broker, Work(broker.http_share))
+    exported = await export(broker, Work(broker.loop_share))
     document: dict[str, Any] = {
         name: list(value) if isinstance(value, map) else value for name, value in exported.items()
     }

@@ -54,7 +54,7 @@ def turns_beside(h: Harness, read: Reads) -> tuple[int, int]:
     async def main() -> tuple[int, int]:
         turns = 0
         broker = h.broker._broker
-        broker.http_share = LoopShare(clock)
+        broker.loop_share = LoopShare(clock)
 
         async def bystander() -> None:
             nonlocal turns
@@ -63,7 +63,7 @@ def turns_beside(h: Harness, read: Reads) -> tuple[int, int]:
                 turns += 1
 
         beside = asyncio.create_task(bystander())
-        found = await read(broker, Work(broker.http_share))
+        found = await read(broker, Work(broker.loop_share))
         beside.cancel()
         return found, turns
 

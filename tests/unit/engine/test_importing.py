@@ -104,7 +104,7 @@ def exported(h: Harness) -> dict[str, Any]:
     """As it goes over the wire."""
 
     async def work() -> str:
-        slices = Work(real(h).http_share)
+        slices = Work(real(h).loop_share)
         return "".join([piece async for piece in members(slices, await export(real(h), slices))])
 
     found: dict[str, Any] = json.loads(h.loop.run_until_complete(work()))
