@@ -80,7 +80,7 @@ def definitions(queues: int) -> bytes:
     return json.dumps({"queues": named}).encode()
 
 
-def flood_amqp(url: str, kind: str, until: float, told: Any) -> None:
+def flood_amqp(url: str, kind: str, seconds: float, ready: Any, told: Any) -> None:
     """`publish`: large messages, each confirmed, that no consumer takes. `deliver`: the same one again and again."""
     count = 0
     with pika.BlockingConnection(pika.URLParameters(url + "?heartbeat=0")) as connection:
@@ -90,6 +90,8 @@ def flood_amqp(url: str, kind: str, until: float, told: Any) -> None:
         queue = channel.queue_declare("", exclusive=True, arguments=arguments).method.queue
         body = bytes(LARGE)
         channel.basic_publish("", queue, body)
+        ready.wait()
+        until = time.time() + seconds
         while time.time() < until:
             if kind == "publish":
                 channel.basic_publish("", queue, body)
@@ -101,11 +103,13 @@ def flood_amqp(url: str, kind: str, until: float, told: Any) -> None:
     told.put({kind: count})
 
 
-def flood(url: str, kind: str, until: float, told: Any) -> None:
+def flood(url: str, kind: str, seconds: float, ready: Any, told: Any) -> None:
     ask = FLOODS[kind]
     assert ask is not None
     answers: Counter[str] = Counter()
     with httpx.Client(base_url=url, auth=AUTH, timeout=120, trust_env=False) as client:
+        ready.wait()
+        until = time.time() + seconds
         while time.time() < until:
             try:
                 answers[str(ask(client).status_code)] += 1
@@ -152,16 +156,16 @@ def probe(channel: Any, until: float) -> tuple[list[float], list[float]]:
 def run(broker: Broker, channel: Any, kind: str, seconds: float, clients: int) -> Felt:
     context = multiprocessing.get_context("spawn")
     told = context.Queue()
+    ready = context.Barrier(clients + 1)  # all have imported, and published what they need
     floods = []
-    before = broker.cpu_seconds()
     if kind != "idle":
-        until = time.time() + seconds + 2
         http = FLOODS[kind] is not None
         how, url = (flood, f"http://127.0.0.1:{broker.http_port}") if http else (flood_amqp, amqp_url(broker))
-        floods = [context.Process(target=how, args=(url, kind, until, told)) for _ in range(clients)]
+        floods = [context.Process(target=how, args=(url, kind, seconds, ready, told)) for _ in range(clients)]
         for each in floods:
             each.start()
-        time.sleep(2)  # they import
+        ready.wait()
+    before = broker.cpu_seconds()
     transient, persistent = probe(channel, time.time() + seconds)
     answers: Counter[str] = Counter()
     for _ in floods:
