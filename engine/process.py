@@ -42,7 +42,7 @@ from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.logging_setup import escaped, log_to_stderr
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.admission import bound, shares, take_descriptors
-from rewindmq.engine.runtime.freed_memory import keep_freed_memory
+from rewindmq.engine.runtime.heap import keep_freed_memory
 from rewindmq.engine.runtime.log_clock import ElapsedClock, LogClock, WallClock
 from rewindmq.engine.runtime.metadata import ReadBackMetadata, SoleWriterMetadata
 from rewindmq.projections.machine.machine import NewerHistory

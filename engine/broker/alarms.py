@@ -8,7 +8,7 @@ make the broker hold is also seen between two looks (`MemoryAccount.on_high`).
 
 Rules of this file
 - An alarm ends when there is more room than when it began (`MEMORY_CLEAR`, `DISK_CLEAR`), so that it does not flap.
-- From a little below the limit on, and when the process has grown and then stands still (freed_memory.py), the C
+- From a little below the limit on, and when the process has grown and then stands still (heap.py), the C
   library is asked to return freed memory. That takes up to a second a gigabyte, so a thread does it.
 - The publishers that are held back may hold the memory that keeps the alarm up: parts of bodies, whose rest is not
   read. After `PATIENCE_SECONDS` of alarm the connection that holds most is closed, one a look, as long as that can end
@@ -27,7 +27,7 @@ from typing import Protocol
 from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.config import Config
 from rewindmq.engine.routing.dead_letters import Forwarder
-from rewindmq.engine.runtime.freed_memory import Stillness, give_memory_back
+from rewindmq.engine.runtime.heap import Stillness, give_memory_back
 from rewindmq.engine.runtime.memory import Kind, MemoryAccount
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.sessions import Session

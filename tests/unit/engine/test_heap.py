@@ -1,6 +1,6 @@
 """Freed memory is given back when the process has grown and stands still."""
 
-from rewindmq.engine.runtime.freed_memory import GROWN_BYTES, STILL_LOOKS, Stillness
+from rewindmq.engine.runtime.heap import GROWN_BYTES, STILL_LOOKS, Stillness
 
 
 def any_of(stillness: Stillness, resident_bytes: int) -> bool:

@@ -1,4 +1,4 @@
-"""Freed memory: how much of it glibc keeps for the next large body, and when it goes back to the system.
+"""The heap: how much freed memory glibc keeps for the next large body, and when it goes back to the system.
 
 A body of 50 MB is copied some eight times on its way through the broker, most of it in the loop. By default glibc maps
 a block of that size anew each time, and the kernel clears every page of it: a copy takes 24 ms then, and 3 ms into

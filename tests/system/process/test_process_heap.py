@@ -3,11 +3,11 @@
 import subprocess
 import sys
 
-from rewindmq.engine.runtime.freed_memory import KEPT_BYTES, LEAST_LIMIT_BYTES
+from rewindmq.engine.runtime.heap import KEPT_BYTES, LEAST_LIMIT_BYTES
 
 COPY_LARGE_BODIES = f"""
 import resource, sys
-from rewindmq.engine.runtime.freed_memory import keep_freed_memory
+from rewindmq.engine.runtime.heap import keep_freed_memory
 body = bytes({KEPT_BYTES // 4})
 keep_freed_memory(int(sys.argv[1]))
 b"".join((body, body))
