@@ -185,7 +185,7 @@ async def send(
         broker.sessions.check_open(session)
         destinations = await routed()  # looked up again after the wait
     size = len(body) * max(1, len(destinations))  # each partition logs it
-    if size >= LARGE_BYTES and not broker.keeper.flow.has_room(size):
+    if size >= LARGE_BYTES and broker.keeper.flow.is_disk_short(size):
         raise bad_request(f"publishing is blocked: the disk has no room for {size} bytes")
     if traced:
         queues = [queue for destination in destinations for queue in destination.route.queues]

@@ -51,3 +51,15 @@ def test_a_small_publish_needs_no_room(h: Harness, monkeypatch: pytest.MonkeyPat
     h.loop.run_until_complete(send(h.broker._broker, session, "", "q", PERSISTENT, b"small"))
     h.settle()
     assert h.ready("q") == [b"small"]
+
+
+def test_a_publish_is_not_refused_because_others_wait_for_their_turn(
+    h: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over AMQP large publishes take turns. The disk has room for all of them."""
+    monkeypatch.setattr(EmbeddedLog, "waiting_large_bytes", property(lambda _: 50 * MEGABYTE))
+    session = h.session()
+    h.declare(session, "q")
+    h.loop.run_until_complete(send(h.broker._broker, session, "", "q", PERSISTENT, bytes(2 * MEGABYTE)))
+    h.settle()
+    assert h.queue("q").messages_ready == 1
