@@ -165,6 +165,8 @@ def run(broker: Broker, channel: Any, kind: str, seconds: float, clients: int) -
         for each in floods:
             each.start()
         ready.wait()
+        settled = pika.BasicProperties(delivery_mode=PERSISTENT)
+        channel.basic_publish("", "probe", b"probe", settled)  # confirmed behind all that they published until now
     before = broker.cpu_seconds()
     transient, persistent = probe(channel, time.time() + seconds)
     answers: Counter[str] = Counter()
