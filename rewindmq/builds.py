@@ -3,9 +3,9 @@
     builds.running().kind       "pure" or "compiled"
     str(builds.running())       "compiled (4 modules, mypy 2.4.1, 2026-11-23T08:00:00Z)", "pure (REWINDMQ_PURE is set)"
 
-    rewindmq/compiled/manifest.json                 what was compiled, from which sources, for which Python
-    rewindmq/compiled/rewindmq.schemas.codec.SUFFIX a compiled module: a shim, which calls the library
-    rewindmq/compiled/rewindmq_ID__mypyc.SUFFIX     the library: the code of all compiled modules
+    rewindmq/compiled/manifest.json             what was compiled, from which sources, for which Python
+    rewindmq/compiled/MODULE.SUFFIX             a compiled module: a shim, which calls the library
+    rewindmq/compiled/rewindmq_ID__mypyc.SUFFIX the library: the code of all compiled modules
 
 `rewindmq/compiler.py` writes this directory; nothing else does. docs/development/builds.md says how to use it.
 

@@ -43,8 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     tier, asked = config.getoption("--tier"), config.getoption("--build")
-    dropped = []
-    kept = []
+    kept: list[pytest.Item] = []
+    dropped: list[pytest.Item] = []
     for item in items:
         wanted = belongs(item, tier) and suits(item.nodeid, builds.running().kind, asked)
         (kept if wanted else dropped).append(item)

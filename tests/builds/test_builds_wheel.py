@@ -82,7 +82,10 @@ def test_an_installed_broker_is_compiled_and_the_switch_makes_it_pure(environmen
 
 
 def test_a_traceback_of_an_installed_one_shows_its_source(environment: Environment, tmp_path: Path) -> None:
-    program = "from rewindmq.schemas.codec import Decoder\nDecoder().decode(b'')"
+    program = (
+        "import traceback\nfrom rewindmq.schemas.codec import Decoder\n"
+        "try:\n    Decoder().decode(b'')\nexcept Exception:\n    traceback.print_exc()\n"
+    )
     done = environment.run("python", "-c", program, cwd=tmp_path)
     assert 'File "rewindmq/schemas/codec.py", line ' in done.stderr
     assert "raise UndecodableRecord(" in done.stderr
