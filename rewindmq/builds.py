@@ -69,6 +69,24 @@ class Build(NamedTuple):
         return f"{self.kind} ({reason})" if reason else self.kind
 
 
+class CompiledModule(ExtensionFileLoader):
+    """Loads an extension module. Tracebacks get the lines of its source here, wherever the program runs."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Finish the module. mypyc has named another loader in it, one that has no source."""
+        super().exec_module(module)
+        module.__loader__ = self
+
+    def get_source(self, fullname: str) -> str | None:  # type: ignore[override]  # typeshed: never any source
+        """The text of the module's source; None if it is gone."""
+        path = os.path.join(PACKAGE, *fullname.split(".")[1:]) + ".py"
+        try:
+            with open(path, encoding="utf-8") as file:
+                return file.read()
+        except OSError:
+            return None
+
+
 class CompiledModules(MetaPathFinder):
     """Finds the modules of a manifest in its directory."""
 
@@ -87,7 +105,7 @@ class CompiledModules(MetaPathFinder):
             text = f"{self.directory} changed while this process ran: a process does not mix two builds; start it again"
             raise ImportError(text, name=fullname)
         file = _file_of(self.directory, fullname)
-        return spec_from_file_location(fullname, file, loader=ExtensionFileLoader(fullname, file))
+        return spec_from_file_location(fullname, file, loader=CompiledModule(fullname, file))
 
 
 _running = Build(PURE)
