@@ -9,9 +9,10 @@ run(test, tmp_path, monkeypatch)
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 import pytest
 
@@ -24,6 +25,8 @@ from rewindmq.engine.runtime.sessions import Session
 from rewindmq.schemas.events import Published
 from tests.support.broker_harness import Client
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 START_MS = 1_700_000_000_000
 PERSISTENT = b"\x10\x00\x02"
 SOON_SECONDS = 0.012  # a Tick is due within 10 ms (turns.py)
@@ -74,9 +77,9 @@ class WatchedLoop(asyncio.SelectorEventLoop):
         super().__init__()
         self.in_threads = 0  # calls that an executor has and has not answered
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         self.in_threads += 1
-        answer = super().run_in_executor(executor, func, *args)
+        answer: asyncio.Future[T] = super().run_in_executor(executor, func, *args)
         answer.add_done_callback(self._answered)
         return answer
 
