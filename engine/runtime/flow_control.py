@@ -5,6 +5,8 @@ Rules of this file
 - First come, first served.
 - The limit depends on the log: engine/embedded/flow_control.py, engine/cluster/flow_control.py.
 - A large publish that the log has no room for waits by itself, before it is appended; other publishers go on.
+- The broker's own copies of messages ask for room as publishes do. Dead letters and delayed messages wait in their
+  outboxes, copies for the firehose are dropped, and a restoration ends with an error.
 """
 
 import asyncio
@@ -34,6 +36,11 @@ class Flow(ABC):
     @abstractmethod
     def full(self) -> bool:
         """Whether enough is on its way into the log."""
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the log has so little room that the broker's own copies of messages wait, too."""
+        return False
 
     def wait(self, go_on: Callable[[], None]) -> None:
         """Call `go_on` once, when there is room again."""
