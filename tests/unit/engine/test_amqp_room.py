@@ -61,7 +61,9 @@ def held(wire: Wire) -> tuple[int, int]:
 
 
 async def settled() -> None:
-    await asyncio.sleep(0.02)
+    """Twenty looks for room, with what follows from each, also where the machine is busy."""
+    for _ in range(20):
+        await asyncio.sleep(0.001)
 
 
 def bound_twice(wire: Wire) -> None:
