@@ -28,12 +28,13 @@ class DiskFlow(Flow):
     def full(self) -> bool:
         return self._log.crowded
 
+    @property
+    def crowded(self) -> bool:
+        return self._log.crowded
+
     def has_room(self, size: int) -> bool:
-        return size < LARGE_BYTES or (self._has_turn(size) and self._log.has_room(size))
+        return size < LARGE_BYTES or self._log.has_room(size)
 
-    def is_disk_short(self, size: int) -> bool:
-        return not self._log.has_room(size)
-
-    def _has_turn(self, size: int) -> bool:
+    def has_turn(self, size: int) -> bool:
         waiting = self._log.waiting_large_bytes
         return not waiting or waiting + size <= LARGE_AT_ONCE
