@@ -12,6 +12,7 @@ from tests.bench.peers import RABBITMQ
 from tests.clients import brokers
 from tests.support.running import RunningBroker, free_port
 
+AMQP_PORT = 5672
 MANAGEMENT_PORT = 15672
 
 
@@ -43,6 +44,7 @@ class Ports:
 
 
 ANY = Ports()
+USUAL = Ports(AMQP_PORT, MANAGEMENT_PORT)
 Start = Callable[[Certificates, Ports], contextlib.AbstractContextManager[Address]]
 
 
