@@ -4,7 +4,7 @@ import contextlib
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,8 +54,8 @@ def is_free(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def rewindmq(certificates: Certificates, ports: Ports) -> Iterator[Address]:
-    """It has to end well."""
+def rewindmq(certificates: Certificates, ports: Ports, options: Sequence[str] = ()) -> Iterator[Address]:
+    """It has to end well. `options`: of `rewindmq start`."""
     home = Path(tempfile.mkdtemp(prefix="rewindmq-acceptance-"))
     port = free_port()
     fixed = {"--amqp-port": ports.amqp, "--http-port": ports.http}
@@ -72,6 +72,7 @@ def rewindmq(certificates: Certificates, ports: Ports) -> Iterator[Address]:
         str(certificates.ca),
         "--tls-verify-peer",
         *there,  # the later one counts
+        *options,
     )
     try:
         yield Address(ports.amqp or broker.amqp_port, port)

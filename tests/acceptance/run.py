@@ -4,6 +4,7 @@
     python -m tests.acceptance.run --list                 their names, what they run, what they need
     python -m tests.acceptance.run kombu java             these suites
     python -m tests.acceptance.run java --tests 'TopicPermissions#*'    one of its tests, as its own runner names it
+    python -m tests.acceptance.run java --tests QosTests -- --partitions 1        with options of `rewindmq start`
     python -m tests.acceptance.run kombu --rabbitmq       against the RabbitMQ of this machine: what fails there, too,
                                                           is no defect of ours
 
@@ -18,6 +19,7 @@ import sys
 import time
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.acceptance import brokers
@@ -81,7 +83,7 @@ def run(suite: str, options: argparse.Namespace) -> tuple[str, bool]:
     """The suite's line of the table, and whether all is well."""
     print(suite, flush=True)
     began = time.monotonic()
-    start = brokers.rabbitmq if options.rabbitmq else brokers.rewindmq
+    start = brokers.rabbitmq if options.rabbitmq else partial(brokers.rewindmq, options=options.broker)
     request = Request(start, options.tests, CACHE / "output" / suite, options.minutes * 60)
     try:
         SUITES[suite].check()
@@ -96,9 +98,8 @@ def run(suite: str, options: argparse.Namespace) -> tuple[str, bool]:
     if options.rabbitmq:
         judgement.gone.clear()  # they are known of ours
     judgement.print()
-    line = judgement.line(suite, time.monotonic() - began)
-    print(f"{HEAD}\n{line}\n", flush=True)
-    return line, judgement.is_good
+    print(f"  {judgement.passed} of {len(outcome.tests)} passed", flush=True)
+    return judgement.line(suite, time.monotonic() - began), judgement.is_good
 
 
 def listed() -> str:
@@ -110,6 +111,7 @@ def parser() -> argparse.ArgumentParser:
     described, _, rest = (__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(
         prog="python -m tests.acceptance.run",
+        usage="%(prog)s [OPTION ...] [SUITE ...] [-- OPTION of rewindmq start ...]",
         description=described,
         epilog=f"{rest}\n{listed()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -124,7 +126,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str]) -> int:
     asked = parser()
-    options = asked.parse_args(arguments)
+    at = arguments.index("--") if "--" in arguments else len(arguments)
+    options = asked.parse_args(arguments[:at], argparse.Namespace(broker=arguments[at + 1 :]))
     if options.list:
         print(listed())
         return 0
@@ -133,6 +136,8 @@ def main(arguments: list[str]) -> int:
         asked.error(f"no suite is named {', '.join(unknown)}; there are {', '.join(SUITES)}")
     if options.tests is not None and len(options.suites) != 1:
         asked.error("--tests names tests of one suite: name the suite")
+    if options.rabbitmq and options.broker:
+        asked.error("what follows -- are options of rewindmq start: RabbitMQ does not know them")
     if options.rabbitmq and not RABBITMQ.exists():
         asked.error("RabbitMQ is not installed: apt-get install --no-install-recommends rabbitmq-server")
     CACHE.mkdir(parents=True, exist_ok=True)
