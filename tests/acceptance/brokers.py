@@ -29,6 +29,7 @@ class Certificates:
 class Address:
     amqp_port: int
     tls_port: int
+    is_ours: bool
 
     @property
     def amqp_url(self) -> str:
@@ -75,7 +76,7 @@ def rewindmq(certificates: Certificates, ports: Ports, options: Sequence[str] = 
         *options,
     )
     try:
-        yield Address(ports.amqp or broker.amqp_port, port)
+        yield Address(ports.amqp or broker.amqp_port, port, is_ours=True)
     finally:
         code = broker.stop()
         shutil.rmtree(home)
@@ -97,7 +98,7 @@ def rabbitmq(certificates: Certificates, ports: Ports) -> Iterator[Address]:
         settings += f"management.tcp.port = {ports.http}\n"
     broker = brokers.start([str(RABBITMQ)], Path("/"), home, settings, ports.amqp)
     try:
-        yield Address(broker.port, port)
+        yield Address(broker.port, port, is_ours=False)
     finally:
         broker.stop()
         shutil.rmtree(home, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -79,6 +80,8 @@ def asyncio_client(suite: str) -> Run:
                 "AMQPS_PORT": str(broker.tls_port),
                 "PYTHONPATH": str(Path(__file__).parent),
             }
+            if broker.is_ours:
+                environment["REWINDMQ_PYTHON"] = sys.executable  # for brokers that tests kill and start again
             tests = pytest(request, interpreter, home, ["-p", "broker_for_docker", "tests"], environment)
         return Outcome(home.name, tests)
 
@@ -139,7 +142,7 @@ def go_client(request: Request) -> Outcome:
     ports = Ports(http=MANAGEMENT_PORT)
     with tempfile.TemporaryDirectory() as making, request.start(own_certificates(Path(making)), ports) as broker:
         tests = go(request, home, ["-tags", "integration"], {"AMQP_URL": broker.amqp_url})
-    return Outcome(home.name, {name: passed for name, passed in tests.items() if "/" not in name})
+    return Outcome(home.name.removeprefix("v"), {name: passed for name, passed in tests.items() if "/" not in name})
 
 
 def java_client(suite: str) -> Run:
@@ -176,7 +179,7 @@ def rascal(request: Request) -> Outcome:
 def watermill(request: Request) -> Outcome:
     home = go_module("github.com/ThreeDotsLabs/watermill-amqp")
     environment = {"WATERMILL_TEST_AMQP_URI": f"amqp://guest:guest@localhost:{AMQP_PORT}/"}
-    return Outcome(home.name, go(request, home, ["-mod=mod", "./..."], environment))
+    return Outcome(home.name.removeprefix("v"), go(request, home, ["-mod=mod", "./..."], environment))
 
 
 def faststream(request: Request) -> Outcome:
