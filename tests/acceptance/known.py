@@ -13,27 +13,36 @@ class Known:
 
 
 RACE = "a race of the client's own: fails now and then at RabbitMQ 3.10.8, too"
-DOCKER = "stops and starts RabbitMQ in a container"
 INTERNET = "looks up www.google.com"
+BADSSL = "connects to badssl.com"
 DURABLE_DEATH = "asks at once for a dead letter, which leaves when its death is durable, some milliseconds later"
 PARTITIONS = "basic.qos global over queues of two partitions of the log, which count apiece (not with --partitions 1)"
-EVAL = "changes channel_max or loopback_users of a running RabbitMQ in Erlang (rabbitmqctl eval)"
+CHANNEL_MAX = "changes channel_max of a running RabbitMQ in Erlang (rabbitmqctl eval)"
+LOOPBACK_USERS = "changes loopback_users of a running RabbitMQ in Erlang (rabbitmqctl eval)"
 TEN_MS = "gives a refused login 10 ms, and to verify a password takes longer here (argon2id), on purpose"
 
 KNOWN: dict[str, tuple[Known, ...]] = {
     "aiormq": (
-        Known(r"test_closing_waiter_cancellation\[.*-connection-True\]$", RACE, now_and_then=True),
-        Known(r"test_connection_close_during_publish_drain", RACE, now_and_then=True),
-    ),
-    "aio-pika": (
-        Known(r"test_memory_leak.py::test_leak_unclosed_channel", RACE, now_and_then=True),
-        Known(r"::test_create_channels_during_reconnect$", RACE, now_and_then=True),
         Known(
-            r"test_robust_recovery.py::test_(restore_topology_and_consumers|pool_consumer_survives_broker_restart)",
-            DOCKER,
+            r"^tests/test_connection\.py::test_closing_waiter_cancellation\[[a-z-]+-(cancel|timeout)-connection-True\]$",
+            RACE,
+            now_and_then=True,
+        ),
+        Known(
+            r"^tests/test_connection_futures\.py::test_connection_close_during_publish_drain\[[a-z-]+\]$",
+            RACE,
+            now_and_then=True,
         ),
     ),
-    "amqp": (Known(r"^t/integration/test_rmq.py::test_tls_(no_)?default_certs", "connects to badssl.com"),),
+    "aio-pika": (
+        Known(r"^tests/test_memory_leak\.py::test_leak_unclosed_channel\b", RACE, now_and_then=True),
+        Known(
+            r"^tests/test_reconnect_channel_snapshot\.py::test_create_channels_during_reconnect\b",
+            RACE,
+            now_and_then=True,
+        ),
+    ),
+    "amqp": (Known(r"^t/integration/test_rmq\.py::test_tls_(default_certs|no_default_certs_fails)$", BADSSL),),
     "pika": (Known("WWWGoogleDotComPort80", INTERNET),),
     "pika-tls": (Known("WWWGoogleDotComPort80", INTERNET),),
     "amqp091-go": (Known(r"^TestDeclareArgsRejectToDeadLetterQueue$", DURABLE_DEATH, now_and_then=True),),
@@ -50,7 +59,8 @@ KNOWN: dict[str, tuple[Known, ...]] = {
         ),
     ),
     "java-server": (
-        Known(r"^ChannelLimitNegotiation\.(channelMaxGreater|openingTooMany)|^LoopbackUsers\.loopback$", EVAL),
+        Known(r"^ChannelLimitNegotiation\.(channelMaxGreaterThanServerValue|openingTooManyChannels)$", CHANNEL_MAX),
+        Known(r"^LoopbackUsers\.loopback$", LOOPBACK_USERS),
     ),
     "rabbitmq-client": (Known(r"^connection\.onConnect: reject$", TEN_MS),),
 }
