@@ -17,6 +17,7 @@ TWO_CLOSERS = (
     "two tasks of the client close the connection when close-ok comes, and the first one's reason stays: fails as often"
     " at RabbitMQ 3.10.8"
 )
+GETADDRINFO = r"^tests/acceptance/io_services_tests\.py::TestGetaddrinfoWWWGoogleDotComPort80::"
 INTERNET = "looks up www.google.com"
 BADSSL = "connects to badssl.com"
 DURABLE_DEATH = "asks at once for a dead letter, which leaves when its death is durable, some milliseconds later"
@@ -47,8 +48,8 @@ KNOWN: dict[str, tuple[Known, ...]] = {
         ),
     ),
     "amqp": (Known(r"^t/integration/test_rmq\.py::test_tls_(default_certs|no_default_certs_fails)$", BADSSL),),
-    "pika": (Known("WWWGoogleDotComPort80", INTERNET),),
-    "pika-tls": (Known("WWWGoogleDotComPort80", INTERNET),),
+    "pika": (Known(GETADDRINFO, INTERNET),),
+    "pika-tls": (Known(GETADDRINFO, INTERNET),),
     "amqp091-go": (Known(r"^TestDeclareArgsRejectToDeadLetterQueue$", DURABLE_DEATH, now_and_then=True),),
     "java": (
         Known(
