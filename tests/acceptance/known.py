@@ -40,9 +40,11 @@ KNOWN: dict[str, tuple[Known, ...]] = {
         ),
     ),
     "aio-pika": (
-        Known(r"^tests/test_memory_leak\.py::test_leak_unclosed_channel\b", RACE, now_and_then=True),
         Known(
-            r"^tests/test_reconnect_channel_snapshot\.py::test_create_channels_during_reconnect\b",
+            r"^tests/test_memory_leak\.py::test_leak_unclosed_channel\[connect(_robust)?\]$", RACE, now_and_then=True
+        ),
+        Known(
+            r"^tests/test_reconnect_channel_snapshot\.py::test_create_channels_during_reconnect$",
             RACE,
             now_and_then=True,
         ),
