@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from rewindmq.projections.replay import drive
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, fold_events, fold_log
-from rewindmq.spark_replay.history.outcomes import PUBLISHED, HistoryProduct
+from rewindmq.spark_replay.history.outcome_rows import PUBLISHED
+from rewindmq.spark_replay.history.outcomes import HistoryProduct
 from rewindmq.spark_replay.history.state import StatePlan, plan_state
 from rewindmq.spark_replay.location.log import Location
 from rewindmq.spark_replay.location.ranges import BACKWARDS, BadRequest, OffsetRange, ending_time_ms, require_order

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 STILL_THERE, FIRST_DELIVERY, ENDED = 0, 1, 2
 _MOST_ROWS = 50_000  # sums and steps that a task keeps before it passes them on
+_NONE: dict[int, int] = {}  # what is known of a queue none of whose messages was published in the range
 _Key = tuple[str, str, int | None, int | None]  # vhost, queue, consumer, beginning of the span of time
 
 
@@ -149,8 +150,8 @@ class WaitsProduct:
 
     def _delivered(self, effect: Any) -> None:
         queue, message_id = effect.queue, effect.message_id
-        began = self.began.get(queue.queue_id)
-        since_ms = None if began is None else began.get(message_id)
+        began = self.began.get(queue.queue_id, _NONE)
+        since_ms = began.get(message_id)
         sums = self._sums(queue, effect.consumer)
         if sums is not None:
             sums.delivered += 1
@@ -179,7 +180,7 @@ class WaitsProduct:
         if not message_ids:
             return
         sums = self._sums(queue, consumer)
-        began = self.began.get(queue.queue_id, {})
+        began = self.began.get(queue.queue_id, _NONE)
         if sums is not None:
             sums.ended += len(message_ids)
         for message_id in message_ids:

@@ -27,7 +27,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pa.Table]:
 
 
 def made(data: Path, queue: str | None = None, only: list[str] | None = None, moves: bool = False) -> pa.Table:
-    batches = []
+    batches: list[pa.RecordBatch] = []
     for partition in open_log(str(data)).queues:
         product = HistoryProduct(partition.name, queue, only, moves)
         groups = log_groups(str(data), partition.name, 0, partition.next_offset)
