@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 STILL_THERE, FIRST_DELIVERY, ENDED = 0, 1, 2
 _MOST_ROWS = 50_000  # sums and steps that a task keeps before it passes them on
-_NONE: dict[int, int] = {}  # what is known of a queue none of whose messages was published in the range
+_NONE: dict[int, int] = {}  # for a queue without a message that was published in the range
 _Key = tuple[str, str, int | None, int | None]  # vhost, queue, consumer, beginning of the span of time
 
 
 @dataclass(frozen=True, slots=True)
 class SloOptions:
-    """What to count: since when, of which queue, by consumers too, in spans of how long."""
+    """The options of `slo`: from which time on, the one queue (None: all), by consumer or not, the length of a span."""
 
     start_ms: int | None
     queue: str | None
