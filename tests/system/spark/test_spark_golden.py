@@ -76,4 +76,6 @@ def test_slo_is_as_it_was(spark: SparkSession, data: str, asked: dict[str, Any])
 def test_the_audit_finds_what_it_found(spark: SparkSession, golden: Path) -> None:
     recorded = json.loads((GOLDEN_HISTORY / "audit.json").read_text())
     found = [finding.as_json() for finding in audit(spark, str(golden)) if finding.check != "chain"]
+    for each in found:
+        each["detail"] = each["detail"].partition(", folded by ")[0]  # which build folded was not said then
     assert found == [each for each in recorded if each["check"] != "chain"]  # the chain is of the blocks, not recorded
