@@ -149,6 +149,30 @@ SLO = table(
     stay_max_ms=LONG,
 )
 
+# The rows of the folds behind SLO. `step` null: a sum of one range, or (with `wait_ms` or `stay_ms`) how many messages
+# had that span. Else a step of one message that another range knows more about: 0 it was published here and is still in
+# its queue (`known`: it was delivered here), 1 its first delivery in this range, 2 its end. `counts`: the step counts
+WAITS = table(
+    partition=TEXT,
+    vhost=TEXT,
+    queue=TEXT,
+    consumer=LONG,
+    since=TIME,
+    published=LONG,
+    delivered=LONG,
+    redelivered=LONG,
+    ended=LONG,
+    wait_ms=LONG,
+    stay_ms=LONG,
+    messages=LONG,
+    step=INT,
+    queue_id=LONG,
+    message_id=LONG,
+    offset=LONG,
+    at_ms=LONG,
+    delivered_before=BOOL,
+)
+
 # `hidden`: the broker keeps the queue for itself (delayed messages, direct replies); no listing of the broker shows it
 QUEUES = table(
     partition=TEXT,

@@ -24,6 +24,7 @@ from rewindmq.projections.machine.data.effects import (
     Effect,
     FetchReply,
     Forget,
+    Keep,
     Quarantine,
     QueueGone,
     Refuse,
@@ -91,6 +92,12 @@ CHECKS = {
     RECORDS: "every record is a known event",
     LAST_WORDS: "behind the final checkpoint of a broker that stopped stands nothing but what it writes then",
 }
+# Tuples, and dictionaries by type: a union of types would be made anew for each event
+_SETTLES = (Acked, Nacked)
+_OF_CONNECTIONS = (SessionClosed, NodeLost, BrokerStarted)
+_DECLARES = (QueueDeclared, PolicyApplied)
+_ABOUT_BROKERS = (SessionClosed, BrokerStarted, NodeLost, CheckpointAsked, ClockSet)
+_CHANGES_MESSAGES = (Deliver, FetchReply, Forget, Requeue, Delay)
 _Row = tuple[str, bool, str, int | None, str | None, int | None, str]
 
 
@@ -203,22 +210,27 @@ class AuditProduct:
             self._report_behind(self.words.found)
             self.words.found.clear()
         before = self.machine.time_passed_at(offset)
-        touched = self._book_effects(event, effects[:before])
+        touched: dict[int, Account] = {}
+        if before:
+            self._book_effects(event, effects[:before], touched)
+            effects = effects[before:]
         self.least_ms = self.now_ms
-        for key in self._book_consumers(actor, event, effects[before:]):
-            if key in self.accounts:
-                touched[id(self.accounts[key])] = self.accounts[key]
-        account = self._book_declaration(event, effects[before:])
-        if account is not None:
-            touched[id(account)] = account
-        if isinstance(event, Published) and not self._is_lost(actor):
-            touched |= self._enters(actor, event, effects[before:])
-        touched |= self._book_effects(event, effects[before:])
-        if isinstance(event, Acked | Nacked):
-            self._settled(event, effects[before:])
+        if isinstance(event, Published):
+            if not self._is_lost(actor):
+                self._enters(actor, event, effects, touched)
+        else:
+            for key in self._book_consumers(actor, event, effects):
+                if key in self.accounts:
+                    touched[id(self.accounts[key])] = self.accounts[key]
+            account = self._book_declaration(event, effects)
+            if account is not None:
+                touched[id(account)] = account
+        self._book_effects(event, effects, touched)
+        if isinstance(event, _SETTLES):
+            self._settled(event, effects)
         elif isinstance(event, Purged):
-            self._purged(event, effects[before:])
-        elif isinstance(event, SessionClosed | BrokerStarted | NodeLost | CheckpointAsked | ClockSet):
+            self._purged(event, effects)
+        elif isinstance(event, _ABOUT_BROKERS):
             self._about_brokers(actor, event)
         elif isinstance(event, DeadLettersForwarded) and self.letter_rows is not None:
             self.letter_rows.forwarded(offset, self.log_ms, event)
@@ -252,10 +264,9 @@ class AuditProduct:
                 for account in self.accounts.values():
                     account.crashed = self.offset
 
-    def _enters(self, actor: Actor, event: Published, effects: list[Effect]) -> dict[int, Account]:
+    def _enters(self, actor: Actor, event: Published, effects: list[Effect], touched: dict[int, Account]) -> None:
         """Book a publish: the queues that it names and that exist take the message, unless they refuse it."""
-        touched: dict[int, Account] = {}
-        kept_out = [effect.queue.queue_id for effect in effects if isinstance(effect, Refuse | Duplicate)]
+        kept_out = [effect.queue.queue_id for effect in effects if isinstance(effect, (Refuse, Duplicate))]
         for key in targets(actor, event):
             account = self.accounts.get(key)
             if account is not None:
@@ -264,13 +275,14 @@ class AuditProduct:
                     self.letter_rows.arrived(self.offset, self.log_ms, event, "/".join(key))
                 if account.queue.queue_id not in kept_out:
                     account.enters(self.offset, event, self.now_ms)
-        return touched
 
     def _book_consumers(self, actor: Actor, event: Event, effects: list[Effect]) -> list[tuple[str, str]]:
         """Book changes of consumers, and of what they may hold.
 
         Returns the queues that the event concerns, whether or not its effects name them."""
-        if isinstance(event, SessionClosed | NodeLost | BrokerStarted):
+        if isinstance(event, _SETTLES):
+            return [(event.vhost, event.queue)]
+        if isinstance(event, _OF_CONNECTIONS):
             if self._is_lost(actor):
                 return []
             if isinstance(event, SessionClosed):
@@ -289,7 +301,7 @@ class AuditProduct:
         key = (event.vhost, name)  # type: ignore[union-attr]
         if isinstance(event, Fetched):
             self.attached.uses(actor.session, key)
-        elif isinstance(event, ConsumerAttached | ConsumerCancelled):
+        elif isinstance(event, (ConsumerAttached, ConsumerCancelled)):
             if any(isinstance(effect, Quarantine) for effect in effects):
                 return []
             if isinstance(event, ConsumerCancelled):
@@ -306,7 +318,7 @@ class AuditProduct:
 
     def _book_declaration(self, event: Event, effects: list[Effect]) -> Account | None:
         """Book what the event itself changes before its effects. Returns the account of a queue that it concerns."""
-        if not isinstance(event, QueueDeclared | PolicyApplied):
+        if not isinstance(event, _DECLARES):
             return None
         for policy in (event.policy, event.operator_policy):
             if policy is not None:
@@ -330,36 +342,39 @@ class AuditProduct:
         account = self.accounts[key] = Account(queue, event, self.fail, self.now_ms)
         return account
 
-    def _book_effects(self, event: Event, effects: list[Effect]) -> dict[int, Account]:
-        """Book the effects. Returns the accounts that they concern, each once and in order."""
-        touched: dict[int, Account] = {}
+    def _book_effects(self, event: Event, effects: list[Effect], touched: dict[int, Account]) -> None:
+        """Book the effects. The accounts that they concern are added to `touched`, each once and in order."""
         for effect in effects:
+            kind = type(effect)
             if isinstance(effect, Quarantine):
                 self.first_quarantined = self.first_quarantined if self.quarantined else self.offset
                 self.quarantined += 1
                 continue
             if isinstance(effect, Release) and self.letter_rows is not None:
                 self.letter_rows.released(self.offset, self.log_ms, event, effect)
-            key = (effect.queue.vhost, effect.queue.name)
+            queue = effect.queue
+            key = (queue.vhost, queue.name)
             account = self.accounts.get(key)
-            if account is None or account.queue is not effect.queue:
-                if isinstance(effect, Deliver | FetchReply | Forget | Requeue | Delay) and effect.queue.name:
-                    detail = f"{type(effect).__name__} of a queue that is not there"
+            if account is None or account.queue is not queue:
+                if isinstance(effect, _CHANGES_MESSAGES) and queue.name:
+                    detail = f"{kind.__name__} of a queue that is not there"
                     self.fail(CONSERVATION, "/".join(key), None, detail)
                 continue
             touched[id(account)] = account
-            self._book_effect(account, event, effect)
-            if isinstance(effect, QueueGone):
+            if kind is Keep:  # the message was booked by its publish
+                continue
+            if isinstance(effect, (Deliver, FetchReply)):
+                self._delivered(account, effect)
+            elif isinstance(effect, Forget):
+                self._left(account, event, effect)
+            else:
+                self._book_rare_effect(account, event, effect)
+            if kind is QueueGone:
                 self.attached.queue_gone(key)
                 del self.accounts[key], touched[id(account)]
-        return touched
 
-    def _book_effect(self, account: Account, event: Event, effect: Effect) -> None:
-        if isinstance(effect, Deliver | FetchReply):
-            self._delivered(account, effect)
-        elif isinstance(effect, Forget):
-            self._left(account, event, effect)
-        elif isinstance(effect, Requeue):
+    def _book_rare_effect(self, account: Account, event: Event, effect: Effect) -> None:
+        if isinstance(effect, Requeue):
             for message_id in effect.message_ids:
                 self.prefetches.lets_go(account.out.get(message_id))
                 account.came_back(message_id, effect.reason, self.now_ms)
@@ -393,12 +408,13 @@ class AuditProduct:
             self.offset,
             self.least_ms,
         )
-        if isinstance(effect, Deliver):
-            single, later = account.single_active, account.later
-            wrong = self.attached.given(account.key, effect.consumer, effect.final, single, later)
-            if wrong is not None:
-                account.fail(CONSUMERS, effect.message_id, wrong)
-        if isinstance(effect, Deliver) and not effect.final:
+        if not isinstance(effect, Deliver):
+            return
+        single, later = account.single_active, account.later
+        wrong = self.attached.given(account.key, effect.consumer, effect.final, single, later)
+        if wrong is not None:
+            account.fail(CONSUMERS, effect.message_id, wrong)
+        if not effect.final:
             wrong = self.prefetches.holds(effect.consumer)
             if wrong is not None:
                 account.fail(PREFETCH, effect.message_id, wrong)
@@ -437,7 +453,7 @@ class AuditProduct:
         for effect in effects:
             if isinstance(effect, Quarantine):
                 return
-            if isinstance(effect, Forget | Requeue) and effect.consumer == event.consumer:
+            if isinstance(effect, (Forget, Requeue)) and effect.consumer == event.consumer:
                 settled += len(effect.message_ids)
             elif isinstance(effect, Delay) and effect.consumer == event.consumer:
                 settled += 1

@@ -158,6 +158,8 @@ class Account:
             self._waits(message_id, now_ms + (event.expiration_ms or 0))
             return
         self.levels.enters(message_id, event.priority)
+        if self.limits.message_ttl_ms is None and event.expiration_ms is None:
+            return
         lives = [ttl for ttl in (self.limits.message_ttl_ms, event.expiration_ms) if ttl is not None]
         if lives:
             self.expires[message_id] = now_ms + max(min(lives), 1 if self.quorum else 0)  # S-039
@@ -370,11 +372,9 @@ class Account:
         else:
             self.bytes_ready -= size
         self.levels.leaves(message_id)
-        self.counted.pop(message_id, None)
-        self.flagged.pop(message_id, None)
-        self.expires.pop(message_id, None)
-        self.returned.pop(message_id, None)
-        self.published.pop(message_id, None)
+        for rare in (self.counted, self.flagged, self.expires, self.returned, self.published):
+            if rare:
+                rare.pop(message_id, None)
 
     def _over(self, more: int, more_bytes: int) -> bool:
         """Whether the counted messages are above a limit.
@@ -395,7 +395,8 @@ class Account:
 
         `entered`: the size of the message, if the event was a publish that the queue took."""
         queue, limits = self.queue, self.limits
-        mine = (self.ready, len(self.out), len(self.waiting), self.bytes_ready, self.bytes_out, self.bytes_waiting)
+        ready = self.ready
+        mine = (ready, len(self.out), len(self.waiting), self.bytes_ready, self.bytes_out, self.bytes_waiting)
         shown = (
             queue.messages_ready,
             queue.messages_unacked,
@@ -407,7 +408,9 @@ class Account:
         if mine != shown:
             detail = f"ready, unacked, waiting and their bytes are {mine} by the history, {shown} by the fold"
             self.fail(CONSERVATION, None, detail)
-        if self.ready <= (1 if self.stream else 0) or not self._over(0, 0):  # a stream keeps its newest message
+        if limits.max_length is None and limits.max_length_bytes is None:
+            return
+        if ready <= (1 if self.stream else 0) or not self._over(0, 0):  # a stream keeps its newest message
             return
         if limits.drops_head:
             self.fail(LIMITS, None, f"{self.ready} ready, {self.bytes_ready} bytes: {limits}")

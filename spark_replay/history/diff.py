@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from rewindmq.projections.replay import drive
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, fold_events, fold_log
-from rewindmq.spark_replay.history.outcomes import PUBLISHED, HistoryProduct
+from rewindmq.spark_replay.history.outcome_rows import PUBLISHED
+from rewindmq.spark_replay.history.outcomes import HistoryProduct
 from rewindmq.spark_replay.history.state import StatePlan, plan_state
 from rewindmq.spark_replay.location.log import Location
 from rewindmq.spark_replay.location.ranges import BACKWARDS, BadRequest, OffsetRange, ending_time_ms, require_order
@@ -74,8 +75,7 @@ def diff_frame(spark: "SparkSession", start: StatePlan, end: StatePlan, queue: s
         queue=queue,
     )
     came = f.col("outcome") == PUBLISHED
-    changes = frame.where(came | f.col("final"))
-    return changes.select(f.when(came, 1).otherwise(-1).cast("int").alias("change"), *columns.HISTORY.names)
+    return frame.select(f.when(came, 1).otherwise(-1).cast("int").alias("change"), *columns.HISTORY.names)
 
 
 def ranges_between(start: StatePlan, end: StatePlan) -> list[OffsetRange]:
@@ -100,7 +100,7 @@ def fold_diff(
     groups = drive(machine, fold_input.groups, fold_input.decoder, offset_range.start)
     if start_ms is not None:
         machine.advance(start_ms, [])
-    product = HistoryProduct(offset_range.partition, queue)
+    product = HistoryProduct(offset_range.partition, queue, moves=True)
     yield from fold_events(product, machine, groups, fold_input.decoder)
     if end_ms is not None:
         product.time_passes(offset_range.end, end_ms)

@@ -5,12 +5,14 @@
 Rows come in log order within a partition; (partition, offset, ordinal) orders and identifies them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, broker_snapshots, cut_at_snapshots, fold_frame, fold_log, fold_range
+from rewindmq.spark_replay.history.outcome_rows import history_columns
 from rewindmq.spark_replay.history.outcomes import HistoryProduct, is_queue
 from rewindmq.spark_replay.location.log import Location, first_event_ms, open_log, selected
 from rewindmq.spark_replay.location.marks import by_offsets
@@ -29,13 +31,14 @@ def history(
     options: Mapping[str, str] | None = None,
     queue: str | None = None,
     snapshots: Path | None = None,
+    only: Sequence[str] | None = None,
 ) -> "DataFrame":
     """The table HISTORY (columns.py) of the queue log at a location.
 
     `options` choose the offsets (location/ranges.py). `queue` ("vhost/name", or a name in "/"): only that queue.
-    `snapshots`: an auditor's own directory of snapshots (snapshots/build.py). Raises BadRequest, OutsideHistory,
-    CorruptLog."""
-    return history_frame(spark, location, plan_history(location, options or {}, snapshots), queue, snapshots)
+    `snapshots`: an auditor's own directory of snapshots (snapshots/build.py). `only`: the names of the columns to make,
+    for Spark does not say which ones a query reads. Raises BadRequest, OutsideHistory, CorruptLog."""
+    return history_frame(spark, location, plan_history(location, options or {}, snapshots), queue, snapshots, only)
 
 
 def plan_history(location: Location, options: Mapping[str, str], snapshots: Path | None = None) -> list[OffsetRange]:
@@ -67,20 +70,23 @@ def history_frame(
     ranges: list[OffsetRange],
     queue: str | None = None,
     snapshots: Path | None = None,
+    only: Sequence[str] | None = None,
 ) -> "DataFrame":
     """The table HISTORY of planned ranges."""
-    external = external_snapshots(location, snapshots)
-    return fold_log(spark, location, ranges, fold_history, columns.HISTORY, snapshots=external, queue=queue)
+    schema, external = history_columns(only), external_snapshots(location, snapshots)
+    return fold_log(spark, location, ranges, fold_history, schema, snapshots=external, queue=queue, only=only)
 
 
-def history_of(records: "DataFrame") -> "DataFrame":
+def history_of(records: "DataFrame", only: Sequence[str] | None = None) -> "DataFrame":
     """The table HISTORY of records that are already in a DataFrame (see `fold.fold_frame`)."""
-    return fold_frame(records, HistoryProduct, columns.HISTORY)
+    return fold_frame(records, partial(HistoryProduct, only=only), history_columns(only))
 
 
-def fold_history(fold_input: FoldInput, queue: str | None) -> "Iterator[pa.RecordBatch]":
+def fold_history(
+    fold_input: FoldInput, queue: str | None, only: Sequence[str] | None = None
+) -> "Iterator[pa.RecordBatch]":
     """The rows of one range, in a Spark task."""
-    return fold_range(HistoryProduct(fold_input.offset_range.partition, queue), fold_input)
+    return fold_range(HistoryProduct(fold_input.offset_range.partition, queue, only), fold_input)
 
 
 def biography(spark: "SparkSession", location: Location, message: str, queue: str | None = None) -> "DataFrame":
@@ -90,7 +96,8 @@ def biography(spark: "SparkSession", location: Location, message: str, queue: st
     partition identifies the message. Raises BadRequest when there is no such message."""
     require_message(location, message)
     partition, message_id = parse_message(message)
-    rows = history(spark, location).where(f"message_id = {message_id} or origin is not null").collect()
+    named = history(spark, location, only=("partition", "vhost", "queue", "message_id", "origin"))
+    rows = named.where(f"message_id = {message_id} or origin is not null").collect()
     found = {
         _key(row)
         for row in rows

@@ -3,13 +3,7 @@
 The machine derives outcomes and never logs them; here each becomes a row that names its cause. A message that is
 published to a queue and stays there, or passes straight through it, has one row `published` for that queue, which comes
 before all other rows about it. One effect may concern millions of messages (a purge): every `BATCH_ROWS` rows are
-packed, however large an effect is.
-
-Nearly all rows repeat a few combinations of user, queue, outcome, rule and so on. Each such combination is kept once a
-batch; a row has the combination's number and its own values. Arrow spreads the combination over the columns:
-
-    said    0: Published service / hot published ...    1: Published service / hot delivered, consumer 1 ...
-    rows    numbers 0 1 0 1 1 ...    and as long lists of offset, ordinal, timestamp, message_id, size
+packed, however large an effect is (outcome_rows.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -38,12 +32,11 @@ from rewindmq.projections.machine.state import NODE_LOST
 from rewindmq.schemas.amqp.properties import problem
 from rewindmq.schemas.events import Checkpointed, Event, Published
 from rewindmq.schemas.values import Actor, Policy
-from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.history.outcome_rows import BATCH_ROWS, PUBLISHED, SHARED, OutcomeRows, Shared
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PUBLISHED = "published"
 REFUSED = "refused"  # by reject-publish: the message never was in the queue
 DUPLICATE = "duplicate"  # a dead letter that the target had seen
 DELIVERED = "delivered"  # `final` when without acknowledgement
@@ -57,53 +50,23 @@ UNDECODABLE = "Undecodable"
 # ... and the reasons of rewindmq.projections.machine.data.effects: acked, expired, rejected, maxlen, delivery_limit,
 # purged, deleted, transient
 
-BATCH_ROWS = 10_000
-
-# The columns that rows share, and the columns that each row has for itself
-_SAID = columns.some_of(
-    columns.HISTORY,
-    "event",
-    "user",
-    "session",
-    "vhost",
-    "queue",
-    "queue_id",
-    "outcome",
-    "final",
-    "consumer",
-    "delivery_count",
-    "redelivered",
-    "reason",
-    "rule",
-    "policy",
-    "policy_version",
-    "exchange",
-    "routing_key",
-    "origin",
-)
-_OWN = columns.some_of(columns.HISTORY, "offset", "ordinal", "timestamp", "message_id", "size")
-
 _Row = tuple[Any, ...]
-# The gathered rows, column by column: the number of the shared values, then _OWN
-_Rows = tuple[list[Any], ...]
-_Said = tuple[Any, ...]  # the values of _SAID in their order, with the queue instead of its vhost, name and id
-# What the rows of one event share: offset, timestamp in microseconds, event, user, session
-_Cause = tuple[int, int | None, str | None, str | None, int | None]
 
 _KEPT_OUT = (Refuse, Duplicate, Quarantine)
 
 
 class HistoryProduct:
-    """A `fold.Product`: the rows of a range of one partition; with `queue`, only those of that queue."""
+    """A `fold.Product`: the rows of a range of one partition.
 
-    def __init__(self, partition: str, queue: str | None = None) -> None:
-        self.partition = partition
-        self.wanted = None if queue is None else called(queue)
-        self.rows: _Rows = ([], [], [], [], [], [])
-        self.said: dict[_Said, int] = {}
-        self.batches: list[pa.RecordBatch] = []
-        self.ordinal = 0
-        self.cause: _Cause = (0, 0, "", "", 0)
+    `queue`: only the rows of that queue. `only`: the names of the columns to make (None: all). `moves`: only rows by
+    which a message came into a queue or left it."""
+
+    def __init__(
+        self, partition: str, queue: str | None = None, only: Sequence[str] | None = None, moves: bool = False
+    ) -> None:
+        wanted = None if queue is None and not moves else _Wanted(queue, moves)
+        self.rows = OutcomeRows(partition, only, wanted)
+        self.offset = 0  # of the event at hand
 
     def begin(self, machine: Machine) -> None:
         """Remember the machine (`fold.Product`)."""
@@ -117,85 +80,83 @@ class HistoryProduct:
         kind = type(event)
         if kind is not Published and not effects:
             return
-        self.ordinal = 0
-        self.cause = (offset, timestamp_ms * 1000, kind.__name__, actor.user, actor.session)
+        rows = self.rows
+        met = rows.by_type.get(kind)
+        if met is not None and met[0] is actor:
+            _, rows.cause, rows.of_cause = met
+        else:
+            rows.about_event(kind, actor)
+        if timestamp_ms != rows.time_ms:
+            rows.at(timestamp_ms)
+        self.offset = offset
         if isinstance(event, Published):
             before = self.machine.time_passed_at(offset)
             if before:
                 self._follows(effects[:before])
                 effects = effects[before:]
-            self._published(offset, actor, event, effects)
-        self._follows(effects)
+            self._published(actor, event, effects)
+        if effects:
+            self._follows(effects)
 
     def undecodable(self, offset: int, why: str) -> None:
         """Add the row of a quarantined record (`fold.Product`)."""
-        self.ordinal = 0
-        self.cause = (offset, None, UNDECODABLE, None, None)
+        self.offset = offset
+        self.rows.about((UNDECODABLE, None, None))
+        self.rows.at(None)
         self.add(None, QUARANTINED, (None,), reason=why)
 
     def time_passes(self, offset: int, until_ms: int) -> None:
         """Let time pass without an event: everything due until then happens. `offset`: of the next event."""
         effects: list[Effect] = []
         self.machine.advance(until_ms, effects)
-        self.ordinal = 0
-        self.cause = (offset, until_ms * 1000, None, None, None)
+        self.offset = offset
+        self.rows.about((None, None, None))
+        self.rows.at(until_ms)
         self._follows(effects)
 
     def take(self, last: bool) -> "Iterator[pa.RecordBatch]":
         """Yields rows of HISTORY (`fold.Product`)."""
-        if last and self.rows[0]:
-            self._flush()
-        batches, self.batches = self.batches, []
-        yield from batches
-
-    def _flush(self) -> None:
-        self.batches.append(_packed(self.partition, self.rows, self.said))
-        self.rows = ([], [], [], [], [], [])
-        self.said = {}
+        return self.rows.take(last)
 
     def _follows(self, effects: list[Effect]) -> None:
+        rows, offset = self.rows, self.offset
         for effect in effects:
-            add = _ROWS[type(effect)]
-            if add is not None:
-                add(self, effect)
+            if type(effect) is not Deliver:
+                add = _ROWS[type(effect)]
+                if add is not None:
+                    add(self, effect)
+                continue
+            # Most rows are deliveries: one whose combination is known makes no call
+            key = (effect.queue, effect.consumer, effect.delivery_count, effect.redelivered, effect.final)
+            number = rows.of_cause.get(key)
+            if number is None:
+                number = _delivery(rows, key)
+            if number < 0:
+                rows.leave_out(offset, 1)
+                continue
+            numbers = rows.numbers
+            numbers.append(number)
+            rows.offsets.append(offset)
+            rows.message_ids.append(effect.message_id)
+            if len(numbers) >= BATCH_ROWS:
+                rows.flush()
 
-    def _published(self, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> None:
-        route, origin = event.route, event.origin
-        came_from: _Row | None = None
-        if origin is not None:
-            came_from = (origin.vhost, origin.queue, origin.queue_id, origin.message_id, origin.reason)
-        for queue in self._takers(offset, actor, event, effects):
-            self.add(
-                queue,
-                PUBLISHED,
-                (offset,),
-                False,
-                event.body_size,
-                None,
-                None,
-                None,
-                None,
-                None,
-                None,
-                route.exchange,
-                route.routing_key,
-                came_from,
-            )
-
-    def _takers(self, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> list[Queue]:
-        """The queues that took the message: queues of its route that exist and neither refused it nor had seen it.
-
-        No queue took a message from a node that was lost."""
-        for effect in effects:
-            if type(effect) in _KEPT_OUT:
-                break
-        else:  # no queue objected: the machine has just resolved the route to these
-            return self.machine.routes[event.route]
-        if isinstance(effects[-1], Quarantine) and effects[-1].reason.startswith(NODE_LOST):
-            return []
-        kept_out = [e.queue for e in effects if isinstance(e, Refuse | Duplicate) and e.message_id == offset]
-        queues = [self.machine.queue(vhost, name) for vhost, name in targets(actor, event)]
-        return [queue for queue in queues if queue is not None and queue not in kept_out]
+    def _published(self, actor: Actor, event: Published, effects: list[Effect]) -> None:
+        rows, offset, route, origin = self.rows, self.offset, event.route, event.origin
+        for queue in takers(self.machine, offset, actor, event, effects):
+            number = rows.of_cause.get((queue, route)) if origin is None else None
+            if number is None:
+                number = _publish(rows, queue, event)
+            if number < 0:
+                rows.leave_out(offset, 1)
+                continue
+            numbers = rows.numbers
+            numbers.append(number)
+            rows.offsets.append(offset)
+            rows.message_ids.append(offset)
+            rows.sizes.append(event.body_size)
+            if len(numbers) >= BATCH_ROWS:
+                rows.flush()
 
     def add(
         self,
@@ -203,97 +164,81 @@ class HistoryProduct:
         outcome: str,
         message_ids: Sequence[int | None],
         final: bool = False,
-        size: int | None = None,
         consumer: int | None = None,
-        delivery_count: int | None = None,
-        redelivered: bool | None = None,
         reason: str | None = None,
         rule: str | None = None,
         policy: Policy | None = None,
         exchange: str | None = None,
         routing_key: str | None = None,
-        origin: _Row | None = None,
     ) -> None:
         """Add a row of HISTORY about the event at hand for each of these messages."""
-        ordinal = self.ordinal
-        self.ordinal = ordinal + len(message_ids)
-        if self.wanted is not None and (queue is None or (queue.vhost, queue.name) not in self.wanted):
-            return
-        policy_name = version = None
-        if policy is not None:
-            policy_name, version = policy.name, policy.version
-        offset, timestamp, event, user, session = self.cause
-        said = (
-            event,
-            user,
-            session,
-            queue,
-            outcome,
-            final,
-            consumer,
-            delivery_count,
-            redelivered,
-            reason,
-            rule,
-            policy_name,
-            version,
-            exchange,
-            routing_key,
-            origin,
-        )
-        number = self.said.setdefault(said, len(self.said))
-        numbers, offsets, ordinals, timestamps, ids, sizes = self.rows
-        for message_id in message_ids:
-            numbers.append(number)
-            offsets.append(offset)
-            ordinals.append(ordinal)
-            timestamps.append(timestamp)
-            ids.append(message_id)
-            sizes.append(size)
-            ordinal += 1
-            if len(numbers) >= BATCH_ROWS:
-                self._flush()
-                numbers, offsets, ordinals, timestamps, ids, sizes = self.rows
-                number = self.said.setdefault(said, 0)
+        key = (queue, outcome, final, consumer, reason, rule, policy, exchange, routing_key)
+        number = self.rows.of_cause.get(key)
+        if number is None:
+            said = (outcome, final, consumer, None, None, reason, rule)
+            of_policy = (None, None) if policy is None else (policy.name, policy.version)
+            number = self.rows.number(key, (*_named(queue), *said, *of_policy, exchange, routing_key, None))
+        self.rows.add(number, self.offset, message_ids)
+
+
+class _Wanted:
+    """Tells which rows are wanted by the values that they share: those of one queue, or those that move a message."""
+
+    def __init__(self, queue: str | None, moves: bool) -> None:
+        self.queues = None if queue is None else called(queue)
+        self.moves = moves
+
+    def __call__(self, shared: Shared) -> bool:
+        said = dict(zip(SHARED, shared, strict=True))
+        if self.moves and not (said["final"] or said["outcome"] == PUBLISHED):
+            return False
+        return self.queues is None or (said["vhost"], said["queue"]) in self.queues
+
+
+def _named(queue: Queue | None) -> tuple[str | None, str | None, int | None]:
+    return (None, None, None) if queue is None else (queue.vhost, queue.name, queue.queue_id)
+
+
+def _publish(rows: OutcomeRows, queue: Queue, event: Published) -> int:
+    """Number the combination of a publish."""
+    route, origin = event.route, event.origin
+    came_from = None
+    if origin is not None:
+        came_from = {
+            "vhost": origin.vhost,
+            "queue": origin.queue,
+            "queue_id": origin.queue_id,
+            "message_id": origin.message_id,
+            "reason": origin.reason,
+        }
+    said = (PUBLISHED, False, None, None, None, None, None, None, None, route.exchange, route.routing_key, came_from)
+    return rows.number((queue, route if origin is None else None), (*_named(queue), *said))
+
+
+def _delivery(rows: OutcomeRows, key: tuple[Queue, int, int, bool, bool], reason: str | None = None) -> int:
+    """Number the combination of a delivery."""
+    queue, consumer, delivery_count, redelivered, final = key
+    said = (DELIVERED, final, consumer, delivery_count, redelivered, reason, None, None, None, None, None, None)
+    return rows.number(key if reason is None else (*key, reason), (*_named(queue), *said))
 
 
 # -- one function an effect ----------------------------------------------------------------------------------------
 
 
-def _delivered(product: HistoryProduct, effect: Deliver) -> None:
-    product.add(
-        effect.queue,
-        DELIVERED,
-        (effect.message_id,),
-        effect.final,
-        None,
-        effect.consumer,
-        effect.delivery_count,
-        effect.redelivered,
-    )
-
-
 def _fetched(product: HistoryProduct, effect: FetchReply) -> None:
-    if effect.message_id >= 0:
-        product.add(
-            effect.queue,
-            DELIVERED,
-            (effect.message_id,),
-            effect.final,
-            None,
-            effect.consumer,
-            effect.delivery_count,
-            effect.redelivered,
-            "get",
-        )
+    if effect.message_id < 0:
+        return
+    key = (effect.queue, effect.consumer, effect.delivery_count, effect.redelivered, effect.final)
+    number = product.rows.of_cause.get((*key, "get"))
+    if number is None:
+        number = _delivery(product.rows, key, "get")
+    product.rows.add(number, product.offset, (effect.message_id,))
 
 
 def _left(product: HistoryProduct, effect: Forget) -> None:
     queue, rule = effect.queue, effect.rule or None
     policy = deciding_policy(queue, rule) if rule else None
-    product.add(
-        queue, effect.reason, effect.message_ids, True, None, effect.consumer or None, None, None, None, rule, policy
-    )
+    product.add(queue, effect.reason, effect.message_ids, True, effect.consumer or None, None, rule, policy)
 
 
 def _requeued(product: HistoryProduct, effect: Requeue) -> None:
@@ -336,9 +281,8 @@ def _quarantined(product: HistoryProduct, effect: Quarantine) -> None:
     product.add(None, QUARANTINED, (None,), reason=effect.reason)
 
 
-# None: another row says it already. A kept message was published, a released one was dead-lettered.
+# Besides Deliver. None: another row says it already. A kept message was published, a released one was dead-lettered.
 _ROWS: dict[type, Callable[[HistoryProduct, Any], None] | None] = {
-    Deliver: _delivered,
     FetchReply: _fetched,
     Forget: _left,
     Requeue: _requeued,
@@ -354,6 +298,23 @@ _ROWS: dict[type, Callable[[HistoryProduct, Any], None] | None] = {
 }
 
 # -- meaning of an event and its effects ----------------------------------------------------------------------------
+
+
+def takers(machine: Machine, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> list[Queue]:
+    """The queues that took the message: queues of its route that exist and neither refused it nor had seen it.
+
+    `machine` has just applied the event, and `effects` are those of the event itself. No queue took a message from a
+    node that was lost."""
+    for effect in effects:
+        if type(effect) in _KEPT_OUT:
+            break
+    else:  # no queue objected: the machine has just resolved the route to these
+        return machine.routes[event.route]
+    if isinstance(effects[-1], Quarantine) and effects[-1].reason.startswith(NODE_LOST):
+        return []
+    kept_out = [e.queue for e in effects if isinstance(e, Refuse | Duplicate) and e.message_id == offset]
+    queues = [machine.queue(vhost, name) for vhost, name in targets(actor, event)]
+    return [queue for queue in queues if queue is not None and queue not in kept_out]
 
 
 def targets(actor: Actor, event: Published) -> list[tuple[str, str]]:
@@ -392,24 +353,6 @@ def batch_of(rows: Sequence[_Row], schema: "pa.Schema") -> "pa.RecordBatch":
     import pyarrow as pa
 
     return pa.RecordBatch.from_arrays(_arrays(zip(*rows, strict=True), schema), schema=schema)
-
-
-def _packed(partition: str, rows: _Rows, said: Iterable[_Said]) -> "pa.RecordBatch":
-    """The gathered rows as a batch of HISTORY."""
-    import pyarrow as pa
-
-    things = []
-    for event, user, session, queue, *more in said:
-        of_queue = (None, None, None) if queue is None else (queue.vhost, queue.name, queue.queue_id)
-        things.append((event, user, session, *of_queue, *more))
-    numbers, *values = rows
-    repeated = batch_of(things, _SAID).take(pa.array(numbers, pa.int32()))
-    found = {
-        "partition": pa.repeat(partition, len(numbers)),
-        **dict(zip(_SAID.names, repeated.columns, strict=True)),
-        **dict(zip(_OWN.names, _arrays(values, _OWN), strict=True)),
-    }
-    return pa.RecordBatch.from_arrays([found[name] for name in columns.HISTORY.names], schema=columns.HISTORY)
 
 
 def _arrays(values: "Iterable[Sequence[Any]]", schema: "pa.Schema") -> list[Any]:

@@ -5,20 +5,26 @@
 Each figure counts at the moment at which it is known: a wait at the first delivery, a stay at the end (acked, expired,
 dropped ...). So a range shows what its consumers experienced, also with messages published long before. Times are of
 the log, in whole milliseconds; percentiles are exact (interpolated between neighbours, as numpy does).
+
+Each range is folded to sums, and to how many messages had each span of milliseconds (waits.py). Only steps of messages
+that a snapshot lies in the life of are joined by Spark.
 """
 
 import re
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rewindmq.projections.rewind import parse_time
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.history.history import history_frame, plan_history
-from rewindmq.spark_replay.history.outcomes import DELIVERED, PUBLISHED
+from rewindmq.spark_replay.fold import FoldInput, fold_log, fold_range
+from rewindmq.spark_replay.history.history import plan_history
+from rewindmq.spark_replay.history.waits import ENDED, FIRST_DELIVERY, STILL_THERE, SloOptions, WaitsProduct
 from rewindmq.spark_replay.location.log import Location, open_log
 from rewindmq.spark_replay.location.marks import plan_ranges, time_of
-from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
+from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange, joined
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
 BY = ("queue", "consumer")
@@ -43,7 +49,25 @@ def slo(
     `history`, the end inclusive. Raises BadRequest, OutsideHistory, CorruptLog."""
     check(by, every)
     ranges, start_ms = plan_slo(location, start, end)
-    return slo_of(history_frame(spark, location, ranges, queue), start_ms, by, every)
+    frame = fold_log(
+        spark,
+        location,
+        ranges,
+        fold_waits,
+        columns.WAITS,
+        options=SloOptions(start_ms, queue, by == "consumer", _every_ms(every)),
+        ends={name: each.end for name, each in joined(ranges).items()},
+    )
+    if any(each.start for each in ranges):  # a message may have been published in an earlier one
+        frame = _with_steps_joined(frame)
+    return _summed(frame)
+
+
+def fold_waits(fold_input: FoldInput, options: SloOptions, ends: dict[str, int]) -> "Iterator[pa.RecordBatch]":
+    """The rows of WAITS of one range, in a Spark task."""
+    offset_range = fold_input.offset_range
+    goes_on = offset_range.end < ends[offset_range.partition]
+    return fold_range(WaitsProduct(offset_range.partition, options, goes_on), fold_input)
 
 
 def plan_slo(location: Location, start: str | None, end: str | None) -> tuple[list[OffsetRange], int | None]:
@@ -60,54 +84,50 @@ def check(by: str, every: str | None) -> None:
     """Raise BadRequest when the arguments are senseless. Needs no Spark."""
     if by not in BY:
         raise BadRequest(f"by {by!r}: it is one of {', '.join(BY)}")
+    _every_ms(every)
+
+
+def _every_ms(every: str | None) -> int | None:
+    """The length of a span of time such as "5 minutes".
+
+    Raises BadRequest."""
     if every is None:
-        return
+        return None
     given = _EVERY.fullmatch(every)
-    if given is None or int(given[1]) * _SECONDS[given[2]] > _MOST_DAYS * _SECONDS["day"]:
+    seconds = 0 if given is None else int(given[1]) * _SECONDS[given[2]]
+    if not 0 < seconds <= _MOST_DAYS * _SECONDS["day"]:
         such = f"5 minutes, 1 hour; at most {_MOST_DAYS} days"
         raise BadRequest(f"every {every!r}: it is a number and a unit, such as {such}")
+    return seconds * 1000
 
 
-def slo_of(history: "DataFrame", start_ms: int | None, by: str, every: str | None) -> "DataFrame":
-    """The table SLO of rows of HISTORY.
-
-    The rows have to begin where the messages do. Of rows before `start_ms` only the publishing matters."""
+def _with_steps_joined(waits: "DataFrame") -> "DataFrame":
+    """The rows of WAITS in which each step of a message became a wait, a redelivery or a stay, where it counts."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
     of_message = Window.partitionBy("partition", "queue_id", "message_id")
-    rows_of_messages = history.where(f.col("message_id").isNotNull() & f.col("queue_id").isNotNull())
-    delivered = f.col("outcome") == DELIVERED
-    position = f.struct("offset", "ordinal")
-    rows_of_messages = rows_of_messages.select(
-        "vhost",
-        "queue",
-        "consumer",
-        "timestamp",
-        "outcome",
-        "final",
-        f.min(f.when(f.col("outcome") == PUBLISHED, f.col("timestamp"))).over(of_message).alias("began"),
-        (delivered & (position == f.min(f.when(delivered, position)).over(of_message))).alias("first"),
-    )
-    if start_ms is not None:
-        rows_of_messages = rows_of_messages.where(f.col("timestamp") >= f.timestamp_millis(f.lit(start_ms)))
-    since_ms = f.unix_millis("timestamp") - f.unix_millis("began")
-    keys: list[Column] = [f.col("vhost"), f.col("queue")]
-    keys.append(f.col("consumer") if by == "consumer" else f.lit(None).cast("long").alias("consumer"))
-    keys.append(
-        f.lit(None).cast("timestamp").alias("since")
-        if every is None
-        else f.window("timestamp", every).start.alias("since")
-    )
-    if by == "consumer":
-        rows_of_messages = rows_of_messages.where(f.col("consumer").isNotNull())
-    rows = rows_of_messages.groupBy(*keys).agg(
-        f.count_if(f.col("outcome") == PUBLISHED).alias("published"),
-        f.count_if(delivered).alias("delivered"),
-        f.count_if(delivered & ~f.col("first")).alias("redelivered"),
-        f.count_if("final").alias("ended"),
-        *_spread("wait", f.when(f.col("first"), since_ms)),
-        *_spread("stay", f.when(f.col("final"), since_ms)),
+    step = f.col("step")
+    began = f.min(f.when(step == STILL_THERE, f.col("at_ms"))).over(of_message)
+    known = f.coalesce(f.max("delivered_before").over(of_message), f.lit(False))
+    earliest = f.min(f.when(step == FIRST_DELIVERY, f.col("offset"))).over(of_message)
+    since_ms = f.col("at_ms") - f.col("began")
+    is_first = ~f.col("known") & (f.col("offset") == f.col("earliest"))
+    again = f.when((step == FIRST_DELIVERY) & ~is_first, 1).otherwise(f.col("redelivered"))
+    wait_ms = f.when((step == FIRST_DELIVERY) & is_first, since_ms).otherwise(f.col("wait_ms"))
+    stay_ms = f.when(step == ENDED, since_ms).otherwise(f.col("stay_ms"))
+    rows = waits.withColumns({"began": began, "known": known, "earliest": earliest})
+    rows = rows.withColumns({"redelivered": again, "wait_ms": wait_ms, "stay_ms": stay_ms})
+    return rows.where("vhost is not null").select(*columns.WAITS.names)
+
+
+def _summed(waits: "DataFrame") -> "DataFrame":
+    """The table SLO of rows of WAITS without steps."""
+    from pyspark.sql import functions as f
+
+    counts = ("published", "delivered", "redelivered", "ended")
+    rows = waits.groupBy("vhost", "queue", "consumer", "since").agg(
+        *(f.sum(name).alias(name) for name in counts), *_spread("wait"), *_spread("stay")
     )
     rate = f.when(f.col("delivered") > 0, f.col("redelivered") / f.col("delivered"))
     return (
@@ -117,8 +137,11 @@ def slo_of(history: "DataFrame", start_ms: int | None, by: str, every: str | Non
     )
 
 
-def _spread(name: str, value: "Column") -> "list[Column]":
+def _spread(name: str) -> "list[Column]":
     from pyspark.sql import functions as f
 
-    found = [f.percentile(value, at).alias(f"{name}_{label}_ms") for label, at in PERCENTILES.items()]
+    value = f"{name}_ms"
+    found = [
+        f.percentile(value, at, f.col("messages")).alias(f"{name}_{label}_ms") for label, at in PERCENTILES.items()
+    ]
     return [*found, f.max(value).alias(f"{name}_max_ms")]

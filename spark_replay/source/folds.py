@@ -4,6 +4,7 @@
                              with changeStartOffset and changeEndOffset for startingOffsets and endingOffsets
     view=queues, messages    the tables QUEUES and MESSAGES at asOfOffset or asOfTimestamp, else now
     queue                    only this queue
+    columns                  (history) only these columns, comma separated: Spark does not say which ones a query reads
     snapshots                a directory of snapshots (snapshots/build.py), instead of those beside the log
     fromCheckpoint           begin at exactly this snapshot (snapshots/checkpoints.py)
 
@@ -63,7 +64,7 @@ class FoldReader(DataSourceReader):
         location, view, queue = self.table.location, self.table.view, self.table.options.get("queue")
         used = self.table.snapshots_used()
         if view == "history":
-            return log_task(offset_range, location, used, fold_history, {"queue": queue})
+            return log_task(offset_range, location, used, fold_history, {"queue": queue, "only": self.table.only})
         plan = StatePlan(location, (offset_range,), clock_ms)
         settings = {"plan": plan, "queue": queue, "messages": view == "messages"}
         return _of(view.removesuffix("s"), log_task(offset_range, location, used, fold_state, settings))

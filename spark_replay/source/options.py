@@ -29,7 +29,7 @@ _MOMENT = ("asOfOffset", "asOfTimestamp", *_FOLD)
 VIEWS: dict[str, tuple[str, ...]] = {
     "events": ("log", "partitions", *RANGE_OPTIONS, "minPartitions", "includeBodies", "includeHeaders"),
     "records": ("log", "partitions", *RANGE_OPTIONS, "minPartitions"),
-    "history": ("partitions", *RANGE_OPTIONS, *_CHANGES, *_FOLD),
+    "history": ("partitions", *RANGE_OPTIONS, *_CHANGES, *_FOLD, "columns"),
     "queues": _MOMENT,
     "messages": _MOMENT,
     "partitions": ("log", "partitions", "snapshots"),
@@ -78,10 +78,20 @@ class TableOptions:
         return broker_snapshots(self.location) if self.snapshots is None else Snapshots(self.snapshots)
 
     @property
+    def only(self) -> list[str] | None:
+        """The names in the option `columns`; None: all columns."""
+        names = self.options.get("columns")
+        return None if names is None else [name.strip() for name in names.split(",")]
+
+    @property
     def columns(self) -> "pa.Schema":
         """The Arrow schema of the view."""
         if self.view == "records" and not isinstance(self.location, str):
             return columns.KAFKA_RECORDS
+        if self.view == "history":
+            from rewindmq.spark_replay.history.outcome_rows import history_columns
+
+            return history_columns(self.only)
         return columns.events(self.bodies, self.headers) if self.view == "events" else _TABLES[self.view]
 
 

@@ -2,7 +2,8 @@
 
 A history as a busy queue makes it: publishes of 100 bytes, delivered to a consumer with prefetch and acked in small
 batches. Prints events a second for the fold alone (decode and apply, in this process), for `state_at` through Spark
-on the wall, and for each CPU second of the whole process tree (JVM and workers included).
+on the wall, and for each CPU second of the whole process tree (JVM and workers included). `history` and `slo` print the
+rows of the history for each CPU second, too, and what the driver, the JVM and the workers took for a row.
 """
 
 import os
@@ -71,26 +72,35 @@ def fold_alone(data: Path, partition: str) -> tuple[int, float]:
 
 def tree_cpu_seconds() -> float:
     """CPU of this process and all below it."""
+    return sum(cpu_by_role().values())
+
+
+def cpu_by_role() -> dict[str, float]:
+    """CPU seconds of the driver (this process), of the JVM and of all Python workers, those that ended included."""
     children: dict[int, list[int]] = {}
-    spent: dict[int, float] = {}
+    spent: dict[int, tuple[str, float]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+                named, _, rest = Path(f"/proc/{entry}/stat").read_text().rpartition(")")
             except OSError:
                 continue
+            fields = rest.split()
             children.setdefault(int(fields[1]), []).append(int(entry))
-            spent[int(entry)] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    total, waiting = 0.0, [os.getpid()]
+            seconds = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+            spent[int(entry)] = "JVM" if named.endswith("(java") else "workers", seconds
+    found, waiting = {"driver": 0.0, "JVM": 0.0, "workers": 0.0}, [os.getpid()]
     while waiting:
         process = waiting.pop()
-        total += spent.get(process, 0.0)
+        role, seconds = spent.get(process, ("workers", 0.0))
+        found["driver" if process == os.getpid() else role] += seconds
         waiting += children.get(process, [])
-    return total
+    return found
 
 
 def through_spark(data: Path, events: int) -> None:
     from rewindmq.spark_replay.history.history import history, history_of
+    from rewindmq.spark_replay.history.slo import slo
     from rewindmq.spark_replay.history.state import state_at
     from rewindmq.spark_replay.session import session
 
@@ -100,14 +110,22 @@ def through_spark(data: Path, events: int) -> None:
     jobs: dict[str, Callable[[], object]] = {
         "state_at": lambda: state_at(spark, str(data), messages=False).rows.collect(),
         "history": lambda: history(spark, str(data)).groupBy("outcome").count().collect(),
+        "history, 1 column": lambda: history(spark, str(data), only=["outcome"]).groupBy("outcome").count().collect(),
+        "slo": lambda: slo(spark, str(data)).collect(),
         "history_of": lambda: history_of(records).groupBy("outcome").count().collect(),
         "records": lambda: records.groupBy("partition").count().collect(),
     }
+    rows = history(spark, str(data), only=["offset"]).count()
     for name, job in jobs.items():
-        wall, cpu = time.monotonic(), tree_cpu_seconds()
+        wall, before = time.monotonic(), cpu_by_role()
         job()
-        wall, cpu = time.monotonic() - wall, tree_cpu_seconds() - cpu
-        print(f"{name:14} {wall:6.2f} s: {events / wall:9,.0f} events/s on the wall, {events / cpu:9,.0f} a CPU second")
+        wall, spent = time.monotonic() - wall, {role: cpu - before[role] for role, cpu in cpu_by_role().items()}
+        cpu = sum(spent.values())
+        said = f"{events / wall:9,.0f} events/s on the wall, {events / cpu:9,.0f} a CPU second"
+        if name.startswith(("history", "slo")):
+            each = ", ".join(f"{role} {seconds / rows * 1e6:.2f} us" for role, seconds in spent.items())
+            said += f"; {rows / cpu:9,.0f} rows a CPU second ({each} a row)"
+        print(f"{name:17} {wall:6.2f} s: {said}", flush=True)
     spark.stop()
 
 

@@ -14,7 +14,8 @@ from rewindmq.schemas.events import BrokerStarted, Published
 from rewindmq.schemas.values import BROKER, Origin, Route
 from rewindmq.spark_replay.fold import fold_events, log_groups
 from rewindmq.spark_replay.history.history import biography, history, history_of
-from rewindmq.spark_replay.history.outcomes import BATCH_ROWS, HistoryProduct, is_queue
+from rewindmq.spark_replay.history.outcome_rows import BATCH_ROWS
+from rewindmq.spark_replay.history.outcomes import HistoryProduct, is_queue
 from rewindmq.spark_replay.location.ranges import BadRequest
 from tests.support.spark.histories import ANN, START_MS, Recorder, plain_fold
 

@@ -1,0 +1,75 @@
+"""The rows of HISTORY that were made of the golden log once are made of it today, whatever else is asked for."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.fold import fold_events, log_groups
+from rewindmq.spark_replay.history import outcome_rows, outcomes
+from rewindmq.spark_replay.history.outcomes import HistoryProduct, called
+from rewindmq.spark_replay.location.log import open_log
+from tests.support.spark.golden import GOLDEN_HISTORY, write_golden_log
+
+QUEUES = ("plain", "//solid", "graveyard", "nowhere")
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pa.Table]:
+    data = tmp_path_factory.mktemp("golden")
+    write_golden_log(data)
+    rows = pq.read_table(GOLDEN_HISTORY / "history.parquet").cast(columns.HISTORY)
+    assert rows.num_rows > 600
+    return data, rows
+
+
+def made(data: Path, queue: str | None = None, only: list[str] | None = None, moves: bool = False) -> pa.Table:
+    batches: list[pa.RecordBatch] = []
+    for partition in open_log(str(data)).queues:
+        product = HistoryProduct(partition.name, queue, only, moves)
+        groups = log_groups(str(data), partition.name, 0, partition.next_offset)
+        batches += fold_events(product, Machine(partition.name), groups)
+    return pa.Table.from_batches(batches, columns.HISTORY if only is None else None)
+
+
+def test_every_row_is_as_it_was(golden: tuple[Path, pa.Table]) -> None:
+    data, rows = golden
+    assert made(data).equals(rows)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_where_batches_end_makes_no_difference(
+    golden: tuple[Path, pa.Table], monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    data, rows = golden
+    for module in (outcome_rows, outcomes):
+        monkeypatch.setattr(module, "BATCH_ROWS", size)
+    assert made(data).equals(rows)
+    for queue in QUEUES:
+        assert made(data, queue).to_pylist() == of_queue(rows, queue)
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_a_queues_rows_are_those_of_the_whole(golden: tuple[Path, pa.Table], queue: str) -> None:
+    data, rows = golden
+    assert made(data, queue).to_pylist() == of_queue(rows, queue)
+
+
+@pytest.mark.parametrize("name", columns.HISTORY.names)
+def test_a_column_alone_is_that_of_the_whole(golden: tuple[Path, pa.Table], name: str) -> None:
+    data, rows = golden
+    names = [name, "ordinal" if name == "offset" else "offset"]
+    assert made(data, only=names).equals(rows.select(names))
+
+
+def test_moves_are_the_rows_by_which_a_message_came_or_left(golden: tuple[Path, pa.Table]) -> None:
+    data, rows = golden
+    moves = [row for row in rows.to_pylist() if row["final"] or row["outcome"] == "published"]
+    assert made(data, moves=True).to_pylist() == moves
+
+
+def of_queue(rows: pa.Table, queue: str) -> list[dict[str, object]]:
+    return [row for row in rows.to_pylist() if (row["vhost"], row["queue"]) in called(queue)]
