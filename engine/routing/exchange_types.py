@@ -24,6 +24,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import accumulate
+from typing import Final
 
 from rewindmq.engine.errors import PreconditionFailed, resource
 from rewindmq.engine.routing.content import Content, whole_number
@@ -33,7 +34,7 @@ from rewindmq.projections.rules.queue_arguments import argument_of
 from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared
 from rewindmq.schemas.values import Argument
 
-HASH_PROPERTIES = ("correlation_id", "message_id", "timestamp")
+HASH_PROPERTIES: Final = ("correlation_id", "message_id", "timestamp")
 
 
 class ExchangeType:
@@ -211,7 +212,7 @@ class DelayedMessage(ExchangeType):
         EXCHANGE_TYPES[delayed.value].check_arguments(exchange)
 
 
-EXCHANGE_TYPES: dict[str, type[ExchangeType]] = {
+EXCHANGE_TYPES: Final[dict[str, type[ExchangeType]]] = {
     "direct": Direct,
     "fanout": Fanout,
     "headers": Headers,
