@@ -9,12 +9,13 @@ History keeps nested tables and arrays as JSON text (rewindmq.schemas.values.Arg
 
 import base64
 import json
+from typing import Final
 
 from rewindmq.schemas.amqp.errors import Unacceptable
 from rewindmq.schemas.json_values import Json
 from rewindmq.schemas.values import Argument, ArgumentValue
 
-MAX_ARGUMENTS = 1_024  # of a declaration
+MAX_ARGUMENTS: Final = 1_024  # of a declaration
 MAX_BYTES = 131_072  # of all arguments together: over AMQP they come in one frame
 
 

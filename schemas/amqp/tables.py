@@ -13,17 +13,17 @@ import json
 import struct
 from collections.abc import Mapping
 from datetime import datetime
-from typing import cast
+from typing import Final, cast
 
 from rewindmq.schemas.amqp.errors import Malformed, Unacceptable
 from rewindmq.schemas.values import Argument, ArgumentValue
 
 # Nesting is bounded: a frame full of nested tables must not exhaust the stack.
-MAX_DEPTH = 32
-MAX_TIMESTAMP = 2**63 - 1  # history and most clients have no room for more
+MAX_DEPTH: Final = 32
+MAX_TIMESTAMP: Final = 2**63 - 1  # history and most clients have no room for more
 
 # type octet -> (RabbitMQ's name, how it is packed) for values of a fixed size
-FIXED: dict[int, tuple[str, struct.Struct]] = {
+FIXED: Final[dict[int, tuple[str, struct.Struct]]] = {
     ord("b"): ("byte", struct.Struct(">b")),
     ord("B"): ("unsignedbyte", struct.Struct(">B")),
     ord("s"): ("short", struct.Struct(">h")),
@@ -41,9 +41,9 @@ FIXED: dict[int, tuple[str, struct.Struct]] = {
 Typed = tuple[str, object]
 Entry = tuple[str, str, object]
 
-TOO_DEEP = f"field table nested deeper than {MAX_DEPTH}"
-NO_NAME = "field table cut short in a name"
-NOT_UTF8 = "field table with a name that is not UTF-8"
+TOO_DEEP: Final = f"field table nested deeper than {MAX_DEPTH}"
+NO_NAME: Final = "field table cut short in a name"
+NOT_UTF8: Final = "field table with a name that is not UTF-8"
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
@@ -358,6 +358,6 @@ def _widths() -> list[int]:
     return widths
 
 
-WIDTHS = _widths()
-TABLE = ord("F")
-NESTED = (TABLE, ord("A"))
+WIDTHS: Final = _widths()
+TABLE: Final = ord("F")
+NESTED: Final = (TABLE, ord("A"))
