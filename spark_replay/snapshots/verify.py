@@ -23,6 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rewindmq import builds
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.serialization.digest import queue_digest
@@ -190,9 +191,10 @@ def _sums(chunks: Sequence[Chunk], rows: Sequence[Any], found: Sequence[Finding]
         met = sum(len(chunk.meets) for chunk in chunks if chunk.partition == name)
         events, claims = (sum(each[what] for each in chunk_counts) for what in ("events", "claims"))
         passed_by = sum(each["passed_by"] for each in chunk_counts)
+        folded = " and the ".join(sorted({each["build"] for each in chunk_counts}))
         details = {
             SNAPSHOTS: ("" if met else f"{NOT_CHECKED}there is no snapshot; ")
-            + f"{met} snapshots, {events} events in {len(chunk_counts)} chunks",
+            + f"{met} snapshots, {events} events in {len(chunk_counts)} chunks, folded by the {folded} build",
             CLAIMS: claims_in_words(claims, passed_by),
         }
         for check, detail in details.items():
@@ -243,7 +245,8 @@ def _compare_snapshots(log: PartitionLog, chunk: Chunk, snapshots: Snapshots | N
     for offset, said in wrong:
         yield (CLAIMS, False, log.name, offset, None, None, said)
     seen = {"events": chunk.end - chunk.start, "claims": claims.count, "passed_by": claims.passed_by}
-    yield (CHUNK, True, log.name, chunk.end, None, None, canonical_json(seen))
+    folded = {"build": builds.running().kind}
+    yield (CHUNK, True, log.name, chunk.end, None, None, canonical_json(seen | folded))
 
 
 @dataclass(frozen=True, slots=True)
