@@ -17,7 +17,6 @@ from rewindmq.engine.config import Config
 from rewindmq.engine.embedded.lifecycle import Alone
 from rewindmq.engine.log.embedded.log import WAITING_BYTES, EmbeddedLog
 from rewindmq.engine.log.embedded.reserve import MARGIN_BYTES, RESERVE_BYTES
-from rewindmq.engine.log.embedded.writer import PartitionWriter
 from rewindmq.engine.process import open_broker
 from tests.support.amqp_wire import HANDSHAKE, IdleSocket, Said, decoded, method, publish
 from tests.support.queues import queue_of
@@ -65,13 +64,13 @@ def waiting_bytes(broker: Broker) -> int:
 def test_a_disk_that_is_slow_makes_publishers_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on = threading.Event()
     goes_on.set()
-    write = PartitionWriter.write
+    write = os.pwrite
 
-    def slowly(writer: PartitionWriter, records: list[bytes], newest_ms: int, begins_anew: bool = False) -> None:
+    def slowly(descriptor: int, data: memoryview, position: int) -> int:
         assert goes_on.wait(60)
-        write(writer, records, newest_ms, begins_anew)
+        return write(descriptor, data, position)
 
-    monkeypatch.setattr(PartitionWriter, "write", slowly)
+    monkeypatch.setattr(os, "pwrite", slowly)
 
     async def test(broker: Broker) -> None:
         publisher = await opened(broker, method(1, "Confirm.Select"))
@@ -99,17 +98,14 @@ def test_acks_become_durable_when_the_disk_gets_full_under_a_flood(
     """The file system has room for 2 MB and the reserve; the publisher sends 60 MB before it hears of anything."""
     full = False
     room = 2 * 1024 * 1024
-    write, truncate, space = PartitionWriter.write, os.ftruncate, os.fstatvfs
+    write, truncate, space = os.pwrite, os.ftruncate, os.fstatvfs
 
-    def within_the_room(
-        writer: PartitionWriter, records: list[bytes], newest_ms: int, begins_anew: bool = False
-    ) -> None:
+    def within_the_room(descriptor: int, data: memoryview, position: int) -> int:
         nonlocal room
-        size = sum(map(len, records))
-        if full and size > room:
+        if full and len(data) > room:
             raise OSError(errno.ENOSPC, "No space left on device")
-        room -= size
-        write(writer, records, newest_ms, begins_anew)
+        room -= len(data)
+        return write(descriptor, data, position)
 
     def released(descriptor: int, length: int) -> None:
         nonlocal room
@@ -122,7 +118,7 @@ def test_acks_become_durable_when_the_disk_gets_full_under_a_flood(
         found[4] = (room if full else RESERVE_BYTES + MARGIN_BYTES) // found[1]
         return os.statvfs_result(found)
 
-    monkeypatch.setattr(PartitionWriter, "write", within_the_room)
+    monkeypatch.setattr(os, "pwrite", within_the_room)
     monkeypatch.setattr(os, "ftruncate", released)
     monkeypatch.setattr(os, "fstatvfs", free)
 
