@@ -48,6 +48,7 @@ LONG = (
     "system/kafka/test_kafka_operating.py::*",
     "system/kafka/test_kafka_past.py::*",
     "system/kafka/test_kafka_restore.py::*",
+    "system/kafka/test_kafka_state.py::*",
     "system/kafka/test_kafka_trouble.py::*",
     "system/spark/test_spark_chunks.py::*",
     "system/spark/test_spark_kafka.py::*",

@@ -24,7 +24,7 @@ from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Partition
 
 TICK_EVERY_MS: Final = 10
-STORE_RETRY_SECONDS: Final = 1.0  # as the log's own retry
+STORE_RETRY_SECONDS = 1.0  # as the log's own retry
 
 logger = logging.getLogger(__name__)
 
