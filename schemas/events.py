@@ -44,7 +44,8 @@ from rewindmq.schemas.metadata_events import (
     VhostCreated,
     VhostDeleted,
 )
-from rewindmq.schemas.values import Argument, Encryption, Origin, Policy, Route
+from rewindmq.schemas.pickles import pickle_by_fields
+from rewindmq.schemas.values import Actor, Argument, Encryption, Origin, Policy, Route
 
 # --- events of a queue partition -------------------------------------------------------------------------------------
 
@@ -500,3 +501,5 @@ EVENT_TYPES: Final[tuple[type[Event], ...]] = (
     ClockStepped,
     ClockSet,
 )
+
+pickle_by_fields(*EVENT_TYPES, Actor, Argument, Encryption, Origin, Policy, Route)

@@ -46,6 +46,7 @@ from rewindmq.projections.machine.data.reasons import (
 from rewindmq.projections.machine.data.stream import cut_at_ms
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13, Profile
 from rewindmq.projections.machine.rules.settings import QueueType, Settings, effective_definition
+from rewindmq.schemas.pickles import pickle_by_fields
 from rewindmq.schemas.values import Argument, ArgumentValue, Policy
 
 MessageState = Literal["ready", "unacked", "delayed"]
@@ -103,6 +104,9 @@ class OutboxEntry:
     routing_key: str | None
     at_least_once: bool
     refused: bool
+
+
+pickle_by_fields(MessageView, ConsumerView, OutboxEntry)
 
 
 class Outcomes:
