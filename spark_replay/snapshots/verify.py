@@ -194,8 +194,8 @@ def _sums(chunks: Sequence[Chunk], rows: Sequence[Any], found: Sequence[Finding]
         folded = " and the ".join(sorted({each["build"] for each in chunk_counts}))
         details = {
             SNAPSHOTS: ("" if met else f"{NOT_CHECKED}there is no snapshot; ")
-            + f"{met} snapshots, {events} events in {len(chunk_counts)} chunks, folded by the {folded} build",
-            CLAIMS: claims_in_words(claims, passed_by),
+            + f"{met} snapshots, {events} events in {len(chunk_counts)} chunks",
+            CLAIMS: f"{claims_in_words(claims, passed_by)}, folded by the {folded} build",
         }
         for check, detail in details.items():
             if not any(finding.check == check and finding.partition == name for finding in found):

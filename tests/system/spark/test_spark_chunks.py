@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from rewindmq import builds
 from rewindmq.engine.log.contract import CorruptLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader
 from rewindmq.engine.log.embedded.segments import read_header
@@ -269,6 +270,8 @@ def test_without_snapshots_there_is_one_chunk(spark: SparkSession, busy: Path) -
     assert bad(findings) == []
     assert findings[0].detail.startswith("not checked: there is no snapshot; 0 snapshots, ")
     assert findings[0].detail.endswith(" events in 1 chunks")
+    folded = f", folded by the {builds.running().kind} build"
+    assert all(each.detail.endswith(folded) for each in findings if each.check == "claims")
 
 
 def test_a_damaged_snapshot_is_named_and_passed_over(spark: SparkSession, busy: Path, copy: Path) -> None:
@@ -423,6 +426,7 @@ def test_the_audit_looks_at_the_snapshots_beside_the_log(
     [looked] = [f for f in findings if f.check == "snapshots"]
     offsets = Snapshots(own).offsets("queues-0")
     assert looked.detail == f"{len(offsets)} snapshots, {offsets[-1]} events in {len(offsets)} chunks"
+    assert all(each.detail.endswith(", folded by the pure build") for each in findings if each.check == "records")
     forge(data / "snapshots", planted(busy, 200))
     assert [(f.check, f.offset) for f in bad(audit(spark, str(data)))] == [("snapshots", 200)]
     assert bad(audit(spark, str(data), own)) == []
