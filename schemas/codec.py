@@ -20,7 +20,7 @@ Rules of this file
   They are compared with those met last, then looked up whole, and only parsed when they are new.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from rewindmq.schemas.events import EVENT_TYPES, Acked, Credited, Event, Fetched, Nacked, Published, Tick
 from rewindmq.schemas.registry import envelope_schema
@@ -29,36 +29,41 @@ from rewindmq.schemas.values import Actor, Argument, Encryption, Origin, Policy,
 
 __all__ = ["CLASSES", "Decoder", "Encoder", "UndecodableRecord", "strip_body"]
 
-_CACHED = 4096  # routes, actors and consumers that an encoder or decoder remembers, each; then it starts anew
+_CACHED: Final = 4096  # routes, actors and consumers that an encoder or decoder remembers, each; then it starts anew
 
 # What a record of this name becomes; a record that is not here is a plain tuple.
-CLASSES: dict[str, Any] = {
+CLASSES: Final[dict[str, Any]] = {
     cls.__name__: cls for cls in (*EVENT_TYPES, Actor, Argument, Policy, Route, Origin, Encryption)
 }
-_ENVELOPE = shape_of(envelope_schema(), CLASSES, {})
-_ACTOR = _ENVELOPE.parts[1]
-_EVENTS = _ENVELOPE.parts[2].parts
-_PUBLISHED = _EVENTS[0]
-_ROUTE = _PUBLISHED.parts[0]
-_ORIGIN = _PUBLISHED.parts[5]
-_ENCRYPTION = _PUBLISHED.parts[6]
-_METHODS = _EVENTS[2].parts[5].names
-_INDEXES: dict[type, int] = {cls: index for index, cls in enumerate(EVENT_TYPES)}
+_ENVELOPE: Final = shape_of(envelope_schema(), CLASSES, {})
+_ACTOR: Final = _ENVELOPE.parts[1]
+_EVENTS: Final = _ENVELOPE.parts[2].parts
+_PUBLISHED: Final = _EVENTS[0]
+_ROUTE: Final = _PUBLISHED.parts[0]
+_ORIGIN: Final = _PUBLISHED.parts[5]
+_ENCRYPTION: Final = _PUBLISHED.parts[6]
+_METHODS: Final = _EVENTS[2].parts[5].names
+_INDEXES: Final[dict[type, int]] = {cls: index for index, cls in enumerate(EVENT_TYPES)}
 
 # The union index of the hot events, as the byte in the record.
-_PUBLISHED_BYTE, _ACKED_BYTE, _NACKED_BYTE, _CREDITED_BYTE, _FETCHED_BYTE, _TICK_BYTE = 0, 2, 4, 6, 8, 22
-_TICK = bytes([_TICK_BYTE])
+_PUBLISHED_BYTE: Final = 0
+_ACKED_BYTE: Final = 2
+_NACKED_BYTE: Final = 4
+_CREDITED_BYTE: Final = 6
+_FETCHED_BYTE: Final = 8
+_TICK_BYTE: Final = 22
+_TICK: Final = bytes([_TICK_BYTE])
 # expiration_ms, priority, persistent, origin, encryption of nearly every message.
-_PLAIN_PERSISTENT = b"\x00\x00\x01\x00\x00"
-_PLAIN_TRANSIENT = b"\x00\x00\x00\x00\x00"
-_REASONS = {reason.encode(): reason for reason in ("expired", "rejected", "maxlen", "delivery_limit", "delayed")}
-_SMALL_LONGS = [long_bytes(value) for value in range(8192)]  # ready made, mostly for lengths
-_NEVER = b"\xff" * 11  # no record has this where a long or a length stands
+_PLAIN_PERSISTENT: Final = b"\x00\x00\x01\x00\x00"
+_PLAIN_TRANSIENT: Final = b"\x00\x00\x00\x00\x00"
+_REASONS: Final = {reason.encode(): reason for reason in ("expired", "rejected", "maxlen", "delivery_limit", "delayed")}
+_SMALL_LONGS: Final = [long_bytes(value) for value in range(8192)]  # ready made, mostly for lengths
+_NEVER: Final = b"\xff" * 11  # no record has this where a long or a length stands
 # Stands before a record whose body `strip_body` could not take out: the record is as it was.
-_UNSTRIPPED = _NEVER
+_UNSTRIPPED: Final = _NEVER
 
 
-_NOT_RESTORED = b"\x00\x00\x00"  # restore, delivery_count and redelivered of a dead letter
+_NOT_RESTORED: Final = b"\x00\x00\x00"  # restore, delivery_count and redelivered of a dead letter
 
 
 def _long(value: int) -> bytes:

@@ -14,6 +14,7 @@ Here are the events of a queue partition; those of the metadata log are in `meta
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 from rewindmq.schemas.clock_events import ClockEvent, ClockSet, ClockStepped
 from rewindmq.schemas.metadata_events import (
@@ -43,12 +44,16 @@ from rewindmq.schemas.metadata_events import (
     VhostCreated,
     VhostDeleted,
 )
-from rewindmq.schemas.values import Argument, Encryption, Origin, Policy, Route
+from rewindmq.schemas.pickles import pickle_by_fields
+from rewindmq.schemas.values import Actor, Argument, Encryption, Origin, Policy, Route
 
 # --- events of a queue partition -------------------------------------------------------------------------------------
 
+# One of the first five is made for each message or delivery. They are not frozen: a frozen dataclass costs three times
+# as much to make. They have an `__init__` of their own: mypyc compiles it, and not the one that dataclass makes.
 
-@dataclass(slots=True)  # not frozen: a frozen dataclass costs three times as much to make, and this one is per message
+
+@dataclass(init=False, slots=True)
 class Published:
     """A message was published and routed to `route.queues`.
 
@@ -67,8 +72,30 @@ class Published:
     body: bytes
     body_size: int
 
+    def __init__(
+        self,
+        route: Route,
+        properties: bytes,
+        expiration_ms: int | None,
+        priority: int | None,
+        persistent: bool,
+        origin: Origin | None,
+        encryption: Encryption | None,
+        body: bytes,
+        body_size: int,
+    ) -> None:
+        self.route = route
+        self.properties = properties
+        self.expiration_ms = expiration_ms
+        self.priority = priority
+        self.persistent = persistent
+        self.origin = origin
+        self.encryption = encryption
+        self.body = body
+        self.body_size = body_size
 
-@dataclass(slots=True)
+
+@dataclass(init=False, slots=True)
 class Acked:
     """`consumer` acked messages.
 
@@ -80,8 +107,14 @@ class Acked:
     consumer: int
     messages: tuple[tuple[int, int], ...]
 
+    def __init__(self, vhost: str, queue: str, consumer: int, messages: tuple[tuple[int, int], ...]) -> None:
+        self.vhost = vhost
+        self.queue = queue
+        self.consumer = consumer
+        self.messages = messages
 
-@dataclass(slots=True)
+
+@dataclass(init=False, slots=True)
 class Nacked:
     """`consumer` gave messages back.
 
@@ -95,8 +128,24 @@ class Nacked:
     requeue: bool
     method: str
 
+    def __init__(
+        self,
+        vhost: str,
+        queue: str,
+        consumer: int,
+        messages: tuple[tuple[int, int], ...],
+        requeue: bool,
+        method: str,
+    ) -> None:
+        self.vhost = vhost
+        self.queue = queue
+        self.consumer = consumer
+        self.messages = messages
+        self.requeue = requeue
+        self.method = method
 
-@dataclass(slots=True)
+
+@dataclass(init=False, slots=True)
 class Credited:
     """The broker lets a consumer without prefetch (or with no_ack) have `credit` more deliveries."""
 
@@ -105,8 +154,14 @@ class Credited:
     consumer: int
     credit: int
 
+    def __init__(self, vhost: str, queue: str, consumer: int, credit: int) -> None:
+        self.vhost = vhost
+        self.queue = queue
+        self.consumer = consumer
+        self.credit = credit
 
-@dataclass(slots=True)
+
+@dataclass(init=False, slots=True)
 class Fetched:
     """A client called basic.get.
 
@@ -117,6 +172,13 @@ class Fetched:
     consumer: int
     channel: int
     no_ack: bool
+
+    def __init__(self, vhost: str, queue: str, consumer: int, channel: int, no_ack: bool) -> None:
+        self.vhost = vhost
+        self.queue = queue
+        self.consumer = consumer
+        self.channel = channel
+        self.no_ack = no_ack
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +449,7 @@ MetadataEvent = (
 Event = QueueEvent | MetadataEvent | NodeAlive
 
 # The order of the envelope's union in Avro: an index is for ever; new types go to the end.
-EVENT_TYPES: tuple[type[Event], ...] = (
+EVENT_TYPES: Final[tuple[type[Event], ...]] = (
     Published,
     Acked,
     Nacked,
@@ -439,3 +501,5 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     ClockStepped,
     ClockSet,
 )
+
+pickle_by_fields(*EVENT_TYPES, Actor, Argument, Encryption, Origin, Policy, Route)

@@ -7,12 +7,28 @@ allows (arrays in several blocks, say) and names the byte at which anything else
 
 import struct
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
-NULL, BOOLEAN, LONG, DOUBLE, STRING, BYTES, ENUM, ARRAY, UNION, RECORD = range(10)
+NULL: Final = 0
+BOOLEAN: Final = 1
+LONG: Final = 2
+DOUBLE: Final = 3
+STRING: Final = 4
+BYTES: Final = 5
+ENUM: Final = 6
+ARRAY: Final = 7
+UNION: Final = 8
+RECORD: Final = 9
 
-_PRIMITIVES = {"null": NULL, "boolean": BOOLEAN, "long": LONG, "double": DOUBLE, "string": STRING, "bytes": BYTES}
-_KIND_OF_TYPE: dict[type, int] = {
+_PRIMITIVES: Final = {
+    "null": NULL,
+    "boolean": BOOLEAN,
+    "long": LONG,
+    "double": DOUBLE,
+    "string": STRING,
+    "bytes": BYTES,
+}
+_KIND_OF_TYPE: Final[dict[type, int]] = {
     type(None): NULL,
     bool: BOOLEAN,
     int: LONG,
@@ -20,7 +36,8 @@ _KIND_OF_TYPE: dict[type, int] = {
     str: STRING,
     bytes: BYTES,
 }
-_SMALLEST, _LARGEST = -(2**63), 2**63 - 1
+_SMALLEST: Final = -(2**63)
+_LARGEST: Final = 2**63 - 1
 
 
 class UndecodableRecord(ValueError):

@@ -3,6 +3,8 @@
 | C3 01 | fingerprint of the writer's schema, 8 bytes | the record |
 """
 
+from typing import Final
+
 from rewindmq.schemas.codec import Decoder, Encoder, strip_body
 from rewindmq.schemas.events import Event
 from rewindmq.schemas.evolution import upgraded
@@ -10,8 +12,8 @@ from rewindmq.schemas.registry import envelope_fingerprint
 from rewindmq.schemas.shapes import UndecodableRecord
 from rewindmq.schemas.values import Actor
 
-MARKER = b"\xc3\x01"
-_HEADER = MARKER + bytes.fromhex(envelope_fingerprint())
+MARKER: Final = b"\xc3\x01"
+_HEADER: Final = MARKER + bytes.fromhex(envelope_fingerprint())
 
 
 def wrap(record: bytes) -> bytes:

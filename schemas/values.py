@@ -8,8 +8,9 @@ id names its epoch: `id >> EPOCH_SHIFT`.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
-EPOCH_SHIFT = 24  # of session and consumer ids
+EPOCH_SHIFT: Final = 24  # of session and consumer ids
 
 # An AMQP field-table value as history keeps it. Nested tables and arrays are kept as JSON text in a `str`.
 ArgumentValue = None | bool | int | float | str | bytes
@@ -25,7 +26,7 @@ class Actor:
     session: int
 
 
-BROKER = Actor("", 0)
+BROKER: Final = Actor("", 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,20 @@ hold no maps.
 
 import functools
 import json
-from typing import Any
+from typing import Any, Final
 
-LONG, BYTES, FIXED, BOOLEAN, ENUM, UNION, ARRAY = range(7)
+LONG: Final = 0
+BYTES: Final = 1
+FIXED: Final = 2
+BOOLEAN: Final = 3
+ENUM: Final = 4
+UNION: Final = 5
+ARRAY: Final = 6
 
 # A program: pairs of an operation and what it needs (a size, a number of symbols, branch programs, an item's program).
 Program = list[tuple[int, Any]]
 
-_PRIMITIVES: dict[str, Program] = {
+_PRIMITIVES: Final[dict[str, Program]] = {
     "null": [],
     "int": [(LONG, None)],
     "long": [(LONG, None)],

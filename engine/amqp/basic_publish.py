@@ -8,6 +8,7 @@ is returned then (`RouteCheck`).
 """
 
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from rewindmq.engine.amqp.erlang import erlang_binary
 from rewindmq.engine.broker.broker import Broker
@@ -22,10 +23,12 @@ from rewindmq.schemas.amqp.properties import Parsed, carbon_copies
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Actor, Encryption, Route
 
-FAN_OUT = 16  # a message to so many queues counts as work of a turn (channel.py FANNED_OUT)
+FAN_OUT: Final = 16  # a message to so many queues counts as work of a turn (channel.py FANNED_OUT)
 
 # Which messages are confirmed before they are durable (`prompt`).
-NEVER, TRANSIENT, ALWAYS = range(3)
+NEVER: Final = 0
+TRANSIENT: Final = 1
+ALWAYS: Final = 2
 
 
 def prompt(to: Destination) -> int:

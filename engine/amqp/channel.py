@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from io import BytesIO
+from typing import Final
 
 from rewindmq.engine.amqp import methods
 from rewindmq.engine.amqp.basic_publish import (
@@ -52,15 +53,15 @@ from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Encryption
 
 # Distinct method frames and content properties that a channel remembers; beyond that it starts over.
-MEMO_SIZE = 512
-MEMO_BYTES = 512  # longer properties are seldom seen twice
+MEMO_SIZE: Final = 512
+MEMO_BYTES: Final = 512  # longer properties are seldom seen twice
 
 # A read may hold a thousand publishes that go to many queues each. So many messages into queues end the connection's
 # turn.
-FANNED_OUT = 2_000
+FANNED_OUT: Final = 2_000
 
-NO_ROUTE = 312
-PSEUDO_QUEUE = direct_reply.PSEUDO_QUEUE.encode()
+NO_ROUTE: Final = 312
+PSEUDO_QUEUE: Final = direct_reply.PSEUDO_QUEUE.encode()
 
 
 class SharedState:

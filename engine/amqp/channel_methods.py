@@ -8,7 +8,7 @@ import base64
 import logging
 import os
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 from rewindmq.engine.amqp import methods
 from rewindmq.engine.amqp.channel import Channel
@@ -35,8 +35,8 @@ Work = Coroutine[Any, Any, None]
 log = logging.getLogger("rewindmq.amqp")
 
 # These make something that uses memory for as long as it exists.
-USES_MEMORY = ("Basic.Consume", "Exchange.Bind", "Exchange.Declare", "Queue.Bind", "Queue.Declare")
-GATHERED = ("Basic.Ack", "Basic.Nack", "Basic.Reject")  # these keep their order themselves (settlement.py)
+USES_MEMORY: Final = ("Basic.Consume", "Exchange.Bind", "Exchange.Declare", "Queue.Bind", "Queue.Declare")
+GATHERED: Final = ("Basic.Ack", "Basic.Nack", "Basic.Reject")  # these keep their order themselves (settlement.py)
 
 
 def handle(channel: Channel, method: Method) -> Work | None:
@@ -454,7 +454,7 @@ def generated(prefix: str) -> str:
 
 # Methods that name exchanges and queues. A node refuses them only when it has read to the end of the log. A refused one
 # has done nothing, so it may be tried again.
-NAMING: dict[str, Callable[[Channel, Method], Work]] = {
+NAMING: Final[dict[str, Callable[[Channel, Method], Work]]] = {
     "Exchange.Declare": exchange_declare,
     "Exchange.Delete": exchange_delete,
     "Exchange.Bind": exchange_bind,
@@ -467,7 +467,7 @@ NAMING: dict[str, Callable[[Channel, Method], Work]] = {
     "Basic.Consume": basic_consume,
     "Basic.Get": basic_get,
 }
-HANDLERS: dict[str, Callable[[Channel, Method], Work | None]] = {
+HANDLERS: Final[dict[str, Callable[[Channel, Method], Work | None]]] = {
     **NAMING,
     "Channel.Open": channel_open,
     "Channel.Flow": channel_flow,

@@ -10,15 +10,16 @@ Frames are made once per write, so a group commit that confirms a thousand publi
 """
 
 import struct
+from typing import Final
 
 from rewindmq.engine.amqp.output import ChannelOutput
 from rewindmq.engine.runtime.counters import Tally
 
-pack_confirm = struct.Struct(">BHIIQBB").pack
-ACK = 60 << 16 | 80
-NACK = 60 << 16 | 120
-LENGTH = 13
-FRAME_END = 0xCE
+pack_confirm: Final = struct.Struct(">BHIIQBB").pack
+ACK: Final = 60 << 16 | 80
+NACK: Final = 60 << 16 | 120
+LENGTH: Final = 13
+FRAME_END: Final = 0xCE
 
 
 class Confirmations:

@@ -14,7 +14,7 @@ told only to clients that ask for it (capability authentication_failure_close).
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from rewindmq.engine.amqp import channel_methods, consumer_timeout, handshake, methods, publish_hold
 from rewindmq.engine.amqp.basic_publish import BasicPublish, PublishPostponed
@@ -57,7 +57,7 @@ from rewindmq.schemas.events import Credited
 log = logging.getLogger("rewindmq.amqp")
 
 # Heartbeats are checked twice an interval. After so many checks without a byte the peer is dead (two missed).
-MAX_SILENT_CHECKS = 4
+MAX_SILENT_CHECKS: Final = 4
 
 
 class ClientSocket(Protocol):
@@ -522,7 +522,7 @@ def close_frame(number: int, name: str, error: AmqpError, index: int) -> bytes:
 
 
 # By state (None: any) and method.
-HANDLERS: dict[tuple[State | None, str], Callable[[Connection, Method], None]] = {
+HANDLERS: Final[dict[tuple[State | None, str], Callable[[Connection, Method], None]]] = {
     (State.STARTING, "Connection.StartOk"): handshake.start_ok,
     (State.TUNING, "Connection.TuneOk"): handshake.tune_ok,
     (State.OPENING, "Connection.Open"): handshake.open_vhost,

@@ -20,6 +20,7 @@ lost. In LEFT and CLOSED, and after an error that loses the place in the stream,
 """
 
 from enum import Enum
+from typing import Final
 
 
 class State(Enum):
@@ -35,5 +36,5 @@ class State(Enum):
     CLOSED = "closed"
 
 
-FINISHED = (State.LEFT, State.CLOSED)  # nothing more is sent
-ENDING = (State.CLOSING, *FINISHED)
+FINISHED: Final = (State.LEFT, State.CLOSED)  # nothing more is sent
+ENDING: Final = (State.CLOSING, *FINISHED)

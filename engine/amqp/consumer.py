@@ -21,6 +21,7 @@ it is read from the store when the client has taken what is before it (`LaterDel
 import logging
 import struct
 from collections.abc import Callable
+from typing import Final
 
 from rewindmq.engine.amqp import methods
 from rewindmq.engine.amqp.output import LARGE_BYTES, ChannelOutput, Piece
@@ -34,15 +35,16 @@ from rewindmq.schemas.values import Route
 
 log = logging.getLogger("rewindmq.amqp")
 
-pack_method_start = struct.Struct(">BHII").pack
-pack_header = struct.Struct(">BHIIQ").pack
-pack_frame = struct.Struct(">BHI").pack
-DELIVER = 60 << 16 | 60
-CONTENT = 60 << 16
-END = b"\xce"
+pack_method_start: Final = struct.Struct(">BHII").pack
+pack_header: Final = struct.Struct(">BHIIQ").pack
+pack_frame: Final = struct.Struct(">BHI").pack
+DELIVER: Final = 60 << 16 | 60
+CONTENT: Final = 60 << 16
+END: Final = b"\xce"
 
-MIN_WINDOW, MAX_WINDOW = 16, 2_000  # deliveries
-WINDOW_BYTES = 8_388_608
+MIN_WINDOW: Final = 16  # deliveries
+MAX_WINDOW: Final = 2_000
+WINDOW_BYTES: Final = 8_388_608
 
 
 class AmqpConsumer(DeliveryHolder):

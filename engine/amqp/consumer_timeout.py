@@ -18,7 +18,7 @@ The queue's profile decides what happens to an overdue delivery:
 
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rewindmq.engine.amqp.consumer import AmqpConsumer
 from rewindmq.engine.amqp.settlement import DeliveryHolder, Settlement, ranges
@@ -30,8 +30,8 @@ from rewindmq.schemas.events import Nacked
 if TYPE_CHECKING:
     from rewindmq.engine.amqp.channel import Channel
 
-MAX_CHECKED = 10_000  # deliveries of a channel, the oldest ones
-TEXT = (
+MAX_CHECKED: Final = 10_000  # deliveries of a channel, the oldest ones
+TEXT: Final = (
     "delivery acknowledgement on channel %d timed out. Timeout value used: %d ms. This timeout value can be configured,"
     " see consumers doc guide to learn more"
 )

@@ -17,29 +17,32 @@ after it is read.
 
 import struct
 from collections.abc import Mapping
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from rewindmq.engine.amqp.erlang import describe
 from rewindmq.engine.amqp.read_gate import ReadGate
 from rewindmq.engine.errors import FrameError
 
-METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
-FRAME_END = 0xCE
-FRAME_OVERHEAD = 8  # bytes of a frame around its payload
-FRAME_MIN_SIZE = 4096  # AMQP 0-9-1: both peers must accept this much; the limit before tuning
-HEARTBEAT_FRAME = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+METHOD: Final = 1
+HEADER: Final = 2
+BODY: Final = 3
+HEARTBEAT: Final = 8
+FRAME_END: Final = 0xCE
+FRAME_OVERHEAD: Final = 8  # bytes of a frame around its payload
+FRAME_MIN_SIZE: Final = 4096  # AMQP 0-9-1: both peers must accept this much; the limit before tuning
+HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
-PUBLISH = 60 << 16 | 40
-ACK = 60 << 16 | 80
-HOT = (PUBLISH, ACK)
-CONTENT = 60 << 16  # class basic, weight 0: how a content header begins
+PUBLISH: Final = 60 << 16 | 40
+ACK: Final = 60 << 16 | 80
+HOT: Final = (PUBLISH, ACK)
+CONTENT: Final = 60 << 16  # class basic, weight 0: how a content header begins
 
-unpack_start = struct.Struct(">BHII").unpack_from  # type, channel, length, first four bytes of the payload
-unpack_frame = struct.Struct(">BHI").unpack_from
-unpack_content = struct.Struct(">BHIIQ").unpack_from  # a header frame up to its properties
-unpack_ack = struct.Struct(">QB").unpack_from
-PADDING = b"\x00\x00\x00"
-PAUSE_CHECK_BYTES = 8_192  # of a read, between two questions to `FrameReceiver.must_pause`
+unpack_start: Final = struct.Struct(">BHII").unpack_from  # type, channel, length, first four bytes of the payload
+unpack_frame: Final = struct.Struct(">BHI").unpack_from
+unpack_content: Final = struct.Struct(">BHIIQ").unpack_from  # a header frame up to its properties
+unpack_ack: Final = struct.Struct(">QB").unpack_from
+PADDING: Final = b"\x00\x00\x00"
+PAUSE_CHECK_BYTES: Final = 8_192  # of a read, between two questions to `FrameReceiver.must_pause`
 
 PublishT = TypeVar("PublishT")
 

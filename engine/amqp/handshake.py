@@ -6,7 +6,7 @@ has read to the end of the log (engine/runtime/certainty.py).
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rewindmq.engine.amqp import publish_hold, sasl
 from rewindmq.engine.amqp.channel import SharedState
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("rewindmq.amqp")
 
-PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
-START_OK = 10 << 16 | 11
-TUNE = 10 << 16 | 30
-OPEN = 10 << 16 | 40
-CAPABILITIES = {
+PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
+START_OK: Final = 10 << 16 | 11
+TUNE: Final = 10 << 16 | 30
+OPEN: Final = 10 << 16 | 40
+CAPABILITIES: Final = {
     "publisher_confirms": True,
     "exchange_exchange_bindings": True,
     "basic.nack": True,

@@ -6,8 +6,9 @@ ticket 1).
 """
 
 from sys import intern
+from typing import Final
 
-METHODS = """
+METHODS: Final = """
     10.10  Connection.Start           version_major:octet version_minor:octet server_properties:table
                                       mechanisms:longstr locales:longstr
     10.11  Connection.StartOk         client_properties:table mechanism:shortstr response:longstr locale:shortstr
@@ -106,5 +107,5 @@ def _definitions() -> dict[int, Definition]:
     return found
 
 
-DEFINITIONS = _definitions()
-INDEXES = {name: index for index, (name, _) in DEFINITIONS.items()}
+DEFINITIONS: Final = _definitions()
+INDEXES: Final = {name: index for index, (name, _) in DEFINITIONS.items()}

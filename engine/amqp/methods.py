@@ -7,6 +7,7 @@ never come here (frames.py, consumer.py, confirms.py).
 """
 
 import struct
+from typing import Final
 
 from rewindmq.engine.amqp.erlang import erlang_binary
 from rewindmq.engine.amqp.method_fields import DEFINITIONS, INDEXES
@@ -15,9 +16,9 @@ from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.values import Argument
 
-FRAME_HEADER = struct.Struct(">BHII")
+FRAME_HEADER: Final = struct.Struct(">BHII")
 
-SIZES = {"octet": 1, "short": 2, "long": 4, "longlong": 8, "timestamp": 8}
+SIZES: Final = {"octet": 1, "short": 2, "long": 4, "longlong": 8, "timestamp": 8}
 
 
 class Method:

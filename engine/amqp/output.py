@@ -12,10 +12,10 @@ that its channel sends after it, so that the order on a channel is kept. Other c
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
-CROWDED = 1_048_576  # octets: no large body is added to an output that holds more
-LARGE_BYTES = 262_144  # of a body that is not copied before it is written
+CROWDED: Final = 1_048_576  # octets: no large body is added to an output that holds more
+LARGE_BYTES: Final = 262_144  # of a body that is not copied before it is written
 
 Piece = bytes | memoryview  # a part of a large body is a view of it
 

@@ -23,6 +23,7 @@ A client that has closed (connection_state.py `LEFT`) is always read from: the s
 
 from collections.abc import Callable
 from enum import Flag, auto
+from typing import Final
 
 
 class Pause(Flag):
@@ -36,12 +37,12 @@ class Pause(Flag):
     UNREAD = auto()
 
 
-NOTHING = Pause(0)
-WAITS = Pause.METHOD | Pause.TURN | Pause.FLOW
-STOPS_FRAMES = WAITS | Pause.BLOCKED
-STOPS_SOCKET = Pause.BLOCKED | Pause.UNDURABLE | Pause.UNREAD
+NOTHING: Final = Pause(0)
+WAITS: Final = Pause.METHOD | Pause.TURN | Pause.FLOW
+STOPS_FRAMES: Final = WAITS | Pause.BLOCKED
+STOPS_SOCKET: Final = Pause.BLOCKED | Pause.UNDURABLE | Pause.UNREAD
 # While one of these holds, a client need not send heartbeats. One that does not read (UNREAD) must.
-EXCUSES_SILENCE = STOPS_FRAMES | Pause.UNDURABLE
+EXCUSES_SILENCE: Final = STOPS_FRAMES | Pause.UNDURABLE
 
 
 class ReadGate:

@@ -18,7 +18,7 @@ as time goes by. Clients can see which it is (`rewindmq_atomic_commits` in the s
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rewindmq.engine.amqp.basic_publish import BasicPublish, PublishProperties
 from rewindmq.engine.amqp.settlement import DeliveryHolder, Verdict
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rewindmq.engine.amqp.channel import Channel
 
 MAX_BYTES = 536_870_912  # of one transaction: RabbitMQ's bound for one message
-PUBLISH_BYTES = 500  # that a publish takes beside its body
+PUBLISH_BYTES: Final = 500  # that a publish takes beside its body
 
 
 @dataclass(slots=True)

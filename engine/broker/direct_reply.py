@@ -14,6 +14,7 @@ Rules of this file
 """
 
 import secrets
+from typing import Final
 
 from rewindmq.engine.errors import NotFound, resource
 from rewindmq.engine.runtime.partition import Partition
@@ -22,9 +23,9 @@ from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import REPLY_TO, is_reply_queue
 from rewindmq.schemas.events import QueueDeclared
 
-PSEUDO_QUEUE = REPLY_TO
-PREFIX = PSEUDO_QUEUE + "."
-SEMANTICS = "rabbitmq-3.13"  # a queue whose only consumer acks nothing is the same in all profiles
+PSEUDO_QUEUE: Final = REPLY_TO
+PREFIX: Final = PSEUDO_QUEUE + "."
+SEMANTICS: Final = "rabbitmq-3.13"  # a queue whose only consumer acks nothing is the same in all profiles
 
 
 def check_no_reply_queue(vhost: str, name: str) -> None:

@@ -21,8 +21,9 @@ from rewindmq.engine.runtime.flow_control import LARGE_BYTES
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.sessions import Session
-from rewindmq.projections.machine.data.effects import PURGED, Forget, QueueGone
+from rewindmq.projections.machine.data.effects import Forget, QueueGone
 from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.reasons import PURGED
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import Purged, QueueDeclared, QueueDeleted

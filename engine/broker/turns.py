@@ -16,13 +16,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from rewindmq.engine.routing.dead_letters import ROUND, Forwarder
 from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Partition
 
-TICK_EVERY_MS = 10
+TICK_EVERY_MS: Final = 10
 STORE_RETRY_SECONDS = 1.0  # as the log's own retry
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.log.shared_contract import Arrived, RecordTooLarge, SharedPartition
@@ -44,11 +44,11 @@ logger = logging.getLogger(__name__)
 Folded = Callable[[int, int, list[Effect]], None]
 Sent = tuple[bytes, Actor, Event, Folded | None]
 
-WENT_BACK_MS = 1_000  # clocks of one Kafka's brokers differ by less, so a moved partition is no step
-RECORD_SECONDS = 2.0  # how long the loop waits for a record that the state store has lost
-KEPT_MOST = 67_108_864  # bytes; a longer backlog is folded at once
-NO_ROUTE = Route("", "", "", ())
-RARE = (CheckpointAsked, NodeLost, QueueDeclared)
+WENT_BACK_MS: Final = 1_000  # clocks of one Kafka's brokers differ by less, so a moved partition is no step
+RECORD_SECONDS: Final = 2.0  # how long the loop waits for a record that the state store has lost
+KEPT_MOST: Final = 67_108_864  # bytes; a longer backlog is folded at once
+NO_ROUTE: Final = Route("", "", "", ())
+RARE: Final = (CheckpointAsked, NodeLost, QueueDeclared)
 
 
 class NodeListener(Protocol):

@@ -114,10 +114,11 @@ class Statistics:
         self.rates = Rates()
         self.broker = ref(broker)
         self.sample()
-        self.began: WeakKeyDictionary[Queue, tuple[int, int]] = WeakKeyDictionary()
+        # The counts of the queues that there were, by partition and queue id: no queue comes to have the id of another.
+        self.began: dict[tuple[int, int], tuple[int, int]] = {}
         for partition in broker.partitions:
             for queue in partition.machine.queues():
-                self.began[queue] = (published(queue), queue.acked)
+                self.began[partition.index, queue.queue_id] = (published(queue), queue.acked)
 
     # -- numbers ----------------------------------------------------------------------------------------------------
     def of_queue(self, partition: "Partition", queue: "Queue") -> Numbers:
@@ -127,7 +128,7 @@ class Statistics:
         """The message_stats of some queues together."""
         publish = ack = deliver = no_ack = get = get_no_ack = get_empty = redeliver = 0
         for partition, queue in pairs:
-            publishes, acks = self.began.get(queue, (0, 0))
+            publishes, acks = self.began.get((partition.index, queue.queue_id), (0, 0))
             publish += published(queue) - publishes
             ack += queue.acked - acks
             served = partition.served.get(queue)

@@ -25,7 +25,8 @@ from rewindmq.engine.rewind.bindings_at import LostBinding, bind_again, bindings
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, folded_queue, log_of, published_at
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.flow_control import no_room
-from rewindmq.projections.machine.data.effects import (
+from rewindmq.projections.machine.data.effects import Duplicate, Effect, Refuse, endings
+from rewindmq.projections.machine.data.reasons import (
     ACKED,
     DELETED,
     DELIVERED,
@@ -35,10 +36,6 @@ from rewindmq.projections.machine.data.effects import (
     PURGED,
     REJECTED,
     TRANSIENT,
-    Duplicate,
-    Effect,
-    Refuse,
-    endings,
 )
 from rewindmq.projections.machine.machine import Machine, NewerHistory
 from rewindmq.projections.replay import decoder_for, drive, groups_of

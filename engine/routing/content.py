@@ -1,13 +1,14 @@
 """The part of a message that routing looks at besides the routing key: its properties and headers."""
 
 from functools import cached_property
+from typing import Final
 
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.errors import Malformed
 from rewindmq.schemas.amqp.properties import headers_of, values
 
-MAX_DELAY_MS = 4_294_967_295  # the longest time of an Erlang timer, and so the plugin's longest delay
-INTEGERS = ("byte", "short", "signedint", "long", "unsignedbyte", "unsignedshort", "unsignedint")
+MAX_DELAY_MS: Final = 4_294_967_295  # the longest time of an Erlang timer, and so the plugin's longest delay
+INTEGERS: Final = ("byte", "short", "signedint", "long", "unsignedbyte", "unsignedshort", "unsignedint")
 
 
 class Content:
@@ -60,7 +61,7 @@ def whole_number(text: str) -> int | None:
     return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None
 
 
-NO_CONTENT = Content(b"\0\0")  # of a message that is routed by its routing key alone
+NO_CONTENT: Final = Content(b"\0\0")  # of a message that is routed by its routing key alone
 
 
 def readable(properties: bytes) -> Content:

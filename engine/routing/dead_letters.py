@@ -30,6 +30,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.log.contract import LogError
@@ -42,8 +43,9 @@ from rewindmq.engine.runtime.counters import AT_LEAST_ONCE, AT_MOST_ONCE, DEATHS
 from rewindmq.engine.runtime.flow_control import no_room
 from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.partition import Partition
-from rewindmq.projections.machine.data.effects import DELAYED, REJECTED, DeadLetter
+from rewindmq.projections.machine.data.effects import DeadLetter
 from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.reasons import DELAYED, REJECTED
 from rewindmq.schemas.amqp.properties import without_blind_copies
 from rewindmq.schemas.events import DeadLettersForwarded, Published
 from rewindmq.schemas.values import BROKER, Origin
@@ -52,12 +54,17 @@ logger = logging.getLogger(__name__)
 
 HELD_HIGH = 33_554_432  # bytes of bodies that letters hold; beyond them a letter is read from the store when it is sent
 ROUND = 1_000  # letters forwarded in one turn of the loop
-NO_PROPERTIES = b"\0\0"
-RETRY_FIRST_MS = 1_000  # doubled up to RETRY_LAST_MS while nothing gets through
-RETRY_LAST_MS = 60_000
-ROOM_MS = 1_000  # between two checks for a letter that the disk has no room for
+NO_PROPERTIES: Final = b"\0\0"
+RETRY_FIRST_MS: Final = 1_000  # doubled up to RETRY_LAST_MS while nothing gets through
+RETRY_LAST_MS: Final = 60_000
+ROOM_MS: Final = 1_000  # between two checks for a letter that the disk has no room for
 # The results of sending a letter. CROWDED: no letter is sent now. NO_ROOM: not this one.
-TAKEN, UNKNOWN, TRY_AGAIN, UNSURE, CROWDED, NO_ROOM = range(6)
+TAKEN: Final = 0
+UNKNOWN: Final = 1
+TRY_AGAIN: Final = 2
+UNSURE: Final = 3
+CROWDED: Final = 4
+NO_ROOM: Final = 5
 
 
 class Letter:

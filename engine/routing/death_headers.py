@@ -17,15 +17,15 @@ Rules of this file
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import cast
+from typing import Final, cast
 
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.properties import EXPIRATION, HEADERS, copies_of, join, join_headers, split, split_headers
 
-REJECTED = "rejected"
-MOST_COUNTED = 2**63 - 1  # deaths: one more must fit into a `long`
-YEAR_2106 = 0xFFFF_FFFF  # in seconds; some clients send milliseconds: a later time is read as milliseconds
-YEAR_10000_MS = 253_402_300_800_000
+REJECTED: Final = "rejected"
+MOST_COUNTED: Final = 2**63 - 1  # deaths: one more must fit into a `long`
+YEAR_2106: Final = 0xFFFF_FFFF  # in seconds; some clients send milliseconds: a later time is read as milliseconds
+YEAR_10000_MS: Final = 253_402_300_800_000
 
 
 @dataclass(frozen=True, slots=True)

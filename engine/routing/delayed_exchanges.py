@@ -17,7 +17,7 @@ Rules of this file
 import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rewindmq.engine.errors import AccessRefused, PreconditionFailed, resource
 from rewindmq.engine.routing.death_headers import Buried
@@ -43,11 +43,13 @@ from rewindmq.schemas.values import BROKER, Actor, Argument
 if TYPE_CHECKING:
     from rewindmq.engine.runtime.partition import Partition
 
-DELAYED_EXCHANGE = "x-delayed-message"  # the exchange's type
+DELAYED_EXCHANGE: Final = "x-delayed-message"  # the exchange's type
 SINCE_VERSION = 2  # of the machine
-SEMANTICS = "rabbitmq-3.13"  # of a hidden queue: it is the same in all profiles
-KNOWN_AT = "x-exchange-known-at"  # the hidden queue's argument: an offset of the metadata log, its exchange is below
-GONE_TRIES, GONE_SECONDS = 500, 0.01
+SEMANTICS: Final = "rabbitmq-3.13"  # of a hidden queue: it is the same in all profiles
+# The hidden queue's argument: an offset of the metadata log, its exchange is below.
+KNOWN_AT: Final = "x-exchange-known-at"
+GONE_TRIES: Final = 500
+GONE_SECONDS: Final = 0.01
 
 
 def check_not_hidden(queue: str) -> None:

@@ -24,6 +24,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import accumulate
+from typing import ClassVar, Final
 
 from rewindmq.engine.errors import PreconditionFailed, resource
 from rewindmq.engine.routing.content import Content, whole_number
@@ -33,7 +34,7 @@ from rewindmq.projections.rules.queue_arguments import argument_of
 from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared
 from rewindmq.schemas.values import Argument
 
-HASH_PROPERTIES = ("correlation_id", "message_id", "timestamp")
+HASH_PROPERTIES: Final = ("correlation_id", "message_id", "timestamp")
 
 
 class ExchangeType:
@@ -41,8 +42,8 @@ class ExchangeType:
 
     This class itself matches nothing. It is for an exchange in the log whose type this version does not know."""
 
-    description = ""
-    picks_one = False  # the match is among the bindings whose queues exist, so it depends on queues
+    description: ClassVar[str] = ""
+    picks_one: ClassVar[bool] = False  # the match is among the bindings whose queues exist, so it depends on queues
 
     def __init__(self, exchange: ExchangeDeclared, bindings: Sequence[Bound]) -> None:
         self.bindings = bindings
@@ -67,7 +68,7 @@ class ExchangeType:
 
 
 class Direct(ExchangeType):
-    description = "AMQP direct exchange, as per the AMQP specification"
+    description: ClassVar[str] = "AMQP direct exchange, as per the AMQP specification"
 
     def __init__(self, exchange: ExchangeDeclared, bindings: Sequence[Bound]) -> None:
         super().__init__(exchange, bindings)
@@ -80,14 +81,14 @@ class Direct(ExchangeType):
 
 
 class Fanout(ExchangeType):
-    description = "AMQP fanout exchange, as per the AMQP specification"
+    description: ClassVar[str] = "AMQP fanout exchange, as per the AMQP specification"
 
     def match(self, routing_keys: tuple[str, ...], content: Content) -> Sequence[Bound]:
         return self.bindings
 
 
 class Topic(ExchangeType):
-    description = "AMQP topic exchange, as per the AMQP specification"
+    description: ClassVar[str] = "AMQP topic exchange, as per the AMQP specification"
 
     def __init__(self, exchange: ExchangeDeclared, bindings: Sequence[Bound]) -> None:
         super().__init__(exchange, bindings)
@@ -100,7 +101,7 @@ class Topic(ExchangeType):
 
 
 class Headers(ExchangeType):
-    description = "AMQP headers exchange, as per the AMQP specification"
+    description: ClassVar[str] = "AMQP headers exchange, as per the AMQP specification"
 
     def match(self, routing_keys: tuple[str, ...], content: Content) -> Sequence[Bound]:
         return [bound for bound in self.bindings if headers_match(bound.arguments, content.headers)]
@@ -124,8 +125,8 @@ class Headers(ExchangeType):
 
 
 class ConsistentHash(ExchangeType):
-    description = "Consistent Hashing Exchange"
-    picks_one = True
+    description: ClassVar[str] = "Consistent Hashing Exchange"
+    picks_one: ClassVar[bool] = True
 
     def __init__(self, exchange: ExchangeDeclared, bindings: Sequence[Bound]) -> None:
         super().__init__(exchange, bindings)
@@ -172,16 +173,16 @@ class ConsistentHash(ExchangeType):
 
 
 class ModulusHash(ExchangeType):
-    description = "Modulus Hashing Exchange"
-    picks_one = True
+    description: ClassVar[str] = "Modulus Hashing Exchange"
+    picks_one: ClassVar[bool] = True
 
     def match(self, routing_keys: tuple[str, ...], content: Content) -> Sequence[Bound]:
         return (self.bindings[hashed(routing_keys[0]) % len(self.bindings)],) if self.bindings else ()
 
 
 class Random(ExchangeType):
-    description = "AMQP random exchange. Like a direct exchange, but randomly chooses who to route to."
-    picks_one = True
+    description: ClassVar[str] = "AMQP random exchange. Like a direct exchange, but randomly chooses who to route to."
+    picks_one: ClassVar[bool] = True
 
     def match(self, routing_keys: tuple[str, ...], content: Content) -> Sequence[Bound]:
         return (random.choice(self.bindings),) if self.bindings else ()
@@ -194,7 +195,7 @@ class Random(ExchangeType):
 class DelayedMessage(ExchangeType):
     """A delayed-message exchange. The type in its argument matches its bindings (`matching_type`)."""
 
-    description = "Delayed Message Exchange."
+    description: ClassVar[str] = "Delayed Message Exchange."
 
     @classmethod
     def needs_content(cls, exchange: ExchangeDeclared) -> bool:
@@ -211,7 +212,7 @@ class DelayedMessage(ExchangeType):
         EXCHANGE_TYPES[delayed.value].check_arguments(exchange)
 
 
-EXCHANGE_TYPES: dict[str, type[ExchangeType]] = {
+EXCHANGE_TYPES: Final[dict[str, type[ExchangeType]]] = {
     "direct": Direct,
     "fanout": Fanout,
     "headers": Headers,

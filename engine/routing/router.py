@@ -21,20 +21,17 @@ import json
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rewindmq.engine.routing import exchange_types
 from rewindmq.engine.routing.content import NO_CONTENT, Content
 from rewindmq.engine.routing.exchange_types import ExchangeType
 from rewindmq.engine.runtime.metadata import NOT_RECORDED
+from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.delayed_order import queue_of
 from rewindmq.projections.rules.internal_queues import is_delay_queue
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.metadata_events import Bound
 from rewindmq.schemas.values import Route
-
-if TYPE_CHECKING:
-    from rewindmq.engine.runtime.partition import Partition
 
 REMEMBERED_ROUTES = 65_536  # then all are forgotten: publishers with unbounded keys must not fill the memory
 
@@ -43,13 +40,13 @@ REMEMBERED_ROUTES = 65_536  # then all are forgotten: publishers with unbounded 
 class Destination:
     """The part of a route in one partition. `delay_ms`: to the hidden queue of an x-delayed-message exchange."""
 
-    partition: "Partition"
+    partition: Partition
     route: Route
     delay_ms: int | None = None
 
 
 class Router:
-    def __init__(self, topology: Topology, locate: "Callable[[str, str], Partition | None]") -> None:
+    def __init__(self, topology: Topology, locate: Callable[[str, str], Partition | None]) -> None:
         """`locate(vhost, queue)`: the queue's partition, or None when there is no such queue."""
         self.topology = topology
         self.locate = locate
@@ -219,7 +216,7 @@ class Router:
             return destination
         return self._interned(destination.partition, (route.vhost, route.exchange, route.routing_key), queues)
 
-    def _interned(self, partition: "Partition", key: tuple[str, str, str], queues: tuple[str, ...]) -> Destination:
+    def _interned(self, partition: Partition, key: tuple[str, str, str], queues: tuple[str, ...]) -> Destination:
         identity = (*key, partition.index, queues)
         destination = self._destinations.get(identity)
         if destination is None:

@@ -19,24 +19,26 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from rewindmq.projections.store import rocks
 
 logger = logging.getLogger("rewindmq.doors")
 
-PARTITION_FILES = 8  # a partition of the log: segment, index, lengths, and the files that readers have open
-BROKER_FILES = 64  # loop, pipes, listening sockets, lock, processes, files that are read for an answer
-MOST_HTTP = 1_000  # connections; there are few operators and tools
-BACKLOG = 1_024
-ACCEPTS = 64  # connections that one turn of the loop accepts
-PAUSE_SECONDS = 1.0  # the listener's pause when no descriptor is free
-LINGER_SECONDS = 1.0  # a refused client has this long to read the reason
-MOST_LINGERING = 32
-LOG_SECONDS = 10.0
+PARTITION_FILES: Final = 8  # a partition of the log: segment, index, lengths, and the files that readers have open
+BROKER_FILES: Final = 64  # loop, pipes, listening sockets, lock, processes, files that are read for an answer
+MOST_HTTP: Final = 1_000  # connections; there are few operators and tools
+BACKLOG: Final = 1_024
+ACCEPTS: Final = 64  # connections that one turn of the loop accepts
+PAUSE_SECONDS: Final = 1.0  # the listener's pause when no descriptor is free
+LINGER_SECONDS: Final = 1.0  # a refused client has this long to read the reason
+MOST_LINGERING: Final = 32
+LOG_SECONDS: Final = 10.0
 
-FULL, UNKNOWN, ADDRESS = "full", "not_logged_in", "address"
-WHY = {
+FULL: Final = "full"
+UNKNOWN: Final = "not_logged_in"
+ADDRESS: Final = "address"
+WHY: Final = {
     FULL: "there are {most} connections",
     UNKNOWN: "{unknown} connections have not logged in",
     ADDRESS: "{of_address} connections of this address have not logged in",

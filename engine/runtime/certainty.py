@@ -18,7 +18,7 @@ Rules of this file
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from rewindmq.engine.errors import AccessRefused, NotAllowed, NotFound, PreconditionFailed, ResourceLocked
 from rewindmq.engine.log.contract import LogError
@@ -26,7 +26,7 @@ from rewindmq.engine.log.contract import LogError
 T = TypeVar("T")
 
 # Errors that say that something is missing, or that something is in the way that may be gone by now.
-REFUSALS = (NotFound, AccessRefused, NotAllowed, PreconditionFailed, ResourceLocked)
+REFUSALS: Final = (NotFound, AccessRefused, NotAllowed, PreconditionFailed, ResourceLocked)
 AGAIN_SECONDS = 0.25
 
 logger = logging.getLogger(__name__)

@@ -13,10 +13,10 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Final, Literal
 
-from rewindmq.projections.machine.data.effects import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED
+from rewindmq.projections.machine.data.reasons import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED
 
-FIREHOSE_COPIES_DROPPED = "rewindmq_firehose_copies_dropped_total"
-COUNTERS = (
+FIREHOSE_COPIES_DROPPED: Final = "rewindmq_firehose_copies_dropped_total"
+COUNTERS: Final = (
     "connections_opened_total",
     "connections_closed_total",
     "channels_opened_total",
@@ -42,11 +42,11 @@ COUNTERS = (
 )
 
 # RabbitMQ's bounds (rabbit_msg_size_metrics.erl), in bytes; one more counter is for sizes above the last.
-SIZE_BOUNDS = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
-SIZES = tuple(f"message_sizes_up_to_{bound}" for bound in (*SIZE_BOUNDS, "infinity"))
-SIZES_SUM = "message_sizes_sum"
+SIZE_BOUNDS: Final = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
+SIZES: Final = tuple(f"message_sizes_up_to_{bound}" for bound in (*SIZE_BOUNDS, "infinity"))
+SIZES_SUM: Final = "message_sizes_sum"
 
-DEATHS = frozenset((EXPIRED, REJECTED, MAXLEN, DELIVERY_LIMIT))
+DEATHS: Final = frozenset((EXPIRED, REJECTED, MAXLEN, DELIVERY_LIMIT))
 Strategy = Literal["at_most_once", "at_least_once", "disabled"]
 AT_MOST_ONCE: Final = "at_most_once"
 AT_LEAST_ONCE: Final = "at_least_once"

@@ -15,8 +15,9 @@ import logging
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Final
 
-LARGE_BYTES = 1_048_576  # a smaller publish does not ask for room
+LARGE_BYTES: Final = 1_048_576  # a smaller publish does not ask for room
 ROOM_SECONDS = 1.0  # between two checks for room
 
 logger = logging.getLogger(__name__)

@@ -18,11 +18,12 @@ Rules of this file
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
-NS = 1_000_000  # a millisecond
-SLEW = 2_000  # log time moves by at most a two-thousandth of the elapsed time
-STEP_MS = 1_000  # the broker logs a difference from here on; quartz and NTP stay far below
-TELL_EVERY_NS = 60_000 * NS
+NS: Final = 1_000_000  # a millisecond
+SLEW: Final = 2_000  # log time moves by at most a two-thousandth of the elapsed time
+STEP_MS: Final = 1_000  # the broker logs a difference from here on; quartz and NTP stay far below
+TELL_EVERY_NS: Final = 60_000 * NS
 
 WallClock = Callable[[], int]  # milliseconds since 1970
 ElapsedClock = Callable[[], int]  # nanoseconds since any moment; never goes back or jumps

@@ -29,7 +29,6 @@ from typing import Protocol
 
 from rewindmq.engine.runtime.counters import DEATHS, DISABLED, Served, dead_lettered
 from rewindmq.projections.machine.data.effects import (
-    ACKED,
     CancelConsumer,
     DeadLetter,
     Deliver,
@@ -42,6 +41,7 @@ from rewindmq.projections.machine.data.effects import (
     Refuse,
 )
 from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.reasons import ACKED
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.state import NODE_LOST
 from rewindmq.projections.replay import PartitionLog as ReadableLog

@@ -12,11 +12,13 @@ import re
 import resource
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-SIZE = re.compile(r"([0-9]+) ?(?:([kmgt])(ib?|b)?)?", re.IGNORECASE)
-POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
-BARE_LEAST = 1_000_000  # bytes; a smaller number needs a unit
-MEM_RELATIVE, ABSOLUTE = "mem_relative", "absolute"
+SIZE: Final = re.compile(r"([0-9]+) ?(?:([kmgt])(ib?|b)?)?", re.IGNORECASE)
+POWERS: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
+BARE_LEAST: Final = 1_000_000  # bytes; a smaller number needs a unit
+MEM_RELATIVE: Final = "mem_relative"
+ABSOLUTE: Final = "absolute"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,8 @@ class Limit:
         return str(self.absolute) if self.fraction is None else f"{MEM_RELATIVE}:{self.fraction:g}"
 
 
-MEMORY_WATERMARK = Limit(0.4)  # RabbitMQ's defaults
-DISK_FREE_LIMIT = Limit(absolute=50_000_000)
+MEMORY_WATERMARK: Final = Limit(0.4)  # RabbitMQ's defaults
+DISK_FREE_LIMIT: Final = Limit(absolute=50_000_000)
 
 
 def size_of(text: str) -> int:

@@ -17,7 +17,7 @@ Rules
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, Final
 
 from rewindmq.projections.machine.data.effects import (
     CancelConsumer,
@@ -39,10 +39,10 @@ from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import Event, Published
 from rewindmq.schemas.values import Actor, Argument
 
-SHOWN = 20  # ranges of messages in a line; the others are counted
-_SECRET = "password_hash"
-_SIZES = ("properties", "nonce")  # bytes that nobody reads: a line has their size
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/#*@+$^%&!?<>~|;,")
+SHOWN: Final = 20  # ranges of messages in a line; the others are counted
+_SECRET: Final = "password_hash"
+_SIZES: Final = ("properties", "nonce")  # bytes that nobody reads: a line has their size
+_PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:/#*@+$^%&!?<>~|;,")
 
 
 class Names:
@@ -72,7 +72,7 @@ class Names:
         return f"{time_ms} ms"
 
 
-IDS = Names()
+IDS: Final = Names()
 
 
 def actor(who: Actor) -> str:
@@ -241,7 +241,7 @@ def _duplicate(e: Duplicate, names: Names) -> str:
     return f"duplicate {names.message(e.message_id)}"
 
 
-_TOLD: dict[type[Effect], Callable[[Any, Names], str]] = {
+_TOLD: Final[dict[type[Effect], Callable[[Any, Names], str]]] = {
     Keep: _keep,
     Forget: _forget,
     Refuse: _refuse,

@@ -38,7 +38,7 @@ its ready messages in numbered chunks. Only changed chunks are written again.
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from rewindmq.projections.machine import validation
 from rewindmq.projections.machine.data.effects import Effect
@@ -133,7 +133,7 @@ def on_upgraded(state: State, offset: int, actor: Actor, event: MachineUpgraded,
         state.machine_version = event.machine_version
 
 
-HANDLERS: dict[type[Any], Callable[[State, int, Actor, Any, list[Effect]], None]] = {
+HANDLERS: Final[dict[type[Any], Callable[[State, int, Actor, Any, list[Effect]], None]]] = {
     # a message goes into the queues of its route
     Published: on_published,
     # a consumer is done with messages

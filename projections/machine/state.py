@@ -7,6 +7,7 @@ says when to look at a queue, not that a deadline has come. A queue remembers th
 
 import heapq
 from enum import IntEnum
+from typing import Final
 
 from rewindmq.projections.machine.data.consumer import Consumer, Limiter
 from rewindmq.projections.machine.data.effects import Effect, Quarantine
@@ -15,21 +16,21 @@ from rewindmq.projections.machine.data.queue import NEVER, NO_EPOCH, Queue
 from rewindmq.schemas.events import Event
 from rewindmq.schemas.values import EPOCH_SHIFT, Actor, Route
 
-ROUTES_REMEMBERED = 10_000
+ROUTES_REMEMBERED: Final = 10_000
 EPOCHS_REMEMBERED = 1000  # epochs of lost nodes: a node that was lost a thousand epochs ago writes no more
 
 # Reasons of quarantine that a broker turns into replies. The text of each reason begins with (LOCKED, NODE_LOST) or
 # ends in these words.
-LOCKED = "cannot obtain exclusive access to locked"
-IN_EXCLUSIVE_USE = "in exclusive use"
-NODE_LOST = "node lost"
-STREAM = "stream"
+LOCKED: Final = "cannot obtain exclusive access to locked"
+IN_EXCLUSIVE_USE: Final = "in exclusive use"
+NODE_LOST: Final = "node lost"
+STREAM: Final = "stream"
 
 # The highest version that this code can fold. 2: LeaseRenewed; a queue gets the features of the version under which it
 # is declared (`Queue.version`). 3: the consumers of a channel under one limit are served in turn
 # (machine/events/delivery.py); ClockSet; patterns of policies are PCRE2's (topology/topology.py).
 MACHINE_VERSION = 3
-CLOCK_SET_VERSION = 3
+CLOCK_SET_VERSION: Final = 3
 
 DEADLINES_A_QUEUE = 8  # the heap may hold so many entries a queue, and DEADLINES_MORE, before it is swept
 DEADLINES_MORE = 1000

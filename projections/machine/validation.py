@@ -1,5 +1,7 @@
 """Checks every invariant of the machine's state by brute force. For tests: `Machine.validate()`."""
 
+from typing import Final
+
 from rewindmq.projections.machine.data import stream
 from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.delayed_order import Timed
@@ -14,7 +16,7 @@ from rewindmq.projections.machine.rules.single_active import is_single_active
 from rewindmq.projections.machine.state import EPOCHS_REMEMBERED, DeadlineKind, State, epoch_of
 from rewindmq.schemas.values import EPOCH_SHIFT
 
-SETTINGS = (
+SETTINGS: Final = (
     "max_length",
     "max_length_rule",
     "max_length_bytes",

@@ -7,14 +7,15 @@ next read-ahead brings it back at once.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Published
 
 # Memory beside the body of a Published (its strings and numbers), and beside the content of a bytes object in a dict;
 # in CPython.
-MESSAGE_OVERHEAD_BYTES = 400
-STORED_OVERHEAD_BYTES = 120
+MESSAGE_OVERHEAD_BYTES: Final = 400
+STORED_OVERHEAD_BYTES: Final = 120
 
 Body = bytes | Published
 

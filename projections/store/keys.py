@@ -19,11 +19,13 @@ the keys of the deleted queue. Chunk numbers may be negative (a queue grows at b
 0x00.
 """
 
-FORMAT = b"\x00format"
+from typing import Final
+
+FORMAT: Final = b"\x00format"
 FORMAT_VERSION = b"1"
 
-_CHUNK_ZERO = 1 << 63
-_KINDS = {
+_CHUNK_ZERO: Final = 1 << 63
+_KINDS: Final = {
     ord("A"): "applied offset",
     ord("C"): "ready messages",
     ord("H"): "head",

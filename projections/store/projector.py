@@ -20,12 +20,11 @@ Rules
 
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from rocksdict import WriteBatch
 
 from rewindmq.projections.machine.data.effects import (
-    DELETED,
     DeadLetter,
     Deliver,
     Effect,
@@ -35,6 +34,7 @@ from rewindmq.projections.machine.data.effects import (
     QueueGone,
     Release,
 )
+from rewindmq.projections.machine.data.reasons import DELETED
 from rewindmq.projections.store import keys
 from rewindmq.projections.store.bodies import MESSAGE_OVERHEAD_BYTES, Body, BodyCache, size_of
 from rewindmq.projections.store.rocks import Database, StoreError
@@ -49,16 +49,16 @@ if TYPE_CHECKING:
 
 # The log says when a message was published, and by which user. The store's envelopes all bear the same time (some day
 # of 2004: it has the length that the decoder expects of a timestamp), so that equal messages are equal bytes.
-STAMP_MS = 1 << 40
+STAMP_MS: Final = 1 << 40
 # Bytes for a message id that waits for its delete, and then for the delete in the batch.
-LEAVING_OVERHEAD_BYTES = 40
+LEAVING_OVERHEAD_BYTES: Final = 40
 # The broker should write when RocksDB has not seen this many bytes; about 10,000 small messages.
 FRESH_BYTES = 6 * 1024 * 1024
 # How far `message` reads ahead in a queue: up to the limit that is reached first.
-READ_AHEAD_MESSAGES = 256
-READ_AHEAD_BYTES = 1024 * 1024
+READ_AHEAD_MESSAGES: Final = 256
+READ_AHEAD_BYTES: Final = 1024 * 1024
 # RocksDB's memtables are flushed after so many events, so that a crash replays less than a second's worth of log.
-PERSIST_EVENTS = 100_000
+PERSIST_EVENTS: Final = 100_000
 
 
 class Batch:
@@ -437,4 +437,4 @@ def _readable(read: Callable[[bytes], bytes | None], key: bytes) -> bytes | None
         return None
 
 
-_NOTHING: dict[int, Published] = {}
+_NOTHING: Final[dict[int, Published]] = {}

@@ -15,34 +15,36 @@ look-up. Messages with the same properties share the bytes in `Parsed`.
 
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import Final
 
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.errors import Malformed, Unacceptable
 
-MAX_EXPIRY_MS = 315_360_000_000  # ten years (S-036)
+MAX_EXPIRY_MS: Final = 315_360_000_000  # ten years (S-036)
 # A header frame of the usual frame size (131,072), without its own 8 and 12 bytes: a consumer can be sent no more.
-MAX_PROPERTIES_BYTES = 131_052
+MAX_PROPERTIES_BYTES: Final = 131_052
 
-SHORT, TABLE, OCTET, TIMESTAMP = range(4)
+SHORT: Final = 0
+TABLE: Final = 1
+OCTET: Final = 2
+TIMESTAMP: Final = 3
 # The flag bits, from the highest down.
-(
-    CONTENT_TYPE,
-    CONTENT_ENCODING,
-    HEADERS,
-    DELIVERY_MODE,
-    PRIORITY,
-    CORRELATION_ID,
-    REPLY_TO,
-    EXPIRATION,
-    MESSAGE_ID,
-    TIME,
-    TYPE,
-    USER_ID,
-    APP_ID,
-    CLUSTER_ID,
-) = range(15, 1, -1)
+CONTENT_TYPE: Final = 15
+CONTENT_ENCODING: Final = 14
+HEADERS: Final = 13
+DELIVERY_MODE: Final = 12
+PRIORITY: Final = 11
+CORRELATION_ID: Final = 10
+REPLY_TO: Final = 9
+EXPIRATION: Final = 8
+MESSAGE_ID: Final = 7
+TIME: Final = 6
+TYPE: Final = 5
+USER_ID: Final = 4
+APP_ID: Final = 3
+CLUSTER_ID: Final = 2
 # (flag bit, RabbitMQ's name, kind) in the order of the wire
-LAYOUT = (
+LAYOUT: Final = (
     (CONTENT_TYPE, "content_type", SHORT),
     (CONTENT_ENCODING, "content_encoding", SHORT),
     (HEADERS, "headers", TABLE),
@@ -58,10 +60,10 @@ LAYOUT = (
     (APP_ID, "app_id", SHORT),
     (CLUSTER_ID, "cluster_id", SHORT),
 )
-NAMES = {bit: name for bit, name, _ in LAYOUT}
-KINDS = {bit: kind for bit, _, kind in LAYOUT}
-PREFIXES = (1, 4, 0, 0)  # bytes before the value, by kind: its length
-WIDTHS = {OCTET: 1, TIMESTAMP: 8}
+NAMES: Final = {bit: name for bit, name, _ in LAYOUT}
+KINDS: Final = {bit: kind for bit, _, kind in LAYOUT}
+PREFIXES: Final = (1, 4, 0, 0)  # bytes before the value, by kind: its length
+WIDTHS: Final = {OCTET: 1, TIMESTAMP: 8}
 
 
 class Parsed:

@@ -13,21 +13,21 @@ import json
 import struct
 from collections.abc import Mapping
 from datetime import datetime
-from typing import cast
+from typing import Final, cast
 
 from rewindmq.schemas.amqp.errors import Malformed, Unacceptable
 from rewindmq.schemas.values import Argument, ArgumentValue
 
 # Nesting is bounded: a frame full of nested tables must not exhaust the stack.
-MAX_DEPTH = 32
+MAX_DEPTH: Final = 32
 # The bounds of a declaration over HTTP hold over AMQP, too. A frame has room for 65,000 arguments without a name, and a
 # declaration with them took 0.27 s.
-MAX_ARGUMENTS = 1_024
-MAX_VALUES = 20_000  # with all that are nested
-MAX_TIMESTAMP = 2**63 - 1  # history and most clients have no room for more
+MAX_ARGUMENTS: Final = 1_024
+MAX_VALUES: Final = 20_000  # with all that are nested
+MAX_TIMESTAMP: Final = 2**63 - 1  # history and most clients have no room for more
 
 # type octet -> (RabbitMQ's name, how it is packed) for values of a fixed size
-FIXED: dict[int, tuple[str, struct.Struct]] = {
+FIXED: Final[dict[int, tuple[str, struct.Struct]]] = {
     ord("b"): ("byte", struct.Struct(">b")),
     ord("B"): ("unsignedbyte", struct.Struct(">B")),
     ord("s"): ("short", struct.Struct(">h")),
@@ -45,9 +45,9 @@ FIXED: dict[int, tuple[str, struct.Struct]] = {
 Typed = tuple[str, object]
 Entry = tuple[str, str, object]
 
-TOO_DEEP = f"field table nested deeper than {MAX_DEPTH}"
-NO_NAME = "field table cut short in a name"
-NOT_UTF8 = "field table with a name that is not UTF-8"
+TOO_DEEP: Final = f"field table nested deeper than {MAX_DEPTH}"
+NO_NAME: Final = "field table cut short in a name"
+NOT_UTF8: Final = "field table with a name that is not UTF-8"
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
@@ -382,6 +382,6 @@ def _widths() -> list[int]:
     return widths
 
 
-WIDTHS = _widths()
-TABLE = ord("F")
-NESTED = (TABLE, ord("A"))
+WIDTHS: Final = _widths()
+TABLE: Final = ord("F")
+NESTED: Final = (TABLE, ord("A"))

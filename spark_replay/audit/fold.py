@@ -11,12 +11,6 @@ from typing import TYPE_CHECKING, Any
 from rewindmq import builds
 from rewindmq.projections.last_words import Behind, LastWords
 from rewindmq.projections.machine.data.effects import (
-    DELAYED,
-    DELETED,
-    DELIVERY_LIMIT,
-    EXPIRED,
-    MAXLEN,
-    REJECTED,
     DeadLetter,
     Delay,
     Deliver,
@@ -31,6 +25,7 @@ from rewindmq.projections.machine.data.effects import (
     Release,
     Requeue,
 )
+from rewindmq.projections.machine.data.reasons import DELAYED, DELETED, DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.state import CLOCK_SET_VERSION
 from rewindmq.schemas.clock_events import ClockSet

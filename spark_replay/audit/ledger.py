@@ -14,7 +14,8 @@ defect is one finding. `beliefs` are an account's fields, so that an audit can b
 from collections.abc import Callable
 from typing import Any
 
-from rewindmq.projections.machine.data.effects import (
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.reasons import (
     ACKED,
     DELAYED,
     DELIVERED,
@@ -25,7 +26,6 @@ from rewindmq.projections.machine.data.effects import (
     REJECTED,
     TRANSIENT,
 )
-from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import Acked, BrokerStarted, Event, Nacked, PolicyApplied, Published, Purged, QueueDeclared
 from rewindmq.schemas.values import Origin
 from rewindmq.spark_replay.audit.limits import Limits, read_limits

@@ -24,10 +24,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rewindmq.projections.machine.data.effects import (
-    ACKED,
-    DELIVERED,
-    DELIVERY_LIMIT,
-    REJECTED,
     Delay,
     Deliver,
     Effect,
@@ -38,6 +34,7 @@ from rewindmq.projections.machine.data.effects import (
     endings,
 )
 from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.reasons import ACKED, DELIVERED, DELIVERY_LIMIT, REJECTED
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.rules.patterns import in_history
 from rewindmq.schemas.events import Acked, Event, Nacked, PolicyApplied, Published, QueueDeclared

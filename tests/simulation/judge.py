@@ -21,7 +21,6 @@ from rewindmq.engine.log.placement import partition_of
 from rewindmq.engine.log.simulated.embedded import MemoryLog, MemoryPartition
 from rewindmq.projections.last_words import LastWords
 from rewindmq.projections.machine.data.effects import (
-    DELAYED,
     DeadLetter,
     Delay,
     Deliver,
@@ -37,6 +36,7 @@ from rewindmq.projections.machine.data.effects import (
     Requeue,
 )
 from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.reasons import DELAYED
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import drive, groups_of
 from rewindmq.projections.store.quarantine import QuarantineReport

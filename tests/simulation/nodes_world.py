@@ -34,6 +34,7 @@ from rewindmq.projections.verify import verify_partition
 from tests.simulation.nodes_loop import NodesLoop
 from tests.simulation.virtual import VirtualBatch, VirtualRocks
 from tests.simulation.witness import Claim, EffectRow, row_of
+from tests.support.needs import require_pure
 
 START_MS = 1_700_000_000_000
 PARTITIONS = 3
@@ -91,6 +92,7 @@ class World:
     """Use within `with world.running():`."""
 
     def __init__(self, seed: int, directory: Path) -> None:
+        require_pure("the world watches a method of the projector")
         dice = self.dice = random.Random(f"nodes {seed}")
         self.directory = directory
         self.loop = NodesLoop()

@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 
-from rewindmq.projections.machine.data.effects import (
+from rewindmq.projections.machine.data.reasons import (
     ACKED,
     DELAYED,
     DELETED,

@@ -14,15 +14,8 @@ from typing import Any
 
 from rewindmq.engine.log.simulated.embedded import MemoryLog
 from rewindmq.engine.log.simulated.shared import HistoryPartition
-from rewindmq.projections.machine.data.effects import (
-    DELAYED,
-    DeadLetter,
-    Duplicate,
-    Effect,
-    Quarantine,
-    Refuse,
-    endings,
-)
+from rewindmq.projections.machine.data.effects import DeadLetter, Duplicate, Effect, Quarantine, Refuse, endings
+from rewindmq.projections.machine.data.reasons import DELAYED
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.state import NODE_LOST
 from rewindmq.schemas.codec import Decoder, UndecodableRecord

@@ -12,7 +12,7 @@ from functools import cache
 
 import pytest
 
-from rewindmq.projections.machine.data.effects import (
+from rewindmq.projections.machine.data.reasons import (
     ACKED,
     DELETED,
     DELIVERED,

@@ -31,6 +31,7 @@ from rewindmq.projections.verify import verify_partition
 from tests.simulation.virtual import VirtualBatch, VirtualLoop, VirtualRocks
 from tests.simulation.witness import Claim, Life, Witness
 from tests.support.direct import Direct
+from tests.support.needs import require_pure
 
 START_MS = 1_700_000_000_000
 PARTITIONS = 3
@@ -59,6 +60,7 @@ class World:
     elapsed_ns: Any = None
 
     def __init__(self, seed: int, directory: Path, real_rocks: bool = False) -> None:
+        require_pure("the world kills the broker within methods of its parts")
         self.dice = random.Random(f"world {seed}")
         self.real_rocks = real_rocks
         self.witness = Witness()

@@ -24,6 +24,7 @@ from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13
 from rewindmq.projections.machine.rules.settings import Settings
 from rewindmq.schemas.events import Acked, Credited, Nacked, Published
 from rewindmq.schemas.values import Actor, Route
+from tests.support.needs import require_pure
 
 
 class DoubleQueue:
@@ -338,6 +339,7 @@ class DoubleBroker:
     """The double. `prompt`: everything is durable at the end of the turn."""
 
     def __init__(self, prompt: bool = True, partitions: int = 1, **config: Any) -> None:
+        require_pure("doubles stand for partitions, queues and the router")
         self.config = Config(data=None, **config)  # type: ignore[arg-type]  # a double of the broker
         self.prompt = prompt
         self.events: list[Any] = []

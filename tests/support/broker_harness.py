@@ -9,7 +9,7 @@ with Harness(tmp_path) as h:          # its own event loop
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -24,8 +24,9 @@ from rewindmq.engine.runtime.sessions import Session
 from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.schemas.events import Acked, Event, Nacked, Published
-from rewindmq.schemas.values import Actor, Argument
+from rewindmq.projections.replay import Block, events_of
+from rewindmq.schemas.events import Acked, Nacked, Published
+from rewindmq.schemas.values import Argument
 from tests.support.consumers import NeverCongested
 from tests.support.direct import Attached, Direct
 from tests.support.queues import queue_of
@@ -237,15 +238,23 @@ def refusal(error: type[AmqpError], text: str) -> Any:
     return pytest.raises(error, match=f"^{re.escape(text)}$")
 
 
-def overheard(kind: type[T], *partitions: Any) -> list[T]:
-    """The events of one type that these partitions append from now on."""
-    heard: list[T] = []
+class HistoryDouble:
+    """A partition's log whose records come from `read`, if it is read; else it is the log itself."""
 
-    def listening(append: Callable[[Actor, Event], int], actor: Actor, event: Event) -> int:
-        if isinstance(event, kind):
-            heard.append(event)
-        return append(actor, event)
+    def __init__(self, history: Any, read: Callable[[int, int], Iterator[Block]]) -> None:
+        self.history, self.read = history, read
 
-    for partition in partitions:
-        partition.append = partial(listening, partition.append)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.history, name)
+
+
+def overheard(kind: type[T], *partitions: Partition) -> Callable[[], list[T]]:
+    """A function that returns the events of one type that these partitions have appended since now, and that are
+    durable."""
+    starts = [(partition, partition.next_offset) for partition in partitions]
+
+    def heard() -> list[T]:
+        events = [event for partition, start in starts for *_, event in events_of(partition.history, start)]
+        return [event for event in events if isinstance(event, kind)]
+
     return heard

@@ -1,10 +1,13 @@
-"""Programs that a test needs and may not find.
+"""What a test needs and may not find: programs, and the build that can run it.
 
-A developer need not install all of them to run the tests. In CI (the variable CI is set) nothing is skipped."""
+A developer need not install all programs to run the tests. In CI (the variable CI is set) a missing program is a
+failure."""
 
 import os
 
 import pytest
+
+from rewindmq import builds
 
 
 def require(there: object, reason: str) -> None:
@@ -16,3 +19,11 @@ def require(there: object, reason: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason, allow_module_level=True)
+
+
+def require_pure(reason: str) -> None:
+    """Skip the test where the compiled build runs: its classes take no double, and no method of a test.
+
+    The behaviour is the same code on both builds, and the pure build runs the test in CI."""
+    if builds.running().kind == builds.COMPILED:
+        pytest.skip(f"only on the pure build: {reason}")

@@ -7,12 +7,13 @@ field of the schema). `plain` makes events comparable, as routes are compared by
 """
 
 import dataclasses
-from typing import Any, get_type_hints
+from typing import Any
 
 from hypothesis import strategies as st
 
 from rewindmq.schemas.events import EVENT_TYPES, Event, Published
 from rewindmq.schemas.values import Actor, Argument, Encryption, Origin, Policy, Route
+from tests.support.annotations import annotations_of
 
 longs = st.one_of(st.integers(0, 300), st.integers(-(2**63), 2**63 - 1))
 texts = st.one_of(st.sampled_from(["", "/", "orders", "naïve ✈"]), st.text(max_size=80))
@@ -29,7 +30,7 @@ _BY_NAME = {
 
 
 def _of(cls: type) -> st.SearchStrategy[Any]:
-    hints = get_type_hints(cls)
+    hints = annotations_of(cls)
     return st.builds(
         cls, **{name: _BY_NAME[name] if name in _BY_NAME else _BY_TYPE[hint] for name, hint in hints.items()}
     )

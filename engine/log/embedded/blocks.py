@@ -25,26 +25,27 @@ of no records, stop Avro's Java reader; a record of a type of its own would be a
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from rewindmq.engine.log.embedded.segments import SYNC_BYTES, Header, encode_long, read_at, read_long
 from rewindmq.schemas.walk import MalformedRecord, record_lengths
 
-CHECK_BYTES = 120
-STORED_BYTES = 65_535  # the most that a stored block of deflate holds
+CHECK_BYTES: Final = 120
+STORED_BYTES: Final = 65_535  # the most that a stored block of deflate holds
 # A large block is made, hashed and written in pieces of this size: Python copies into one while it holds the lock
 # without which the loop cannot run.
-PIECE_BYTES = 4 << 20
-CHAIN_BYTES = 5  # bytes of the hash chain before a block that are in its check
-_FRAME_BYTES = 20  # two longs at their longest
-_CHECK = struct.Struct(">6s5sI")
-_EMPTY = [bytes((bits << 3, 0, 0, 255, 255)) for bits in range(32)]
-_TWO = [_EMPTY[bits >> 5] + _EMPTY[bits & 31] for bits in range(1_024)]
-_SHIFTS = range(110, -1, -10)
+PIECE_BYTES: Final = 4 << 20
+CHAIN_BYTES: Final = 5  # bytes of the hash chain before a block that are in its check
+_FRAME_BYTES: Final = 20  # two longs at their longest
+_CHECK: Final = struct.Struct(">6s5sI")
+_EMPTY: Final = [bytes((bits << 3, 0, 0, 255, 255)) for bits in range(32)]
+_TWO: Final = [_EMPTY[bits >> 5] + _EMPTY[bits & 31] for bits in range(1_024)]
+_SHIFTS: Final = range(110, -1, -10)
 # The first byte of an empty stored block as a digit to base 32; any other byte becomes no digit.
-_DIGITS = bytes(b"0123456789abcdefghijklmnopqrstuv"[byte >> 3] if byte & 7 == 0 else 33 for byte in range(256))
-_ZEROS, _ONES = bytes(24), b"\xff" * 24
+_DIGITS: Final = bytes(b"0123456789abcdefghijklmnopqrstuv"[byte >> 3] if byte & 7 == 0 else 33 for byte in range(256))
+_ZEROS: Final = bytes(24)
+_ONES: Final = b"\xff" * 24
 
 
 class BadBlock(Exception):

@@ -16,7 +16,7 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from queue import SimpleQueue
-from typing import Protocol
+from typing import Final, Protocol
 
 from rewindmq.engine.log.contract import LogListener
 
@@ -24,8 +24,8 @@ RETRY_SECONDS = 1.0
 # After a commit of this many records the next one begins a millisecond after it did, or later. A commit costs 0.1 to
 # 0.15 ms of CPU however small it is, and an fsync may take no longer, so that a busy broker would spend a third of its
 # time on them. After a smaller commit there is no such wait.
-BUSY_RECORDS = 20
-INTERVAL_SECONDS = 0.001
+BUSY_RECORDS: Final = 20
+INTERVAL_SECONDS: Final = 0.001
 
 
 class Gathering(Protocol):
@@ -57,7 +57,7 @@ class Committer:
         self._waits = False  # a commit begins when the interval is over
         self._writing = threading.Lock()
         self._jobs: SimpleQueue[asyncio.AbstractEventLoop | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._worker: threading.Thread | None = None
 
     def start(self, listener: LogListener) -> None:
         """Tell the listener from now on."""
@@ -77,9 +77,9 @@ class Committer:
         if not self._records:
             return
         self._began = now
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="log-commit", daemon=True)
-            self._thread.start()
+        if self._worker is None:
+            self._worker = threading.Thread(target=self._run, name="log-commit", daemon=True)
+            self._worker.start()
         self._under_way = True
         self._jobs.put(loop)
 
@@ -101,10 +101,10 @@ class Committer:
     def close(self) -> None:
         """Stop the thread; records that are not written stay unwritten."""
         self._closed = True
-        if self._thread is not None:
+        if self._worker is not None:
             self._jobs.put(None)
-            self._thread.join()
-            self._thread = None
+            self._worker.join()
+            self._worker = None
 
     def _run(self) -> None:
         while (loop := self._jobs.get()) is not None:

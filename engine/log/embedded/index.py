@@ -36,22 +36,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise, takewhile
 from pathlib import Path
+from typing import Final
 from zlib import crc32
 
 from rewindmq.engine.log.embedded.segments import read_at
 
-MAGIC = b"rwmqidx1"
-HEADER = struct.Struct(">8sQ32sqI")
-ENTRY = struct.Struct(">QIIQq32sIII")
-REBUILT = 1
-_ENTRIES_AT_ONCE = 256
+MAGIC: Final = b"rwmqidx1"
+HEADER: Final = struct.Struct(">8sQ32sqI")
+ENTRY: Final = struct.Struct(">QIIQq32sIII")
+REBUILT: Final = 1
+_ENTRIES_AT_ONCE: Final = 256
 
 
 class BadIndex(Exception):
     """The index cannot be trusted from here on."""
 
 
-@dataclass(slots=True)  # not frozen, as there may be one for each record
+@dataclass(init=False, slots=True)  # not frozen, with an `__init__` that mypyc compiles: one for each record
 class Entry:
     """One block. `length`: the bytes of the whole block; `position`: its first byte in the segment."""
 
@@ -63,6 +64,26 @@ class Entry:
     chain: bytes
     lengths_crc: int
     flags: int
+
+    def __init__(
+        self,
+        first_offset: int,
+        count: int,
+        length: int,
+        position: int,
+        max_timestamp_ms: int,
+        chain: bytes,
+        lengths_crc: int,
+        flags: int,
+    ) -> None:
+        self.first_offset = first_offset
+        self.count = count
+        self.length = length
+        self.position = position
+        self.max_timestamp_ms = max_timestamp_ms
+        self.chain = chain
+        self.lengths_crc = lengths_crc
+        self.flags = flags
 
     @property
     def next_offset(self) -> int:

@@ -9,6 +9,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from rewindmq.engine.log.contract import Block, LogError, LogListener
 from rewindmq.engine.log.embedded.commit import Committer
@@ -19,7 +20,7 @@ from rewindmq.engine.log.embedded.reserve import RESERVE_BYTES, START_BYTES, Res
 from rewindmq.engine.log.embedded.writer import PartitionWriter
 
 # This many bytes may wait for the disk before publishers wait. They and the acks behind them fit into the reserve.
-WAITING_BYTES = RESERVE_BYTES // 2
+WAITING_BYTES: Final = RESERVE_BYTES // 2
 BLOCK_BYTES = 4 << 20  # a group that reaches this becomes a block, and the next one begins
 LARGE_RECORD_BYTES = 1_048_576  # a larger record waits beside the others: `waiting_large_bytes`
 

@@ -34,16 +34,17 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from rewindmq.engine.log.contract import CorruptLog
 from rewindmq.schemas.walk import Program, compile_schema
 
-SUFFIX = ".avro"
-BEGINS_ANEW = b"rewindmq.time"
-FORMATS = {b"1": b"null", b"2": b"deflate"}  # with the codec of each
-SYNC_BYTES = 16
-MAGIC = b"Obj\x01"
-_HEADER_BYTES = 1 << 20  # bytes that are read to find the header; a larger header is refused
+SUFFIX: Final = ".avro"
+BEGINS_ANEW: Final = b"rewindmq.time"
+FORMATS: Final = {b"1": b"null", b"2": b"deflate"}  # with the codec of each
+SYNC_BYTES: Final = 16
+MAGIC: Final = b"Obj\x01"
+_HEADER_BYTES: Final = 1 << 20  # bytes that are read to find the header; a larger header is refused
 
 
 @dataclass(frozen=True, slots=True)

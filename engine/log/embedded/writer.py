@@ -17,6 +17,7 @@ from array import array
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Final
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.blocks import encode_pieces
@@ -48,8 +49,8 @@ from rewindmq.schemas.registry import envelope_schema_json
 logger = logging.getLogger(__name__)
 
 # How much of the last segment is proven at every start: up to the smaller limit. Well under a second.
-PROVEN_BYTES = 64 * 1024 * 1024
-PROVEN_BLOCKS = 50_000
+PROVEN_BYTES: Final = 64 * 1024 * 1024
+PROVEN_BLOCKS: Final = 50_000
 
 
 class Sidecars:

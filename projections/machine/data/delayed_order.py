@@ -21,7 +21,7 @@ How the engine makes a delayed exchange (type x-delayed-message, named X) of it:
 """
 
 from array import array
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rewindmq.projections.machine.data import message_order
 from rewindmq.projections.machine.data.message_order import Chunk, Order
@@ -29,9 +29,9 @@ from rewindmq.projections.machine.data.message_order import Chunk, Order
 if TYPE_CHECKING:
     from rewindmq.projections.machine.data.queue import Queue
 
-TYPE = "delayed"
-PREFIX = "amq.delayed."
-SPACE = 256  # the space of its chunks' numbers, above those of every priority
+TYPE: Final = "delayed"
+PREFIX: Final = "amq.delayed."
+SPACE: Final = 256  # the space of its chunks' numbers, above those of every priority
 
 
 def queue_of(exchange: str) -> str:

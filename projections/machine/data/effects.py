@@ -4,34 +4,19 @@ Effects are never logged. The live broker carries them out (sockets, dead-letter
 RocksDB by them, Spark turns them into the rows of `history`. They come in the order in which things happened, after the
 event (partition, offset) that caused them. So an effect is identified by (partition, offset, ordinal) and is safe to
 carry out twice. `queue` is always the live `Queue` of the machine (its `.vhost`, `.name`, `.queue_id` do not change).
+
+One is made for each message: effects are not frozen, and have an `__init__` of their own, which mypyc compiles.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from rewindmq.projections.machine.data.queue import Queue
-
-# The reasons for which a message dies, RabbitMQ's words; and all for which it leaves its queue. They are Literal types
-# and not an Enum: the texts stand in events, digests and rows as they are, and nothing is looked up for each message.
-DeathReason = Literal["expired", "rejected", "maxlen", "delivery_limit"]
-LeaveReason = DeathReason | Literal["acked", "delivered", "purged", "deleted", "delayed", "transient"]
-GoneReason = Literal["deleted", "expired", "auto_delete", "exclusive_owner_gone", "transient"]
-
-EXPIRED: Final = "expired"
-REJECTED: Final = "rejected"  # nacked or rejected without requeue
-MAXLEN: Final = "maxlen"  # dropped from the head, or refused at the door, by a length limit
-DELIVERY_LIMIT: Final = "delivery_limit"
-ACKED: Final = "acked"
-DELIVERED: Final = "delivered"  # to a no_ack consumer or get: gone as soon as sent
-PURGED: Final = "purged"
-DELETED: Final = "deleted"  # the queue was deleted
-DELAYED: Final = "delayed"  # its delay is over: it leaves the delayed exchange's queue, and the exchange routes it
-TRANSIENT: Final = "transient"  # not persistent, and the broker restarted
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.reasons import DELIVERED, DeathReason, GoneReason, LeaveReason
 
 
-@dataclass(slots=True)  # effects are not frozen: one is made for each message
+@dataclass(init=False, slots=True)
 class Keep:
     """Keep the body of a message.
 
@@ -39,11 +24,15 @@ class Keep:
     (reject-publish-dlx). The effect comes before any `Deliver` or `DeadLetter` of the message. A message that goes
     straight to a no_ack consumer is never kept."""
 
-    queue: "Queue"
+    queue: Queue
     message_id: int
 
+    def __init__(self, queue: Queue, message_id: int) -> None:
+        self.queue = queue
+        self.message_id = message_id
 
-@dataclass(slots=True)
+
+@dataclass(init=False, slots=True)
 class Forget:
     """The messages left the queue for `reason`.
 
@@ -51,25 +40,37 @@ class Forget:
     consumer that settled them (acked, rejected, delivered, delivery_limit), else 0. `rule`: the rule that decided, for
     people: "" or e.g. "policy lim.max-length", "argument x-message-ttl", "property expiration"."""
 
-    queue: "Queue"
+    queue: Queue
     message_ids: Sequence[int]
     reason: LeaveReason
     consumer: int
     rule: str
 
+    def __init__(self, queue: Queue, message_ids: Sequence[int], reason: LeaveReason, consumer: int, rule: str) -> None:
+        self.queue = queue
+        self.message_ids = message_ids
+        self.reason = reason
+        self.consumer = consumer
+        self.rule = rule
 
-@dataclass(slots=True)
+
+@dataclass(init=False, slots=True)
 class Refuse:
     """One queue refused a publish (overflow reject-publish, reason maxlen): the publisher gets basic.nack.
 
     The message never entered that queue. Its body is in the event itself."""
 
-    queue: "Queue"
+    queue: Queue
     message_id: int
     rule: str
 
+    def __init__(self, queue: Queue, message_id: int, rule: str) -> None:
+        self.queue = queue
+        self.message_id = message_id
+        self.rule = rule
 
-@dataclass(slots=True)
+
+@dataclass(init=False, slots=True)
 class Deliver:
     """Send the message to the consumer.
 
@@ -77,58 +78,109 @@ class Deliver:
     is made). `delivery_count`: unsuccessful deliveries before this one (quorum queues; else 0). `acquired_count`:
     deliveries before this one that were not acked; profile rabbitmq-4.3 counts them besides (else 0)."""
 
-    queue: "Queue"
+    queue: Queue
     message_id: int
     consumer: int
     redelivered: bool
     delivery_count: int
     final: bool
-    acquired_count: int = 0
+    acquired_count: int
+
+    def __init__(
+        self,
+        queue: Queue,
+        message_id: int,
+        consumer: int,
+        redelivered: bool,
+        delivery_count: int,
+        final: bool,
+        acquired_count: int = 0,
+    ) -> None:
+        self.queue = queue
+        self.message_id = message_id
+        self.consumer = consumer
+        self.redelivered = redelivered
+        self.delivery_count = delivery_count
+        self.final = final
+        self.acquired_count = acquired_count
 
 
-@dataclass(slots=True)
+@dataclass(init=False, slots=True)
 class FetchReply:
     """The answer to `Fetched`: the message (`message_id` -1: the queue is empty), and how many are ready behind it.
 
     `final` as in `Deliver`."""
 
-    queue: "Queue"
+    queue: Queue
     message_id: int
     consumer: int
     redelivered: bool
     delivery_count: int
     final: bool
     messages_ready: int
-    acquired_count: int = 0
+    acquired_count: int
+
+    def __init__(
+        self,
+        queue: Queue,
+        message_id: int,
+        consumer: int,
+        redelivered: bool,
+        delivery_count: int,
+        final: bool,
+        messages_ready: int,
+        acquired_count: int = 0,
+    ) -> None:
+        self.queue = queue
+        self.message_id = message_id
+        self.consumer = consumer
+        self.redelivered = redelivered
+        self.delivery_count = delivery_count
+        self.final = final
+        self.messages_ready = messages_ready
+        self.acquired_count = acquired_count
 
 
-@dataclass(slots=True)
+@dataclass(init=False, slots=True)
 class Requeue:
     """The messages are ready again (nack / reject / recover with requeue, or their holder is gone).
 
     `reason`: the method, or session_closed, channel_closed, node_lost, broker_started; or delayed, with consumer 0: the
     messages came back before (see `Delay`)."""
 
-    queue: "Queue"
+    queue: Queue
     message_ids: Sequence[int]
     consumer: int
     reason: str
 
+    def __init__(self, queue: Queue, message_ids: Sequence[int], consumer: int, reason: str) -> None:
+        self.queue = queue
+        self.message_ids = message_ids
+        self.consumer = consumer
+        self.reason = reason
 
-@dataclass(slots=True)
+
+@dataclass(init=False, slots=True)
 class Delay:
     """The message came back from `consumer` for `reason`, as in `Requeue`; it is ready again at `due_ms`.
 
     (Delayed retry.)"""
 
-    queue: "Queue"
+    queue: Queue
     message_id: int
     consumer: int
     reason: str
     due_ms: int
 
+    def __init__(self, queue: Queue, message_id: int, consumer: int, reason: str, due_ms: int) -> None:
+        self.queue = queue
+        self.message_id = message_id
+        self.consumer = consumer
+        self.reason = reason
+        self.due_ms = due_ms
 
-@dataclass(slots=True)
+
+@dataclass(init=False, slots=True)
 class DeadLetter:
     """Publish the message to the dead-letter exchange.
 
@@ -137,7 +189,7 @@ class DeadLetter:
     (or one above). `at_least_once`: limits still count it. `refused`: a reject-publish-dlx message that never was in
     the queue."""
 
-    queue: "Queue"
+    queue: Queue
     message_id: int
     reason: DeathReason | Literal["delayed"]
     sequence: int
@@ -146,27 +198,55 @@ class DeadLetter:
     at_least_once: bool
     refused: bool
 
+    def __init__(
+        self,
+        queue: Queue,
+        message_id: int,
+        reason: DeathReason | Literal["delayed"],
+        sequence: int,
+        exchange: str,
+        routing_key: str | None,
+        at_least_once: bool,
+        refused: bool,
+    ) -> None:
+        self.queue = queue
+        self.message_id = message_id
+        self.reason = reason
+        self.sequence = sequence
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.at_least_once = at_least_once
+        self.refused = refused
 
-@dataclass(slots=True)
+
+@dataclass(init=False, slots=True)
 class Release:
     """The queue's outbox released these dead letters: they were forwarded, or given up (S-153).
 
     Their bodies are no longer needed. After a `QueueGone` the queue object lives on, unlisted, until its outbox is
     empty, and the `Release` still names it."""
 
-    queue: "Queue"
+    queue: Queue
     message_ids: Sequence[int]
 
+    def __init__(self, queue: Queue, message_ids: Sequence[int]) -> None:
+        self.queue = queue
+        self.message_ids = message_ids
 
-@dataclass(slots=True)
+
+@dataclass(init=False, slots=True)
 class CancelConsumer:
     """The broker ends the consumer (basic.cancel to its client): its queue is gone."""
 
-    queue: "Queue"
+    queue: Queue
     consumer: int
 
+    def __init__(self, queue: Queue, consumer: int) -> None:
+        self.queue = queue
+        self.consumer = consumer
 
-@dataclass(slots=True)
+
+@dataclass(init=False, slots=True)
 class QueueGone:
     """The queue was deleted.
 
@@ -174,20 +254,29 @@ class QueueGone:
     deleted with it. The broker drops its bindings. Bodies of the queue are no longer needed, except those of
     `queue.outbox` (see `Release`)."""
 
-    queue: "Queue"
+    queue: Queue
     reason: GoneReason
     messages: int
 
+    def __init__(self, queue: Queue, reason: GoneReason, messages: int) -> None:
+        self.queue = queue
+        self.reason = reason
+        self.messages = messages
 
-@dataclass(slots=True)
+
+@dataclass(init=False, slots=True)
 class Duplicate:
     """The queue dropped a dead letter, or a restored message, that it has already taken in."""
 
-    queue: "Queue"
+    queue: Queue
     message_id: int
 
+    def __init__(self, queue: Queue, message_id: int) -> None:
+        self.queue = queue
+        self.message_id = message_id
 
-@dataclass(slots=True)
+
+@dataclass(init=False, slots=True)
 class Quarantine:
     """The event is senseless here (unknown queue, ack of a message that is not out ...) and was skipped.
 
@@ -196,6 +285,11 @@ class Quarantine:
     offset: int
     event_type: str
     reason: str
+
+    def __init__(self, offset: int, event_type: str, reason: str) -> None:
+        self.offset = offset
+        self.event_type = event_type
+        self.reason = reason
 
 
 Effect = (
@@ -215,7 +309,7 @@ Effect = (
 )
 
 
-def endings(effects: Sequence[Effect]) -> "Iterator[tuple[Queue, int, str, str]]":
+def endings(effects: Sequence[Effect]) -> Iterator[tuple[Queue, int, str, str]]:
     """Yields the messages that left their queue: (queue, message id, reason, the rule that decided)."""
     for effect in effects:
         if isinstance(effect, Forget):

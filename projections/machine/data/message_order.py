@@ -15,13 +15,14 @@ downwards, so that the chunks of a queue's two orders (see queue.py) share one n
 
 from array import array
 from collections.abc import Iterator
+from typing import Final
 
-NONE = -1  # no expiry
+NONE: Final = -1  # no expiry
 CHUNK = 1024  # messages in a chunk that grows at the tail; insertions let a chunk grow to twice as many
-SPACE_SHIFT = 40  # an order may use up to 2**40 chunk numbers in all its life
+SPACE_SHIFT: Final = 40  # an order may use up to 2**40 chunk numbers in all its life
 
-BIG_ENDIAN = array("H", [1]).tobytes() == b"\0\1"  # this machine
-ODD = bytes(range(1, 256, 2))
+BIG_ENDIAN: Final = array("H", [1]).tobytes() == b"\0\1"  # this machine
+ODD: Final = bytes(range(1, 256, 2))
 
 
 class Chunk:

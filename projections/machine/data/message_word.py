@@ -23,25 +23,27 @@ dies, even under a higher limit.
 Words are stored in chunks and covered by digests: their layout cannot change.
 """
 
-SIZE_MASK = (1 << 32) - 1
-PERSISTENT = 1 << 32
-REDELIVERED = 1 << 33
-BY_PROPERTY = 1 << 34  # the expiry comes from the message's own `expiration`, not from the queue's message TTL
+from typing import Final
 
-SECONDS_SHIFT = 33
-SECONDS_MAX = (1 << 30) - 1
+SIZE_MASK: Final = (1 << 32) - 1
+PERSISTENT: Final = 1 << 32
+REDELIVERED: Final = 1 << 33
+BY_PROPERTY: Final = 1 << 34  # the expiry comes from the message's own `expiration`, not from the queue's message TTL
 
-LEVEL_SHIFT = 35
+SECONDS_SHIFT: Final = 33
+SECONDS_MAX: Final = (1 << 30) - 1
 
-COUNT_SHIFT = 35
-COUNT_MAX = (1 << 28) - 1
+LEVEL_SHIFT: Final = 35
 
-LEVEL_BITS_4_3 = 5
-DELIVERIES_SHIFT_4_3 = LEVEL_SHIFT + LEVEL_BITS_4_3
-DELIVERIES_BITS_4_3 = 12
-DELIVERIES_MAX_4_3 = (1 << DELIVERIES_BITS_4_3) - 1
-ACQUIRED_SHIFT_4_3 = DELIVERIES_SHIFT_4_3 + DELIVERIES_BITS_4_3
-ACQUIRED_MAX_4_3 = (1 << 63 - ACQUIRED_SHIFT_4_3) - 1
+COUNT_SHIFT: Final = 35
+COUNT_MAX: Final = (1 << 28) - 1
+
+LEVEL_BITS_4_3: Final = 5
+DELIVERIES_SHIFT_4_3: Final = LEVEL_SHIFT + LEVEL_BITS_4_3
+DELIVERIES_BITS_4_3: Final = 12
+DELIVERIES_MAX_4_3: Final = (1 << DELIVERIES_BITS_4_3) - 1
+ACQUIRED_SHIFT_4_3: Final = DELIVERIES_SHIFT_4_3 + DELIVERIES_BITS_4_3
+ACQUIRED_MAX_4_3: Final = (1 << 63 - ACQUIRED_SHIFT_4_3) - 1
 
 
 def size_of(word: int) -> int:

@@ -19,7 +19,7 @@ chunks of a level have numbers of its own (`space` in message_order.py).
 
 from array import array
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rewindmq.projections.machine.data.message_order import NONE, Order
 from rewindmq.projections.machine.data.message_word import LEVEL_SHIFT
@@ -27,7 +27,7 @@ from rewindmq.projections.machine.data.message_word import LEVEL_SHIFT
 if TYPE_CHECKING:
     from rewindmq.projections.machine.data.queue import Queue
 
-MAX_PRIORITY = 255  # of a classic queue
+MAX_PRIORITY: Final = 255  # of a classic queue
 
 
 class Prioritized(Order):

@@ -16,12 +16,22 @@ until they are due (`delayed`, delayed_order.py).
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from rewindmq.projections.machine.data.consumer import Consumer, Level
 from rewindmq.projections.machine.data.delayed_order import SPACE as DELAYED_SPACE
 from rewindmq.projections.machine.data.delayed_order import Timed
-from rewindmq.projections.machine.data.effects import (
+from rewindmq.projections.machine.data.message_order import NONE, Order, space_of
+from rewindmq.projections.machine.data.message_word import (
+    REDELIVERED,
+    SIZE_MASK,
+    count_of,
+    counts_of,
+    is_redelivered,
+    size_of,
+)
+from rewindmq.projections.machine.data.priority_order import Prioritized
+from rewindmq.projections.machine.data.reasons import (
     ACKED,
     DELAYED,
     DELIVERED,
@@ -33,26 +43,17 @@ from rewindmq.projections.machine.data.effects import (
     TRANSIENT,
     DeathReason,
 )
-from rewindmq.projections.machine.data.message_order import NONE, Order, space_of
-from rewindmq.projections.machine.data.message_word import (
-    REDELIVERED,
-    SIZE_MASK,
-    count_of,
-    counts_of,
-    is_redelivered,
-    size_of,
-)
-from rewindmq.projections.machine.data.priority_order import Prioritized
 from rewindmq.projections.machine.data.stream import cut_at_ms
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13, Profile
 from rewindmq.projections.machine.rules.settings import QueueType, Settings, effective_definition
+from rewindmq.schemas.pickles import pickle_by_fields
 from rewindmq.schemas.values import Argument, ArgumentValue, Policy
 
 MessageState = Literal["ready", "unacked", "delayed"]
 ActivityStatus = Literal["up", "single_active", "waiting"]
 
-NEVER = 1 << 62  # a time that never comes
-NO_EPOCH = -1
+NEVER: Final = 1 << 62  # a time that never comes
+NO_EPOCH: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,9 @@ class OutboxEntry:
     routing_key: str | None
     at_least_once: bool
     refused: bool
+
+
+pickle_by_fields(MessageView, ConsumerView, OutboxEntry)
 
 
 class Outcomes:

@@ -19,6 +19,8 @@ can_send; rabbit_channel.erl basic.qos activates it at the classic queues alone)
 it.
 """
 
+from typing import Final
+
 from rewindmq.projections.machine.data.consumer import Consumer, Level, Limiter
 from rewindmq.projections.machine.data.effects import Deliver, Effect, FetchReply
 from rewindmq.projections.machine.data.message_order import NONE
@@ -31,7 +33,7 @@ from rewindmq.projections.machine.state import IN_EXCLUSIVE_USE, STREAM, State, 
 from rewindmq.schemas.events import ConsumerAttached, Credited, Fetched, GlobalPrefetchSet
 from rewindmq.schemas.values import Actor
 
-FAIR_SINCE_VERSION = 3  # consumers under a channel's limit are served in turn from this machine version on
+FAIR_SINCE_VERSION: Final = 3  # consumers under a channel's limit are served in turn from this machine version on
 
 
 def next_consumer(queue: Queue) -> Consumer | None:

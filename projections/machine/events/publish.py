@@ -7,10 +7,11 @@ nothing ready and a consumer with room                                  -> strai
 otherwise                                                               -> to the tail; limits; expiry of the head
 """
 
-from rewindmq.projections.machine.data.effects import MAXLEN, Duplicate, Effect, Keep, Refuse
+from rewindmq.projections.machine.data.effects import Duplicate, Effect, Keep, Refuse
 from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.message_word import BY_PROPERTY, LEVEL_SHIFT, PERSISTENT, SIZE_MASK
 from rewindmq.projections.machine.data.queue import NEVER, Queue
+from rewindmq.projections.machine.data.reasons import MAXLEN
 from rewindmq.projections.machine.data.restored_ids import as_it_was
 from rewindmq.projections.machine.data.stream import word_of
 from rewindmq.projections.machine.events.delivery import hand_over, next_consumer

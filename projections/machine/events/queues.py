@@ -7,22 +7,12 @@ from collections.abc import Sequence
 
 from rewindmq.projections.machine.data.consumer import Consumer, Limiter
 from rewindmq.projections.machine.data.delayed_order import PREFIX, give_delays
-from rewindmq.projections.machine.data.effects import (
-    DELAYED,
-    DELETED,
-    PURGED,
-    TRANSIENT,
-    CancelConsumer,
-    Effect,
-    Forget,
-    GoneReason,
-    LeaveReason,
-    QueueGone,
-)
+from rewindmq.projections.machine.data.effects import CancelConsumer, Effect, Forget, QueueGone
 from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.message_word import PERSISTENT, SIZE_MASK
 from rewindmq.projections.machine.data.priority_order import give_priorities
 from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.reasons import DELAYED, DELETED, PURGED, TRANSIENT, GoneReason, LeaveReason
 from rewindmq.projections.machine.events.delivery import leave_level, run, run_after_taking, unblock
 from rewindmq.projections.machine.events.settlement import give_back
 from rewindmq.projections.machine.rules.dead_letters import give_up_held, release_forwarded

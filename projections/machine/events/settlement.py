@@ -17,7 +17,7 @@ limit (measured on 4.3.6), and with delayed retry a returned message waits first
 from collections.abc import Sequence
 
 from rewindmq.projections.machine.data.consumer import Consumer
-from rewindmq.projections.machine.data.effects import ACKED, DELIVERY_LIMIT, REJECTED, Delay, Effect, Forget, Requeue
+from rewindmq.projections.machine.data.effects import Delay, Effect, Forget, Requeue
 from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.message_word import (
     DELIVERIES_MAX_4_3,
@@ -28,6 +28,7 @@ from rewindmq.projections.machine.data.message_word import (
     returned_or_failed,
 )
 from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.reasons import ACKED, DELIVERY_LIMIT, REJECTED
 from rewindmq.projections.machine.events.delivery import change_over, run, run_after_taking, serve_again, unblock
 from rewindmq.projections.machine.rules.dead_letters import bury
 from rewindmq.projections.machine.rules.expiry import renew_lease, wait

@@ -10,8 +10,9 @@ at-most-once (S-153).
 from typing import Literal
 
 from rewindmq.projections.machine.data.delayed_order import exchange_of
-from rewindmq.projections.machine.data.effects import DELAYED, DeadLetter, DeathReason, Effect, Release
+from rewindmq.projections.machine.data.effects import DeadLetter, Effect, Release
 from rewindmq.projections.machine.data.queue import OutboxEntry, Queue
+from rewindmq.projections.machine.data.reasons import DELAYED, DeathReason
 from rewindmq.projections.machine.data.restored_ids import is_restored, note_restored
 from rewindmq.projections.machine.state import State
 from rewindmq.schemas.values import Origin

@@ -12,10 +12,11 @@
 
 from array import array
 
-from rewindmq.projections.machine.data.effects import DELAYED, EXPIRED, Effect, Forget, Requeue
+from rewindmq.projections.machine.data.effects import Effect, Forget, Requeue
 from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.message_word import BY_PROPERTY, SIZE_MASK
 from rewindmq.projections.machine.data.queue import NEVER, Queue
+from rewindmq.projections.machine.data.reasons import DELAYED, EXPIRED
 from rewindmq.projections.machine.rules.dead_letters import bury, hand_on
 from rewindmq.projections.machine.state import DeadlineKind, State
 

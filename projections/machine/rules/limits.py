@@ -14,9 +14,10 @@ where several messages of a quorum queue are dropped at once, RabbitMQ dead-lett
 its effects in front); here they are dead-lettered in the order in which they are dropped.
 """
 
-from rewindmq.projections.machine.data.effects import MAXLEN, Effect, Forget
+from rewindmq.projections.machine.data.effects import Effect, Forget
 from rewindmq.projections.machine.data.message_word import SIZE_MASK
 from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.reasons import MAXLEN
 from rewindmq.projections.machine.rules.dead_letters import bury
 from rewindmq.projections.machine.rules.expiry import expire_heads
 from rewindmq.projections.machine.rules.settings import DROP_HEAD, REJECT_PUBLISH

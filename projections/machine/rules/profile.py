@@ -21,6 +21,7 @@ folded under the other one.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Profile:
     overdue_returns: bool  # (engine/amqp/consumer_timeout.py: a fold does not use it)
 
 
-RABBITMQ_3_13 = Profile(
+RABBITMQ_3_13: Final = Profile(
     "rabbitmq-3.13",
     failures_count=False,
     delivery_limit=None,
@@ -55,7 +56,7 @@ RABBITMQ_3_13 = Profile(
     gives_way=False,
     overdue_returns=False,
 )
-RABBITMQ_4_3 = Profile(
+RABBITMQ_4_3: Final = Profile(
     "rabbitmq-4.3",
     failures_count=True,
     delivery_limit=20,
@@ -67,11 +68,11 @@ RABBITMQ_4_3 = Profile(
     gives_way=True,
     overdue_returns=True,
 )
-PROFILES = {profile.name: profile for profile in (RABBITMQ_3_13, RABBITMQ_4_3)}
+PROFILES: Final = {profile.name: profile for profile in (RABBITMQ_3_13, RABBITMQ_4_3)}
 
 # The reasons of return of a quorum queue's messages that are failures (rabbit_channel.erl settle; rabbit_fifo.erl:
 # `down` for any reason but noconnection).
-FAILURES = ("reject", "session_closed", "channel_closed", "broker_started")
+FAILURES: Final = ("reject", "session_closed", "channel_closed", "broker_started")
 
 
 def profile_of(semantics: str, machine_version: int) -> Profile:

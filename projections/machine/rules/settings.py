@@ -41,7 +41,7 @@ Retry = Literal["all", "failed", "returned"]
 DROP_HEAD: Final = "drop-head"
 REJECT_PUBLISH: Final = "reject-publish"
 REJECT_PUBLISH_DLX: Final = "reject-publish-dlx"
-OVERFLOWS: tuple[Overflow, ...] = get_args(Overflow)
+OVERFLOWS: Final[tuple[Overflow, ...]] = get_args(Overflow)
 
 
 class Precedence(Enum):
@@ -54,7 +54,7 @@ class Precedence(Enum):
 
 # How an argument is merged with the effective policy, by queue type (3.13.7: rabbit_amqqueue_process.erl
 # process_args_policy, rabbit_quorum_queue.erl ra_machine_config).
-NUMBERS: dict[QueueType, dict[str, Precedence]] = {
+NUMBERS: Final[dict[QueueType, dict[str, Precedence]]] = {
     "classic": {
         "max-length": Precedence.SMALLER,
         "max-length-bytes": Precedence.SMALLER,
@@ -73,7 +73,7 @@ NUMBERS: dict[QueueType, dict[str, Precedence]] = {
     "stream": {"max-length-bytes": Precedence.POLICY, "consumer-timeout": Precedence.SMALLER},
     "delayed": {},
 }
-WORDS: dict[QueueType, dict[str, Precedence]] = {
+WORDS: Final[dict[QueueType, dict[str, Precedence]]] = {
     "classic": {
         "overflow": Precedence.ARGUMENT,
         "dead-letter-exchange": Precedence.ARGUMENT,
@@ -86,13 +86,13 @@ WORDS: dict[QueueType, dict[str, Precedence]] = {
         "dead-letter-strategy": Precedence.ARGUMENT,
     },
 }
-RETRIES: tuple[Retry, ...] = get_args(Retry)
+RETRIES: Final[tuple[Retry, ...]] = get_args(Retry)
 # The machine version since which there are queues of the type.
 SINCE_VERSION: dict[QueueType, int] = {"classic": 1, "quorum": 1, "stream": 2, "delayed": 2}
-QUEUE_TYPES: tuple[QueueType, ...] = get_args(QueueType)
-SECONDS_OF = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
-NESTING = 100  # brackets in a definition
-LARGEST = (1 << 62) - 1  # a larger number is no limit at all; keeps all arithmetic within 64 bits
+QUEUE_TYPES: Final[tuple[QueueType, ...]] = get_args(QueueType)
+SECONDS_OF: Final = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
+NESTING: Final = 100  # brackets in a definition
+LARGEST: Final = (1 << 62) - 1  # a larger number is no limit at all; keeps all arithmetic within 64 bits
 
 
 class Settings:

@@ -22,11 +22,13 @@ RabbitMQ's classic queue does not look at its messages when the active consumer 
 another consumer comes, and the next publish ends its process (3.10.8). Here they are delivered.
 """
 
+from typing import Final
+
 from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.queue import Queue
 
-ARGUMENT = "x-single-active-consumer"
-UNLIMITED = 2_000  # a consumer without prefetch counts as one with this prefetch (rabbit_quorum_queue.erl)
+ARGUMENT: Final = "x-single-active-consumer"
+UNLIMITED: Final = 2_000  # a consumer without prefetch counts as one with this prefetch (rabbit_quorum_queue.erl)
 
 
 def is_single_active(queue: Queue) -> bool:

@@ -15,6 +15,7 @@ import json
 import struct
 from array import array
 from collections.abc import Iterator
+from typing import Final
 
 from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.message_order import BIG_ENDIAN, Chunk
@@ -22,9 +23,9 @@ from rewindmq.projections.machine.data.queue import NO_EPOCH, Queue
 from rewindmq.projections.machine.state import State
 from rewindmq.schemas.values import Argument, Policy
 
-CHUNK_HEADER = struct.Struct("<II")
-LENGTH = struct.Struct("<I")
-COUNTERS = (
+CHUNK_HEADER: Final = struct.Struct("<II")
+LENGTH: Final = struct.Struct("<I")
+COUNTERS: Final = (
     "published",
     "acked",
     "delivered",

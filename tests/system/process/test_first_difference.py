@@ -9,7 +9,8 @@ import pytest
 
 from rewindmq.engine.cli import main as cli
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.projections.machine.data.effects import MAXLEN, Effect
+from rewindmq.projections.machine.data.effects import Effect
+from rewindmq.projections.machine.data.reasons import MAXLEN
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import drive, events_of, groups_of
 from rewindmq.projections.versions import compare as stepping

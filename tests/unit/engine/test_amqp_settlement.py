@@ -12,6 +12,7 @@ from rewindmq.engine.amqp.settlement import DeliveryHolder, Settlement, ranges
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.schemas.events import Acked, Nacked
 from rewindmq.schemas.values import Actor
+from tests.support.needs import require_pure
 
 
 class Log:
@@ -36,6 +37,7 @@ steps = st.one_of(
 
 @given(st.lists(steps, max_size=60))
 def test_settlement_against_a_naive_list(steps: list[Any]) -> None:
+    require_pure("doubles stand for the partition and its queues")
     queues = [SimpleNamespace(vhost="/", name=name) for name in "ab"]
     log = Log(queues)
     holders = [DeliveryHolder() for _ in range(3)]

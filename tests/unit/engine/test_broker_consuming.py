@@ -1,8 +1,10 @@
 """Consumers, basic.get, sessions, confirms, time and a full disk, through the broker without sockets."""
 
 import asyncio
+from collections.abc import Iterator
 
 import pytest
+from rocksdict import WriteBatch
 
 from rewindmq.engine.broker.consumers import CREDIT_WINDOW
 from rewindmq.engine.broker.turns import TICK_EVERY_MS
@@ -10,9 +12,10 @@ from rewindmq.engine.errors import AccessRefused, NotFound, NotImplementedByBrok
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.runtime.log_clock import wall_clock_ms
 from rewindmq.projections.machine.data.effects import Quarantine
-from rewindmq.projections.store.store import StoreError
-from rewindmq.schemas.events import Acked, ConsumerAttached, Published, Tick
-from tests.support.broker_harness import Client, Harness, args, overheard, refusal
+from rewindmq.projections.replay import Block
+from rewindmq.projections.store.rocks import Database
+from rewindmq.schemas.events import Acked, ConsumerAttached, Tick
+from tests.support.broker_harness import Client, Harness, HistoryDouble, args, overheard, refusal
 
 Q = "queue 'q' in vhost '/'"
 
@@ -53,7 +56,8 @@ def test_unlimited_consumers_get_a_window_of_credit(h: Harness) -> None:
     attached = overheard(ConsumerAttached, h.broker.queues.partition_for("/", "q"))
     for prefetch, no_ack in ((0, False), (0, True), (10, True), (10, False)):
         h.consume(session, "q", Client(), prefetch=prefetch, no_ack=no_ack)
-    assert [event.credit for event in attached] == [CREDIT_WINDOW, CREDIT_WINDOW, CREDIT_WINDOW, 0]
+    h.settle()
+    assert [event.credit for event in attached()] == [CREDIT_WINDOW, CREDIT_WINDOW, CREDIT_WINDOW, 0]
 
 
 def test_after_cancel_nothing_more_comes_but_what_was_on_its_way(h: Harness) -> None:
@@ -257,23 +261,26 @@ def test_a_body_missing_in_the_store_is_read_from_the_log(h: Harness, caplog: py
     assert "missing in the state store" in caplog.text
 
 
-@pytest.mark.parametrize("damage", [KeyError("gone"), StoreError("cannot be read")])
+@pytest.mark.parametrize("damage", [None, RuntimeError("Corruption: block checksum mismatch")])
 def test_who_cannot_be_given_a_message_is_told_and_gives_it_back(
-    h: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damage: Exception
+    h: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damage: Exception | None
 ) -> None:
     """The store has lost it, and the log does not answer. When it does, the next consumer gets the message."""
     session, other = h.session(), h.session()
-    h.declare(session, "q")
+    queue = h.declare(session, "q")
     for body in (b"0", b"1", b"2"):
         h.publish(session, "", "q", body)
     h.settle()
     partition = h.broker.queues.partition_for("/", "q")
+    partition.projector.forget(queue.queue_id, list(queue.ready_ids()))
     asked: list[int] = []
 
-    def lost(queue_id: int, message_id: int) -> Published:
-        raise damage
+    def damaged(database: Database, prefix: bytes, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        if damage is not None:
+            raise damage
+        return iter(())
 
-    def silent(offset: int) -> bytes | None:
+    def silent(offset: int, end: int) -> Iterator[Block]:
         asked.append(offset)
         raise LogError("no answer")
 
@@ -284,10 +291,10 @@ def test_who_cannot_be_given_a_message_is_told_and_gives_it_back(
         h.broker.sessions.close(session)
 
     session.close = close
-    monkeypatch.setattr(partition.projector, "message", lost)
+    monkeypatch.setattr(Database, "scan", damaged)
     client = Client()
     with monkeypatch.context() as away:
-        away.setattr(partition, "_record", silent)
+        away.setattr(partition, "history", HistoryDouble(partition.history, silent))
         h.consume(session, "q", client)
         h.settle()
         h.settle()
@@ -312,7 +319,7 @@ def test_who_cannot_be_given_what_he_fetches_is_told_and_gives_it_back(
     partition.projector.forget(queue.queue_id, list(queue.ready_ids()))
     session.close = lambda reason: h.broker.sessions.close(session)
     with monkeypatch.context() as empty:
-        empty.setattr(partition, "_record", lambda offset: None)
+        empty.setattr(partition, "history", HistoryDouble(partition.history, lambda offset, end: iter(())))
         h.broker.consumers.fetch(session, 1, Client(), "q", False)
         h.settle()
         h.settle()
@@ -387,16 +394,15 @@ def test_a_store_that_cannot_be_written_holds_publishing_back_and_loses_nothing(
     session = h.session()
     h.declare(session, "q")
     h.settle()
-    projector = h.broker.queues.partition_for("/", "q").projector
-    write = projector.write
+    write = Database.write
     broken = True
 
-    def flaky(batch: object) -> None:
+    def flaky(database: Database, batch: WriteBatch) -> None:
         if broken:
             raise RuntimeError("IO error: No space left on device")
-        write(batch)
+        write(database, batch)
 
-    monkeypatch.setattr(projector, "write", flaky)
+    monkeypatch.setattr(Database, "write", flaky)
     client = Client()
     h.publish(session, "", "q", b"1", client)
     h.settle()
@@ -419,12 +425,12 @@ def test_a_tick_is_appended_only_when_something_is_due(h: Harness) -> None:
     h.settle()
     ticks = overheard(object, h.broker.queues.partition_for("/", "q"))
     h.pass_time(500)
-    assert ticks == []
+    assert ticks() == []
     h.pass_time(501)
-    assert ticks == [Tick()]
+    assert ticks() == [Tick()]
     assert h.queue("q").messages_ready == 0
     h.pass_time(5_000)
-    assert ticks == [Tick()]
+    assert ticks() == [Tick()]
 
 
 def test_the_timer_rings_by_itself_and_not_for_every_message(h: Harness) -> None:

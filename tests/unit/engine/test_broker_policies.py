@@ -164,9 +164,10 @@ def test_only_queues_whose_effective_policy_changed_are_told(h: Harness) -> None
     h.broker.policies.set("guest", "/", "low", "^told", {"max-length": 6}, 0, "queues")  # does not apply
     h.broker.operator_policies.set("guest", "/", "ops", "^told", {"max-length": 3}, 0, "queues")
     h.broker.policies.clear("guest", "/", "high")
+    h.settle()
     assert [
         (event.queue, event.policy and event.policy.name, event.operator_policy and event.operator_policy.name)
-        for event in told
+        for event in told()
     ] == [
         ("told", "low", None),
         ("told", "high", None),

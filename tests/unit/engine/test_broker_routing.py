@@ -20,6 +20,7 @@ from rewindmq.schemas.events import MetadataEvent
 from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared
 from rewindmq.schemas.values import BROKER, Argument
 from tests.support.broker_harness import Client, Harness, args
+from tests.support.needs import require_pure
 
 # -- topic ------------------------------------------------------------------------------------------------------------
 
@@ -102,6 +103,7 @@ class Scene:
     """A topology and a router over one partition in which every queue but `gone` exists."""
 
     def __init__(self) -> None:
+        require_pure("a double stands for the partition")
         self.topology = Topology()
         queue = SimpleNamespace(queue_id=7)
         self.partition: Any = SimpleNamespace(index=0, machine=SimpleNamespace(queue=lambda vhost, name: queue))

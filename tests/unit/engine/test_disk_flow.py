@@ -17,7 +17,6 @@ from rewindmq.engine.config import Config
 from rewindmq.engine.embedded.lifecycle import Alone
 from rewindmq.engine.log.embedded.log import WAITING_BYTES, EmbeddedLog
 from rewindmq.engine.log.embedded.reserve import MARGIN_BYTES, RESERVE_BYTES
-from rewindmq.engine.log.embedded.writer import PartitionWriter
 from rewindmq.engine.process import open_broker
 from tests.support.amqp_wire import HANDSHAKE, IdleSocket, Said, decoded, method, publish
 from tests.support.queues import queue_of
@@ -66,13 +65,13 @@ def waiting_bytes(broker: Broker) -> int:
 def test_a_disk_that_is_slow_makes_publishers_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on = threading.Event()
     goes_on.set()
-    write = PartitionWriter.write
+    write = os.pwrite
 
-    def slowly(writer: PartitionWriter, records: list[bytes], newest_ms: int, begins_anew: bool = False) -> None:
+    def slowly(descriptor: int, data: memoryview, position: int) -> int:
         assert goes_on.wait(60)
-        write(writer, records, newest_ms, begins_anew)
+        return write(descriptor, data, position)
 
-    monkeypatch.setattr(PartitionWriter, "write", slowly)
+    monkeypatch.setattr(os, "pwrite", slowly)
 
     async def test(broker: Broker) -> None:
         publisher = await opened(broker, method(1, "Confirm.Select"))
@@ -100,19 +99,16 @@ class NearlyFull:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.full = False
         self.room = 2 * 1024 * 1024
-        self._write, self._truncate, self._space = PartitionWriter.write, os.ftruncate, os.fstatvfs
-        disk = self
-
-        def write(writer: PartitionWriter, records: list[bytes], newest_ms: int, begins_anew: bool = False) -> None:
-            size = sum(map(len, records))
-            if disk.full and size > disk.room:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            disk.room -= size if disk.full else 0
-            disk._write(writer, records, newest_ms, begins_anew)
-
-        monkeypatch.setattr(PartitionWriter, "write", write)
+        self._write, self._truncate, self._space = os.pwrite, os.ftruncate, os.fstatvfs
+        monkeypatch.setattr(os, "pwrite", self.write)
         monkeypatch.setattr(os, "ftruncate", self.released)
         monkeypatch.setattr(os, "fstatvfs", self.free)
+
+    def write(self, descriptor: int, data: memoryview, position: int) -> int:
+        if self.full and len(data) > self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.room -= len(data) if self.full else 0
+        return self._write(descriptor, data, position)
 
     def released(self, descriptor: int, length: int) -> None:
         if self.full and os.readlink(f"/proc/self/fd/{descriptor}").endswith("_reserve"):

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import stat
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -173,7 +174,7 @@ def test_a_defect_in_the_thread_is_heard_of(tmp_path: Path, monkeypatch: pytest.
         log.start(Listener(commit_failed=lambda error: heard.append(str(error))))
         fill(log.queues[0], range(3))
         with monkeypatch.context() as patch:
-            patch.setattr("rewindmq.engine.log.embedded.writer.encode_pieces", lambda *arguments: 1 // 0)
+            patch.setattr(os, "pwrite", lambda *arguments: 1 // 0)
             log.commit()
             while not heard:
                 await asyncio.sleep(0.001)
@@ -192,11 +193,15 @@ def test_a_new_segment_that_cannot_be_synced_is_tried_again(tmp_path: Path, monk
     log.commit_and_wait()
     fill(log.queues[0], range(5, 9))
 
-    def refuse(directory: Path) -> None:
-        raise OSError(errno.EIO, "Input/output error")
+    sync = os.fsync
+
+    def refuse(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EIO, "Input/output error")
+        sync(descriptor)
 
     with monkeypatch.context() as patch:
-        patch.setattr(segments, "sync_directory", refuse)
+        patch.setattr(os, "fsync", refuse)
         with pytest.raises(LogError):
             log.commit_and_wait()
     assert contents(log.queues[0].read()) == expected(5)

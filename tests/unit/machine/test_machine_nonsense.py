@@ -3,14 +3,13 @@
 Kafka's topics are open to other writers, so nothing that a record can say is impossible.
 """
 
-import typing
-
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rewindmq.projections.machine.machine import HANDLERS, MACHINE_VERSION, Machine
 from rewindmq.schemas.events import EVENT_TYPES, Event, MachineUpgraded, Published
 from rewindmq.schemas.values import Argument, Encryption, Origin, Policy, Route
+from tests.support.annotations import annotations_of
 from tests.support.events_for_tests import VHOST, Bench, policy, route
 from tests.support.examples import examples
 
@@ -50,7 +49,7 @@ STRATEGIES: dict[object, st.SearchStrategy[object]] = {
 
 
 def any_event(event_type: type[Event]) -> st.SearchStrategy[Event]:
-    fields = typing.get_type_hints(event_type)
+    fields = annotations_of(event_type)
     strategies = {
         name: names if name == "queue" else st.just(VHOST) if name == "vhost" else STRATEGIES[kind]
         for name, kind in fields.items()

@@ -299,6 +299,10 @@ def test_the_caches_are_bounded() -> None:
         assert 0 < len(cache) <= 4096
 
 
+class Text(str):
+    """A text with a class of its own."""
+
+
 @pytest.mark.parametrize(
     ("event", "error"),
     [
@@ -306,9 +310,9 @@ def test_the_caches_are_bounded() -> None:
         (Nacked("/", "q", 1, (), True, "basic.nack"), "'basic.nack' is none of the methods nack, reject, recover"),
         (VhostDeleted("\ud800"), "surrogates not allowed"),
         (
-            # A table is none of the values that an argument can have
-            ExchangeDeclared("/", "e", "x", True, False, False, (Argument("a", "table", {}),)),  # type: ignore[arg-type]
-            "a value of type dict",
+            # A class of one's own is none of the types that an argument's value can have
+            ExchangeDeclared("/", "e", "x", True, False, False, (Argument("a", "longstr", Text("t")),)),
+            "a value of type Text",
         ),
     ],
 )
