@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.machine.serialization.digest import queue_digest
 from rewindmq.projections.replay import PartitionLog, decoder_for, drive
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
@@ -188,11 +189,11 @@ def _sums(chunks: Sequence[Chunk], rows: Sequence[Any], found: Sequence[Finding]
     for name in dict.fromkeys(chunk.partition for chunk in chunks):
         chunk_counts = [json.loads(row.detail) for row in rows if row.check == CHUNK and row.partition == name]
         met = sum(len(chunk.meets) for chunk in chunks if chunk.partition == name)
-        events, claims = (sum(each[what] for each in chunk_counts) for what in ("events", "claims"))
-        passed_by = sum(each["passed_by"] for each in chunk_counts)
+        counts = ("events", "repeats", "claims", "passed_by")
+        events, repeats, claims, passed_by = (sum(each[what] for each in chunk_counts) for what in counts)
         details = {
             SNAPSHOTS: ("" if met else f"{NOT_CHECKED}there is no snapshot; ")
-            + f"{met} snapshots, {events} events in {len(chunk_counts)} chunks",
+            + f"{met} snapshots, {events} events in {len(chunk_counts)} chunks; the fast path applied {repeats}",
             CLAIMS: claims_in_words(claims, passed_by),
         }
         for check, detail in details.items():
@@ -220,6 +221,7 @@ def _compare_snapshots(log: PartitionLog, chunk: Chunk, snapshots: Snapshots | N
     machine = from_snapshot(snapshots, log, chunk.start)
     begun = machine.next_offset
     claims, decoder = Claims(), decoder_for(log)
+    repeats = Repeats(machine, decoder)
     claims.begin(machine)
     wrong: list[tuple[int, str]] = []
 
@@ -233,7 +235,7 @@ def _compare_snapshots(log: PartitionLog, chunk: Chunk, snapshots: Snapshots | N
 
     for end in chunk.meets or (chunk.end,):
         groups = groups_up_to(log, machine.next_offset, end)
-        drive(machine, groups, decoder, before={Checkpointed: before_claim}, after=after)
+        drive(machine, groups, decoder, before={Checkpointed: before_claim}, after=after, repeats=repeats)
         summary = StateSummary.of(machine)
         if end == chunk.end:
             machine = Machine(log.name)  # only one state at a time is in memory
@@ -242,7 +244,8 @@ def _compare_snapshots(log: PartitionLog, chunk: Chunk, snapshots: Snapshots | N
             yield from compare(summary, snapshots.path(log.name, end), begun)
     for offset, said in wrong:
         yield (CLAIMS, False, log.name, offset, None, None, said)
-    seen = {"events": chunk.end - chunk.start, "claims": claims.count, "passed_by": claims.passed_by}
+    events = {"events": chunk.end - chunk.start, "repeats": repeats.count}
+    seen = {**events, "claims": claims.count, "passed_by": claims.passed_by}
     yield (CHUNK, True, log.name, chunk.end, None, None, canonical_json(seen))
 
 
