@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests start brokers and Spark's workers by the hundred: without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo notebook stack stack-stop check test test-all compare acceptance lint bench soak lock clean
+.PHONY: setup compile wheel demo notebook stack stack-stop check test test-all test-compiled compare acceptance lint bench soak lock clean
 
 setup: .venv/.ready
 
@@ -14,6 +14,16 @@ setup: .venv/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
+
+# The compiled build of this checkout (docs/development/builds.md), which runs from then on until a source of it changes.
+compile: setup
+	$(BIN)/python -m rewindmq.compiler
+
+# A wheel in dist/: pure, or with REWINDMQ_COMPILE=1 the compiled build for this Python and platform.
+wheel: setup
+	rm -rf build
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	@ls -l dist/*.whl
 
 demo: setup
 	$(BIN)/python -m tests.demo.demo
@@ -52,6 +62,10 @@ PART ?= all
 test-all: lint
 	$(PYTEST) --tier $(PART)
 
+# All that is not Spark or Kafka, and the tests of the compiled build itself, on the compiled build.
+test-compiled: compile
+	$(PYTEST) --build compiled
+
 # The same scenarios beside real RabbitMQs, Debian's and 4.3, where they are installed, else beside what they did when they
 # were recorded. What differs and why is in docs/differences.md.
 compare: setup
@@ -73,17 +87,19 @@ soak: setup
 	$(BIN)/python -m pytest -m slow --timeout=7200
 	$(BIN)/python -m tests.bench.soak $(SOAK_OPTIONS)
 
-# requirements.lock has everything; compose/ what its two images need of it.
+# requirements.lock has everything; compose/ what its two images and their wheel need of it.
 LOCK_OPTIONS := --quiet --generate-hashes --strip-extras --allow-unsafe \
   --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header
 
 lock:
 	$(BIN)/python -m pip install --quiet pip-tools
 	$(BIN)/pip-compile $(LOCK_OPTIONS) --all-extras --output-file requirements.lock pyproject.toml
-	$(BIN)/pip-compile $(LOCK_OPTIONS) --extra build,kafka --constraint requirements.lock \
+	$(BIN)/pip-compile $(LOCK_OPTIONS) --extra build --constraint requirements.lock \
+	  --output-file compose/requirements-build.lock pyproject.toml
+	$(BIN)/pip-compile $(LOCK_OPTIONS) --extra kafka --constraint requirements.lock \
 	  --output-file compose/requirements.lock pyproject.toml
-	$(BIN)/pip-compile $(LOCK_OPTIONS) --extra build,kafka,spark --constraint requirements.lock \
+	$(BIN)/pip-compile $(LOCK_OPTIONS) --extra kafka,spark --constraint requirements.lock \
 	  --output-file compose/requirements-spark.lock pyproject.toml
 
 clean:
-	rm -rf .venv build *.egg-info demo-data demo.html audit.html history.html stack-data tests/bench/target
+	rm -rf .venv build rewindmq/compiled *.egg-info demo-data demo.html audit.html history.html stack-data tests/bench/target

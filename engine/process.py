@@ -2,7 +2,8 @@
 `open_broker` and `open_node` put a broker together, by the kind of its log.
 
 Rules of this file
-- One line on stdout when clients may come; everything else goes to the log on stderr (logging_setup.py).
+- One line on stdout when clients may come, which names the build; everything else goes to the log on stderr
+  (logging_setup.py). If there is a compiled build that does not run, the log says why, once.
 - SIGTERM and SIGINT stop cleanly: connections are closed with 320, everything is durable and persisted.
 - What prevents a start is one line on stderr and an exit code of sysexits.h: 65 the data are damaged, 69 a port is
   taken, another broker has the data directory or Kafka is not there, 78 the directory cannot be used, or its history is
@@ -23,6 +24,7 @@ from dataclasses import replace
 
 import uvloop
 
+from rewindmq import builds
 from rewindmq.engine.amqp.server import AmqpServer
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster import start as cluster
@@ -107,7 +109,10 @@ async def _main(config: Config) -> None:
         try:
             where = ", ".join(f"{protocol} {bracketed(address)}:{port}" for protocol, address, port in config.listeners)
             log = "" if config.kafka is None else f", log {config.kafka_prefix}.* at {config.kafka}"
-            print(f"RewindMQ {VERSION} is ready: {where}, data {config.data}{log}", flush=True)
+            build = builds.running()
+            if build.unused:
+                logger.warning("the pure build runs: %s", build.unused)
+            print(f"RewindMQ {VERSION} is ready: {where}, data {config.data}{log}, {build.kind} build", flush=True)
             await _until_stopped(stopping, http)
         finally:
             await server.stop()

@@ -30,7 +30,7 @@ from rewindmq.projections.replay import (
     last_words_before,
 )
 from rewindmq.projections.store import keys
-from rewindmq.projections.store.projector import STAMP_MS
+from rewindmq.projections.store.projector import STAMP_MS, live_ids
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.schemas.codec import Encoder
@@ -163,7 +163,7 @@ def verify_partition(
         _compare_quarantined(store, report)
     queues = fresh.by_id
     report.queues = len(queues)
-    live = {queue_id: _live_ids(queue) for queue_id, queue in queues.items()}
+    live = {queue_id: live_ids(queue) for queue_id, queue in queues.items()}
     _compare_bodies(log, store, queues, live, report)
     _find_leftovers(store, queues, live, report)
     return report
@@ -252,17 +252,6 @@ def _first_difference(stored: bytes, wanted: bytes) -> str:
     shorter = min(len(stored), len(wanted))
     at = next((i for i in range(shorter) if stored[i] != wanted[i]), shorter)
     return f"differs from byte {at} on ({len(stored)} bytes stored, {len(wanted)} by the log)"
-
-
-def _live_ids(queue: Queue) -> "array[int]":
-    """The ids of the messages whose bodies must be in the store, ascending."""
-    ids = array("q", queue.ready_ids())
-    for holder in queue.holders.values():
-        ids.extend(holder.held)
-    ids.extend(letter.message_id for letter in queue.outbox.values())
-    if queue.delayed is not None:
-        ids.extend(queue.delayed.ids())
-    return array("q", sorted(ids))
 
 
 def _pairs(ids: "array[int]", queue_id: int) -> Iterator[tuple[int, int]]:

@@ -6,7 +6,12 @@
     rewindmq.spark_replay   the same fold in Spark: past states, audits, what-if
 
 In a checkout these four are links to the folders beside this one. `rewindmq.spark` has the functions of Spark's side
-under one name, and `rewindmq.__main__` is the command `rewindmq`.
+under one name, and `rewindmq.__main__` is the command `rewindmq`. `rewindmq.builds` says whether the hot modules are
+compiled.
 """
 
+from rewindmq import builds
+
 __version__ = "0.1.0"
+
+builds.start()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import rewindmq
+from rewindmq import builds
 from rewindmq.spark_replay.commands.failures import NoSpark
 
 if TYPE_CHECKING:
@@ -57,6 +58,24 @@ def session(cores: str = "*", memory: str = "1g", records_in_java: bool = False)
         spark = builder.getOrCreate()
     register(spark)
     return spark
+
+
+@contextmanager
+def pure_workers(spark: "SparkSession") -> Iterator[None]:
+    """Tasks that are made in here run the pure build (rewindmq/builds.py), whatever the driver and other tasks run.
+
+    PySpark hands the environment of the SparkContext on with each Python function, and starts other workers for another
+    environment. So this holds in a session that somebody else has made, too, and needs no setting of Spark."""
+    environment: dict[str, str] = spark.sparkContext.environment
+    before = environment.get(builds.SWITCH)
+    environment[builds.SWITCH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del environment[builds.SWITCH]
+        else:
+            environment[builds.SWITCH] = before
 
 
 def _prepare_environment() -> None:

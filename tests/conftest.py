@@ -16,10 +16,11 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+from rewindmq import builds
 from tests.support.examples import DEV, FULL
 from tests.support.kafka.fixtures import kafka, kafka3
 from tests.support.running import RunningBroker
-from tests.tiers import TIERS, belongs
+from tests.tiers import TIERS, belongs, suits
 
 __all__ = ["broker", "kafka", "kafka3", "start_broker"]
 TOGETHER = ("tests/system/kafka/", "tests/system/spark/")
@@ -27,16 +28,27 @@ TOGETHER = ("tests/system/kafka/", "tests/system/spark/")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--tier", choices=TIERS, default="all", help="which tests to run: tests/tiers.py")
+    parser.addoption("--build", choices=(builds.COMPILED,), default="", help="the build that must run: tests/tiers.py")
+
+
+def pytest_report_header() -> str:
+    return f"build: {builds.running()}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile(DEV if config.getoption("--tier") == "quick" else FULL)
+    if config.getoption("--build") not in ("", builds.running().kind):
+        raise pytest.UsageError(f"--build {config.getoption('--build')}: the build is {builds.running()}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    tier = config.getoption("--tier")
-    dropped = [item for item in items if not belongs(item, tier)]
-    items[:] = [item for item in items if belongs(item, tier)]
+    tier, asked = config.getoption("--tier"), config.getoption("--build")
+    kept: list[pytest.Item] = []
+    dropped: list[pytest.Item] = []
+    for item in items:
+        wanted = belongs(item, tier) and suits(item.nodeid, builds.running().kind, asked)
+        (kept if wanted else dropped).append(item)
+    items[:] = kept
     config.hook.pytest_deselected(items=dropped)
 
 

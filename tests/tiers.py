@@ -3,6 +3,10 @@
 --tier quick     what `make check` and `make test` run: neither LONG nor most seeds, and few examples of each property
 --tier rest      what quick left out, and whole what quick shortens: properties, and tests that ask `rounds`
 --tier all       everything (the default)
+
+Which tests run on the compiled build (rewindmq/builds.py), and which only there:
+
+--build compiled    all but OF_OTHERS; fails at once where the pure build runs
 """
 
 import inspect
@@ -12,6 +16,7 @@ from fnmatch import fnmatchcase
 import pytest
 from hypothesis import is_hypothesis_test
 
+from rewindmq.builds import COMPILED
 from tests.support.examples import rounds
 
 TIERS = ("quick", "rest", "all")
@@ -43,6 +48,7 @@ LONG = (
     "system/kafka/test_kafka_operating.py::*",
     "system/kafka/test_kafka_past.py::*",
     "system/kafka/test_kafka_restore.py::*",
+    "system/kafka/test_kafka_state.py::*",
     "system/kafka/test_kafka_trouble.py::*",
     "system/spark/test_spark_chunks.py::*",
     "system/spark/test_spark_kafka.py::*",
@@ -63,6 +69,16 @@ LONG = (
     "unit/machine/test_machine_histories.py::test_as_the_naive_model_with_small_chunks[[]2?]",
     "unit/machine/test_machine_histories.py::test_digest_does_not_depend_on_the_way[[]10[123]]",
 )
+# What `--build compiled` leaves out: tests that start a Kafka or Spark.
+OF_OTHERS = (
+    "install/test_install_spark.py::*",
+    "system/compose/test_compose_stack.py::*",
+    "system/demo/*",
+    "system/kafka/*",
+    "system/spark/*",
+)
+# Tests of the compiled build itself. Where the pure build runs they are left out, and `make test-compiled` runs them.
+OF_COMPILED = ("builds/*",)
 SEED = re.compile(r"tests/simulation/.*\[(\d+)\]$")
 
 
@@ -72,6 +88,13 @@ def is_long(nodeid: str) -> bool:
     if seed is not None and int(seed[1]) % 1_000 >= SEEDS:
         return True
     return any(fnmatchcase(nodeid, f"tests/{pattern}") for pattern in LONG)
+
+
+def suits(nodeid: str, build: str, asked: str) -> bool:
+    """Whether a test runs on the build that runs now. `asked`: the value of --build, or empty."""
+    if asked and any(fnmatchcase(nodeid, f"tests/{pattern}") for pattern in OF_OTHERS):
+        return False
+    return build == COMPILED or not any(fnmatchcase(nodeid, f"tests/{pattern}") for pattern in OF_COMPILED)
 
 
 def is_shortened(item: pytest.Item) -> bool:

@@ -10,6 +10,7 @@ docs/behaviours/consumers.md). A method that fails raises AmqpError. The connect
 connection.close.
 """
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from io import BytesIO
@@ -42,7 +43,7 @@ from rewindmq.engine.errors import FrameError, PreconditionFailed, UnexpectedFra
 from rewindmq.engine.routing.router import Destination
 from rewindmq.engine.runtime.certainty import REFUSALS
 from rewindmq.engine.runtime.counters import Tally
-from rewindmq.engine.runtime.flow_control import LARGE_BYTES
+from rewindmq.engine.runtime.flow_control import LARGE_BYTES, no_room
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.engine.runtime.sessions import ChannelStatus, Session
 from rewindmq.schemas.amqp.errors import PropertyError
@@ -63,13 +64,22 @@ PSEUDO_QUEUE = direct_reply.PSEUDO_QUEUE.encode()
 
 
 class SharedState:
-    """State that the channels of one connection share. `yield_turn`: ends the connection's turn in the loop."""
+    """State that the channels of one connection share. `yield_turn`: ends the connection's turn in the loop. `hold`:
+    called with the reason when a message begins to wait for room on the disk, and with None when the wait ends."""
 
-    def __init__(self, broker: Broker, session: Session, cancel_notify: bool, yield_turn: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        session: Session,
+        cancel_notify: bool,
+        yield_turn: Callable[[], None],
+        hold: Callable[[str | None], None],
+    ) -> None:
         self.broker = broker
         self.session = session
         self.cancel_notify = cancel_notify
         self.yield_turn = yield_turn
+        self.hold = hold
         self.confirming: list[Confirmations] = []  # channels with something to confirm
         self.creditors: list[AmqpConsumer] = []  # consumers that want credit
         self.settling: list[Channel] = []  # channels whose acks gather until the end of the read
@@ -99,6 +109,7 @@ class Channel:
         self.gathered = BytesIO()  # the body so far
         self.gathered_bytes = 0
         self.waiting_bytes = 0  # of publishes that wait for room in the log
+        self.end: asyncio.Future[None] | None = None  # of the channel, while a publish waits for room
         self.confirming = False
         self.tally = Tally()
         self.confirms = Confirmations(output, shared.confirming, self.tally)
@@ -417,9 +428,13 @@ class Channel:
             return False
         self.waiting_bytes = held_bytes
         self.broker.memory.take(Kind.BODY, held_bytes)
+        self.shared.hold(no_room(size))
+        self.end = asyncio.get_running_loop().create_future()
         try:
-            await flow.room(size, lambda: self.closing)
+            await flow.room(size, self.end)
         finally:
+            self.end = None
+            self.shared.hold(None)
             self.broker.memory.give_back(Kind.BODY, held_bytes)
             self.waiting_bytes = 0
         return True
@@ -502,6 +517,8 @@ class Channel:
         for consumer in self.consumers.values():
             consumer.detached = True
         self.closing = True
+        if self.end is not None and not self.end.done():
+            self.end.set_result(None)
         self.ready = False
         self.content_of = None
         self.forget_gathered()

@@ -106,6 +106,7 @@ class Connection:
         self.heartbeat_seconds = 0
         self.received = False  # since the last heartbeat check
         self.silent_checks = 0
+        self.waits_for_room = False  # a publish or a commit does, on the disk
         self.blocked_sent = False  # connection.blocked, and not connection.unblocked since
         self.timeout_check_due = False  # it is made when `gate.waiting` ends
 
@@ -394,6 +395,7 @@ class Connection:
                 channel.shut()
                 self.broker.counters["channels_closed_total"] += 1
         self.channels.clear()
+        self.broker.keeper.flow.leave(self.flow_ended)
         if self.shared is not None:
             self.shared.settling.clear()
             self.shared.confirming.clear()

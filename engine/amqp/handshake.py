@@ -5,9 +5,10 @@ has read to the end of the log (engine/runtime/certainty.py).
 """
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
-from rewindmq.engine.amqp import sasl
+from rewindmq.engine.amqp import publish_hold, sasl
 from rewindmq.engine.amqp.channel import SharedState
 from rewindmq.engine.amqp.connection_state import State
 from rewindmq.engine.amqp.frames import FRAME_MIN_SIZE
@@ -176,7 +177,8 @@ async def enter(connection: "Connection", vhost: str) -> None:
     link.channel_max, link.frame_max = connection.channel_max, connection.frame_max
     connection.session = session
     notify = connection.capabilities.get("consumer_cancel_notify") is True
-    connection.shared = SharedState(connection.broker, session, notify, connection.yield_turn)
+    hold = partial(publish_hold.wait_for_room, connection)
+    connection.shared = SharedState(connection.broker, session, notify, connection.yield_turn, hold)
     connection.state = State.RUNNING
     connection.send("Connection.OpenOk")
     connection.socket.opened()

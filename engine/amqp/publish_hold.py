@@ -1,4 +1,6 @@
-"""How an alarm holds back the publishes of a connection (read_gate.py `BLOCKED`).
+"""How publishes of a connection are held back: by an alarm, or by a message that the disk has no room for.
+
+An alarm (read_gate.py `BLOCKED`)
 
     an alarm begins    connections that do not publish go on
     publish            the connection's next publish closes its gate, or the alarm does at once when a message of it has
@@ -7,6 +9,13 @@
     the alarm ends     the client is told (connection.unblocked), and the gate opens
 
 As in RabbitMQ a connection that only consumes is not held back, and one that does both is held back as a whole.
+
+No room (read_gate.py `METHOD`): a large publish or tx.commit waits until the log has room for it
+
+    the wait begins    the client is told (connection.blocked)
+    the wait ends      the client is told (connection.unblocked)
+
+If both hold, the client is told once: with the reason of the first one, and that it is over after the last one.
 """
 
 from typing import TYPE_CHECKING
@@ -24,11 +33,37 @@ def hold_publishes(connection: "Connection") -> None:
     reason = connection.broker.turns.blocked
     if reason is None or connection.gate.blocked:
         return
+    tell_blocked(connection, reason)
+    connection.gate.close(Pause.BLOCKED)
+
+
+def tell_blocked(connection: "Connection", reason: str) -> None:
+    """Say why the connection is held back, unless another reason was said already."""
     connection.link.blocked = True
-    if connection.capabilities.get("connection.blocked") is True:
+    if not connection.blocked_sent and connection.capabilities.get("connection.blocked") is True:
         connection.blocked_sent = True
         connection.send("Connection.Blocked", reason=short_reply_text(reason))
-    connection.gate.close(Pause.BLOCKED)
+
+
+def tell_unblocked(connection: "Connection") -> None:
+    """Say that the connection is held back no more, unless another reason holds."""
+    if connection.gate.blocked or connection.waits_for_room:
+        return
+    connection.link.blocked = False
+    if connection.blocked_sent:
+        connection.blocked_sent = False
+        connection.send("Connection.Unblocked")
+
+
+def wait_for_room(connection: "Connection", reason: str | None) -> None:
+    """A message of the connection waits for room on the disk, for this reason. None: the wait has ended."""
+    if connection.session is None:  # it closes, and was released
+        return
+    connection.waits_for_room = reason is not None
+    if reason is None:
+        tell_unblocked(connection)
+    else:
+        tell_blocked(connection, reason)
 
 
 def alarm_changed(connection: "Connection") -> None:
@@ -38,16 +73,13 @@ def alarm_changed(connection: "Connection") -> None:
     if connection.broker.turns.blocked is not None:
         forget_publishes(connection)
         under_way = any(channel.content_of is not None for channel in connection.channels.values())
-        if under_way or connection.link.in_flow:  # its next publish is here already
+        if under_way or connection.link.in_flow or connection.waits_for_room:  # its next publish is here already
             hold_publishes(connection)
         return
     if not connection.gate.blocked:
         return
-    connection.link.blocked = False
-    if connection.blocked_sent:
-        connection.blocked_sent = False
-        connection.send("Connection.Unblocked")
     connection.gate.open(Pause.BLOCKED)
+    tell_unblocked(connection)
     if connection.parser.rest:
         connection.yield_turn()
 

@@ -100,8 +100,8 @@ class Broker:
         self.certainty = Certainty(keeper.read_to_end, lambda: self.router.version)
         self.access = Access(topology)
         self.sessions = OpenSessions(topology, self.access, keeper, self.certainty, clock, self.counters)
-        self.firehose = Firehose(config, self.router, self.sessions.by_id)
-        self.forwarder = Forwarder(self.router, clock, self.counters, self.certainty, lambda: self.turns.end())
+        self.firehose = Firehose(config, self.router, self.sessions.by_id, keeper, self.counters)
+        self.forwarder = Forwarder(self.router, clock, self.counters, self.certainty, keeper, lambda: self.turns.end())
         self.readings = Readings(
             config, clock, self.sessions.ask, self.sessions.check_open, topology.marks, self.memory, past
         )

@@ -21,5 +21,9 @@ class DiskFlow(Flow):
     def full(self) -> bool:
         return self._log.crowded
 
+    @property
+    def crowded(self) -> bool:
+        return self._log.crowded
+
     def has_room(self, size: int) -> bool:
         return size < LARGE_BYTES or self._log.has_room(size)

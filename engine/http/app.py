@@ -9,6 +9,7 @@
 """
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -231,9 +232,7 @@ def make_app(broker: "Broker", body_workers: WorkerPool) -> ASGIApp:
     """The application. `body_workers` read large bodies; the caller closes them."""
     statistics(broker)  # counting begins here
 
-    async def read_to_end() -> None:
-        async with in_time():
-            await broker.certainty.wait()
+    read_to_end = partial(read_to_end_in_time, broker)
 
     def endpoint(handler: Handler) -> Callable[[Request], Awaitable[ASGIApp]]:
         async def respond(request: Request) -> ASGIApp:
@@ -287,7 +286,10 @@ def make_app(broker: "Broker", body_workers: WorkerPool) -> ASGIApp:
 
 
 def metrics_routes(broker: "Broker", body_workers: WorkerPool) -> list[Route]:
-    """The routes of Prometheus, below /metrics."""
+    """The routes of Prometheus, below /metrics.
+
+    They tell what this node has read, also while Kafka is away. A login is refused only when the log says so."""
+    read_to_end = partial(read_to_end_in_time, broker)
 
     async def vhosts_seen(request: Request) -> list[str] | None:
         """The vhosts whose names the user may see.
@@ -295,7 +297,7 @@ def metrics_routes(broker: "Broker", body_workers: WorkerPool) -> list[Route]:
         None: all, at the port of the metrics, which needs no login."""
         if at_port_of_metrics(request.scope, broker.config.prometheus_port):
             return None
-        user, tags = await authenticate(broker, request)
+        user, tags = await broker.certainty.assured(partial(authenticate, broker, request), read_to_end, is_negative)
         require_room(request)
         await broker.http_share.turn()
         return Call(request, broker, body_workers, user, tags).monitored_vhosts()
@@ -321,6 +323,12 @@ def metrics_routes(broker: "Broker", body_workers: WorkerPool) -> list[Route]:
         ("/memory-breakdown", show_memory_breakdown),
     )
     return [Route("/metrics" + path, show, methods=["GET"]) for path, show in shows]
+
+
+async def read_to_end_in_time(broker: "Broker") -> None:
+    """Wait until this node has read to the end of the log. Raises ApiError (503) after the time limit."""
+    async with in_time():
+        await broker.certainty.wait()
 
 
 class Sent:

@@ -18,12 +18,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from rewindmq.engine.errors import NotFound
+from rewindmq.engine.errors import NotFound, ResourceError
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import History, HistoryPartition
 from rewindmq.engine.rewind.bindings_at import LostBinding, bind_again, bindings_at, missing
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, folded_queue, log_of, published_at
 from rewindmq.engine.rewind.worker import WorkerPool
+from rewindmq.engine.runtime.flow_control import no_room
 from rewindmq.projections.machine.data.effects import (
     ACKED,
     DELETED,
@@ -64,6 +65,7 @@ UNDONE_FATES = {"purge": (PURGED,), "delete": (DELETED,)}  # without messages th
 NO_INCARNATION = -1
 PAGE_MESSAGES = 500
 PAGE_BYTES = 8 * 1024 * 1024
+CROWDED_SECONDS = 0.02  # between two looks whether others crowd the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,11 +284,13 @@ async def restore(
 ) -> RestoreResult:
     """Publish the plan's messages into `target`, in the session's vhost. If the target is the queue itself and is gone,
     it is declared and bound as it was. The broker's own queues are no targets. NotFound, AccessRefused, ResourceLocked
-    as for any declaration; ConnectionForced: the node was lost meanwhile; ProcessEnded."""
+    as for any declaration; ResourceError: the disk has no room; ConnectionForced: the node was lost meanwhile;
+    ProcessEnded."""
     broker.access.check(session.user, session.vhost, "write", "queue", target)
     declared = False
     if is_hidden(target):
         raise NotFound(f"no queue '{target}' in vhost '{session.vhost}'")
+    await room(broker, sum(each.size for each in plan.messages))
     if broker.queues.get(session.vhost, target) is None:
         if (session.vhost, target) != (plan.vhost, plan.queue) or plan.declared is None:
             raise NotFound(f"no queue '{target}' in vhost '{session.vhost}'")
@@ -306,6 +310,8 @@ async def restore(
             as_restored(plan, each, bodies[each.message_id], session.vhost, target, name, at)
             for at, each in enumerate(page, number)
         ]
+        size = sum(len(event.body) for event in events)
+        await room(broker, size, f"; {number} of {len(plan.messages)} messages are back; ask again when there is room")
         broker.sessions.check_open(session)
         came.update(await publish(broker, session, partition, events))
         broker.sessions.check_open(session)  # else they may not be in the queue
@@ -326,6 +332,17 @@ def to_bind(broker: "Broker", vhost: str, plan: Plan, target: str, name: str) ->
     if (name, plan.vhost, plan.queue, plan.queue_id) in queue.restored:
         return ()
     return missing(broker, queue, plan.bindings)
+
+
+async def room(broker: "Broker", size: int, so_far: str = "") -> None:
+    """Wait while others crowd the log. Raises ResourceError if the disk has no room for messages of so many bytes."""
+    flow = broker.keeper.flow
+    while broker.turns.blocked is None and flow.crowded:
+        await until_durable(broker)
+        await asyncio.sleep(CROWDED_SECONDS)
+    reason = broker.turns.blocked or (None if flow.has_room(size) else no_room(size))
+    if reason is not None:
+        raise ResourceError(f"publishing is blocked: {reason}{so_far}")
 
 
 async def publish(broker: "Broker", session: "Session", partition: "Partition", events: list[Published]) -> list[str]:

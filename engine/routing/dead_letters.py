@@ -16,6 +16,8 @@ Rules of this file
   tried again after a while, only for the targets that have not taken it (S-149, S-151).
 - On a log that is read back another node may have just made the exchange or the binding: a letter without a route is
   dropped only when this node has read to the end of the log (runtime/certainty.py).
+- While the log has little room left, letters wait as publishers do (runtime/flow_control.py): acks have to become
+  durable, and the body of a letter that waits is in the log already.
 - A letter that would go back automatically into a queue where it died before is not sent there (cycles, S-155).
 - A message that was delayed (delayed_exchanges.py) comes as a letter of reason `delayed`, which is no death:
   at-most-once, the exchange's bindings decide, and a hidden queue's letters are no dead letters in any count.
@@ -37,6 +39,8 @@ from rewindmq.engine.routing.delayed_exchanges import due
 from rewindmq.engine.routing.router import Router
 from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.counters import AT_LEAST_ONCE, AT_MOST_ONCE, DEATHS, dead_lettered
+from rewindmq.engine.runtime.flow_control import no_room
+from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.effects import DELAYED, REJECTED, DeadLetter
 from rewindmq.projections.machine.data.queue import Queue
@@ -51,7 +55,9 @@ ROUND = 1_000  # letters forwarded in one turn of the loop
 NO_PROPERTIES = b"\0\0"
 RETRY_FIRST_MS = 1_000  # doubled up to RETRY_LAST_MS while nothing gets through
 RETRY_LAST_MS = 60_000
-TAKEN, UNKNOWN, TRY_AGAIN, UNSURE = range(4)  # the results of sending a letter
+ROOM_MS = 1_000  # between two checks for a letter that the disk has no room for
+# The results of sending a letter. CROWDED: no letter is sent now. NO_ROOM: not this one.
+TAKEN, UNKNOWN, TRY_AGAIN, UNSURE, CROWDED, NO_ROOM = range(6)
 
 
 class Letter:
@@ -86,6 +92,7 @@ class Letter:
         # at-least-once: where, at which append position, and the queues that have to take it
         self.asked: list[tuple[Partition, int, list[str]]] = []
         self.refused = False  # by one of those asked
+        self.waits_for_room = False  # on the disk
 
     def give_up(self) -> None:
         """Tell the partitions that their answers are not needed."""
@@ -124,13 +131,16 @@ class Forwarder:
         clock: Callable[[], int],
         counters: dict[str, int],
         certainty: Certainty,
+        keeper: Keeper,
         ready: Callable[[], None],
     ) -> None:
         self._router = router
         self._clock = clock
         self._counters = counters
         self._certainty = certainty
+        self._keeper = keeper
         self._on_ready = ready
+        self._waits_for_log = False  # flow control calls `_log_has_room`
         self._looks: set[asyncio.Task[None]] = set()  # tasks of `_make_sure`
         self._sources: dict[tuple[int, int], Source] = {}  # (partition, queue_id)
         self._ready: deque[Source] = deque()
@@ -227,7 +237,7 @@ class Forwarder:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._ready)
+        return bool(self._ready) and not self._waits_for_log
 
     def retry_ms(self) -> int | None:
         """The time when a letter is to be tried again, or None."""
@@ -253,7 +263,7 @@ class Forwarder:
 
     def forward(self, budget: int) -> int:
         """Forward up to `budget` letters and return the rest of it. New letters may come in meanwhile."""
-        while self._ready and budget > 0:
+        while self.has_work and budget > 0:
             source = self._ready.popleft()
             source.scheduled = False
             while source.may_send and budget > 0:
@@ -264,6 +274,13 @@ class Forwarder:
                     break  # `on_durable` comes back to it
                 if outcome == UNSURE:
                     self._make_sure(source)
+                    break
+                if outcome == CROWDED:
+                    self._schedule(source)
+                    break
+                if outcome == NO_ROOM:
+                    source.retry_at_ms = self._clock() + ROOM_MS
+                    self._waiting[source] = None
                     break
                 if outcome == TRY_AGAIN:
                     source.retry_at_ms = self._clock() + source.retry_delay_ms
@@ -279,6 +296,18 @@ class Forwarder:
                 self._schedule(source)
             self._tell(source)  # where nothing was sent, no group commit will
         return budget
+
+    def _must_wait(self) -> bool:
+        """Say whether the log has too little room for letters. If so, flow control lets them go on in their turn."""
+        flow = self._keeper.flow
+        if not self._waits_for_log and flow.crowded:
+            self._waits_for_log = True
+            flow.wait(self._log_has_room)
+        return self._waits_for_log
+
+    def _log_has_room(self) -> None:
+        self._waits_for_log = False
+        self._on_ready()
 
     def _make_sure(self, source: Source) -> None:
         """Let a source wait until this node has read to the end of the log.
@@ -299,7 +328,9 @@ class Forwarder:
     def _outcome(self, source: Source, letter: Letter) -> int:
         """Send the letter to every target that lacks it, and return the result.
 
-        The result is TAKEN, UNKNOWN, TRY_AGAIN or UNSURE. A letter that was sent already is not sent again."""
+        A letter that was sent already is not sent again."""
+        if not letter.asked and self._must_wait():
+            return CROWDED
         if letter.message is None:
             try:
                 self._hold(letter, source.partition.message(source.queue.queue_id, letter.message_id))
@@ -309,10 +340,10 @@ class Forwarder:
             except LogError as error:
                 logger.error("dead letter %d of %s is forwarded later: %s", letter.message_id, source.queue.name, error)
                 return TRY_AGAIN
-        if not letter.asked and not self._send(source, letter):
-            if letter.at_least_once:
-                return TRY_AGAIN
-            return TAKEN if self._certainty.covers(letter.heard) else UNSURE
+        if not letter.asked:
+            outcome = self._send(source, letter)
+            if outcome != TAKEN:
+                return outcome
         while letter.asked:
             partition, position, targets = letter.asked[0]
             refusing = partition.refusals(position)
@@ -323,8 +354,8 @@ class Forwarder:
             letter.refused = letter.refused or bool(refusing)
         return TRY_AGAIN if letter.refused else TAKEN
 
-    def _send(self, source: Source, letter: Letter) -> bool:
-        """Send the letter. Returns False if it has no route."""
+    def _send(self, source: Source, letter: Letter) -> int:
+        """Send the letter. The result is TAKEN, unless it has no route or the disk has no room for it."""
         letter.refused = False
         queue = source.queue
         vhost = queue.vhost
@@ -332,13 +363,21 @@ class Forwarder:
         assert message is not None
         buried, expiration_ms = self._bury(source, letter, message)
         if (vhost, letter.exchange) not in self._router.topology.exchanges:
-            return False
+            return self._without_route(letter)
         content = readable(buried.properties) if self._router.needs_content(vhost, letter.exchange) else None
         routing_keys, properties = buried.routing_keys, buried.properties
         if letter.routing_key is not None:  # it replaces all keys, also where the letter dies once more
             routing_keys, properties = (letter.routing_key,), without_blind_copies(properties)
         published_to = message.route.exchange if letter.reason == DELAYED else None
         destinations = self._router.route_by_keys(vhost, letter.exchange, routing_keys, content, published_to)
+        if not destinations:
+            return self._without_route(letter)
+        size = len(message.body) * len(destinations)  # each partition logs it
+        if not self._keeper.flow.has_room(size):
+            if not letter.waits_for_room:
+                letter.waits_for_room = True
+                logger.warning("dead letter %d of %s waits: %s", letter.message_id, queue.name, no_room(size))
+            return NO_ROOM
         origin = Origin(vhost, queue.name, queue.queue_id, letter.message_id, letter.reason, letter.sequence)
         for destination in destinations:
             targets = [
@@ -370,7 +409,13 @@ class Forwarder:
                     letter.refused = letter.at_least_once
                 else:
                     letter.sent.append((narrowed.partition, position))
-        return bool(destinations)
+        return TAKEN
+
+    def _without_route(self, letter: Letter) -> int:
+        """The result of sending a letter that has no route, as far as this node has read."""
+        if letter.at_least_once:
+            return TRY_AGAIN
+        return TAKEN if self._certainty.covers(letter.heard) else UNSURE
 
     def _bury(self, source: Source, letter: Letter, message: Published) -> tuple[Buried, int | None]:
         """The message as it is sent on, and its expiration.

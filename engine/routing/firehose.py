@@ -11,15 +11,19 @@ Rules of this file
   only in a vhost that is traced (basic_publish.py), and the consumers of such a vhost are wrapped (`TappedConsumer`).
 - Copies are messages like others: they are in the log, and limits of their queues hold. They are transient. They are
   not traced themselves.
+- While the log has little room left, copies are dropped and counted: a trace must not take the room of acks.
 - The body of a copy stays encrypted under its subject's key, so an erasure covers it too.
 - Deliveries to consumers of streams and of the past are not traced.
 """
 
+import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rewindmq.engine.config import Config
 from rewindmq.engine.routing.router import Router
+from rewindmq.engine.runtime.counters import FIREHOSE_COPIES_DROPPED
+from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.partition import DeliveryTarget, FetchTarget, Partition
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
@@ -45,15 +49,27 @@ from rewindmq.schemas.values import BROKER, Encryption
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+logger = logging.getLogger(__name__)
+
 
 class Firehose:
     """The firehose of a node. `vhosts`: the vhosts that are traced."""
 
-    def __init__(self, config: Config, router: Router, sessions: "Mapping[int, Session]") -> None:
+    def __init__(
+        self,
+        config: Config,
+        router: Router,
+        sessions: "Mapping[int, Session]",
+        keeper: Keeper,
+        counters: dict[str, int],
+    ) -> None:
         self.vhosts: set[str] = set()
         self._config = config
         self._router = router
         self._sessions = sessions
+        self._keeper = keeper
+        self._counters = counters
+        self._dropped = 0  # copies, since the log had room for one
 
     def switch(self, vhost: str, on: bool) -> None:
         """Begin or end to trace a vhost, with the consumers that it has."""
@@ -133,6 +149,20 @@ class Firehose:
                 {"redelivered": signedint(effect.redelivered)},
             )
 
+    def _has_room(self, size: int) -> bool:
+        """Say whether the log has room for copies of so many bytes. If not, they are counted as dropped."""
+        flow = self._keeper.flow
+        if flow.crowded or not flow.has_room(size):
+            if self._dropped == 0:
+                logger.warning("copies for the firehose are dropped until the disk has room for them")
+            self._dropped += 1
+            self._counters[FIREHOSE_COPIES_DROPPED] += 1
+            return False
+        if self._dropped:
+            logger.warning("%d copies for the firehose were dropped", self._dropped)
+            self._dropped = 0
+        return True
+
     def _copy(
         self,
         key: str,
@@ -146,7 +176,7 @@ class Firehose:
         more: dict[str, bytes],
     ) -> None:
         destinations = self._router.route(session.vhost, TRACE_EXCHANGE, key, None)
-        if not destinations:
+        if not destinations or not self._has_room(len(body) * len(destinations)):
             return
         try:
             fields = split(without_blind_copies(properties))

@@ -1,6 +1,6 @@
 """Counters since the broker's start, for /metrics and for the message_stats of the management API.
 
-- Their names are those of RabbitMQ's Prometheus metrics without `rabbitmq_`.
+- Their names are those of RabbitMQ's Prometheus metrics without `rabbitmq_`. Ours begin with `rewindmq_`.
 - A channel counts publishes in its own `Tally`, in plain numbers. When it closes, its numbers move to the broker's.
   `counts` adds both, so that a publish changes only the numbers of its channel.
 - Sizes of messages come in runs: a run of equal sizes is counted at its end.
@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 from rewindmq.projections.machine.data.effects import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED
 
+FIREHOSE_COPIES_DROPPED = "rewindmq_firehose_copies_dropped_total"
 COUNTERS = (
     "connections_opened_total",
     "connections_closed_total",
@@ -23,6 +24,7 @@ COUNTERS = (
     "queues_declared_total",
     "queues_created_total",
     "queues_deleted_total",
+    FIREHOSE_COPIES_DROPPED,
     "global_messages_received_total",
     "global_messages_received_confirm_total",
     "global_messages_confirmed_total",

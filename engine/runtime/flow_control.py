@@ -5,12 +5,14 @@ Rules of this file
 - First come, first served.
 - The limit depends on the log: engine/embedded/flow_control.py, engine/cluster/flow_control.py.
 - A large publish that the log has no room for waits by itself, before it is appended; other publishers go on.
+- The broker's own copies of messages ask for room as publishes do. Dead letters and delayed messages wait in their
+  outboxes, copies for the firehose are dropped, and a restoration ends with an error.
 """
 
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 
 LARGE_BYTES = 1_048_576  # a smaller publish does not ask for room
@@ -19,34 +21,53 @@ ROOM_SECONDS = 1.0  # between two checks for room
 logger = logging.getLogger(__name__)
 
 
+def no_room(size: int) -> str:
+    """The reason why a message of this many bytes waits, or is refused."""
+    return f"the disk has no room for {size} bytes"
+
+
 class Flow(ABC):
     """Holds back the connections that publish."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: OrderedDict[Callable[[], None], None] = OrderedDict()
 
     @property
     @abstractmethod
     def full(self) -> bool:
         """Whether enough is on its way into the log."""
 
+    @property
+    def crowded(self) -> bool:
+        """Whether the log has so little room that the broker's own copies of messages wait, too."""
+        return False
+
     def wait(self, go_on: Callable[[], None]) -> None:
         """Call `go_on` once, when there is room again."""
-        self._waiting.append(go_on)
+        self._waiting[go_on] = None
+
+    def leave(self, go_on: Callable[[], None]) -> None:
+        """Do not call `go_on`, if it waits: its connection is gone."""
+        self._waiting.pop(go_on, None)
+
+    @property
+    def waiting(self) -> int:
+        """The number of connections that wait."""
+        return len(self._waiting)
 
     def has_room(self, size: int) -> bool:
         """Say whether the log can take this many bytes at once."""
         return True
 
-    async def room(self, size: int, given_up: Callable[[], bool]) -> None:
-        """Wait until the log can take this many bytes at once, or until the wait is given up."""
+    async def room(self, size: int, end: asyncio.Future[None]) -> None:
+        """Wait until the log can take this many bytes at once, or until `end` is done."""
         logger.warning("a publish of %d bytes waits until the disk has room for it", size)
-        while not given_up() and not self.has_room(size):
-            await asyncio.sleep(ROOM_SECONDS)
+        while not end.done() and not self.has_room(size):
+            await asyncio.wait((end,), timeout=ROOM_SECONDS)
 
     def landed(self) -> None:
         """Let waiting connections go on: more of the publishes has arrived in the log."""
         for _ in range(len(self._waiting)):  # a connection that publishes too much again waits at the end
-            if self.full:
+            if self.full or not self._waiting:
                 return
-            self._waiting.popleft()()
+            self._waiting.popitem(last=False)[0]()

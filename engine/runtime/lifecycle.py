@@ -18,6 +18,11 @@ from rewindmq.schemas.values import Actor
 if TYPE_CHECKING:
     from rewindmq.engine.runtime.partition import Partition
 
+MADE_ANEW = (
+    "%s: RocksDB found damage in its files (%s): the state was made anew from memory, with %d bodies. %d bodies could"
+    " not be read, and come from the log. Look for the cause: the disk may also change bytes of the log"
+)
+
 logger = logging.getLogger(__name__)
 
 
@@ -97,6 +102,13 @@ def mend_store(store: StateStore, partitions: "Sequence[Partition]") -> None:
     """Repair the store after a failed write, with every partition at rest. Fails as `mend`."""
     if not all(partition.at_rest for partition in partitions):
         return  # dead letters are on their way; the next try may find none
+    if store.damaged:
+        damage = store.failed
+        written, missing = store.make_anew([partition.projector for partition in partitions])
+        for partition in partitions:
+            partition.mended()
+        logger.error(MADE_ANEW, store.path, damage, written, missing)
+        return
     folded = mend(store, [(partition.history, partition.projector) for partition in partitions])
     for partition in partitions:
         partition.mended()

@@ -51,7 +51,7 @@ class Link:
     channel_max: int = 0
     frame_max: int = 0
     heartbeat_seconds: int = 0
-    blocked: bool = False  # it published while an alarm holds publishers back
+    blocked: bool = False  # an alarm holds its publishes back, or a message of it waits for room on the disk
     in_flow: bool = False  # it publishes, and waits for its turn (engine/runtime/flow_control.py)
     received_octets: int = 0
     received_count: int = 0

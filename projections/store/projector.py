@@ -15,11 +15,11 @@ Rules
 - Memory is bounded, however long a queue is: `wants_write` bounds the fresh bodies, and the cache's limit bounds the
   cached ones.
 - A write that fails is not repeated, for RocksDB has used the batch up. From then on (`failed`) no batch is prepared or
-  written, and bodies that the log has are released. projections/store/repair.py makes the store anew from the log.
+  written, and bodies that the log has are released. projections/store/repair.py makes the store good again.
 """
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 from rocksdict import WriteBatch
@@ -153,6 +153,43 @@ class Projector:
         self.pending_bytes = 0
         self._boundary = self.machine.next_offset
         self.persist()
+
+    def write_anew(self, read: Callable[[bytes], bytes | None]) -> tuple[int, int]:
+        """Write the machine's whole state, and the bodies of its messages, into a database that has nothing of them.
+
+        `read` gives the value of a key of the damaged database. Returns how many bodies were written, and how many are
+        neither in memory nor readable: the log has them. Fails as `write`."""
+        changes = WriteBatch(raw_mode=True)
+        written = missing = size = 0
+        for queue_id, queue in self.machine.by_id.items():
+            first = keys.messages(self._prefix, queue_id)
+            for message_id in live_ids(queue):
+                key = first + message_id.to_bytes(8, "big")
+                value = self._held(queue_id, message_id) or _readable(read, key)
+                if value is None:
+                    missing += 1
+                    continue
+                changes.put(key, value)
+                written += 1
+                size += len(value)
+                if size >= FRESH_BYTES:
+                    self._db.write(changes)
+                    changes, size = WriteBatch(raw_mode=True), 0
+        changes.put(keys.quarantine_count(self._prefix), self.quarantine.count.to_bytes(8, "big"))
+        self.quarantine.write_again()
+        for slot, entry in self.quarantine.unwritten():
+            changes.put(keys.quarantined(self._prefix, slot), entry)
+        self._db.write(changes)
+        self.write_whole()
+        return written, missing
+
+    def _held(self, queue_id: int, message_id: int) -> bytes | None:
+        """The stored form of a message that is in memory; None: it is not."""
+        for held in (self._fresh, *(batch.bodies for batch in self._in_flight)):
+            message = held.get(queue_id, _NOTHING).get(message_id)
+            if message is not None:
+                return message if isinstance(message, bytes) else self._encoder.encode(self.stamp, message)
+        return None
 
     # -- which bodies to hold -----------------------------------------------------------------------------------------
 
@@ -392,6 +429,25 @@ class Projector:
         A clean stop needs it; `write` flushes from time to time by itself, without waiting."""
         self._db.flush(True)
         self._persisted = self._boundary
+
+
+def live_ids(queue: "Queue") -> "array[int]":
+    """The ids of the messages whose bodies must be in the store, ascending."""
+    ids = array("q", queue.ready_ids())
+    for holder in queue.holders.values():
+        ids.extend(holder.held)
+    ids.extend(letter.message_id for letter in queue.outbox.values())
+    if queue.delayed is not None:
+        ids.extend(queue.delayed.ids())
+    return array("q", sorted(ids))
+
+
+def _readable(read: Callable[[bytes], bytes | None], key: bytes) -> bytes | None:
+    """The value of a key in a damaged database; None: it is damaged, or not there."""
+    try:
+        return read(key)
+    except Exception:  # rocksdict knows no narrower class
+        return None
 
 
 _NOTHING: dict[int, Body] = {}

@@ -89,6 +89,10 @@ class QuarantineReport:
         """The newest records, by ascending offset."""
         return self._entries[-min(most, LISTED) :] if most > 0 else []
 
+    def write_again(self) -> None:
+        """Give all listed records as unwritten: the store that had them is gone."""
+        self._unwritten = min(self.count, LISTED)
+
     def unwritten(self) -> Iterator[tuple[int, bytes]]:
         """Yields slot and value of each record that was noted since the last call and is still listed.
 

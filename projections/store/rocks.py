@@ -8,6 +8,8 @@ Rules
   write after it until it is opened again. So after the first failure nothing more is written (`Database.failed`), and
   reading goes on. `Database.reopen` begins anew; data that was only in memtables is lost then
   (projections/store/repair.py).
+- RocksDB also refuses every write when it finds damage in its files, and opening it again does not help. `made_anew`
+  replaces such a database by another one.
 - A database that cannot be opened for writing because the disk is full is opened for reading, and has `failed` from the
   start.
 """
@@ -15,7 +17,8 @@ Rules
 import contextlib
 import os
 import resource
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -73,11 +76,40 @@ class Database:
 
     def reopen(self) -> None:
         """Open the database again after a failure; data that RocksDB had not yet flushed is lost."""
-        if self.rocks is not None:
-            with contextlib.suppress(Exception):  # closing repeats the error that made it fail
-                self.rocks.close()
+        _close(self.rocks)
         self.rocks = open_database(self.path)
         self.failed = None
+
+    @property
+    def damaged(self) -> bool:
+        """Whether RocksDB writes no more because bytes in its files are not those that it wrote."""
+        return "Corruption" in str(self.failed)
+
+    @contextlib.contextmanager
+    def made_anew(self) -> Iterator[Callable[[bytes], bytes | None]]:
+        """Write into an empty database inside this context; it replaces the damaged one at the end.
+
+        Yields the function that reads a key of the damaged one. It raises a plain Exception where that is damaged. An
+        error inside the context leaves the damaged database as it was. After a crash there is the damaged one, or
+        none, or the new one."""
+        beside = self.path.with_name(f"{self.path.name}.new")
+        shutil.rmtree(beside, ignore_errors=True)
+        damaged, error = self.rocks, self.failed
+        self.rocks, self.failed = open_database(beside), None
+        try:
+            yield lambda key: None if damaged is None else cast(bytes | None, damaged.get(key))
+            self.flush(True)
+        except BaseException:
+            _close(self.rocks)
+            self.rocks, self.failed = damaged, error
+            shutil.rmtree(beside, ignore_errors=True)
+            raise
+        self.failed = error  # until the new one is open where it belongs
+        _close(damaged)
+        _close(self.rocks)
+        shutil.rmtree(self.path)
+        beside.rename(self.path)
+        self.reopen()
 
     def get(self, key: bytes) -> bytes | None:
         """The value of a key; None if there is none."""
@@ -127,6 +159,13 @@ class Database:
         except Exception:
             if self.failed is None:
                 raise
+
+
+def _close(rocks: Rdict | None) -> None:
+    """Close a database that may have failed: closing repeats the error that made it fail."""
+    if rocks is not None:
+        with contextlib.suppress(Exception):
+            rocks.close()
 
 
 def has_room(path: Path) -> bool:

@@ -21,7 +21,7 @@ The store is a cache of the log: losing it costs the time of a replay and nothin
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rocksdict import WriteBatch
@@ -116,6 +116,21 @@ class StateStore:
         except Exception as error:  # rocksdict knows no narrower class
             raise StoreError(_why(self.path, error)) from error
         self._check_format(read_only=False)
+
+    @property
+    def damaged(self) -> bool:
+        """Whether the store failed because RocksDB found damage in its files."""
+        return self._db.damaged
+
+    def make_anew(self, projectors: Sequence[Projector]) -> tuple[int, int]:
+        """Replace the damaged files by new ones: the state of these live machines, and the bodies that can be read.
+
+        Returns how many bodies the new store has, and how many it lacks. Raises StoreError or a plain Exception of
+        RocksDB; the store is as it was then."""
+        with self._copying, self._db.made_anew() as read:
+            self._check_format(read_only=False)
+            found = [projector.write_anew(read) for projector in projectors]
+        return sum(written for written, _ in found), sum(missing for _, missing in found)
 
     def fold_of(self, partition: str) -> Projector:
         """The stored fold of a partition, with a writer of its own.

@@ -7,7 +7,8 @@ The other version is a directory with its `projections` and `schemas`: a checkou
 installed. Each version folds in a process of its own (worker.py), and both get the same records. Every `STRIDE` events
 each is asked for its stand. Where they first disagree, both begin anew and are asked behind each event of that stride.
 A stand is the digest of the state, and a digest of all effects so far: so a difference that heals again is found, too.
-Versions that encode a state in different ways can be compared by their effects alone.
+Versions that encode a state in different ways can be compared by their effects alone. Both versions run from their .py
+files, never from extension modules: the difference is one of the sources (rewindmq/builds.py).
 """
 
 import json
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Self
 
 import rewindmq
+from rewindmq import builds
 from rewindmq.projections.replay import PartitionLog, decoder_for, groups_of
 from rewindmq.projections.versions.worker import DESCRIBE, FOLD, HEAD, OWN_TIME, STAND
 from rewindmq.schemas.codec import UndecodableRecord
@@ -84,7 +86,7 @@ class Stepper:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(version)},
+            env={**os.environ, "PYTHONPATH": str(version), builds.SWITCH: "1"},
         )
 
     def __enter__(self) -> Self:

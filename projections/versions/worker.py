@@ -13,9 +13,11 @@ version. Requests come on stdin, in network order. FOLD has no answer; the other
 import hashlib
 import importlib
 import json
+import os
 import struct
 import sys
 from collections.abc import Sequence
+from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
 from typing import Any, BinaryIO
 
 HEAD = struct.Struct("!qqI")
@@ -27,6 +29,7 @@ def main(root: str, partition: str, framed: bool, requests: BinaryIO, answers: B
     """Answer requests until stdin ends.
 
     `root` is the package that holds the version's `projections` and `schemas`, or empty."""
+    sys.path_hooks.insert(0, sources_only)
 
     def found(module: str) -> Any:
         return importlib.import_module(f"{root}.{module}" if root else module)
@@ -62,6 +65,16 @@ def main(root: str, partition: str, framed: bool, requests: BinaryIO, answers: B
             answer = {"queues": queues, "effects": [effect_text(effect) for effect in effects], "ended": ended}
             answers.write(json.dumps(answer).encode() + b"\n")
             answers.flush()
+
+
+def sources_only(folder: str) -> FileFinder:
+    """A path hook that finds only .py files in the version's folders. Raises ImportError for any other folder.
+
+    An extension module that lies beside its source would be another build of it, if not of another source."""
+    version = os.path.abspath(os.environ["PYTHONPATH"])
+    if not folder.startswith(tuple(os.path.join(version, each) for each in ("rewindmq", "projections", "schemas"))):
+        raise ImportError("no folder of the version", path=folder)
+    return FileFinder(folder, (SourceFileLoader, SOURCE_SUFFIXES))
 
 
 def effect_text(effect: Any) -> str:

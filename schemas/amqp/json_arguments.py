@@ -11,10 +11,10 @@ import base64
 import json
 
 from rewindmq.schemas.amqp.errors import Unacceptable
+from rewindmq.schemas.amqp.tables import require_few
 from rewindmq.schemas.json_values import Json
 from rewindmq.schemas.values import Argument, ArgumentValue
 
-MAX_ARGUMENTS = 1_024  # of a declaration
 MAX_BYTES = 131_072  # of all arguments together: over AMQP they come in one frame
 
 
@@ -26,8 +26,7 @@ def arguments_from(table: Json) -> tuple[Argument, ...]:
         return ()
     if not isinstance(table, dict):
         raise Unacceptable("arguments must be a JSON object")
-    if len(table) > MAX_ARGUMENTS:
-        raise Unacceptable(f"there are {len(table)} arguments, more than {MAX_ARGUMENTS}")
+    require_few(len(table))
     found = tuple(_argument(name, value) for name, value in table.items())
     if sum(len(each.name) + len(str(each.value)) for each in found) > MAX_BYTES:
         raise Unacceptable(f"the arguments are larger than {MAX_BYTES} bytes")

@@ -11,6 +11,10 @@
     policies  every policy that decided was set in the metadata log, and policies that are set are applied
     store     the RocksDB of the broker against a fresh fold, queue by queue and body by body  projections/verify.py
 
+All tasks fold with the pure build, also where the broker runs the compiled one (rewindmq/builds.py): two builds of one
+source check each other. The row `records` names the build. They fold event by event: the fast path for repeats, which
+recovery and `verify` use (projections/machine/repeats.py), is not used here.
+
 A partition whose chain is broken, or whose beginning is gone, is not folded: the records behind the break are not
 history. An audit works beside running brokers; it reads up to the end that was durable when it began, and the state
 that RocksDB had persisted.
@@ -47,6 +51,7 @@ from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.log import HistoryLog, InKafka, Location, open_log, partition_of
 from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
+from rewindmq.spark_replay.session import pure_workers
 from rewindmq.spark_replay.snapshots.external import (
     beyond_the_end,
     external_snapshots,
@@ -74,6 +79,15 @@ def audit(
     ledgers of the audit are kept there, too (ledger_files.py). `since_last`: audit only the events since the last
     ledgers. Raises LogError when there is no log; BadRequest."""
     external = ledger_snapshots(location, snapshots, since_last)
+    with pure_workers(spark):
+        findings = _audited_history(spark, location, external, snapshots, since_last)
+    lineage.found(findings)
+    return findings
+
+
+def _audited_history(
+    spark: "SparkSession", location: Location, external: Snapshots | None, snapshots: Path | None, since_last: bool
+) -> list[Finding]:
     log = open_log(location)
     reach = ends_of(log)
     ends = [
@@ -96,7 +110,6 @@ def audit(
         if external is not None:
             written = set(external.directory.glob("*/*.ledger")) | set(external.directory.glob("*/*.letters"))
             write_sums(external.directory, written if proven is None else written | {proven.save()})
-    lineage.found(findings)
     return findings
 
 
@@ -300,7 +313,7 @@ def _store(data: str, offset_range: OffsetRange, external: Snapshots | None = No
     try:
         log = partition_of(data, offset_range.partition)
         begun = None if external is None else from_snapshot(external, log, stored_offset(log, store))
-        report = verify_partition(log, store, begun)
+        report = verify_partition(log, store, begun, event_by_event=True)
     except StoreError as error:
         return [finding(False, str(error))]
     finally:

@@ -8,6 +8,7 @@ behind the break, and the first findings show the place.
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from rewindmq import builds
 from rewindmq.projections.last_words import Behind, LastWords
 from rewindmq.projections.machine.data.effects import (
     DELAYED,
@@ -488,7 +489,8 @@ class AuditProduct:
             return str(self.claims)
         if check == RECORDS:
             since = f", the first at offset {self.first_quarantined}" if self.quarantined else ""
-            return f"{self.events} events, {self.quarantined} skipped as making no sense{since}"
+            folded = f"folded by the {builds.running().kind} build"
+            return f"{self.events} events, {self.quarantined} skipped as making no sense{since}, {folded}"
         if check == LAST_WORDS:
             return f"{self.words.count} brokers stopped cleanly"
         return f"{self.events} events"

@@ -39,6 +39,7 @@ from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.kafka_frame import kafka_options, load, to_records
 from rewindmq.spark_replay.location.log import InKafka, open_log
 from rewindmq.spark_replay.location.ranges import OffsetRange, joined
+from rewindmq.spark_replay.session import pure_workers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -115,7 +116,8 @@ class Watch:
             if self.stopping.is_set():
                 raise Stopped
             task = partial(fold_batch, self.directory, batch)
-            found = to_records(frame).mapInArrow(task, columns.spark_schema(columns.AUDIT)).collect()
+            with pure_workers(frame.sparkSession):
+                found = to_records(frame).mapInArrow(task, columns.spark_schema(columns.AUDIT)).collect()
             report = self._report(batch, found)
             if not self.reports.add(report):
                 return

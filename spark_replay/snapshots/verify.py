@@ -18,11 +18,12 @@ do not lead to it.
 
 import json
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rewindmq import builds
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import Repeats
@@ -61,10 +62,12 @@ class Chunk(OffsetRange):
     """Events `start` to `end`, folded from the snapshot at `start` (0: from nothing).
 
     `meets`: ascending offsets at which the fold has to arrive at the snapshot there. `store`: instead, the partition's
-    RocksDB is compared with a fold that begins at a snapshot not behind `start`."""
+    RocksDB is compared with a fold that begins at a snapshot not behind `start`. `event_by_event`: the fold does not
+    use its fast path."""
 
     meets: tuple[int, ...] = ()
     store: bool = False
+    event_by_event: bool = False
 
 
 def verify(spark: "SparkSession", location: Location, directory: Path | None = None) -> list[Finding]:
@@ -86,10 +89,12 @@ def verify(spark: "SparkSession", location: Location, directory: Path | None = N
 def verify_snapshots(
     spark: "SparkSession", location: Location, broken: Set[str], directory: Path | None = None
 ) -> list[Finding]:
-    """Verify only the snapshots, of all partitions but the `broken` ones; no findings when there are none."""
+    """Verify only the snapshots, of all partitions but the `broken` ones; no findings when there are none.
+
+    For the audit, which folds event by event."""
     snapshots = external_snapshots(location, directory) or broker_snapshots(location)
     chunks, beyond = plan_chunks(location, snapshots, broken)
-    cut = [chunk for chunk in chunks if chunk.meets]
+    cut = [replace(chunk, event_by_event=True) for chunk in chunks if chunk.meets]
     return [finding for finding in _verified(spark, location, snapshots, cut, beyond) if finding.check == SNAPSHOTS]
 
 
@@ -171,7 +176,7 @@ def _joined(run: Sequence[Chunk]) -> list[Chunk]:
     if len(run) < 2:
         return []
     meets = tuple(at for chunk in run for at in chunk.meets)
-    return [Chunk(run[0].partition, run[0].start, run[-1].end, meets)]
+    return [replace(run[0], end=run[-1].end, meets=meets)]
 
 
 def _is_of(row: Any, chunk: Chunk) -> bool:
@@ -191,10 +196,12 @@ def _sums(chunks: Sequence[Chunk], rows: Sequence[Any], found: Sequence[Finding]
         met = sum(len(chunk.meets) for chunk in chunks if chunk.partition == name)
         counts = ("events", "repeats", "claims", "passed_by")
         events, repeats, claims, passed_by = (sum(each[what] for each in chunk_counts) for what in counts)
+        folded = " and the ".join(sorted({each["build"] for each in chunk_counts}))
         details = {
             SNAPSHOTS: ("" if met else f"{NOT_CHECKED}there is no snapshot; ")
-            + f"{met} snapshots, {events} events in {len(chunk_counts)} chunks; the fast path applied {repeats}",
-            CLAIMS: claims_in_words(claims, passed_by),
+            + f"{met} snapshots, {events} events in {len(chunk_counts)} chunks"
+            + (f"; the fast path applied {repeats}" if repeats else ""),
+            CLAIMS: f"{claims_in_words(claims, passed_by)}, folded by the {folded} build",
         }
         for check, detail in details.items():
             if not any(finding.check == check and finding.partition == name for finding in found):
@@ -221,7 +228,7 @@ def _compare_snapshots(log: PartitionLog, chunk: Chunk, snapshots: Snapshots | N
     machine = from_snapshot(snapshots, log, chunk.start)
     begun = machine.next_offset
     claims, decoder = Claims(), decoder_for(log)
-    repeats = Repeats(machine, decoder)
+    repeats = None if chunk.event_by_event else Repeats(machine, decoder)
     claims.begin(machine)
     wrong: list[tuple[int, str]] = []
 
@@ -244,8 +251,8 @@ def _compare_snapshots(log: PartitionLog, chunk: Chunk, snapshots: Snapshots | N
             yield from compare(summary, snapshots.path(log.name, end), begun)
     for offset, said in wrong:
         yield (CLAIMS, False, log.name, offset, None, None, said)
-    events = {"events": chunk.end - chunk.start, "repeats": repeats.count}
-    seen = {**events, "claims": claims.count, "passed_by": claims.passed_by}
+    events = {"events": chunk.end - chunk.start, "repeats": 0 if repeats is None else repeats.count}
+    seen = {**events, "claims": claims.count, "passed_by": claims.passed_by, "build": builds.running().kind}
     yield (CHUNK, True, log.name, chunk.end, None, None, canonical_json(seen))
 
 

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.running import start_process
+
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -74,8 +76,13 @@ class Broker:
             try:
                 self.process.wait(60)
             except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+                self.kill()
+
+    def kill(self) -> None:
+        """Kill the broker with all its processes: RabbitMQ's script begins an Erlang machine that outlives it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
 
 def wait_for_amqp(port: int, process: subprocess.Popen[bytes], seconds: float = 60) -> None:
@@ -91,6 +98,31 @@ def wait_for_amqp(port: int, process: subprocess.Popen[bytes], seconds: float = 
                 return
         time.sleep(0.05)
     raise RuntimeError(f"no AMQP answer on port {port}")
+
+
+def started(
+    name: str,
+    command: list[str],
+    port: int,
+    home: Path,
+    http_port: int = 0,
+    env: dict[str, str] | None = None,
+    seconds: float = 60,
+) -> Broker:
+    """Start a broker in a process group of its own, with its output in `home`/out. RuntimeError: it does not answer in
+    this time; none of its processes is left then."""
+    with open(home / "out", "ab") as out:
+        process = start_process(
+            command, env=env, cwd=home, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    broker = Broker(name, port, process, home, http_port)
+    try:
+        wait_for_amqp(port, process, seconds)
+    except BaseException:
+        broker.kill()
+        print((home / "out").read_text(errors="replace")[-3000:])
+        raise
+    return broker
 
 
 def start_rabbitmq(home: Path) -> Broker:
@@ -116,11 +148,7 @@ def start_rabbitmq(home: Path) -> Broker:
         "RABBITMQ_CONF_ENV_FILE": str(home / "none"),
         "RABBITMQ_CONFIG_FILE": str(home / "none"),
     }
-    with open(home / "out", "ab") as out:
-        process = subprocess.Popen([str(RABBITMQ)], env=env, cwd=home, stdout=out, stderr=subprocess.STDOUT)
-    broker = Broker("RabbitMQ " + rabbitmq_version(), port, process, home)
-    wait_for_amqp(port, process)
-    return broker
+    return started("RabbitMQ " + rabbitmq_version(), [str(RABBITMQ)], port, home, env=env)
 
 
 def rabbitmq_version() -> str:
@@ -135,12 +163,8 @@ def start_rewindmq(home: Path, *options: str) -> Broker:
     http_port = port + 1
     command = Path(sys.executable).with_name("rewindmq")
     ports = ["--amqp-port", str(port), "--http-port", str(http_port)]
-    start = [str(command), "start", "--data", str(home / "data"), *ports, *options]
-    with open(home / "out", "ab") as out:
-        process = subprocess.Popen(start, stdout=out, stderr=subprocess.STDOUT)
-    broker = Broker("RewindMQ", port, process, home, http_port)
-    wait_for_amqp(port, process)
-    return broker
+    start = [str(command), "start", "--data", str((home / "data").absolute()), *ports, *options]
+    return started("RewindMQ", start, port, home, http_port)
 
 
 STARTERS = {"rabbitmq": start_rabbitmq, "rewindmq": start_rewindmq}

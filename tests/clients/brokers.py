@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench.peers import RABBITMQ, Broker, free_port, start_rewindmq, wait_for_amqp
+from tests.bench.peers import RABBITMQ, Broker, free_port, start_rewindmq, started
 
 PLUGINS = (
     "rabbitmq_management",
@@ -114,15 +114,7 @@ def start(command: list[str], root: Path, home: Path, settings: str = "", port: 
         "RABBITMQ_CONFIG_FILE": str(inside / "rabbitmq.conf"),
         "RABBITMQ_ADVANCED_CONFIG_FILE": str(inside / "advanced.config"),
     }
-    with open(home / "out", "ab") as out:
-        process = subprocess.Popen(command, env=env, cwd=home, stdout=out, stderr=subprocess.STDOUT)
-    try:
-        wait_for_amqp(port, process)
-    except BaseException:
-        print((home / "out").read_text()[-3000:])
-        process.kill()
-        raise
-    return Broker("RabbitMQ", port, process, home, http_port)
+    return started("RabbitMQ", command, port, home, http_port, env)
 
 
 def unstable() -> Path:

@@ -18,6 +18,7 @@ from tests.support.running import ROOT, RunningBroker
 
 # What the images are built from (compose/Dockerfile), and all that a build needs.
 SOURCE = (
+    "setup.py",
     "pyproject.toml",
     "README.md",
     "LICENSE",
@@ -36,18 +37,20 @@ def copy_source(to: Path) -> Path:
     to.mkdir()
     for name in SOURCE:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, to / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                ROOT / name, to / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "compiled")
+            )
         else:
             shutil.copy(ROOT / name, to / name)
     return to
 
 
-def build(source: Path, kind: str, to: Path) -> Path:
+def build(source: Path, kind: str, to: Path, **environment: str) -> Path:
     """`kind`: sdist or wheel. Without a network: setuptools is this interpreter's."""
     program = f"import sys; from setuptools import build_meta; build_meta.build_{kind}(sys.argv[1])"
-    subprocess.run(
-        [sys.executable, "-c", program, str(to)], cwd=source, check=True, capture_output=True, timeout=SECONDS
-    )
+    command = [sys.executable, "-c", program, str(to)]
+    env = {**os.environ, **environment}
+    subprocess.run(command, cwd=source, env=env, check=True, capture_output=True, timeout=SECONDS)
     [made] = to.glob("*.tar.gz" if kind == "sdist" else "*.whl")
     return made
 

@@ -54,7 +54,7 @@ def test_an_sdist_has_no_links_and_no_tests(sdist: Path) -> None:
     assert [member.name for member in members if member.issym() or member.islnk()] == []
     tops = {member.name.split("/")[1] for member in members if "/" in member.name}
     built = {"PKG-INFO", "setup.cfg", "rewindmq.egg-info"}
-    assert tops - built == {"LICENSE", "README.md", "pyproject.toml", "pyspark_rewindmq.py", "rewindmq"}
+    assert tops - built == {"LICENSE", "README.md", "pyproject.toml", "pyspark_rewindmq.py", "rewindmq", "setup.py"}
 
 
 def test_the_metadata_say_who_may_use_it_and_what_it_needs(wheel: Path) -> None:

@@ -40,6 +40,7 @@ def test_a_broker_runs_and_its_history_is_read(core: Environment, tmp_path: Path
         url = ("--url", broker.http_url)
         listed = core.run("rewindmq", "list_queues", "--silent", "name", "messages", *url, cwd=tmp_path)
         assert (listed.stdout, listed.stderr) == ("orders\t3\n", "")
+        assert "\nBuild: pure\n" in core.run("rewindmq", "status", *url, cwd=tmp_path).stdout
         members = core.run("rewindmq", "add_member", "orders", "one", *url, cwd=tmp_path)
         assert members.returncode != 70, members.stderr
     finally:

@@ -1,14 +1,13 @@
 """Debian's RabbitMQ with its management plugin, as a process of its own."""
 
 import os
-import subprocess
 import time
 from pathlib import Path
 
 import httpx
 
-from tests.bench.peers import RABBITMQ, Broker, wait_for_amqp
-from tests.support.running import free_port, start_process
+from tests.bench.peers import RABBITMQ, Broker, started
+from tests.support.running import free_port
 
 PLUGINS = RABBITMQ.parent.parent.glob("lib/rabbitmq_server-*/plugins/rabbitmq_management-*")
 INSTALLED = RABBITMQ.exists() and any(PLUGINS)
@@ -36,10 +35,7 @@ def start_management(home: Path, seconds: float = 60) -> Broker:
         "RABBITMQ_CONF_ENV_FILE": str(home / "none"),
         "RABBITMQ_CONFIG_FILE": str(home / "rabbit.conf"),
     }
-    with open(home / "out", "ab") as out:
-        process = start_process([str(RABBITMQ)], env=env, cwd=home, stdout=out, stderr=subprocess.STDOUT)
-    broker = Broker("RabbitMQ", port, process, home, http_port)
-    wait_for_amqp(port, process, seconds)
+    broker = started("RabbitMQ", [str(RABBITMQ)], port, home, http_port, env, seconds)
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:

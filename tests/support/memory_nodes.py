@@ -9,9 +9,10 @@ run(test, tmp_path, monkeypatch)
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 import pytest
 
@@ -24,8 +25,12 @@ from rewindmq.engine.runtime.sessions import Session
 from rewindmq.schemas.events import Published
 from tests.support.broker_harness import Client
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 START_MS = 1_700_000_000_000
 PERSISTENT = b"\x10\x00\x02"
+SOON_SECONDS = 0.012  # a Tick is due within 10 ms (turns.py)
+SETTLED_SECONDS = 20
 
 
 class Nodes:
@@ -64,11 +69,45 @@ class Nodes:
                 broker.close()
 
 
+class WatchedLoop(asyncio.SelectorEventLoop):
+    """An event loop that knows whether anything happens by itself: work that is ready or with a thread, a timer that
+    rings soon."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_threads = 0  # calls that an executor has and has not answered
+
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        self.in_threads += 1
+        answer: asyncio.Future[T] = super().run_in_executor(executor, func, *args)
+        answer.add_done_callback(self._answered)
+        return answer
+
+    def _answered(self, answer: object) -> None:
+        self.in_threads -= 1
+
+    @property
+    def at_rest(self) -> bool:
+        """asyncio does not tell it, so this reads the queue of ready calls and the heap of timers."""
+        soon = self.time() + SOON_SECONDS
+        timers = (timer for timer in self._scheduled if not timer.cancelled())  # type: ignore[attr-defined]
+        return not (self._ready or self.in_threads or any(timer.when() < soon for timer in timers))  # type: ignore[attr-defined]
+
+
 async def settled() -> None:
-    """Wait until everything that is on its way has arrived."""
-    for _ in range(50):
+    """Wait until everything that is on its way has arrived: nothing more happens by itself."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, WatchedLoop)
+    async with asyncio.timeout(SETTLED_SECONDS):
         await asyncio.sleep(0)
-        await asyncio.sleep(0.0001)
+        while not loop.at_rest:
+            await asyncio.sleep(0.001 if loop.in_threads else 0)
+
+
+def watched(main: Coroutine[Any, Any, None]) -> None:
+    """Run a test whose nodes can be awaited (`settled`)."""
+    with asyncio.Runner(loop_factory=WatchedLoop) as runner:
+        runner.run(main)
 
 
 def session(broker: Broker) -> Session:
@@ -96,4 +135,4 @@ def run(test: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         finally:
             nodes.close()
 
-    asyncio.run(whole())
+    watched(whole())

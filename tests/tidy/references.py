@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CODE = ("engine", "projections", "schemas", "spark_replay", "examples", "compose", "tests")
+CODE = ("rewindmq", "engine", "projections", "schemas", "spark_replay", "examples", "compose", "tests")
 NUMBER = re.compile(r"\b([SB])-(\d{2,3})\b|_([sb])(\d{2,3})(?=_|\b)")
 HEADING = re.compile(r"^### ([SB]-\d{2,3})$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")

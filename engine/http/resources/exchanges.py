@@ -15,7 +15,7 @@ from rewindmq.engine.http.listing import Item, listed
 from rewindmq.engine.http.properties import properties_from
 from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE
 from rewindmq.engine.runtime.counters import Tally
-from rewindmq.engine.runtime.flow_control import LARGE_BYTES
+from rewindmq.engine.runtime.flow_control import LARGE_BYTES, no_room
 from rewindmq.engine.runtime.loop_share import by_key
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.json_arguments import table_of, types_of
@@ -186,7 +186,7 @@ async def send(
         destinations = await routed()  # looked up again after the wait
     size = len(body) * max(1, len(destinations))  # each partition logs it
     if size >= LARGE_BYTES and not broker.keeper.flow.has_room(size):
-        raise bad_request(f"publishing is blocked: the disk has no room for {size} bytes")
+        raise bad_request(f"publishing is blocked: {no_room(size)}")
     if traced:
         queues = [queue for destination in destinations for queue in destination.route.queues]
         broker.firehose.published(session, 0, exchange, routing_key, raw, logged, encryption, queues)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from starlette.responses import Response
 
+from rewindmq import builds
 from rewindmq.engine.broker.parameters import CLUSTER_NAME
 from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
 from rewindmq.engine.http.call import Call, bad_request, not_found, reply, text
@@ -89,6 +90,7 @@ async def overview(call: Call) -> Response:
         "product_version": VERSION,
         "rabbitmq_version": RABBITMQ_VERSION,
         "python_version": sys.version.split()[0],
+        "build": builds.running().kind,
         "node": config.node,
         "cluster_name": broker.parameters.cluster_name,
         "disable_stats": call.asks("disable_stats"),
@@ -266,6 +268,7 @@ def node_item(broker: "Broker") -> Item:
         "address": config.address,
         "epoch": broker.keeper.epoch,
         "owned_partitions": [partition.name for partition in broker.partitions if partition.owned],
+        "build": str(builds.running()),
         "uptime": int(uptime_seconds() * 1000),
         "mem_limit": broker.memory.limit_bytes,
         "mem_alarm": broker.alarms.memory,

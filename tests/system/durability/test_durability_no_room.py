@@ -20,6 +20,7 @@ from tests.system.durability.test_durability_full_disk import Publisher
 
 MEGABYTE = 1 << 20
 BODY = random.Random(1).randbytes(20_000)  # RocksDB must not compress it
+FITS = 1_500  # messages, 30 MB: more than the full disk has room for, and less than it has room for when it is emptied
 # What happens goes to RocksDB at once, and it writes a file for each 8 MB.
 AT_ONCE = """
 import sys
@@ -106,19 +107,21 @@ def rest_of(broker: RunningBroker) -> list[int]:
 class Flood(Publisher):
     """Publishes from `number` on, without confirms, until connection.blocked comes; then it sends what it has begun.
 
-    The broker does not read a connection that is blocked: a client that waits for its own output would wait too.
+    The broker does not read a connection that is blocked: a client that waits for its own output would wait too. A
+    client is quicker than a busy broker: it begins `most` messages and no more.
     """
 
-    def __init__(self, broker: RunningBroker, number: int) -> None:
+    def __init__(self, broker: RunningBroker, number: int, most: int) -> None:
         super().__init__(broker)
         self.number = number
+        self.end = number + most
 
     def ready(self, channel: pika.channel.Channel) -> None:
         self.channel = channel
         channel.queue_declare("kept", durable=True, callback=lambda _: self.publish())
 
     def publish(self) -> None:
-        if not self.blocked:
+        if not self.blocked and self.number < self.end:
             body = b"%d " % self.number + BODY
             self.channel.basic_publish("", "kept", body, pika.BasicProperties(delivery_mode=2))
             self.number += 1
@@ -131,8 +134,8 @@ class Flood(Publisher):
         assert self.ended == "ConnectionClosedByClient"
 
 
-def publish_until_blocked(broker: RunningBroker, number: int = 0) -> Flood:
-    flood = Flood(broker, number)
+def publish_until_blocked(broker: RunningBroker, number: int, most: int) -> Flood:
+    flood = Flood(broker, number, most)
     flood.start()
     until(lambda: bool(flood.blocked), "connection.blocked never came")
     return flood
@@ -152,7 +155,7 @@ def test_publishing_goes_on_after_rocksdb_met_a_full_disk(disk: SmallDisk, start
     broker = start()
     publish(broker, 370)
     disk.fill(leave_bytes=2 * MEGABYTE)
-    flood = publish_until_blocked(broker, 370)
+    flood = publish_until_blocked(broker, 370, FITS)
     taken = 0
     while "the state can't be written" not in "".join(broker.errors):  # what consumers do goes to RocksDB, too
         assert taken < 300, "RocksDB has written, on a full disk"
@@ -259,7 +262,7 @@ def test_descriptors_that_run_out_under_rocksdb_hold_publishing_back_no_longer_t
     soft, hard = resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE)
     timer = threading.Timer(1, resource.prlimit, (broker.process.pid, resource.RLIMIT_NOFILE, (3, hard)))
     timer.start()
-    flood = publish_until_blocked(broker)
+    flood = publish_until_blocked(broker, 0, 1_000_000)
     timer.join()
     resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE, (soft, hard))
     goes_on(broker, 0, flood)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.amqp.publish_hold import kept_bytes
+from rewindmq.engine.amqp.publish_hold import alarm_changed, kept_bytes
 from rewindmq.engine.embedded.flow_control import DiskFlow
 from rewindmq.engine.runtime.flow_control import LARGE_BYTES, Flow
 from rewindmq.engine.runtime.memory import Kind
@@ -61,7 +61,9 @@ def held(wire: Wire) -> tuple[int, int]:
 
 
 async def settled() -> None:
-    await asyncio.sleep(0.02)
+    """Twenty looks for room, with what follows from each, also where the machine is busy."""
+    for _ in range(20):
+        await asyncio.sleep(0.001)
 
 
 def bound_twice(wire: Wire) -> None:
@@ -226,7 +228,7 @@ def test_a_commit_goes_on_when_there_is_room() -> None:
             await settled()
             wire.broker.turns.end()
             said += wire.read()
-        assert [each.name for each in said] == ["Tx.CommitOk"]
+        assert [each.name for each in said] == ["Connection.Unblocked", "Tx.CommitOk"]
         assert len(published(wire)) == 1
 
     run(test)
@@ -238,3 +240,129 @@ def test_acks_and_small_commits_need_no_room() -> None:
     flow = DiskFlow(log)
     assert flow.has_room(0)
     assert not flow.has_room(LARGE_BYTES)
+
+
+def said_of_blocking(said: list[Said]) -> list[tuple[str, str]]:
+    return [(each.name, each.fields.get("reason", "")) for each in said]
+
+
+def state(wire: Wire) -> str:
+    return wire.connection.link.state
+
+
+ROOM = f"the disk has no room for {LARGE_BYTES} bytes"
+
+
+def test_a_publisher_whose_message_waits_is_told_and_listed() -> None:
+    async def test(wire: Wire, flow: ScriptedFlow) -> None:
+        said = wire.send(publish(1, "", "q", BODY))
+        await settled()
+        assert said_of_blocking(said + wire.read()) == [("Connection.Blocked", ROOM)]
+        assert state(wire) == "blocked"
+        flow.has = True
+        await settled()
+        assert said_of_blocking(wire.read()) == [("Connection.Unblocked", "")]
+        assert state(wire) == "running"
+
+    run(test)
+
+
+def test_a_commit_that_waits_tells_so_too() -> None:
+    async def test(wire: Wire, flow: ScriptedFlow) -> None:
+        wire.ask(1, "Tx.Select")
+        said = wire.send(publish(1, "", "q", BODY), method(1, "Tx.Commit"))
+        await settled()
+        assert said_of_blocking(said + wire.read()) == [("Connection.Blocked", ROOM)]
+        flow.has = True
+        for _ in range(100):
+            await settled()
+            said = wire.read()
+            if said:
+                break
+        assert said_of_blocking(said)[0] == ("Connection.Unblocked", "")
+
+    run(test)
+
+
+def test_a_client_that_does_not_know_the_method_is_only_listed() -> None:
+    async def test(_default: Wire, flow: ScriptedFlow) -> None:
+        broker = DoubleBroker()
+        broker.keeper.flow = flow
+        wire = Wire(broker, opened=False)
+        wire.send(HEADER + start_ok(capabilities={}) + tune_ok() + connection_open(), method(1, "Channel.Open"))
+        wire.ask(1, "Queue.Declare", queue="q")
+        wire.send(publish(1, "", "q", BODY))
+        await settled()
+        assert (wire.read(), wire.connection.link.state) == ([], "blocked")
+        wire.connection.lost()
+        await settled()
+
+    run(test)
+
+
+@pytest.mark.parametrize("first", ["room", "alarm"])
+def test_two_reasons_are_one_blocking_that_ends_with_the_last(first: str) -> None:
+    async def test(wire: Wire, flow: ScriptedFlow) -> None:
+        said = wire.send(publish(1, "", "q", BODY))
+        wire.broker.turns.blocked = "low on memory"
+        alarm_changed(wire.connection)
+        wire.send(publish(1, "", "q", b"next"))
+        await settled()
+        assert said_of_blocking(said + wire.read()) == [("Connection.Blocked", ROOM)]
+        if first == "room":
+            flow.has = True
+            await settled()
+            assert (wire.read(), wire.connection.link.state) == ([], "blocked")
+        wire.broker.turns.blocked = None
+        alarm_changed(wire.connection)
+        if first == "alarm":
+            assert (wire.read(), wire.connection.link.state) == ([], "blocked")
+            flow.has = True
+        await settled()
+        assert said_of_blocking(wire.read()) == [("Connection.Unblocked", "")]
+        assert wire.connection.link.state == "running"
+        assert [event.body for event in published(wire)] == [BODY, b"next"]
+
+    run(test)
+
+
+def test_a_connection_that_is_closed_while_it_waits_hears_no_more_of_it() -> None:
+    async def test(wire: Wire, flow: ScriptedFlow) -> None:
+        wire.send(publish(1, "", "q", BODY))
+        await settled()
+        wire.read()
+        wire.connection.force_close("an operator wants it")
+        await settled()
+        assert [each.name for each in wire.read()] == ["Connection.Close"]
+
+    run(test)
+
+
+@pytest.mark.parametrize("end", ["lost", "closed"])
+def test_a_connection_that_is_gone_waits_in_no_queue(end: str) -> None:
+    async def test(wire: Wire, flow: ScriptedFlow) -> None:
+        wire.send(publish(1, "", "q", b"one"))
+        flow.full = True
+        wire.send(publish(1, "", "q", b"two"))
+        assert flow.waiting == 1
+        if end == "lost":
+            wire.connection.lost()
+        else:
+            wire.connection.force_close("an operator wants it")
+        assert flow.waiting == 0
+
+    run(test)
+
+
+def test_memory_of_a_client_that_is_gone_is_free_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rewindmq.engine.runtime.flow_control.ROOM_SECONDS", 60.0)
+
+    async def test(wire: Wire, flow: ScriptedFlow) -> None:
+        wire.send(publish(1, "", "q", BODY))
+        await settled()
+        assert held(wire) == (LARGE_BYTES, LARGE_BYTES)
+        wire.connection.lost()
+        await settled()
+        assert held(wire) == (0, 0)
+
+    run(test)

@@ -214,6 +214,55 @@ def test_over_http_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: s
     run(test, tmp_path, monkeypatch)
 
 
+LISTS = ("/api/queues", "/api/exchanges", "/api/overview", "/api/nodes", "/metrics", "/metrics/per-object")
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_a_list_says_what_its_node_has_read_and_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """It says of nothing that it is missing. A node that Kafka is away from can still be watched."""
+
+    async def test(nodes: Nodes) -> None:
+        here, there = await nodes.start("a"), await nodes.start("b")
+        maker = await opened(here)
+        late(nodes)
+        await made_at_a(maker)
+        nodes.log("b").cut(True)
+        async with asking(there, "guest", "guest") as client:
+            answer = await asyncio.wait_for(client.get(path), 10)
+        assert answer.status_code == 200
+        assert here.queues.get("/", "q") is not None
+        assert there.queues.get("/", "q") is None
+        nodes.log("b").cut(False)
+        maker.connection.lost()
+
+    run(test, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(("password", "status"), [("right", 200), ("wrong", 401)])
+def test_a_login_to_metrics_is_refused_only_when_the_log_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, password: str, status: int
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        here, there = await nodes.start("a"), await nodes.start("b")
+        late(nodes)
+        await here.users.set("guest", "ann", "right", ("monitoring",))
+        async with asking(there, "ann", password) as client:
+            answer = asyncio.ensure_future(client.get("/metrics"))
+            await settled()
+            assert not answer.done()
+            late(nodes, False)
+            assert (await answer).status_code == status
+
+    run(test, tmp_path, monkeypatch)
+
+
+def asking(broker: Broker, user: str, password: str) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app=make_app(broker, WorkerPool()))
+    return httpx.AsyncClient(transport=transport, base_url="http://b", auth=(user, password))
+
+
 def test_what_there_is_is_told_at_once_and_what_there_is_not_when_the_log_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,57 +93,100 @@ def test_a_disk_that_is_slow_makes_publishers_wait(tmp_path: Path, monkeypatch: 
     run(tmp_path, test)
 
 
+class NearlyFull:
+    """A file system that has room for 2 MB and the reserve, from when it is `full` on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full = False
+        self.room = 2 * 1024 * 1024
+        self._write, self._truncate, self._space = PartitionWriter.write, os.ftruncate, os.fstatvfs
+        disk = self
+
+        def write(writer: PartitionWriter, records: list[bytes], newest_ms: int, begins_anew: bool = False) -> None:
+            size = sum(map(len, records))
+            if disk.full and size > disk.room:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            disk.room -= size if disk.full else 0
+            disk._write(writer, records, newest_ms, begins_anew)
+
+        monkeypatch.setattr(PartitionWriter, "write", write)
+        monkeypatch.setattr(os, "ftruncate", self.released)
+        monkeypatch.setattr(os, "fstatvfs", self.free)
+
+    def released(self, descriptor: int, length: int) -> None:
+        if self.full and os.readlink(f"/proc/self/fd/{descriptor}").endswith("_reserve"):
+            self.room += os.fstat(descriptor).st_size - length
+        self._truncate(descriptor, length)
+
+    def free(self, descriptor: int) -> os.statvfs_result:
+        found = list(self._space(descriptor))
+        found[4] = (self.room if self.full else RESERVE_BYTES + MARGIN_BYTES) // found[1]
+        return os.statvfs_result(found)
+
+
+async def until_durable(broker: Broker) -> None:
+    durable = asyncio.Event()
+    broker.turns.when_durable(durable.set)
+    broker.turns.end()
+    await asyncio.wait_for(durable.wait(), 20)
+
+
 def test_acks_become_durable_when_the_disk_gets_full_under_a_flood(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file system has room for 2 MB and the reserve; the publisher sends 60 MB before it hears of anything."""
-    full = False
-    room = 2 * 1024 * 1024
-    write, truncate, space = PartitionWriter.write, os.ftruncate, os.fstatvfs
-
-    def within_the_room(
-        writer: PartitionWriter, records: list[bytes], newest_ms: int, begins_anew: bool = False
-    ) -> None:
-        nonlocal room
-        size = sum(map(len, records))
-        if full and size > room:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        room -= size
-        write(writer, records, newest_ms, begins_anew)
-
-    def released(descriptor: int, length: int) -> None:
-        nonlocal room
-        if full and os.readlink(f"/proc/self/fd/{descriptor}").endswith("_reserve"):
-            room += os.fstat(descriptor).st_size - length
-        truncate(descriptor, length)
-
-    def free(descriptor: int) -> os.statvfs_result:
-        found = list(space(descriptor))
-        found[4] = (room if full else RESERVE_BYTES + MARGIN_BYTES) // found[1]
-        return os.statvfs_result(found)
-
-    monkeypatch.setattr(PartitionWriter, "write", within_the_room)
-    monkeypatch.setattr(os, "ftruncate", released)
-    monkeypatch.setattr(os, "fstatvfs", free)
+    """The publisher sends 60 MB before it hears of anything."""
+    disk = NearlyFull(monkeypatch)
 
     async def test(broker: Broker) -> None:
-        nonlocal full
         publisher = await opened(broker)
         consumer = await opened(broker)
-        full = True
+        disk.full = True
         await say(broker, publisher, b"".join(publish(1, "", "q", BODY) for _ in range(MOST)))
         for tag in range(1, 200):
             await say(broker, consumer, method(1, "Basic.Get", queue="q") + method(1, "Basic.Ack", delivery_tag=tag))
-        durable = asyncio.Event()
-        broker.turns.when_durable(durable.set)
-        await asyncio.wait_for(durable.wait(), 20)
+        await until_durable(broker)
         blocked = broker.turns.blocked
         assert blocked is not None
-        full = False
+        disk.full = False
         async with asyncio.timeout(30):
             while publisher.link.state != "running" or waiting_bytes(broker):
                 await say(broker, publisher, b"")
         assert broker.turns.blocked is None
         assert queue_of(broker, "q").messages_ready == MOST - 199
+
+    run(tmp_path, test)
+
+
+def test_acks_become_durable_when_the_disk_gets_full_under_dead_letters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages of 30 MB are rejected in one frame."""
+    disk = NearlyFull(monkeypatch)
+    dead_letters = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
+    count = MOST // 2
+
+    async def test(broker: Broker) -> None:
+        consumer = await opened(broker, method(1, "Queue.Declare", queue="dying", arguments=dead_letters))
+        await say(broker, consumer, b"".join(publish(1, "", "dying", BODY) for _ in range(count)))
+        async with asyncio.timeout(30):
+            while queue_of(broker, "dying").messages_ready < count or waiting_bytes(broker):
+                await say(broker, consumer, b"")
+        await say(broker, consumer, method(1, "Basic.Consume", queue="dying"))
+        async with asyncio.timeout(30):
+            while queue_of(broker, "dying").messages_unacked < count:
+                consumer.grant_credit()
+                await say(broker, consumer, b"")
+        disk.full = True
+        await say(broker, consumer, method(1, "Basic.Nack", delivery_tag=0, multiple=True, requeue=False))
+        await until_durable(broker)  # the deaths
+        for _ in range(20):
+            await say(broker, consumer, method(1, "Basic.Get", queue="q", no_ack=True))
+        await until_durable(broker)
+        assert queue_of(broker, "q").messages_ready < count // 2
+        disk.full = False
+        async with asyncio.timeout(30):
+            while len(queue_of(broker, "dying").outbox) or waiting_bytes(broker):
+                await asyncio.sleep(0.01)
+        assert queue_of(broker, "q").messages_ready >= count - 20
 
     run(tmp_path, test)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 
 import pytest
 from starlette.requests import Request
@@ -26,9 +25,10 @@ LOOKS = 4  # at the clock, in a slice
 Reads = Callable[[Broker, Work], Awaitable[int]]
 
 
-@pytest.fixture
-def h(tmp_path: Path) -> Iterator[Harness]:
-    with Harness(tmp_path, partitions=2) as harness:
+@pytest.fixture(scope="module")
+def h(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    """One broker for all tests: no test counts on what another one has not made."""
+    with Harness(tmp_path_factory.mktemp("broker"), partitions=2) as harness:
         broker = harness.broker
         for number in range(VHOSTS):
             broker.vhosts.create("guest", f"v{number}", "")

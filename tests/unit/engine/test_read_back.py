@@ -363,7 +363,10 @@ def test_an_overdue_delivery_goes_to_a_consumer_at_another_node(
         later = args(**{"x-queue-type": "quorum", "x-semantics": "rabbitmq-4.3"})
         await first.queues.declare(who, "q", False, True, False, False, later)
         socket = IdleSocket()
-        channel = Channel(SharedState(first, who, True, socket.wake), ChannelOutput(Output(socket.wake), 1, 4_096))
+        channel = Channel(
+            SharedState(first, who, True, socket.wake, lambda reason: None),
+            ChannelOutput(Output(socket.wake), 1, 4_096),
+        )
         fields: dict[str, int | bool | str | bytes] = {
             "consumer_tag": "slow",
             "queue": "q",

@@ -1,6 +1,5 @@
 """Kafka's clock is set forward and back: what nodes tell of it, and that timers fire all the same."""
 
-import asyncio
 import re
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from rewindmq.schemas.clock_events import ClockSet, ClockStepped
 from rewindmq.schemas.events import MachineUpgraded, Published, Tick
 from rewindmq.schemas.values import BROKER
 from tests.support.broker_harness import args
-from tests.support.memory_nodes import PERSISTENT, Nodes, session, settled
+from tests.support.memory_nodes import PERSISTENT, Nodes, session, settled, watched
 
 HOUR_MS = 3_600_000
 
@@ -42,8 +41,7 @@ class Story:
             for broker in self.nodes.brokers.values():
                 broker.turns.time_passed()
                 broker.clock_watch.look()
-            for _ in range(15):
-                await asyncio.sleep(0.0001)
+            await settled()
 
     async def publish(self, body: bytes) -> None:
         who = session(self.broker)
@@ -88,7 +86,7 @@ def run(test: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         finally:
             story.nodes.close()
 
-    asyncio.run(whole())
+    watched(whole())
 
 
 def test_when_kafkas_clock_goes_back_timers_fire_in_time(

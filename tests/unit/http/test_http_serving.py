@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ from rewindmq.engine.http import server as serving
 from rewindmq.engine.runtime.admission import Door, bound
 from rewindmq.engine.runtime.loop_share import LoopShare
 
-ANSWER = b"x" * 4_000_000
+ANSWER = b"x" * 40_000_000  # more than the buffers of two sockets ever hold
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -33,6 +32,21 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 Scenario = Callable[[int, Door], Awaitable[None]]
 
 
+class MovedLoop(uvloop.Loop):
+    """A loop whose clock a test moves. Its timers do not go with it."""
+
+    ahead_seconds = 0.0
+
+    def time(self) -> float:
+        return float(super().time()) + self.ahead_seconds
+
+
+@pytest.fixture(autouse=True)
+def looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server looks for late clients ten times a second."""
+    monkeypatch.setattr(serving, "TICKS", 1)
+
+
 def run(scenario: Scenario, share: int = 40) -> None:
     async def main() -> None:
         (sock,) = bound("127.0.0.1", 0)
@@ -46,7 +60,7 @@ def run(scenario: Scenario, share: int = 40) -> None:
                 await served
         assert (door.logged_in, door.unknown) == (0, 0)
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=MovedLoop) as runner:
         runner.run(main())
 
 
@@ -108,13 +122,23 @@ def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyP
 
 def test_an_answer_that_nobody_reads_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "STALL_SECONDS", 0.3)
+    look = serving.HttpProtocol.look
+    aborted: list[str] = []  # what the server waited for
+
+    def noted(protocol: serving.HttpProtocol, now: float) -> None:
+        look(protocol, now)
+        if protocol.transport.is_closing():
+            aborted.append(protocol._waits_for)
+
+    monkeypatch.setattr(serving.HttpProtocol, "look", noted)
 
     async def scenario(port: int, door: Door) -> None:
         _, writer = await ask(port, b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n", reader_limit=1_024)
         while not door.unknown:
             await asyncio.sleep(0.01)
         while door.unknown:  # the client reads nothing beyond its first kilobytes, and is dropped
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.01)
+        assert aborted == ["stall"]
         writer.close()
 
     run(scenario)
@@ -122,21 +146,31 @@ def test_an_answer_that_nobody_reads_is_given_up(monkeypatch: pytest.MonkeyPatch
 
 def test_an_active_client_is_not_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests, one after the other, over longer than any of the limits."""
-    monkeypatch.setattr(serving, "HEADER_SECONDS", 2.0)
-    monkeypatch.setattr(serving, "BODY_SECONDS", 2.0)
+    monkeypatch.setattr(serving, "HEADER_SECONDS", 20.0)
+    monkeypatch.setattr(serving, "BODY_SECONDS", 20.0)
+    look = serving.HttpProtocol.look
+    looked = asyncio.Event()
+
+    def noted(protocol: serving.HttpProtocol, now: float) -> None:
+        look(protocol, now)
+        looked.set()
+
+    monkeypatch.setattr(serving.HttpProtocol, "look", noted)
 
     async def scenario(port: int, door: Door) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, MovedLoop)
         reader, writer = await ask(port)
-        until = time.monotonic() + 5
-        answers = 0
-        while time.monotonic() < until:
+        for _ in range(6):
             writer.write(HEAD + b"\r\nhello")
             head = await reader.readuntil(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200 ")
             assert await reader.readexactly(1) == b"5"
-            answers += 1
-            await asyncio.sleep(0.05)
-        assert answers > 5
+            loop.ahead_seconds += 15
+            looked.clear()
+            await looked.wait()
+        loop.ahead_seconds += 15
+        assert await reader.read() == b"", "silence for twice as long is too much"
         writer.close()
 
     run(scenario)
