@@ -194,13 +194,12 @@ def _sums(chunks: Sequence[Chunk], rows: Sequence[Any], found: Sequence[Finding]
     for name in dict.fromkeys(chunk.partition for chunk in chunks):
         chunk_counts = [json.loads(row.detail) for row in rows if row.check == CHUNK and row.partition == name]
         met = sum(len(chunk.meets) for chunk in chunks if chunk.partition == name)
-        counts = ("events", "repeats", "claims", "passed_by")
-        events, repeats, claims, passed_by = (sum(each[what] for each in chunk_counts) for what in counts)
+        events, claims = (sum(each[what] for each in chunk_counts) for what in ("events", "claims"))
+        passed_by = sum(each["passed_by"] for each in chunk_counts)
         folded = " and the ".join(sorted({each["build"] for each in chunk_counts}))
         details = {
             SNAPSHOTS: ("" if met else f"{NOT_CHECKED}there is no snapshot; ")
-            + f"{met} snapshots, {events} events in {len(chunk_counts)} chunks"
-            + (f"; the fast path applied {repeats}" if repeats else ""),
+            + f"{met} snapshots, {events} events in {len(chunk_counts)} chunks",
             CLAIMS: f"{claims_in_words(claims, passed_by)}, folded by the {folded} build",
         }
         for check, detail in details.items():
@@ -251,9 +250,9 @@ def _compare_snapshots(log: PartitionLog, chunk: Chunk, snapshots: Snapshots | N
             yield from compare(summary, snapshots.path(log.name, end), begun)
     for offset, said in wrong:
         yield (CLAIMS, False, log.name, offset, None, None, said)
-    events = {"events": chunk.end - chunk.start, "repeats": 0 if repeats is None else repeats.count}
-    seen = {**events, "claims": claims.count, "passed_by": claims.passed_by, "build": builds.running().kind}
-    yield (CHUNK, True, log.name, chunk.end, None, None, canonical_json(seen))
+    seen = {"events": chunk.end - chunk.start, "claims": claims.count, "passed_by": claims.passed_by}
+    folded = {"build": builds.running().kind}
+    yield (CHUNK, True, log.name, chunk.end, None, None, canonical_json(seen | folded))
 
 
 @dataclass(frozen=True, slots=True)
