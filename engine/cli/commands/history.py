@@ -236,7 +236,7 @@ def verify(settings: Settings, data: Path, event_by_event: bool, kafka: Kafka) -
         away = history_error_code(history, error) == UNAVAILABLE
         raise CliError(UNAVAILABLE if away else DIFFERENT, str(error)) from None
     rows += [state_row(report) for report in reports]
-    settings.show(("partition", "check", "events", "repeats", "queues", "messages", "result", "chain"), rows)
+    settings.show(("partition", "check", "events", "queues", "messages", "result", "chain", "repeats"), rows)
     report_differences(reports)
 
 
