@@ -72,10 +72,10 @@ compare: setup
 	$(BIN)/python -m tests.clients.compare
 	$(BIN)/python -m tests.clients.compare --profile 4.3
 
-# Other people's suites (aiormq, aio-pika, py-amqp, kombu, pika, amqp091-go, the Java client's), fetched where they are
-# published. Long. Results: docs/acceptance.md.
+# Other people's suites, fetched where they are published. Long. SUITES="kombu pika" runs some; `python -m
+# tests.acceptance.run --list` names them. Results: docs/acceptance.md.
 acceptance: setup
-	$(BIN)/python -m tests.acceptance.run
+	$(BIN)/python -m tests.acceptance.run $(SUITES)
 
 # Long runs, by hand: figures beside RabbitMQ (Debian's package, see docs/benchmarks.md), and the long simulation.
 bench: setup

@@ -4,7 +4,7 @@ import contextlib
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from tests.bench.peers import RABBITMQ
 from tests.clients import brokers
 from tests.support.running import RunningBroker, free_port
 
+AMQP_PORT = 5672
 MANAGEMENT_PORT = 15672
 
 
@@ -28,6 +29,7 @@ class Certificates:
 class Address:
     amqp_port: int
     tls_port: int
+    is_ours: bool
 
     @property
     def amqp_url(self) -> str:
@@ -43,6 +45,7 @@ class Ports:
 
 
 ANY = Ports()
+USUAL = Ports(AMQP_PORT, MANAGEMENT_PORT)
 Start = Callable[[Certificates, Ports], contextlib.AbstractContextManager[Address]]
 
 
@@ -52,8 +55,8 @@ def is_free(port: int) -> bool:
 
 
 @contextlib.contextmanager
-def rewindmq(certificates: Certificates, ports: Ports) -> Iterator[Address]:
-    """It has to end well."""
+def rewindmq(certificates: Certificates, ports: Ports, options: Sequence[str] = ()) -> Iterator[Address]:
+    """It has to end well. `options`: of `rewindmq start`."""
     home = Path(tempfile.mkdtemp(prefix="rewindmq-acceptance-"))
     port = free_port()
     fixed = {"--amqp-port": ports.amqp, "--http-port": ports.http}
@@ -70,9 +73,10 @@ def rewindmq(certificates: Certificates, ports: Ports) -> Iterator[Address]:
         str(certificates.ca),
         "--tls-verify-peer",
         *there,  # the later one counts
+        *options,
     )
     try:
-        yield Address(ports.amqp or broker.amqp_port, port)
+        yield Address(ports.amqp or broker.amqp_port, port, is_ours=True)
     finally:
         code = broker.stop()
         shutil.rmtree(home)
@@ -94,7 +98,7 @@ def rabbitmq(certificates: Certificates, ports: Ports) -> Iterator[Address]:
         settings += f"management.tcp.port = {ports.http}\n"
     broker = brokers.start([str(RABBITMQ)], Path("/"), home, settings, ports.amqp)
     try:
-        yield Address(broker.port, port)
+        yield Address(broker.port, port, is_ours=False)
     finally:
         broker.stop()
         shutil.rmtree(home, ignore_errors=True)

@@ -1,5 +1,6 @@
 """Suites are fetched where their authors publish them, into the user's cache and never into this repository."""
 
+import json
 import os
 import re
 import shutil
@@ -12,12 +13,15 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rewi
 
 
 def python(suite: str, *packages: str) -> Path:
-    """The interpreter of an environment with these packages."""
+    """The interpreter of an environment with these packages; it is made anew when they are others."""
     home = CACHE / suite / "venv"
-    if not (home / "bin" / "pytest").exists():
+    made_of = home / "packages"
+    asked = "\n".join(packages)
+    if not made_of.exists() or made_of.read_text() != asked:
         venv.create(home, with_pip=True, clear=True)
         command = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         subprocess.run([*command, "pytest", "pytest-timeout", *packages], check=True)
+        made_of.write_text(asked)
     return home / "bin" / "python"
 
 
@@ -36,10 +40,11 @@ def source(suite: str, interpreter: Path) -> Path:
 
 
 def go_module(name: str) -> Path:
-    """The newest version of a Go module, to be written in."""
-    home = CACHE / name.rpartition("/")[2]
-    if not home.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
+    """The version of a Go module that was the newest when it was fetched, to be written in."""
+    versions = CACHE / name.rpartition("/")[2]
+    home = next(iter(versions.glob("v*")), None)
+    if home is None:
+        versions.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=CACHE) as asking:
             (Path(asking) / "go.mod").write_text("module asking\n\ngo 1.20\n")
             told = subprocess.run(
@@ -49,9 +54,9 @@ def go_module(name: str) -> Path:
                 text=True,
                 check=True,
             )
-            found = re.search(r'"Dir": "(.*)"', told.stdout)
-            assert found, told.stdout
-            shutil.copytree(found[1], home)
+            module = json.loads(told.stdout)
+            home = versions / module["Version"]
+            shutil.copytree(module["Dir"], home)
             subprocess.run(["chmod", "-R", "u+w", str(home)], check=True)  # the module cache is read-only
     return home
 

@@ -7,18 +7,17 @@ only. IO is by sockets: with Netty (5.29.0) an answer may come before the client
 """
 
 import shutil
-import subprocess
 import sys
 import xml.etree.ElementTree as Xml
 from pathlib import Path
 
-from tests.acceptance.brokers import MANAGEMENT_PORT, Certificates, Ports, Start, is_free
+from tests.acceptance.brokers import MANAGEMENT_PORT, USUAL, Certificates
 from tests.acceptance.fetching import CACHE, repository
+from tests.acceptance.request import Outcome, Request, by_name
 
 CLIENT = "5.29.0"
 TEST = "org.apache.maven.plugins:maven-surefire-plugin:3.5.5:test"
 MAVEN = "http://maven.apache.org/POM/4.0.0"
-PORT = 5672
 CONTROL = """#!/bin/sh
 case "$*" in
 *"rabbit_alarm:set_alarm({{resource_limit, memory"*) set -- set_vm_memory_high_watermark absolute 1 ;;
@@ -30,10 +29,8 @@ exec %s --http-port %d "$@"
 """
 
 
-def run(suite: str, start: Start, certificates: Certificates) -> dict[str, bool]:
+def run(suite: str, request: Request, certificates: Certificates) -> Outcome:
     """The outcome of each test of this class of their tests."""
-    for port in (PORT, MANAGEMENT_PORT):
-        assert is_free(port), f"port {port} is taken, and the Java client's suite knows no other"
     home = CACHE / "java" / CLIENT
     if not (home / "pom.xml").exists():
         theirs = repository("rabbitmq/rabbitmq-java-client", f"v{CLIENT}")
@@ -44,32 +41,33 @@ def run(suite: str, start: Start, certificates: Certificates) -> dict[str, bool]
     command = Path(sys.executable).with_name("rewindmq")
     control.write_text(CONTROL % (command, MANAGEMENT_PORT))
     control.chmod(0o755)
-    with start(certificates, Ports(PORT, MANAGEMENT_PORT)):
-        ran = subprocess.run(
+    with request.start(certificates, USUAL):
+        request.printed(
             [
                 "mvn",
                 "--batch-mode",
                 "test-compile",
                 TEST,
-                f"-Dtest={suite}",
+                f"-Dtest={request.tests or suite}",
                 "-Dio.layer=socket",
                 f"-Drabbitmqctl.bin={control}",
                 "-Dtest-broker.A.nodename=rewindmq@localhost",
             ],
-            cwd=home,
-            capture_output=True,
-            text=True,
+            home,
         )
-    (home.parent / f"{suite}.output").write_text(ran.stdout + ran.stderr)
     reports = list((home / "target" / "surefire-reports").glob("TEST-*.xml"))
-    assert reports, ran.stdout[-3000:] + ran.stderr[-3000:]
-    return {
-        f"{case.get('classname', '').rpartition('.')[2]}.{case.get('name')}": case.find("failure") is None
-        and case.find("error") is None
+    if not reports:
+        raise request.no_outcome()
+    tests = by_name(
+        (
+            f"{case.get('classname', '').rpartition('.')[2]}.{case.get('name')}",
+            case.find("failure") is None and case.find("error") is None,
+        )
         for report in reports
         for case in Xml.parse(report).iter("testcase")
         if case.find("skipped") is None
-    }
+    )
+    return Outcome(CLIENT, tests)
 
 
 def tests_only(theirs: Path) -> bytes:

@@ -4,12 +4,12 @@ Their packages on npm have no tests. Of what they need for development only what
 """
 
 import json
-import os
 import re
 import subprocess
 from pathlib import Path
 
 from tests.acceptance.fetching import repository
+from tests.acceptance.request import Outcome, Request, by_name
 
 NEEDED = {"@types/node", "typescript", "ts-node", "amqplib", "chalk", "chance", "zunit"}
 # Debian's and others' mirrors of npm lack random-readable. rascal's tests use this one function of it.
@@ -22,22 +22,19 @@ exports.createRandomStream = () => new Readable({ read(size) { this.push(randomB
 ZUNIT_TAP = """
 const { Harness, Suite, TapReporter, syntax } = require('zunit');
 Object.assign(global, syntax);
-const suite = new Suite('rascal').discover({ pattern: /^[\\w-]+.tests.js$/ });
+const suite = new Suite('rascal').discover({ pattern: new RegExp(process.env.FILES) });
 suite.then((found) => new Harness(found).run(new TapReporter({}))).then(() => process.exit());
 """
 TAP = re.compile(r"^\s*(ok|not ok) \d+ (?:- )?(.*?)(?: # (?:time|duration).*)?$", re.MULTILINE)
 
 
-def run(name: str, tag: str, command: list[str], environment: dict[str, str]) -> dict[str, bool]:
+def run(name: str, tag: str, request: Request, command: list[str], environment: dict[str, str]) -> Outcome:
     """The outcome of each test that TAP names; `command` prints TAP."""
-    home = installed(name, tag)
-    ran = subprocess.run(
-        command, cwd=home, env={**os.environ, **environment}, capture_output=True, text=True, timeout=1800
-    )
-    (home.parent / "output").write_text(ran.stdout + ran.stderr)
-    found = TAP.findall(ran.stdout)
-    assert found, ran.stdout[-3000:] + ran.stderr[-3000:]
-    return {test: word == "ok" for word, test in found if "# SKIP" not in test}
+    found = TAP.findall(request.printed(command, installed(name, tag), environment))
+    if not found:
+        raise request.no_outcome()
+    tests = by_name((test, word == "ok") for word, test in found if "# SKIP" not in test)
+    return Outcome(tag.removeprefix("v"), tests)
 
 
 def installed(name: str, tag: str) -> Path:
