@@ -1,16 +1,19 @@
 """Folds a log partition into a machine: the one loop of recovery, `verify`, rewind, `rewindmq events` and Spark.
 
-    drive(machine, groups, decoder)                                       # for the state alone
     drive(machine, groups, decoder, after=lambda offset, timestamp_ms, actor, event, effects: ...)
+    drive(machine, groups, decoder, repeats=Repeats(machine, decoder))    # for the state alone
     recovery = recover(log_partition, store)                              # from the stored offset to the end of the log
 
     group of records -> decode -> before -> Machine.apply -> after -> the next record
-                          `--> undecodable
+                   |      `--> undecodable                              |
+                   `--> applied by `repeats` ---------------------------'
 
 Rules
 - The fold goes on from `machine.next_offset`; records below it are skipped undecoded.
 - A record that cannot be decoded, and an event that the machine quarantines, are listed with offset and reason and
   change nothing. Every program that folds lists the same ones (docs/design.md#one-idea).
+- A record that repeats the last plain publish or ack is applied without an event (machine/repeats.py), if the caller
+  passes `repeats`. A caller that must see every event does not: a history, and the audit, which folds event by event.
 - A fold ends with NewerHistory where the log goes on under a machine version that this code does not know.
 - The driver needs only groups of records in order. So a program that reads the log by other means can use it.
 - Two programs apply events without the driver. The live partitions (engine/embedded, engine/cluster) have the events
@@ -22,12 +25,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, repeat
+from itertools import chain
 from typing import Any, Protocol
 
 from rewindmq.projections.last_words import Behind, LastWords
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.repeats import RepeatedBodies, Repeats
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.store.store import Projector, StateStore, StoreError
 from rewindmq.schemas.codec import Decoder, UndecodableRecord
@@ -97,30 +101,41 @@ def drive(
     before: Before | None = None,
     after: After | None = None,
     undecodable: Undecodable | None = None,
+    repeats: Repeats | None = None,
     bodies: bool = False,
     stripped: bool = False,
 ) -> Iterator[RecordGroup]:
     """Fold groups of records into the machine, up to offset `end` (exclusive; None: all of them).
 
     Returns the records from `end` on, which are not read yet. `bodies` and `stripped` as in `Decoder.decode`.
+    `repeats`: the fast path of this machine; `before` and `after` do not see the events that it applies. Between two
+    calls with the same `repeats` nothing else may change the machine. None: event by event.
     A caller that hands on rows while it folds calls this for one group after the other.
     Raises NewerHistory, and the errors of `groups`."""
+    assert repeats is None or repeats.machine is machine, "a fast path is that of one machine"
     decode, apply = decoder.decode, machine.apply
     before_type = None if before is None else before.get
     effects: list[Effect] = []
     remaining = iter(groups)
     for group in remaining:
         offsets, records, times = _between(group, machine.next_offset, end)
-        for offset, record, logged_ms in zip(offsets, records, times or repeat(None)):  # noqa: B905  repeat has no end
+        index, behind = 0, len(offsets)
+        while index < behind:
+            if repeats is not None:
+                index = repeats.run(offsets, records, times, index, behind)
+                if index == behind:
+                    break
+            offset, record = offsets[index], records[index]
+            logged_ms = None if times is None else times[index]
+            index += 1
             try:
-                timestamp_ms, actor, event = decode(record, bodies, stripped)
+                envelope_ms, actor, event = decode(record, bodies, stripped)
             except UndecodableRecord as error:
                 machine.skip(offset)
                 if undecodable is not None:
                     undecodable(offset, str(error))
                 continue
-            if logged_ms is not None:
-                timestamp_ms = logged_ms
+            timestamp_ms = envelope_ms if logged_ms is None else logged_ms
             if before_type is not None and (call := before_type(type(event))) is not None:
                 call(offset, timestamp_ms, event)
             apply(offset, timestamp_ms, actor, event, effects)
@@ -128,6 +143,8 @@ def drive(
                 after(offset, timestamp_ms, actor, event, effects)
             if effects:
                 effects.clear()
+            if repeats is not None:
+                repeats.learn(offset, record, envelope_ms, actor, event)
         if end is not None and (rest := _between(group, end, None))[0]:
             return chain((rest,), remaining)
     return iter(())
@@ -146,14 +163,15 @@ def fold(machine: Machine, log: PartitionLog, end: int | None = None) -> Quarant
     """Fold the log into the machine, up to offset `end` (exclusive; None: the end of the log).
 
     Bodies are not decoded."""
-    quarantined = QuarantineReport()
+    quarantined, decoder = QuarantineReport(), decoder_for(log)
     drive(
         machine,
         groups_of(log, machine.next_offset, end),
-        decoder_for(log),
+        decoder,
         end,
-        after=quarantined.see,
+        after=quarantined.see,  # a repeat is never quarantined
         undecodable=quarantined.note_undecodable,
+        repeats=Repeats(machine, decoder),
     )
     return quarantined
 
@@ -239,30 +257,38 @@ def catch_up(log: PartitionLog, projector: Projector, end: int | None, words: La
 
     Returns the number of events. `words` sees the events, where it is given. State and bodies are written to RocksDB as
     soon as memory asks for it. If RocksDB refuses, the fold goes on without writing (`failed`)."""
-    machine = projector.machine
-    replayed = 0
+    machine, decoder = projector.machine, decoder_for(log)
+    begun = machine.next_offset
     gathered: list[Effect] = []
     published: dict[int, Published] = {}
+    repeated = RepeatedBodies(projector.stamp, gathered)
+    repeats = Repeats(machine, decoder, repeated)
     see = None if words is None else words.see
+    applied = 0
 
     def after(offset: int, _timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
-        nonlocal replayed
-        replayed += 1
+        nonlocal applied
+        applied += 1
         if type(event) is Published:
             published[offset] = event
         if see is not None:
-            see(offset, actor, event)
+            see(offset, actor, event)  # a repeat never is the first event behind a broker's last word
         gathered.extend(effects)
         if len(gathered) >= GROUP_EFFECTS or len(published) >= GROUP_EFFECTS:
-            _keep_up(projector, gathered, published)
+            _keep_up(projector, gathered, published, repeated)
 
-    groups = groups_of(log, machine.next_offset, end)
+    def groups() -> Iterator[RecordGroup]:
+        for group in groups_of(log, begun, end):
+            yield group
+            if repeated.count >= GROUP_EFFECTS or len(gathered) >= GROUP_EFFECTS:
+                _keep_up(projector, gathered, published, repeated)
+
     note = projector.quarantine.note_undecodable
-    drive(machine, groups, decoder_for(log), end, after=after, undecodable=note, bodies=True)
-    _keep_up(projector, gathered, published)
+    drive(machine, groups(), decoder, end, after=after, undecodable=note, repeats=repeats, bodies=True)
+    _keep_up(projector, gathered, published, repeated)
     if words is not None:
         words.end(machine.next_offset)
-    return replayed
+    return applied + repeats.count
 
 
 def last_words_before(log: PartitionLog, offset: int) -> LastWords:
@@ -278,14 +304,23 @@ def last_words_before(log: PartitionLog, offset: int) -> LastWords:
     return words
 
 
-def _keep_up(projector: Projector, gathered: list[Effect], published: dict[int, Published]) -> None:
+def _keep_up(
+    projector: Projector, gathered: list[Effect], published: dict[int, Published], repeated: RepeatedBodies
+) -> None:
     """Pass the effects on to the projector, and write a batch if memory asks for it.
+
+    The bodies of repeats are kept before the effects are looked at, and released after it: some of the effects stand
+    behind a publish that was a repeat, and some before an ack that was one.
 
     The events come from the log, so they are durable and their batch may be written at any time."""
     projector.quarantine.note(gathered)
+    projector.keep(repeated.kept)
     projector.observe(gathered, published)
+    for queue_id, message_ids in repeated.gone.items():
+        projector.forget(queue_id, message_ids)
     gathered.clear()
     published.clear()
+    repeated.clear()
     if not projector.wants_write:
         return
     if projector.failed is None:

@@ -19,6 +19,7 @@ from rewindmq.projections.last_words import Behind
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import (
     PartitionLog,
     decoder_for,
@@ -60,7 +61,8 @@ class Difference:
 class Verification:
     """The result for one partition.
 
-    `offset`: the offset of both states. `messages`: how many bodies were compared. `stored`: whether the store holds
+    `offset`: the offset of both states. `repeats`: how many events of the fold the fast path applied
+    (machine/repeats.py). `messages`: how many bodies were compared. `stored`: whether the store holds
     anything of the partition. A partition with nothing stored does not differ: a broker writes now and then, and
     rebuilds the state that it had not written. `behind`: the events behind a broker's last word, in the whole log; they
     are no difference either."""
@@ -68,6 +70,7 @@ class Verification:
     partition: str
     offset: int
     stored: bool
+    repeats: int = 0
     queues: int = 0
     messages: int = 0
     difference_count: int = 0
@@ -94,13 +97,13 @@ class Verification:
             self.differences.append(Difference(queue, key, what, message_id))
 
 
-def verify(logs: Iterable[PartitionLog], state: Path) -> list[Verification]:
-    """Verify the partitions of a state directory.
+def verify(logs: Iterable[PartitionLog], state: Path, event_by_event: bool = False) -> list[Verification]:
+    """Verify the partitions of a state directory. `event_by_event`: the fold does not use its fast path.
 
     Raises StoreError when the directory cannot be opened or is ahead of the log, and CorruptLog from the log."""
     store = StateStore.open(state, read_only=True)
     try:
-        return [verify_partition(log, store) for log in logs]
+        return [verify_partition(log, store, event_by_event=event_by_event) for log in logs]
     finally:
         store.close()
 
@@ -129,23 +132,27 @@ def verify_state(machine: Machine, log: PartitionLog, store: StateStore) -> Veri
     return report
 
 
-def verify_partition(log: PartitionLog, store: StateStore, begun: Machine | None = None) -> Verification:
+def verify_partition(
+    log: PartitionLog, store: StateStore, begun: Machine | None = None, event_by_event: bool = False
+) -> Verification:
     """Verify the state, the quarantined records and the bodies of a partition.
 
     `begun`: a snapshot at or before `stored_offset` to begin the fold with; the caller vouches for it. The list of
-    quarantined records is compared only by a fold from the beginning."""
+    quarantined records is compared only by a fold from the beginning. `event_by_event` as in `verify`."""
     report = _begun(log, store)
-    fresh = begun or Machine(log.name)
+    fresh, decoder = begun or Machine(log.name), decoder_for(log)
+    repeats = None if event_by_event else Repeats(fresh, decoder)
     words = last_words_before(log, fresh.next_offset)
     quarantined = report.quarantined
 
     def after(offset: int, _timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
-        words.see(offset, actor, event)
+        words.see(offset, actor, event)  # a repeat is never the first event behind a last word, nor quarantined
         quarantined.note(effects)
 
     groups = groups_of(log, fresh.next_offset, report.offset)
     note = quarantined.note_undecodable
-    drive(fresh, groups, decoder_for(log), report.offset, after=after, undecodable=note)
+    drive(fresh, groups, decoder, report.offset, after=after, undecodable=note, repeats=repeats)
+    report.repeats = 0 if repeats is None else repeats.count
     for offset, _, actor, event in events_of(log, report.offset):
         words.see(offset, actor, event)
     words.end(log.next_offset)

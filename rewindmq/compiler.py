@@ -82,6 +82,7 @@ MODULES = (
     "rewindmq.projections.machine.events.queues",
     "rewindmq.projections.machine.events.settlement",
     "rewindmq.projections.machine.machine",
+    "rewindmq.projections.machine.repeats",
     "rewindmq.projections.machine.rules.dead_letters",
     "rewindmq.projections.machine.rules.expiry",
     "rewindmq.projections.machine.rules.limits",

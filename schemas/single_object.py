@@ -13,29 +13,29 @@ from rewindmq.schemas.shapes import UndecodableRecord
 from rewindmq.schemas.values import Actor
 
 MARKER: Final = b"\xc3\x01"
-_HEADER: Final = MARKER + bytes.fromhex(envelope_fingerprint())
+HEADER: Final = MARKER + bytes.fromhex(envelope_fingerprint())
 
 
 def wrap(record: bytes) -> bytes:
     """A record of today's schema as a single object."""
-    return _HEADER + record
+    return HEADER + record
 
 
 def unwrap(data: bytes) -> bytes:
     """The record in a single object, brought up to today's schema. Raises UndecodableRecord when the bytes are no
     single object or not of their schema (UnknownSchema, when their schema was never released here)."""
-    if data.startswith(_HEADER):
-        return data[len(_HEADER) :]
+    if data.startswith(HEADER):
+        return data[len(HEADER) :]
     if not data.startswith(MARKER):
         raise UndecodableRecord(f"byte 0 of {len(data)}: not a single-object encoding, which begins with C3 01")
-    if len(data) < len(_HEADER):
+    if len(data) < len(HEADER):
         raise UndecodableRecord(f"byte 2 of {len(data)}: the record ends within the fingerprint of its schema")
-    return upgraded(data[len(_HEADER) :], data[2 : len(_HEADER)].hex())
+    return upgraded(data[len(HEADER) :], data[2 : len(HEADER)].hex())
 
 
 def strip_framed_body(data: bytes) -> bytes:
     """`rewindmq.schemas.codec.strip_body` for a single object. One of another schema stays as it was."""
-    return _HEADER + strip_body(data[len(_HEADER) :]) if data.startswith(_HEADER) else data
+    return HEADER + strip_body(data[len(HEADER) :]) if data.startswith(HEADER) else data
 
 
 class FramedEncoder(Encoder):
@@ -43,7 +43,7 @@ class FramedEncoder(Encoder):
 
     def prefix(self, timestamp_ms: int, actor: Actor) -> bytes:
         """The single object's header, then the envelope's first fields."""
-        return _HEADER + super().prefix(timestamp_ms, actor)
+        return HEADER + super().prefix(timestamp_ms, actor)
 
 
 class FramedDecoder(Decoder):
@@ -51,7 +51,7 @@ class FramedDecoder(Decoder):
 
     def decode(self, record: bytes, bodies: bool = True, stripped: bool = False) -> tuple[int, Actor, Event]:
         """Decode a single object, as `Decoder.decode`. `stripped`: `strip_framed_body` made the record."""
-        return super().decode(unwrap(record), bodies, stripped and record.startswith(_HEADER))
+        return super().decode(unwrap(record), bodies, stripped and record.startswith(HEADER))
 
     def timestamp_ms(self, record: bytes) -> int:
         """The timestamp alone."""

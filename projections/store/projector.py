@@ -36,7 +36,7 @@ from rewindmq.projections.machine.data.effects import (
 )
 from rewindmq.projections.machine.data.reasons import DELETED
 from rewindmq.projections.store import keys
-from rewindmq.projections.store.bodies import MESSAGE_OVERHEAD_BYTES, Body, BodyCache, size_of
+from rewindmq.projections.store.bodies import MESSAGE_OVERHEAD_BYTES, STORED_OVERHEAD_BYTES, Body, BodyCache, size_of
 from rewindmq.projections.store.rocks import Database, StoreError
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import Published
@@ -64,7 +64,7 @@ PERSIST_EVENTS: Final = 100_000
 class Batch:
     """The changes up to `offset` (the machine's next_offset when the batch was prepared). A batch is written once."""
 
-    def __init__(self, offset: int, changes: WriteBatch, bodies: dict[int, dict[int, Published]]) -> None:
+    def __init__(self, offset: int, changes: WriteBatch, bodies: dict[int, dict[int, Body]]) -> None:
         self.offset = offset
         self.changes = changes
         self.bodies = bodies
@@ -91,8 +91,8 @@ class Projector:
         self._db = db
         self._prefix = keys.partition_prefix(machine.partition)
         self._encoder = encoder
-        self._stamp = encoder.prefix(STAMP_MS, BROKER)
-        self._fresh: dict[int, dict[int, Published]] = {}  # queue id -> message id -> message
+        self.stamp = encoder.prefix(STAMP_MS, BROKER)  # of every envelope in RocksDB
+        self._fresh: dict[int, dict[int, Body]] = {}  # queue id -> message id -> message
         self._boundary = machine.next_offset
         self._leaving: dict[int, array[int]] = {}  # queue id -> message ids to delete with the next batch
         self._in_flight: list[Batch] = []
@@ -188,7 +188,7 @@ class Projector:
         for held in (self._fresh, *(batch.bodies for batch in self._in_flight)):
             message = held.get(queue_id, _NOTHING).get(message_id)
             if message is not None:
-                return self._encoder.encode(self._stamp, message)
+                return message if isinstance(message, bytes) else self._encoder.encode(self.stamp, message)
         return None
 
     # -- which bodies to hold -----------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class Projector:
         boundary = self._boundary
         kept_bytes = 0
         last: Queue | None = None
-        fresh: dict[int, Published] = {}
+        fresh: dict[int, Body] = {}
         forgets: list[Forget] = []
         letters: set[tuple[int, int]] = set()
         released: list[Release] = []
@@ -249,6 +249,13 @@ class Projector:
             if not queue.outbox:
                 self._forget_queue(queue.queue_id)
 
+    def keep(self, bodies: Mapping[int, dict[int, bytes]]) -> None:
+        """Keep bodies in the form in which RocksDB has them, by queue id and message id."""
+        for queue_id, stored in bodies.items():
+            if stored:
+                self._fresh.setdefault(queue_id, {}).update(stored)
+                self.pending_bytes += size_of(stored.values())
+
     def forget(self, queue_id: int, message_ids: Iterable[int]) -> None:
         """Release the bodies of messages that left the queue; no dead letter needs these bodies any more."""
         take = (self._fresh.get(queue_id) or _NOTHING).pop
@@ -258,7 +265,10 @@ class Projector:
         for message_id in message_ids:
             message = take(message_id, None)
             if message is not None:
-                freed_bytes += message.body_size + MESSAGE_OVERHEAD_BYTES
+                if isinstance(message, bytes):
+                    freed_bytes += len(message) + STORED_OVERHEAD_BYTES
+                else:
+                    freed_bytes += message.body_size + MESSAGE_OVERHEAD_BYTES
             elif message_id < boundary:
                 written.append(message_id)
         self.pending_bytes -= freed_bytes
@@ -299,12 +309,15 @@ class Projector:
             return cached
         fresh = self._fresh.get(queue_id)
         if fresh is not None and message_id in fresh:
-            return fresh[message_id]
+            return self._message_of(fresh[message_id])
         for batch in self._in_flight:
             bodies = batch.bodies.get(queue_id)
             if bodies is not None and message_id in bodies:
-                return bodies[message_id]
+                return self._message_of(bodies[message_id])
         return self._read_ahead(queue_id, message_id)
+
+    def _message_of(self, body: Body) -> Published:
+        return self.cache.decoded(body) if isinstance(body, bytes) else body
 
     def _read_ahead(self, queue_id: int, message_id: int) -> Published:
         """Read the message and those behind it: a queue is mostly read in the order of its ids."""
@@ -362,13 +375,13 @@ class Projector:
         return batch
 
     def _put_bodies(self, changes: WriteBatch) -> None:
-        encode, stamp, put = self._encoder.encode, self._stamp, changes.put
+        encode, stamp, put = self._encoder.encode, self.stamp, changes.put
         shared: dict[int, bytes] = {}  # a message in several queues is encoded once
         for queue_id, bodies in self._fresh.items():
             first = keys.messages(self._prefix, queue_id)
             for message_id, message in bodies.items():
-                value = shared.get(message_id)
-                if value is None:
+                value = message if isinstance(message, bytes) else shared.get(message_id)
+                if isinstance(message, Published) and value is None:
                     value = encode(stamp, message)
                     if len(message.route.queues) > 1:
                         shared[message_id] = value
@@ -437,4 +450,4 @@ def _readable(read: Callable[[bytes], bytes | None], key: bytes) -> bytes | None
         return None
 
 
-_NOTHING: Final[dict[int, Published]] = {}
+_NOTHING: Final[dict[int, Body]] = {}

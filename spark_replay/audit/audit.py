@@ -12,7 +12,8 @@
     store     the RocksDB of the broker against a fresh fold, queue by queue and body by body  projections/verify.py
 
 All tasks fold with the pure build, also where the broker runs the compiled one (rewindmq/builds.py): two builds of one
-source check each other. The row `records` names the build.
+source check each other. The row `records` names the build. They fold event by event: the fast path for repeats, which
+recovery and `verify` use (projections/machine/repeats.py), is not used here.
 
 A partition whose chain is broken, or whose beginning is gone, is not folded: the records behind the break are not
 history. An audit works beside running brokers; it reads up to the end that was durable when it began, and the state
@@ -312,7 +313,7 @@ def _store(data: str, offset_range: OffsetRange, external: Snapshots | None = No
     try:
         log = partition_of(data, offset_range.partition)
         begun = None if external is None else from_snapshot(external, log, stored_offset(log, store))
-        report = verify_partition(log, store, begun)
+        report = verify_partition(log, store, begun, event_by_event=True)
     except StoreError as error:
         return [finding(False, str(error))]
     finally:

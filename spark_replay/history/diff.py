@@ -14,6 +14,7 @@ is null).
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import drive
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, fold_events, fold_log
@@ -97,7 +98,8 @@ def fold_diff(
 ) -> "Iterator[pa.RecordBatch]":
     """The rows of one range, in a Spark task."""
     machine, offset_range = fold_input.machine, fold_input.offset_range
-    groups = drive(machine, fold_input.groups, fold_input.decoder, offset_range.start)
+    repeats = Repeats(machine, fold_input.decoder)
+    groups = drive(machine, fold_input.groups, fold_input.decoder, offset_range.start, repeats=repeats)
     if start_ms is not None:
         machine.advance(start_ms, [])
     product = HistoryProduct(offset_range.partition, queue, moves=True)

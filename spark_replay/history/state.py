@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.projections.machine.data.queue import MessageView, Queue
+from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.machine.serialization.digest import queue_digest
 from rewindmq.projections.replay import drive
 from rewindmq.projections.rules.internal_queues import is_hidden
@@ -155,7 +156,7 @@ def state_frame(spark: "SparkSession", plan: StatePlan, queue: str | None = None
 def fold_state(fold_input: FoldInput, plan: StatePlan, queue: str | None, messages: bool) -> "Iterator[pa.RecordBatch]":
     """The rows of one partition, in a Spark task."""
     machine, end = fold_input.machine, fold_input.offset_range
-    drive(machine, fold_input.groups, fold_input.decoder)
+    drive(machine, fold_input.groups, fold_input.decoder, repeats=Repeats(machine, fold_input.decoder))
     if plan.clock_ms is not None:
         machine.advance(plan.clock_ms, [])
     for found in list(machine.queues()):

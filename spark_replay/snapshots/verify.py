@@ -18,7 +18,7 @@ do not lead to it.
 
 import json
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from rewindmq import builds
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.machine.serialization.digest import queue_digest
 from rewindmq.projections.replay import PartitionLog, decoder_for, drive
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
@@ -61,10 +62,12 @@ class Chunk(OffsetRange):
     """Events `start` to `end`, folded from the snapshot at `start` (0: from nothing).
 
     `meets`: ascending offsets at which the fold has to arrive at the snapshot there. `store`: instead, the partition's
-    RocksDB is compared with a fold that begins at a snapshot not behind `start`."""
+    RocksDB is compared with a fold that begins at a snapshot not behind `start`. `event_by_event`: the fold does not
+    use its fast path."""
 
     meets: tuple[int, ...] = ()
     store: bool = False
+    event_by_event: bool = False
 
 
 def verify(spark: "SparkSession", location: Location, directory: Path | None = None) -> list[Finding]:
@@ -86,10 +89,12 @@ def verify(spark: "SparkSession", location: Location, directory: Path | None = N
 def verify_snapshots(
     spark: "SparkSession", location: Location, broken: Set[str], directory: Path | None = None
 ) -> list[Finding]:
-    """Verify only the snapshots, of all partitions but the `broken` ones; no findings when there are none."""
+    """Verify only the snapshots, of all partitions but the `broken` ones; no findings when there are none.
+
+    For the audit, which folds event by event."""
     snapshots = external_snapshots(location, directory) or broker_snapshots(location)
     chunks, beyond = plan_chunks(location, snapshots, broken)
-    cut = [chunk for chunk in chunks if chunk.meets]
+    cut = [replace(chunk, event_by_event=True) for chunk in chunks if chunk.meets]
     return [finding for finding in _verified(spark, location, snapshots, cut, beyond) if finding.check == SNAPSHOTS]
 
 
@@ -171,7 +176,7 @@ def _joined(run: Sequence[Chunk]) -> list[Chunk]:
     if len(run) < 2:
         return []
     meets = tuple(at for chunk in run for at in chunk.meets)
-    return [Chunk(run[0].partition, run[0].start, run[-1].end, meets)]
+    return [replace(run[0], end=run[-1].end, meets=meets)]
 
 
 def _is_of(row: Any, chunk: Chunk) -> bool:
@@ -222,6 +227,7 @@ def _compare_snapshots(log: PartitionLog, chunk: Chunk, snapshots: Snapshots | N
     machine = from_snapshot(snapshots, log, chunk.start)
     begun = machine.next_offset
     claims, decoder = Claims(), decoder_for(log)
+    repeats = None if chunk.event_by_event else Repeats(machine, decoder)
     claims.begin(machine)
     wrong: list[tuple[int, str]] = []
 
@@ -235,7 +241,7 @@ def _compare_snapshots(log: PartitionLog, chunk: Chunk, snapshots: Snapshots | N
 
     for end in chunk.meets or (chunk.end,):
         groups = groups_up_to(log, machine.next_offset, end)
-        drive(machine, groups, decoder, before={Checkpointed: before_claim}, after=after)
+        drive(machine, groups, decoder, before={Checkpointed: before_claim}, after=after, repeats=repeats)
         summary = StateSummary.of(machine)
         if end == chunk.end:
             machine = Machine(log.name)  # only one state at a time is in memory

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.projections.machine.data.effects import Effect
+from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import drive
 from rewindmq.schemas.events import EVENT_TYPES, Event
 from rewindmq.schemas.values import Actor
@@ -108,7 +109,8 @@ def fold_alternatives(
 ) -> "Iterator[pa.RecordBatch]":
     """The rows of one range, in a Spark task."""
     machine = fold_input.machine
-    groups = drive(machine, fold_input.groups, fold_input.decoder, fold_input.offset_range.start)
+    repeats, start = Repeats(machine, fold_input.decoder), fold_input.offset_range.start
+    groups = drive(machine, fold_input.groups, fold_input.decoder, start, repeats=repeats)
     alternatives = [Alternative(candidate, machine) for candidate in candidates]
     fates = [Fates(alternative, machine) for alternative in alternatives]
     depths = Depths(alternatives, machine, every_ms)

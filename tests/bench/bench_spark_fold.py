@@ -1,9 +1,11 @@
 """How fast Spark folds a history: `python -m tests.bench.bench_spark_fold [EVENTS] [PARTITIONS]` (1,000,000 and 2).
 
-A history as a busy queue makes it: publishes of 100 bytes, delivered to a consumer with prefetch and acked in small
-batches. Prints events a second for the fold alone (decode and apply, in this process), for `state_at` through Spark
-on the wall, and for each CPU second of the whole process tree (JVM and workers included). `history` and `slo` print the
-rows of the history for each CPU second, too, and what the driver, the JVM and the workers took for a row.
+A plain history, as a busy queue makes it: publishes of 100 bytes, delivered to a consumer with prefetch and acked. And
+the mixed one of generated_history.py, of four queues. Prints events a CPU second of the fold alone, event by event and
+with repeats (projections/machine/repeats.py), and of a recovery into an empty store, in this process. Then, for the
+plain history, events a second of jobs through Spark on the wall, and for each CPU second of the whole process tree (JVM and
+workers included). `history` and `slo` print the rows of the history for each CPU second, too, and what the driver, the
+JVM and the workers took for a row.
 """
 
 import os
@@ -16,9 +18,15 @@ from pathlib import Path
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.placement import partition_of
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.repeats import Repeats
+from rewindmq.projections.replay import drive, recover
+from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import Acked, ConsumerAttached, Event, Published, QueueDeclared
 from rewindmq.schemas.values import Actor, Route
+from rewindmq.spark_replay.fold import log_groups
+from rewindmq.spark_replay.location.log import partition_of as open_partition
+from tests.bench import generated_history
 
 START_MS = 1_763_694_000_000
 GROUP = 500  # events in a block
@@ -57,17 +65,26 @@ def _write_partition(log: EmbeddedLog, index: int, queue: str, events: int) -> N
             log.commit_and_wait()
 
 
-def fold_alone(data: Path, partition: str) -> tuple[int, float]:
-    """Decode and apply in this process: events, CPU seconds."""
-    from rewindmq.projections.replay import drive
-    from rewindmq.spark_replay.fold import log_groups
-    from rewindmq.spark_replay.location.log import partition_of as open_partition
-
-    groups = list(log_groups(str(data), partition, 0, open_partition(str(data), partition).next_offset))
-    machine = Machine(partition)
-    begun = time.process_time()
-    drive(machine, groups, Decoder())
-    return machine.next_offset, time.process_time() - begun
+def without_spark(name: str, data: Path, partition: str) -> None:
+    """Print what a fold and a recovery of a partition take, in this process."""
+    log = open_partition(str(data), partition)
+    events = log.next_offset
+    groups = list(log_groups(str(data), partition, 0, events))
+    for way in ("event by event", "repeats"):
+        machine, decoder = Machine(partition), Decoder()
+        repeats = Repeats(machine, decoder) if way == "repeats" else None
+        begun = time.process_time()
+        drive(machine, groups, decoder, repeats=repeats)
+        spent = time.process_time() - begun
+        share = f", {repeats.count / events:.0%} repeats" if repeats else ""
+        print(f"{name + ', ' + way:24} {spent:6.2f} s: {events / spent:9,.0f} events a CPU second{share}")
+    with tempfile.TemporaryDirectory() as state:
+        store = StateStore.open(Path(state))
+        begun = time.process_time()
+        recover(log, store)
+        spent = time.process_time() - begun
+        store.close()
+    print(f"{name + ', recovery':24} {spent:6.2f} s: {events / spent:9,.0f} events a CPU second")
 
 
 def tree_cpu_seconds() -> float:
@@ -134,10 +151,11 @@ def main() -> None:
     partitions = int(sys.argv[2]) if len(sys.argv) > 2 else 2
     with tempfile.TemporaryDirectory() as directory:
         data = Path(directory)
-        write_history(data, events, partitions)
-        done, seconds = fold_alone(data, "queues-0")
-        print(f"{'fold alone':14} {seconds:6.2f} s: {done / seconds:9,.0f} events a CPU second (decode and apply)")
-        through_spark(data, events)
+        write_history(data / "plain", events, partitions)
+        generated_history.write_history(data / "mixed", events // partitions)
+        for name in ("plain", "mixed"):
+            without_spark(name, data / name, "queues-0")
+        through_spark(data / "plain", events)
 
 
 if __name__ == "__main__":

@@ -159,13 +159,13 @@ def test_large_publishes_take_turns_and_small_ones_go_ahead(tmp_path: Path, monk
     by it, nor by those that wait."""
     goes_on = threading.Event()
     goes_on.set()
-    write = PartitionWriter.write
+    fdatasync = os.fdatasync
 
-    def slowly(writer: PartitionWriter, records: list[bytes], newest_ms: int, begins_anew: bool = False) -> None:
+    def slowly(descriptor: int) -> None:
         assert goes_on.wait(60)
-        write(writer, records, newest_ms, begins_anew)
+        fdatasync(descriptor)
 
-    monkeypatch.setattr(PartitionWriter, "write", slowly)
+    monkeypatch.setattr(os, "fdatasync", slowly)
 
     async def test(broker: Broker) -> None:
         publishers = [await opened(broker) for _ in range(3)]

@@ -1,0 +1,446 @@
+"""The fast path of a fold: a record that repeats the last plain publish or ack by its bytes is applied without objects.
+
+    repeats = Repeats(machine, decoder)
+    index = repeats.run(offsets, records, times, index, end)              # the first record that is no repeat
+    machine.apply(...)                                                    # the normal way
+    repeats.learn(offset, record, timestamp_ms, actor, event)
+
+This file says a second time what events/publish.py and events/settlement.py say, for the simplest case alone.
+tests/unit/machine/test_machine_repeats.py holds it against them: equal state and equal digests after random histories,
+and for each condition a story that fails without it. `drive` (projections/replay.py) uses it only if its caller passes
+a `Repeats`. The audit passes none: it folds event by event.
+
+Which records are repeats
+
+    | timestamp: 2 bytes | rest of it, actor, event's index, route                  | properties, flags | body |
+    | timestamp: 2 bytes | rest of it, actor, event's index, vhost, queue, consumer | ranges of ids |
+                         |<---------------------- head ---------------------------->|
+
+`learn` sees each event that was applied in the normal way. It encodes the head of a publish or ack anew, and learns it
+if the record has these bytes. A repeat has the head that was learned last. So it has the same actor, and the same route
+or holder. What stands before and behind the head is read here, in the one form that our encoder writes. `flags` must
+say: no expiration, no priority, no origin, no encryption. A record of any other form goes the normal way.
+
+When repeats are applied, and why the result is equal
+
+    publish    it goes to one queue, which exists              the route has this one queue
+               of a session                                    else its properties are checked
+               of an epoch that is not over (of the ack, too)  else it is quarantined
+               the queue has no length limit                   nothing is refused, blocked or dropped
+               no message TTL                                  the message never expires: it has no expiration
+               no priorities                                   the message has no level
+               a publish of the common way                     streams and queues of type delayed have their own
+    ack        the holder is attached                          a detached one is forgotten when it holds nothing
+               without a channel's limit                       else other consumers may be served
+               its queue has no single active consumer         else that one may give way
+
+All this stays as it is while messages come and go (TRAFFIC). So `learn` looks at it. After any other event, and after
+an event at which a deadline passed, everything learned is forgotten. So the next publish and the next ack go the normal
+way. projections/last_words.py needs that, too.
+
+`run` looks each time at what traffic changes:
+
+    both       no deadline has come                            no time passes before the event
+    publish    the first consumer in the round robin has room, it gets the message, as `next_consumer` and `hand_over`
+               and its channel has no limit                    do it; a new message has no flag but PERSISTENT
+               or no consumer stands there, or others wait     the message is ready, at the tail
+    ack        the holder holds each id, and no id comes twice nothing is quarantined
+               no unacked message of the queue has an expiry   no expiry is forgotten
+               the consequences of an ack (the holder is served again, ready messages are delivered) are the normal
+               way's own functions
+
+Nobody sees the effects of a repeat (Keep, Deliver, Forget). RocksDB needs the bodies: see RepeatedBodies. This module
+may be compiled by mypyc.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from rewindmq.projections.machine.data.consumer import Consumer
+from rewindmq.projections.machine.data.effects import Effect
+from rewindmq.projections.machine.data.message_order import NONE
+from rewindmq.projections.machine.data.message_word import PERSISTENT, SIZE_MASK
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.events.delivery import run_after_taking, serve_again
+from rewindmq.projections.machine.state import State, epoch_of
+from rewindmq.schemas.codec import Decoder, Encoder
+from rewindmq.schemas.events import Acked, Credited, Event, Fetched, Nacked, Published
+from rewindmq.schemas.single_object import HEADER, FramedDecoder
+from rewindmq.schemas.values import Actor, Route
+
+# Messages come and go by these events; they change nothing else of a queue, a consumer or a channel.
+TRAFFIC: Final = (Published, Acked, Nacked, Credited, Fetched)
+# expiration_ms, priority, persistent, origin, encryption (schemas/codec.py)
+PLAIN_PERSISTENT: Final = b"\x00\x00\x01\x00\x00"
+PLAIN_TRANSIENT: Final = b"\x00\x00\x00\x00\x00"
+PLAIN_SIZE: Final = 5
+TIME_SIZE: Final = 2  # bytes of the timestamp that change with every millisecond; the others change every eight seconds
+EMPTY_PUBLISH: Final = b"\x00" + PLAIN_TRANSIENT + b"\x00"  # behind the route: no properties and no body
+NO_RANGES: Final = b"\x00"
+_LEARNED: Final = 1_000  # routes, and consumers, that are remembered; then it starts anew
+CONTINUED_MS: Final = (0x80 >> 1) + (0x80 << 6)  # what two bytes are too large by, as they say that the time goes on
+_NEVER: Final = b"\xff" * 11  # no record has this where a timestamp goes on
+
+
+class RepeatedBodies:
+    """The bodies that repeats bring and take away, for a projector (projections/replay.py `_keep_up`).
+
+    `kept`: by queue id and message id, in the form in which RocksDB has them. `gone`: by queue id, the ids of messages
+    that left the queue and are not in `kept`. `effects`: what acks let happen is appended to this list. `count`: the
+    number of bodies and ids since `clear`."""
+
+    def __init__(self, stamp: bytes, effects: list[Effect]) -> None:
+        self.stamp = stamp  # the prefix of all envelopes in RocksDB
+        self.effects = effects
+        self.kept: dict[int, dict[int, bytes]] = {}
+        self.gone: dict[int, list[int]] = {}
+        self.count = 0
+
+    def keep(self, queue_id: int, message_id: int, fields: bytes) -> None:
+        """Keep the body of a message. `fields`: its record from the event's index on."""
+        bodies = self.kept.get(queue_id)
+        if bodies is None:
+            bodies = self.kept[queue_id] = {}
+        bodies[message_id] = self.stamp + fields
+        self.count += 1
+
+    def release(self, queue_id: int, message_ids: Iterable[int]) -> None:
+        """Release the bodies of messages that left the queue."""
+        bodies = self.kept.get(queue_id)
+        for message_id in message_ids:
+            if bodies is not None and bodies.pop(message_id, None) is not None:
+                self.count -= 1
+            else:
+                self.gone.setdefault(queue_id, []).append(message_id)
+                self.count += 1
+
+    def clear(self) -> None:
+        """Begin anew: the projector has taken everything."""
+        self.kept.clear()
+        self.gone.clear()
+        self.count = 0
+
+
+class PlainPublish:
+    """What the repeats of a publish have in common.
+
+    `end`: the position behind the head. `fields`: the position of the event's index. `start_ms`: the timestamp without
+    the part that stands in its first two bytes. `tail`: the properties and flags of the publish that was learned, which
+    most of its repeats have, too; `tail_end`: the position behind them; `word`: the flags in the message's word."""
+
+    def __init__(self, record: bytes, head_at: int, end: int, fields: int, start_ms: int, queue: Queue) -> None:
+        self.head = record[head_at:end]
+        self.end = end
+        self.fields = fields
+        self.start_ms = start_ms
+        self.queue = queue
+        self.word, self.tail_end = _flags(record, end, queue.quorum)
+        self.tail = record[end : self.tail_end] if self.word >= 0 else _NEVER
+
+
+class PlainAck:
+    """What the repeats of an ack have in common, as in PlainPublish."""
+
+    def __init__(self, head: bytes, end: int, start_ms: int, holder: Consumer) -> None:
+        self.head = head
+        self.end = end
+        self.start_ms = start_ms
+        self.holder = holder
+
+
+class Repeats:
+    """The fast path of one fold: see the head of this file. `count`: how many events it applied."""
+
+    def __init__(self, machine: State, decoder: Decoder, bodies: RepeatedBodies | None = None) -> None:
+        self.machine = machine
+        self.count = 0
+        self._bodies = bodies
+        self._framed = isinstance(decoder, FramedDecoder)
+        self._start = len(HEADER) if self._framed else 0  # where the timestamp stands
+        self._head = self._start + TIME_SIZE
+        self._encoder = Encoder()
+        nothing = Queue("", "", 0, "classic")
+        self._no_publish = self._publish = PlainPublish(_NEVER + EMPTY_PUBLISH, 0, len(_NEVER), 0, 0, nothing)
+        self._no_ack = self._ack = PlainAck(_NEVER, 0, 0, Consumer(nothing, 0, 0, 0, ""))
+        # Heads that were learned before, as publishers and consumers take turns.
+        self._publishes: dict[Route, PlainPublish] = {}
+        self._acks: dict[int, PlainAck] = {}
+
+    def forget(self) -> None:
+        """Forget what was learned: the next event goes the normal way."""
+        self._publish = self._no_publish
+        self._ack = self._no_ack
+        self._publishes.clear()
+        self._acks.clear()
+
+    def run(
+        self, offsets: Sequence[int], records: Sequence[bytes], times: Sequence[int] | None, index: int, end: int
+    ) -> int:
+        """Apply the repeats from `index` on, up to the first record that is none. Returns its index; `end`: all are.
+
+        `times`: the records' times, where the log gives them (None: the envelopes' own hold)."""
+        machine, publish, ack, start = self.machine, self._publish, self._ack, self._start
+        publish_head, ack_head, behind = publish.head, ack.head, start + TIME_SIZE
+        first, time, start_ms, clock_ms = index, _NEVER, 0, 0
+        ids: Sequence[int] = ()
+        while index < end:
+            record = records[index]
+            try:
+                if record.startswith(publish_head, behind):
+                    begin_ms = publish.start_ms
+                    word, pos = publish.word, publish.tail_end
+                    if not record.startswith(publish.tail, publish.end):
+                        word, pos = _flags(record, publish.end, publish.queue.quorum)
+                        if word < 0:
+                            break
+                    size = record[pos]
+                    pos += 1
+                    if size > 0x7F:
+                        size, pos = _longer(record, size, pos)
+                    if size & 1 or pos + (size >> 1) != len(record):
+                        break
+                    word |= size >> 1
+                elif record.startswith(ack_head, behind):
+                    begin_ms = ack.start_ms
+                    word = -1
+                    ids = _ids(record, ack.end, ack.holder)
+                    if not ids:
+                        break
+                else:
+                    break
+            except IndexError:
+                break  # the record is cut short
+            if start and not record.startswith(HEADER):
+                break
+            if not record.startswith(time, start) or begin_ms != start_ms or times is not None:
+                time, start_ms = record[start:behind], begin_ms
+                low, high = time
+                if low & 0x81 != 0x80 or high < 0x80:
+                    break
+                clock_ms = machine.ahead_ms + (start_ms + (low >> 1) + (high << 6) if times is None else times[index])
+            if clock_ms >= machine.next_deadline_ms:
+                break
+            if word < 0:
+                self._apply_ack(ack.holder, clock_ms, ids)
+            elif not self._apply_publish(publish, offsets[index], clock_ms, word, record):
+                break
+            index += 1
+        if index > first:
+            machine.next_offset = offsets[index - 1] + 1
+            self.count += index - first
+        return index
+
+    def _apply_publish(self, publish: PlainPublish, message_id: int, clock_ms: int, word: int, record: bytes) -> bool:
+        """Apply a plain publish. Returns False, and changes nothing, if the normal way has to decide who gets it."""
+        machine, queue = self.machine, publish.queue
+        size = word & SIZE_MASK
+        consumer: Consumer | None = None
+        if queue.messages_ready == 0:
+            for level in queue.levels:
+                if level.service:
+                    consumer = level.service[0]
+                    room = consumer.credit if consumer.windowed else consumer.limit - len(consumer.held)
+                    if room <= 0 or consumer.limiter is not None:
+                        return False
+                    break
+        if clock_ms > machine.clock_ms:
+            machine.clock_ms = clock_ms
+        if not queue.dirty:
+            machine.touch(queue)
+        queue.published += 1
+        if consumer is None:
+            queue.arrived.append(message_id, word, NONE)
+            queue.messages_ready += 1
+            queue.message_bytes_ready += size
+        else:
+            if consumer.windowed:
+                consumer.credit -= 1
+            if consumer.no_ack:
+                queue.delivered += 1
+            else:
+                consumer.held[message_id] = word
+                queue.messages_unacked += 1
+                queue.message_bytes_unacked += size
+            if room == 1 and queue.quorum:
+                del level.service[0]
+                consumer.serviced = False
+            elif len(level.service) > 1:
+                level.service.append(level.service.pop(0))
+        if self._bodies is not None and (consumer is None or not consumer.no_ack):
+            self._bodies.keep(queue.queue_id, message_id, record[publish.fields :])
+        return True
+
+    def _apply_ack(self, holder: Consumer, clock_ms: int, ids: Sequence[int]) -> None:
+        """Apply an ack of messages that the holder holds."""
+        machine, queue, held = self.machine, holder.queue, holder.held
+        if clock_ms > machine.clock_ms:
+            machine.clock_ms = clock_ms
+        if not queue.dirty:
+            machine.touch(queue)
+        for message_id in ids:
+            queue.message_bytes_unacked -= held.pop(message_id) & SIZE_MASK
+        queue.acked += len(ids)
+        queue.messages_unacked -= len(ids)
+        bodies = self._bodies
+        if bodies is not None:
+            bodies.release(queue.queue_id, ids)
+        if not holder.serviced:
+            serve_again(holder)
+        if queue.messages_ready > 0:
+            run_after_taking(machine, queue, [] if bodies is None else bodies.effects)
+
+    # -- learning ------------------------------------------------------------------------------------------------------
+
+    def learn(self, offset: int, record: bytes, timestamp_ms: int, actor: Actor, event: Event) -> None:
+        """Learn from the event that was just applied in the normal way.
+
+        `timestamp_ms`: the envelope's own, also where the log gives another time."""
+        if self.machine.due_effects[0] == offset or type(event) not in TRAFFIC:
+            self.forget()
+        elif isinstance(event, Published):
+            publish = self._publishes.get(event.route)
+            if publish is None or not record.startswith(publish.head, self._head):
+                publish = self._learned_publish(record, timestamp_ms, actor, event)
+            if publish is not None:
+                self._publish = publish
+        elif isinstance(event, Acked):
+            ack = self._acks.get(event.consumer)
+            if ack is None or not record.startswith(ack.head, self._head):
+                ack = self._learned_ack(record, timestamp_ms, actor, event)
+            if ack is not None:
+                self._ack = ack
+
+    def _learned_publish(self, record: bytes, timestamp_ms: int, actor: Actor, event: Published) -> PlainPublish | None:
+        """What repeats of the publish have in common; None if it is not plain, or has another form than we write."""
+        queues = self.machine.routes.get(event.route)
+        if queues is None or len(queues) != 1:
+            return None
+        queue = queues[0]
+        if queue.limited or queue.has_own_publish or queue.settings.message_ttl_ms is not None:
+            return None
+        if queue.prioritized is not None or actor.session == 0 or epoch_of(actor) in self.machine.lost_epochs:
+            return None
+        prefix = self._encoder.prefix(timestamp_ms, actor)
+        example = Published(event.route, b"", None, None, False, None, None, b"", 0)
+        encoded = self._encoder.encode(prefix, example)[: -len(EMPTY_PUBLISH)]
+        head = encoded[TIME_SIZE:]
+        if not self._begins_so(record, head):
+            return None
+        start = self._start
+        base_ms = (timestamp_ms & ~0x1FFF) - CONTINUED_MS
+        publish = PlainPublish(record, self._head, start + len(encoded), start + len(prefix), base_ms, queue)
+        if len(self._publishes) >= _LEARNED:
+            self._publishes.clear()
+        self._publishes[event.route] = publish
+        return publish
+
+    def _learned_ack(self, record: bytes, timestamp_ms: int, actor: Actor, event: Acked) -> PlainAck | None:
+        """What repeats of the ack have in common; None if it is not plain, or has another form than we write."""
+        queue = self.machine.by_name.get((event.vhost, event.queue))
+        holder = None if queue is None else queue.holders.get(event.consumer)
+        if queue is None or holder is None or not holder.attached or holder.limiter is not None:
+            return None
+        if queue.single_active or epoch_of(actor) in self.machine.lost_epochs:
+            return None
+        prefix = self._encoder.prefix(timestamp_ms, actor)
+        encoded = self._encoder.encode(prefix, Acked(event.vhost, event.queue, event.consumer, ()))[: -len(NO_RANGES)]
+        head = encoded[TIME_SIZE:]
+        if not self._begins_so(record, head):
+            return None
+        ack = PlainAck(head, self._start + len(encoded), (timestamp_ms & ~0x1FFF) - CONTINUED_MS, holder)
+        if len(self._acks) >= _LEARNED:
+            self._acks.clear()
+        self._acks[event.consumer] = ack
+        return ack
+
+    def _begins_so(self, record: bytes, head: bytes) -> bool:
+        """Whether the record has the head behind two bytes of a timestamp that goes on there."""
+        low, high = record[self._start : self._head]
+        return low & 0x81 == 0x80 and high > 0x7F and record.startswith(head, self._head)
+
+
+def _flags(record: bytes, pos: int, quorum: bool) -> tuple[int, int]:
+    """The flags of a plain message whose properties stand at `pos`, as its word has them, and the position of its body.
+
+    The flags are -1 if the message is not plain, or has another form than we write."""
+    size = record[pos]
+    pos += 1
+    if size > 0x7F:
+        size, pos = _longer(record, size, pos)
+    if size & 1:
+        return -1, pos
+    pos += size >> 1
+    if record.startswith(PLAIN_PERSISTENT, pos):
+        return PERSISTENT, pos + PLAIN_SIZE
+    if record.startswith(PLAIN_TRANSIENT, pos):
+        return PERSISTENT if quorum else 0, pos + PLAIN_SIZE
+    return -1, pos
+
+
+def _longer(record: bytes, low: int, pos: int) -> tuple[int, int]:
+    """The long of two bytes whose second stands at `pos`, as it is encoded; 1, which is no size, for any other form."""
+    high = record[pos]
+    return (low & 0x7F | high << 7, pos + 1) if 0 < high < 0x80 else (1, pos)
+
+
+def _id(record: bytes, pos: int) -> tuple[int, int]:
+    """The message id at `pos`, and the position behind it; -1 for an id of more than five bytes, or a negative one."""
+    value = record[pos]
+    if value > 0x7F:
+        byte = record[pos + 1]
+        value += (byte - 1) << 7
+        if byte > 0x7F:
+            byte = record[pos + 2]
+            value += (byte - 1) << 14
+            if byte > 0x7F:
+                byte = record[pos + 3]
+                value += (byte - 1) << 21
+                if byte > 0x7F:
+                    byte = record[pos + 4]
+                    value += (byte - 1) << 28
+                    if byte > 0x7F:
+                        return -1, pos
+                    pos += 1
+                pos += 1
+            pos += 1
+        pos += 1
+    return (-1 if value & 1 else value >> 1), pos + 1
+
+
+def _ids(record: bytes, pos: int, holder: Consumer) -> Sequence[int]:
+    """The ids of the ranges at `pos`; none if the normal way has to decide.
+
+    They ascend, the holder holds them, and no unacked message of the queue has an expiry."""
+    held = holder.held
+    if holder.queue.held_expiries:
+        return ()
+    count = record[pos]
+    pos += 1
+    if count == 2:
+        first, end = _id(record, pos)
+        if first in held and end + end - pos + 1 == len(record) and record.startswith(record[pos:end], end):
+            return (first,) if record[-1] == 0 else ()
+    if count & 0x81:
+        return ()
+    ids: list[int] = []
+    behind = 0
+    for _ in range(count >> 1):
+        start = pos
+        first, pos = _id(record, pos)
+        same = record[start:pos]
+        if record.startswith(same, pos):
+            if first < behind or first not in held:
+                return ()
+            pos += len(same)
+            ids.append(first)
+            behind = first + 1
+        else:
+            last, pos = _id(record, pos)
+            if not behind <= first <= last < first + len(held):
+                return ()
+            for message_id in range(first, last + 1):
+                if message_id not in held:
+                    return ()
+                ids.append(message_id)
+            behind = last + 1
+    return ids if record[pos] == 0 and pos + 1 == len(record) else ()

@@ -1,0 +1,444 @@
+"""Short histories about the conditions of the fold's fast path: repeats, and what makes one of them special."""
+
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+from rewindmq.schemas.clock_events import ClockSet
+from rewindmq.schemas.codec import Encoder
+from rewindmq.schemas.events import (
+    Acked,
+    ConsumerAttached,
+    ConsumerCancelled,
+    Credited,
+    Event,
+    MachineUpgraded,
+    NodeLost,
+    Published,
+    QueueDeclared,
+    QueueDeleted,
+    Tick,
+)
+from rewindmq.schemas.single_object import wrap
+from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor, Argument
+from tests.support.events_for_tests import VHOST, route
+from tests.support.repetition import FIRST_MS, RepeatedLog
+from tests.support.running import ROOT
+
+ANN, BEN = Actor("ann", 1 << EPOCH_SHIFT | 1), Actor("ben", 2 << EPOCH_SHIFT | 1)
+PLAIN_SIZE = 3
+
+
+class Story:
+    """A log that grows by an event or by bytes."""
+
+    def __init__(self, framed: bool, now_ms: int = FIRST_MS) -> None:
+        self.log = RepeatedLog(framed)
+        self.now_ms = now_ms
+
+    def do(self, event: Event, actor: Actor = ANN) -> int:
+        offset = len(self.log.records)
+        self.log.add(offset, self.now_ms, actor, event, self.now_ms + offset)
+        return offset
+
+    def raw(self, record: bytes) -> None:
+        self.log.add_record(len(self.log.records), self.now_ms, wrap(record) if self.log.framed else record)
+
+    def record(self, event: Event, actor: Actor = ANN) -> bytes:
+        encoder = Encoder()
+        return encoder.encode(encoder.prefix(self.now_ms, actor), event)
+
+    def declare(self, name: str = "q", type: str = "classic", semantics: str = "rabbitmq-3.13", **given: int) -> None:
+        arguments = tuple(Argument("x-" + key.replace("_", "-"), "long", value) for key, value in given.items())
+        self.do(QueueDeclared(VHOST, name, type, True, False, False, 0, arguments, semantics, None, None))
+
+    def consume(self, number: int, prefetch: int = 100, priority: int = 0, actor: Actor = ANN, name: str = "q") -> None:
+        self.do(ConsumerAttached(VHOST, name, number, 1, "tag", False, False, prefetch, 0, 0, priority, ()), actor)
+
+    def publish(self, count: int = 1, name: str = "q", actor: Actor = ANN) -> list[int]:
+        return [self.do(published(name), actor) for _ in range(count)]
+
+    def ack(self, *message_ids: int, consumer: int = 1, actor: Actor = ANN) -> None:
+        for message_id in message_ids:
+            self.do(acked((message_id, message_id), consumer=consumer), actor)
+
+
+def published(name: str = "q", body: bytes = bytes(PLAIN_SIZE), properties: bytes = b"\x00\x00") -> Published:
+    return Published(route(name), properties, None, None, True, None, None, body, len(body))
+
+
+def acked(*ranges: tuple[int, int], consumer: int = 1) -> Acked:
+    return Acked(VHOST, "q", consumer, ranges)
+
+
+def the_holder_is_detached(story: Story) -> None:
+    story.declare()
+    story.consume(1)
+    held = story.publish(3)
+    story.do(ConsumerCancelled(VHOST, "q", 1))
+    story.ack(*held)
+
+
+def the_active_consumer_gives_way(story: Story) -> None:
+    story.do(MachineUpgraded(3), BROKER)
+    single = (Argument("x-single-active-consumer", "bool", True),)
+    story.do(QueueDeclared(VHOST, "q", "quorum", True, False, False, 0, single, "rabbitmq-4.3", None, None))
+    story.consume(1)
+    held = story.publish(3)
+    story.consume(2, priority=5)
+    story.ack(*held)
+    story.publish(2)
+
+
+def a_lost_node_acks(story: Story) -> None:
+    story.declare()
+    story.consume(1, actor=BEN)
+    held = story.publish(4, actor=BEN)
+    story.do(NodeLost("a", 1, "lapsed"), BROKER)
+    story.ack(*held, actor=ANN)
+
+
+def a_lost_node_publishes(story: Story) -> None:
+    story.declare()
+    story.do(NodeLost("a", 1, "lapsed"), BROKER)
+    story.publish(2, actor=BEN)
+    story.publish(4)
+
+
+def the_last_room_of_a_quorum_queue(story: Story) -> None:
+    story.declare(type="quorum")
+    story.consume(1, prefetch=2)
+    story.publish(2)
+
+
+def the_last_room_of_a_classic_queue(story: Story) -> None:
+    story.declare()
+    story.consume(1, prefetch=2)
+    story.publish(2)
+
+
+def no_room(story: Story) -> None:
+    story.declare()
+    story.consume(1, prefetch=2)
+    story.publish(5)
+
+
+def two_consumers_take_turns(story: Story) -> None:
+    story.declare()
+    story.consume(1)
+    story.consume(2)
+    story.publish(5)
+
+
+def another_queue_expires(story: Story) -> None:
+    """Publishes to a queue that is gone, which a publish to another queue let expire."""
+    story.declare("brief", expires=1_000)
+    story.declare()
+    story.publish(2, "brief")
+    story.publish(2)
+    story.now_ms += 1_000
+    story.publish(1)
+    story.publish(3, "brief")
+
+
+def a_deadline_comes_with_the_repeat(story: Story) -> None:
+    story.declare("brief", expires=1_000)
+    story.declare()
+    story.publish(2)
+    story.now_ms += 1_000
+    story.publish(1)
+
+
+def a_service_writes_damaged_properties(story: Story) -> None:
+    story.declare()
+    service = Actor("service", 0)
+    for properties in (b"\x00\x00", b"\x00\x00", b"\x00\x01\x03abc"):
+        story.do(published(properties=properties), service)
+
+
+def another_event_comes_between(story: Story) -> None:
+    """The queue is declared anew, so the next record is to another queue of this name."""
+    story.declare()
+    story.publish(2)
+    story.do(QueueDeleted(VHOST, "q", False, False))
+    story.publish(2)
+    story.declare(max_length=1)
+    story.publish(3)
+
+
+def time_goes_back(story: Story) -> None:
+    story.declare()
+    story.publish(2)
+    for step in (5, -7, 3, 8_192, -9_000):
+        story.now_ms += step
+        story.publish(2)
+
+
+def a_timestamp_of_one_byte(story: Story) -> None:
+    story.now_ms = 5
+    story.declare()
+    story.publish(2)
+    story.raw(b"\x8a\x80" + story.record(published())[2:])
+
+
+def the_queue_is(type: str, **given: int) -> Callable[[Story], None]:
+    def tell(story: Story) -> None:
+        story.do(MachineUpgraded(3), BROKER)
+        story.declare("q", type, "rabbitmq-3.13", **given)
+        story.publish(2)
+        story.now_ms += 2_000
+        story.publish(2)
+        story.do(Tick(), BROKER)
+        story.publish(2)
+        story.consume(1, prefetch=3)
+        story.ack(5, 6)
+        story.publish(2)
+
+    tell.__name__ = "_".join(("the_queue_is", type, *given))
+    return tell
+
+
+def consumers_with_credit(story: Story) -> None:
+    """The first one takes without acks, the second one with them; both come to the end of their credit."""
+    for number, no_ack in enumerate((True, False), 1):
+        name = f"q{number}"
+        story.declare(name)
+        story.do(ConsumerAttached(VHOST, name, number, 1, "tag", no_ack, False, 0, 3, 0, 0, ()))
+        story.publish(5, name)
+        story.do(Credited(VHOST, name, number, 3))
+        story.publish(2, name)
+
+
+def a_route_has_two_queues(story: Story) -> None:
+    story.declare("q")
+    story.declare("r")
+    for _ in range(3):
+        story.do(Published(route("q", "r"), b"\x00\x00", None, None, True, None, None, b"abc", 3))
+
+
+def transient_messages(story: Story) -> None:
+    for type in ("classic", "quorum"):
+        story.declare(type, type)
+        for _ in range(2):
+            story.do(Published(route(type), b"\x00\x00", None, None, False, None, None, b"abc", 3))
+
+
+def a_channel_has_a_limit(story: Story) -> None:
+    """Two consumers of a channel share it, so an ack of one lets the other take a message."""
+    story.do(MachineUpgraded(3), BROKER)
+    story.declare("q")
+    story.declare("r")
+    for number, name in enumerate(("q", "r"), 1):
+        story.do(ConsumerAttached(VHOST, name, number, 1, "tag", False, False, 100, 0, 3, 0, ()))
+    held = story.publish(3)
+    story.publish(2, "r")
+    story.ack(*held)
+    story.publish(5)
+
+
+def a_held_message_has_an_expiry(story: Story) -> None:
+    story.declare()
+    story.consume(1)
+    held = story.publish(1)
+    event = published()
+    held += [story.do(Published(event.route, b"", 10_000, None, True, None, None, b"abc", 3)) for _ in range(2)]
+    story.ack(*held)
+
+
+def ready_messages_follow_an_ack(story: Story) -> None:
+    story.declare()
+    story.consume(1, prefetch=2)
+    held = story.publish(6)
+    story.ack(*held)
+    story.publish(4)
+
+
+def an_ack_lets_a_message_expire(story: Story) -> None:
+    """It is due already, but it stood behind another one."""
+    story.declare()
+    story.consume(1, prefetch=1)
+    held = story.publish(3)
+    story.ack(held[0])
+    story.do(Published(route("q"), b"", 1_000, None, True, None, None, b"abc", 3))
+    story.now_ms += 2_000
+    story.ack(held[1])
+
+
+def the_time_ends_alike(story: Story) -> None:
+    """An ack and a publish whose timestamps have the first two bytes in common, and the others not."""
+    late_ms = (story.now_ms | 0x1FFF) + 1
+    story.declare()
+    story.consume(1)
+    story.now_ms = late_ms
+    held = story.publish(5)
+    story.now_ms = late_ms - 8_192 + 5_000
+    story.ack(*held[:3])
+    story.now_ms = late_ms + 5_000
+    story.publish(1)
+
+
+def the_clock_is_ahead(story: Story) -> None:
+    story.do(MachineUpgraded(3), BROKER)
+    story.do(ClockSet(5_000, story.now_ms), BROKER)
+    story.declare("brief", expires=1_000)
+    story.declare()
+    story.publish(2)
+    story.now_ms += 900
+    story.publish(2)
+    story.now_ms += 100
+    story.publish(2)
+
+
+def another_schema(story: Story) -> None:
+    """Records in Kafka that are of no schema that was ever released."""
+    story.declare()
+    story.publish(2)
+    if story.log.framed:
+        record = story.log.records[-1]
+        for at in (0, 2, 9):
+            damaged = record[:at] + bytes([record[at] ^ 1]) + record[at + 1 :]
+            story.log.add_record(len(story.log.records), story.now_ms, damaged)
+    story.publish(1)
+
+
+STORIES: tuple[Callable[[Story], None], ...] = (
+    the_holder_is_detached,
+    the_active_consumer_gives_way,
+    a_lost_node_acks,
+    a_lost_node_publishes,
+    the_last_room_of_a_quorum_queue,
+    the_last_room_of_a_classic_queue,
+    no_room,
+    two_consumers_take_turns,
+    another_queue_expires,
+    a_deadline_comes_with_the_repeat,
+    a_service_writes_damaged_properties,
+    another_event_comes_between,
+    time_goes_back,
+    a_timestamp_of_one_byte,
+    the_queue_is("stream"),
+    the_queue_is("classic", message_ttl=5_000),
+    the_queue_is("classic", max_length=2),
+    the_queue_is("classic", max_length_bytes=10),
+    the_queue_is("classic", max_priority=5),
+    the_queue_is("quorum"),
+    the_queue_is("quorum", delivery_limit=2),
+    consumers_with_credit,
+    a_route_has_two_queues,
+    transient_messages,
+    a_channel_has_a_limit,
+    a_held_message_has_an_expiry,
+    ready_messages_follow_an_ack,
+    an_ack_lets_a_message_expire,
+    the_time_ends_alike,
+    the_clock_is_ahead,
+    another_schema,
+)
+
+
+def odd_publishes(story: Story) -> Iterator[bytes]:
+    """Records that begin as a plain publish of 3 bytes does, and go on in another way."""
+    plain = story.record(published())
+    long_body, long_properties = story.record(published(body=bytes(90))), story.record(published(properties=bytes(90)))
+    body, flags = len(plain) - PLAIN_SIZE - 1, len(plain) - PLAIN_SIZE - 6
+    yield plain[:-1]
+    yield plain + b"\x00"
+    yield plain[:body] + b"\x07" + plain[body + 1 :]  # a negative size
+    yield plain[:body] + b"\x86\x00" + plain[body + 1 :]  # a size in more bytes than it needs
+    yield plain[:body] + b"\x86\x80\x00" + plain[body + 1 :]
+    yield plain[: body + 1]
+    yield plain[:body]
+    properties = flags - 3
+    assert plain[properties:flags] == b"\x04\x00\x00"
+    yield plain[:properties] + b"\x05" + plain[properties + 1 :]
+    yield plain[:properties] + b"\x84\x00" + plain[properties + 1 :]
+    yield plain[: properties + 1]
+    for at in range(5):
+        for byte in (1, 2, 3):
+            yield plain[: flags + at] + bytes([byte]) + plain[flags + at + 1 :]
+    yield plain[:flags] + b"\x02\x14" + plain[flags + 1 :]  # it expires
+    yield plain[:flags] + b"\x00\x02\x14" + plain[flags + 2 :]  # it has a priority
+    yield from (long_body, long_properties)
+    for at in range(2):
+        yield plain[:at] + bytes([plain[at] & 0x7F]) + plain[at + 1 :]
+    yield bytes([plain[0] + 20 | 1]) + plain[1:]  # ten milliseconds later, but before 1970
+
+
+def odd_acks(story: Story, held: list[int]) -> Iterator[bytes]:
+    """Records that begin as an ack does; the consumer holds these messages, whose ids follow on each other."""
+    first, second, third, *_ = held
+    for ranges in (
+        ((first, third),),
+        ((first, first), (third, third)),
+        ((first, first), (second, third)),
+        ((second, second), (first, first)),
+        ((first, first), (first, first)),
+        ((first, second), (second, third)),
+        ((second, first),),
+        ((third, first),),
+        ((first, first), (third, second)),
+        ((first, first), (second, first)),
+        ((first, held[-1] + 1),),
+        ((first, held[-1] + 10**12),),
+        ((first - 1, first),),
+        ((first, first), (held[-1], held[-1] + 1)),
+        ((-first, -first),),
+        ((-first - 1, -first - 1),),
+        ((first, -first - 1),),
+        ((first, first), (-third - 1, -third - 1)),
+        ((10**12, 10**12),),
+        ((1 << 60, 1 << 60),),
+        (),
+    ):
+        yield story.record(acked(*ranges))
+    one, two = story.record(acked((first, first))), story.record(acked((first, first), (third, third)))
+    for record in (one, two):
+        yield record[:-1]
+        yield record + b"\x00"
+        yield record[:-1] + b"\x02"
+        yield record[:-1] + b"\x02" + record[-3:]
+    head = len(story.record(acked())) - 1
+    yield one[:head] + b"\x01\x04" + one[head + 1 :]  # a block with its size in bytes
+    yield one[:head] + b"\x03" + one[head + 1 :]
+    yield one[:head] + b"\x82\x00" + one[head + 1 :]
+    yield one[: head + 1]
+
+
+def logs(framed: bool) -> Iterator[tuple[str, RepeatedLog]]:
+    """Every story, by name; then a story for each odd record, between repeats."""
+    for tell in STORIES:
+        story = Story(framed)
+        tell(story)
+        story.do(Tick(), BROKER)
+        yield tell.__name__, story.log
+    story = Story(framed)
+    for number in range(len(list(odd_publishes(story)))):
+        story = Story(framed)
+        story.declare()
+        story.publish(2)
+        story.raw(list(odd_publishes(story))[number])
+        story.publish(1)
+        yield f"odd publish {number}", story.log
+    number = 0
+    while True:
+        story = Story(framed)
+        story.declare()
+        story.consume(1)
+        held = story.publish(8)
+        story.ack(held[0], held[1])
+        odd = list(odd_acks(story, held[2:]))
+        if number == len(odd):
+            return
+        story.raw(odd[number])
+        story.ack(held[-1])
+        yield f"odd ack {number}", story.log
+        number += 1
+
+
+def planted(there: str, left: str) -> Any:
+    """The module of the fast path with a defect: `left` stands in the place of `there`."""
+    source = (ROOT / "projections" / "machine" / "repeats.py").read_text()
+    assert source.count(there) == 1, f"{there!r} is not in repeats.py once"
+    module = ModuleType("planted")
+    exec(compile(source.replace(there, left), "planted", "exec"), module.__dict__)
+    return module
