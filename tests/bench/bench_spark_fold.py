@@ -3,9 +3,9 @@
 A plain history, as a busy queue makes it: publishes of 100 bytes, delivered to a consumer with prefetch and acked. And
 the mixed one of generated_history.py, of four queues. Prints events a CPU second of the fold alone, event by event and
 with repeats (projections/machine/repeats.py), and of a recovery into an empty store, in this process. Then, for the
-plain history, events a second of jobs through Spark on the wall, and for each CPU second of the whole process tree (JVM and
-workers included). `history` and `slo` print the rows of the history for each CPU second, too, and what the driver, the
-JVM and the workers took for a row.
+plain history, events a second of jobs through Spark on the wall, and for each CPU second of the whole process tree (JVM
+and workers included). `history` and `slo` print the rows of the history for each CPU second, too, and what the driver,
+the JVM and the workers took for a row.
 """
 
 import os
