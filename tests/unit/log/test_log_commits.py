@@ -1,15 +1,15 @@
 """A group commit has an end, and a large block is made in pieces: so no client waits for all bytes of the others."""
 
 import asyncio
+import os
+import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from rewindmq.engine.log.embedded.blocks import PIECE_BYTES, STORED_BYTES, encode_block, encode_pieces
 from rewindmq.engine.log.embedded.log import BLOCK_BYTES, EmbeddedLog
-from rewindmq.engine.log.embedded.writer import PartitionWriter
 from tests.support.log_listener import Listener
 from tests.support.records import START_MS, contents, record
 
@@ -19,15 +19,15 @@ FULL = record(0, START_MS, BLOCK_BYTES)  # fills a block by itself
 def test_a_commit_ends_with_the_records_that_it_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A publisher that fills blocks as fast as the disk takes them must not put off the confirms before them."""
     began, goes_on = threading.Event(), threading.Event()
-    write = PartitionWriter.write
+    log = EmbeddedLog.open(tmp_path, 1)
+    fdatasync = os.fdatasync
 
-    def slowly(writer: PartitionWriter, records: Sequence[bytes], newest_ms: int, begins_anew: bool = False) -> None:
+    def slowly(descriptor: int) -> None:
         began.set()
         assert goes_on.wait(60)
-        write(writer, records, newest_ms, begins_anew)
+        fdatasync(descriptor)
 
-    monkeypatch.setattr(PartitionWriter, "write", slowly)
-    log = EmbeddedLog.open(tmp_path, 1)
+    monkeypatch.setattr(os, "fdatasync", slowly)
     queue = log.queues[0]
 
     async def run() -> list[int]:
@@ -44,6 +44,27 @@ def test_a_commit_ends_with_the_records_that_it_began_with(tmp_path: Path, monke
         return ends
 
     assert asyncio.run(run()) == [1, 4]
+    log.close()
+
+
+def test_groups_are_closed_while_the_thread_writes_others(tmp_path: Path) -> None:
+    """A broker that stops makes all durable, also while a commit is under way."""
+    log = EmbeddedLog.open(tmp_path, 1)
+    queue = log.queues[0]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(0.000_001)
+    try:
+        for _ in range(40):
+            queue.append(START_MS, FULL)
+        queue.close_group()
+        thread = threading.Thread(target=queue.write_closed)
+        thread.start()
+        while thread.is_alive():
+            queue.close_group()
+    finally:
+        sys.setswitchinterval(interval)
+        thread.join()
+    assert queue.close_group() == 0
     log.close()
 
 
