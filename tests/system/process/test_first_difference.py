@@ -75,7 +75,7 @@ def test_b08_the_first_event_that_leads_to_something_else(traffic: Traffic, chan
     """Though the states stay the same: a reason is in no state."""
     found = first_difference(
         traffic.log,
-        changed("projections/machine/data/effects.py", 'MAXLEN: Final = "maxlen"', 'MAXLEN: Final = "too long"'),
+        changed("projections/machine/data/reasons.py", 'MAXLEN: Final = "maxlen"', 'MAXLEN: Final = "too long"'),
     )
     assert found is not None
     assert (found.partition, found.offset, found.event, found.user) == ("queues-0", *first_over_length(traffic))
@@ -109,7 +109,7 @@ def test_b08_the_first_event_that_leaves_another_state(traffic: Traffic, changed
 
 def test_b08_a_version_before_the_package_rewindmq(traffic: Traffic, changed: Changed, tmp_path: Path) -> None:
     """Its folders were packages of their own."""
-    changed("projections/machine/data/effects.py", 'MAXLEN: Final = "maxlen"', 'MAXLEN: Final = "too long"')
+    changed("projections/machine/data/reasons.py", 'MAXLEN: Final = "maxlen"', 'MAXLEN: Final = "too long"')
     older = tmp_path / "older"
     for folder in ("projections", "schemas"):
         shutil.move(tmp_path / "rewindmq" / folder, older / folder)
@@ -152,7 +152,7 @@ def test_compare_versions(
     asked = ["compare_versions", "--data", str(data), "--silent"]
     assert cli.run([*asked, str(ROOT)]) == 0
     assert capsys.readouterr().out == f"queues-0\t{traffic.machine.next_offset}\tequal\n"
-    other = changed("projections/machine/data/effects.py", 'MAXLEN: Final = "maxlen"', 'MAXLEN: Final = "too long"')
+    other = changed("projections/machine/data/reasons.py", 'MAXLEN: Final = "maxlen"', 'MAXLEN: Final = "too long"')
     assert cli.run([*asked, str(other)]) == 1
     out, err = capsys.readouterr()
     lines = out.splitlines()

@@ -72,7 +72,7 @@ def test_the_page_has_these_statements() -> None:
     assert [statement.split()[:4][-1] for statement in statements()[: len(VIEWS)]] == list(VIEWS)
     asked = [statement for statement in statements() if statement.startswith("SELECT")]
     assert len(asked) == len(ANSWERS)
-    assert len(statements()) == len(VIEWS) + len(asked) + 1  # and the kept history
+    assert len(statements()) == len(VIEWS) + len(asked) + 2  # and a view of two columns, and the kept history
 
 
 def rows(spark: SparkSession, statement: str) -> list[tuple[object, ...]]:
@@ -113,8 +113,16 @@ def test_what_was_delayed_is_in_the_history_and_not_lost(spark: SparkSession, vi
     assert rows(spark, hidden) == [("amq.delayed.later", True), ("orders", False), ("work", False)]
 
 
+def test_a_view_of_the_columns_that_are_named(spark: SparkSession, views: None, told: Path) -> None:
+    spark.sql(statements()[-2].replace("'DIR'", f"'{told}'"))
+    both = "SELECT queue, outcome FROM {} ORDER BY queue, outcome"
+    assert spark.table("outcomes").columns == ["queue", "outcome"]
+    assert rows(spark, both.format("outcomes")) == rows(spark, both.format("history"))
+    spark.catalog.dropTempView("outcomes")
+
+
 def test_a_kept_history_answers_the_same(spark: SparkSession, views: None, told: Path, tmp_path: Path) -> None:
-    asked = statements()[-2]
+    asked = statements()[-3]
     before = rows(spark, asked)
     keep_history(spark, str(told), tmp_path / "kept")
     spark.catalog.dropTempView("history")
