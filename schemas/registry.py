@@ -16,19 +16,14 @@ from typing import Any
 
 from fastavro.schema import fingerprint, parse_schema, to_parsing_canonical_form
 
-from rewindmq.schemas.shapes import UndecodableRecord
+from rewindmq.schemas.shapes import UnknownSchema
 
 NAMESPACE = "rewindmq.history"
 
 # What a schema of fastavro is: a type's name, a union's list, or the object of a record, enum, array or annotated type.
 Schema = str | list[Any] | dict[str, Any]
 
-
 RELEASED = resources.files("rewindmq.schemas") / "released"
-
-
-class UnknownSchema(UndecodableRecord):
-    """No released schema has this fingerprint: the data comes from a newer version of RewindMQ, or from elsewhere."""
 
 
 def fingerprint_of(schema: Schema) -> str:

@@ -44,6 +44,10 @@ class UndecodableRecord(ValueError):
     """The bytes are not an envelope of a known schema; the text says at which byte and why."""
 
 
+class UnknownSchema(UndecodableRecord):
+    """No released schema has this fingerprint: the data comes from a newer version of RewindMQ, or from elsewhere."""
+
+
 class Shape:
     """A schema, made ready.
 

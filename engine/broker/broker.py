@@ -109,7 +109,7 @@ class Broker:
         self.hidden = HiddenQueues(topology, partial(home_of, partitions), self.turns.when_durable)
 
         self.queues = Queues(
-            topology, self.access, partitions, self.sessions, self.router, self.counters, config.semantics
+            metadata, self.access, partitions, self.sessions, self.router, self.counters, config.semantics
         )
         self.exchanges = Exchanges(
             metadata, self.access, self.router, self.hidden, self.sessions, self.queues, keeper.reads_back

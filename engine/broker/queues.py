@@ -19,15 +19,15 @@ from rewindmq.engine.routing.delayed_exchanges import check_not_hidden
 from rewindmq.engine.routing.router import Router
 from rewindmq.engine.runtime.flow_control import LARGE_BYTES
 from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.effects import Forget, QueueGone
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import PURGED
 from rewindmq.projections.rules.internal_queues import is_hidden
-from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import Purged, QueueDeclared, QueueDeleted
-from rewindmq.schemas.values import Argument
+from rewindmq.schemas.values import BROKER, Argument
 
 
 def is_next_large(queue: Queue) -> bool:
@@ -40,7 +40,7 @@ class Queues:
 
     def __init__(
         self,
-        topology: Topology,
+        metadata: Metadata,
         access: Access,
         partitions: Sequence[Partition],
         sessions: OpenSessions,
@@ -48,7 +48,8 @@ class Queues:
         counters: dict[str, int],
         semantics: str,
     ) -> None:
-        self._topology = topology
+        self._metadata = metadata
+        self._topology = metadata.topology
         self._access = access
         self._partitions = partitions
         self._sessions = sessions
@@ -226,6 +227,8 @@ class Queues:
         if not gone and not queue.gone:  # another node's client was faster: it is used, or not empty any more
             raise PreconditionFailed(f"{where} {'in use' if if_unused else 'not empty'}")
         partition.carry_out()  # the bindings go now: what this connection does next must not meet them
+        if not partition.owned:  # the owner removes them, too, but some time later, or there is no owner yet
+            self._metadata.unbind_queue(BROKER, queue)
         return 0 if queue.stream else sum(effect.messages for effect in gone)
 
     async def purge(self, session: Session, name: str) -> int:

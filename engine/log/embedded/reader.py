@@ -54,13 +54,12 @@ from rewindmq.engine.log.embedded.segments import (
 )
 from rewindmq.schemas.evolution import upgraded
 from rewindmq.schemas.registry import (
-    UnknownSchema,
     envelope_fingerprint,
     envelope_schema_json,
     fingerprint_of,
     released_schema_json,
 )
-from rewindmq.schemas.shapes import UndecodableRecord
+from rewindmq.schemas.shapes import UndecodableRecord, UnknownSchema
 
 _BYTES_AT_ONCE = 1 << 20
 

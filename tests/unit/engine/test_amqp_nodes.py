@@ -81,6 +81,36 @@ class Client:
         return decoded(b"".join(self.connection.take_output()))
 
 
+def test_bindings_of_a_deleted_queue_are_gone_at_the_node_that_deleted_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where another node owns the partition, and removes them later: here it has read nothing of the deletion."""
+
+    async def test(nodes: Nodes) -> None:
+        owner, here = await nodes.start("a"), await nodes.start("b")
+        client = await opened(here)
+        names = [f"q{number}" for number in range(8)]
+        said: list[Said] = []
+        for name in names:
+            frames = method(1, "Exchange.Declare", exchange=f"x{name}", exchange_type="fanout", auto_delete=True)
+            frames += method(1, "Queue.Declare", queue=name) + method(1, "Queue.Bind", queue=name, exchange=f"x{name}")
+            said += await client.said(frames)
+        while [each.name for each in said].count("Queue.BindOk") < len(names):
+            said += await client.said(b"")
+        foreign = [name for name in names if not here.queues.partition_for("/", name).owned]
+        assert foreign
+        nodes.log("a").cut(True)
+        said = await client.said(b"".join(method(1, "Queue.Delete", queue=name) for name in foreign))
+        while [each.name for each in said].count("Queue.DeleteOk") < len(foreign):
+            said += await client.said(b"")
+        assert [name for name in foreign if ("/", f"x{name}") in here.topology.exchanges] == []
+        nodes.log("a").cut(False)
+        await settled()
+        assert [name for name in foreign if ("/", f"x{name}") in owner.topology.exchanges] == []
+
+    run(test, tmp_path, monkeypatch)
+
+
 # Bound to amq.fanout, the last in a partition of its own.
 QUEUES = ("q", "r", "u")
 

@@ -15,6 +15,7 @@ from rewindmq.projections.verify import Difference, verify, verify_partition
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Checkpointed, Published
 from rewindmq.schemas.values import BROKER
+from tests.support.needs import require_pure
 from tests.support.repetition import Repetition
 from tests.support.repetition_stories import ANN, Story, logs, planted, published
 from tests.support.traffic import ListLog, live_messages, record
@@ -87,6 +88,7 @@ def test_each_story_is_stored(tmp_path: Path) -> None:
 def test_each_condition_of_bodies_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str, left: str
 ) -> None:
+    require_pure("a changed copy stands for the fast path")
     monkeypatch.setattr(replay, "Repeats", planted(there, left).Repeats)
     for number, (_, made) in enumerate(logs(False)):
         try:
@@ -124,6 +126,7 @@ def test_recovery_and_verify_say_how_many_events_were_repeats(tmp_path: Path) ->
 
 
 def test_the_fold_of_a_log_uses_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_pure("a subclass of the fast path notes its count")
     log, _ = plain_log(50)
     made: list[Repeats] = []
 

@@ -17,7 +17,6 @@ from rewindmq.schemas.events import EVENT_TYPES, Acked, BrokerStarted, Checkpoin
 from rewindmq.schemas.evolution import upgraded
 from rewindmq.schemas.registry import (
     RELEASED,
-    UnknownSchema,
     envelope_fingerprint,
     envelope_schema,
     envelope_schema_json,
@@ -25,7 +24,7 @@ from rewindmq.schemas.registry import (
     parsed_envelope_schema,
     released_schema_json,
 )
-from rewindmq.schemas.shapes import shape_of
+from rewindmq.schemas.shapes import UnknownSchema, shape_of
 from rewindmq.schemas.single_object import unwrap, wrap
 from rewindmq.schemas.values import Actor, Argument, Encryption, Origin, Policy, Route
 from tests.support.records import avro_rows
