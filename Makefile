@@ -62,9 +62,9 @@ PART ?= all
 test-all: lint
 	$(PYTEST) --tier $(PART)
 
-# All that is not Spark or Kafka, and the tests of the compiled build itself, on the compiled build.
+# The quick tests that are not Spark or Kafka, and those of the compiled build itself, on the compiled build.
 test-compiled: compile
-	$(PYTEST) --build compiled
+	$(PYTEST) --build compiled --tier quick $(T)
 
 # The same scenarios beside real RabbitMQs, Debian's and 4.3, where they are installed, else beside what they did when they
 # were recorded. What differs and why is in docs/differences.md.
