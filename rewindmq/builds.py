@@ -40,7 +40,7 @@ PURE, COMPILED = "pure", "compiled"
 
 
 class Manifest(TypedDict):
-    """What `rewindmq/compiler.py` writes about a compiled build.
+    """The facts that `rewindmq/compiler.py` writes about a compiled build.
 
     `modules`: the size in bytes of each file, by the module that it is; the library is one of them. `sources`: the
     SHA-256 of each source, by its path in the package: of the compiled modules, and of all that they import of ours."""

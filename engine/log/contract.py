@@ -20,7 +20,9 @@ A reader never sees records that are not yet written. Offsets are int, times are
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
+
+LARGE_RECORD_BYTES: Final = 1_048_576  # a record of this size is large: it keeps the disk busy by itself
 
 
 class LogError(Exception):
@@ -137,7 +139,7 @@ class Log(Protocol):
 
     @property
     def waiting_large_bytes(self) -> int:
-        """Size of the large records (1 MiB and more) that wait for the disk."""
+        """Size of the large records (LARGE_RECORD_BYTES and more) that wait for the disk."""
 
     def close(self) -> None:
         """Make everything appended durable, then free the log."""

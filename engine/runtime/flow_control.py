@@ -17,7 +17,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-LARGE_BYTES: Final = 1_048_576  # a smaller publish does not ask for room
+from rewindmq.engine.log.contract import LARGE_RECORD_BYTES
+
+LARGE_BYTES: Final = LARGE_RECORD_BYTES  # a smaller publish does not ask for room
 ROOM_SECONDS = 1.0  # between two checks for room
 
 logger = logging.getLogger(__name__)

@@ -122,7 +122,7 @@ class RepeatedBodies:
 
 
 class PlainPublish:
-    """What the repeats of a publish have in common.
+    """The part that all repeats of a publish share.
 
     `end`: the position behind the head. `fields`: the position of the event's index. `start_ms`: the timestamp without
     the part that stands in its first two bytes. `tail`: the properties and flags of the publish that was learned, which
@@ -139,7 +139,7 @@ class PlainPublish:
 
 
 class PlainAck:
-    """What the repeats of an ack have in common, as in PlainPublish."""
+    """The part that all repeats of an ack share, as in PlainPublish."""
 
     def __init__(self, head: bytes, end: int, start_ms: int, holder: Consumer) -> None:
         self.head = head
@@ -311,7 +311,7 @@ class Repeats:
                 self._ack = ack
 
     def _learned_publish(self, record: bytes, timestamp_ms: int, actor: Actor, event: Published) -> PlainPublish | None:
-        """What repeats of the publish have in common; None if it is not plain, or has another form than we write."""
+        """The part that repeats of the publish share; None if it is not plain, or has another form than we write."""
         queues = self.machine.routes.get(event.route)
         if queues is None or len(queues) != 1:
             return None
@@ -335,7 +335,7 @@ class Repeats:
         return publish
 
     def _learned_ack(self, record: bytes, timestamp_ms: int, actor: Actor, event: Acked) -> PlainAck | None:
-        """What repeats of the ack have in common; None if it is not plain, or has another form than we write."""
+        """The part that repeats of the ack share; None if it is not plain, or has another form than we write."""
         queue = self.machine.by_name.get((event.vhost, event.queue))
         holder = None if queue is None else queue.holders.get(event.consumer)
         if queue is None or holder is None or not holder.attached or holder.limiter is not None:

@@ -380,8 +380,11 @@ class Projector:
         for queue_id, bodies in self._fresh.items():
             first = keys.messages(self._prefix, queue_id)
             for message_id, message in bodies.items():
-                value = message if isinstance(message, bytes) else shared.get(message_id)
-                if isinstance(message, Published) and value is None:
+                if isinstance(message, bytes):
+                    value = message
+                elif (encoded := shared.get(message_id)) is not None:
+                    value = encoded
+                else:
                     value = encode(stamp, message)
                     if len(message.route.queues) > 1:
                         shared[message_id] = value

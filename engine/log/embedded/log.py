@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from rewindmq.engine.log.contract import Block, LogError, LogListener
+from rewindmq.engine.log.contract import LARGE_RECORD_BYTES, Block, LogError, LogListener
 from rewindmq.engine.log.embedded.commit import Committer
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, prepare, queue_partition, write_layout
 from rewindmq.engine.log.embedded.lock import lock
@@ -22,7 +22,6 @@ from rewindmq.engine.log.embedded.writer import PartitionWriter
 # This many bytes may wait for the disk before publishers wait. They and the acks behind them fit into the reserve.
 WAITING_BYTES: Final = RESERVE_BYTES // 2
 BLOCK_BYTES = 4 << 20  # a group that reaches this becomes a block, and the next one begins
-LARGE_RECORD_BYTES = 1_048_576  # a larger record waits beside the others: `waiting_large_bytes`
 
 
 class Group:
@@ -76,8 +75,10 @@ class EmbeddedPartition:
         group.size += size
         if timestamp_ms > group.max_timestamp_ms:
             group.max_timestamp_ms = timestamp_ms
-        if group.size >= BLOCK_BYTES or size > LARGE_RECORD_BYTES:
-            self._close_full(size)
+        if size >= LARGE_RECORD_BYTES:
+            group.large_bytes += size
+        if group.size >= BLOCK_BYTES:
+            self._end_group()
         offset = self.next_offset
         self.next_offset = offset + 1
         return offset
@@ -102,14 +103,6 @@ class EmbeddedPartition:
         self._end_group()
         self._commit_end = self.next_offset
         return self.next_offset - self._writer.place.offset  # and no look at the groups: the thread may be taking them
-
-    def _close_full(self, newest_bytes: int) -> None:
-        """Close the group that gathers if it is as large as a block. `newest_bytes`: size of its last record."""
-        group = self._group
-        if newest_bytes > LARGE_RECORD_BYTES:
-            group.large_bytes += newest_bytes
-        if group.size >= BLOCK_BYTES:
-            self._end_group()
 
     def _end_group(self) -> None:
         if self._group.records:
