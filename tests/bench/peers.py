@@ -110,11 +110,12 @@ def started(
     seconds: float = 60,
 ) -> Broker:
     """Start a broker in a process group of its own, with its output in `home`/out. RuntimeError: it does not answer in
-    this time; none of its processes is left then."""
+    this time; none of its processes is left then.
+
+    No session of its own: Linux shares the CPU out by sessions (autogroup). A broker alone in one is run at once when
+    it wakes, meets smaller batches, and takes 7 % more CPU a message."""
     with open(home / "out", "ab") as out:
-        process = start_process(
-            command, env=env, cwd=home, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
-        )
+        process = start_process(command, env=env, cwd=home, stdout=out, stderr=subprocess.STDOUT, process_group=0)
     broker = Broker(name, port, process, home, http_port)
     try:
         wait_for_amqp(port, process, seconds)
