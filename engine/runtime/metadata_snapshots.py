@@ -4,7 +4,7 @@
         -> a thread: compress, write, fsync, rename
 
 So a large topology does not stall the loop, and a snapshot is never ahead of the durable log. A snapshot is due when
-there are `metadata_snapshot_events` new events, and as many as the topology has items: so the work for an event is
+there are `metadata_snapshot_events` new events, and half as many as the topology has items: so the work for an event is
 bounded, too. If the disk refuses a snapshot, the broker goes on: the log has everything.
 """
 
@@ -49,7 +49,7 @@ class MetadataSnapshots:
         `when_durable` calls back in the loop when all events so far are durable."""
         state = self._metadata.state
         events = state.next_offset - self._taken
-        if events < self._every or events < state.topology.size or self._under_way:
+        if events < self._every or 2 * events < state.topology.size or self._under_way:
             return
         self._taken = state.next_offset
         self._writing = writing = Writing(image_of(state), self._metadata.history_mark())

@@ -135,6 +135,8 @@ def require_of(log: PartitionLog, end: int, path: Path, said: About) -> None:
         raise SnapshotError(f"{path}: it is of {said.partition} at offset {said.offset}")
     if said.offset > end:
         raise SnapshotError(f"{path}: the log of {log.name} ends at offset {end}")
+    if said.offset <= log.start_offset:
+        raise SnapshotError(f"{path}: the log of {log.name} begins at offset {log.start_offset}")
     if history_mark(log, said.offset) != said.history:
         raise SnapshotError(f"{path}: it is of another history")
 

@@ -63,7 +63,7 @@ def fold_on(
     Returns the number of records. `skipped` is called with offset and reason of each quarantined record. `strict`:
     raise UndecodableRecord, and quarantine no record that cannot be decoded. Raises CorruptLog, LogError."""
     decode = decoder_for(log).decode
-    begin, count = fold.next_offset, 0
+    begin, count = fold.next_offset or log.start_offset, 0
     for offsets, records, times in groups_of(log, begin, end):
         behind = len(offsets) if end is None else bisect_left(offsets, end)
         for index in range(bisect_left(offsets, begin), behind):
