@@ -140,10 +140,12 @@ def test_pieces_are_made_one_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     import threading
 
     threads: list[str] = []
-    original = metadata_snapshots.write
-    monkeypatch.setattr(
-        metadata_snapshots, "write", lambda *given: (threads.append(threading.current_thread().name), original(*given))
-    )
+
+    def write(*given: Any) -> Path:
+        threads.append(threading.current_thread().name)
+        return files.write(*given)
+
+    monkeypatch.setattr(metadata_snapshots, "write", write)
     with Harness(tmp_path, metadata_snapshot_events=1_000) as h:
         populate(h, count=1_600)
         turns = 0
@@ -204,7 +206,8 @@ def rewritten(path: Path, change: Callable[[dict[str, str], list[bytes]], None])
     with path.open("rb") as file:
         reader = fastavro.reader(file)
         metadata = {name: value for name, value in reader.metadata.items() if name.startswith("rewindmq.")}
-        contents: list[Any] = [record["content"] for record in reader if record["kind"] != "end"]
+        records: list[Any] = list(reader)
+    contents = [record["content"] for record in records if record["kind"] != "end"]
     change(metadata, contents)
     kinds = ["head"] + ["chunk"] * (len(contents) - 1)
     write_snapshot(
