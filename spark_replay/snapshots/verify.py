@@ -78,9 +78,8 @@ def verify(spark: "SparkSession", location: Location, directory: Path | None = N
 
     `directory`: compare the snapshots there, and not those beside the log. Raises LogError when there is no log or its
     beginning is gone; BadRequest, CorruptLog."""
-    beside = None if directory is not None else broker_snapshots(location)
-    metadata = metadata_findings(location, beside)
     snapshots = external_snapshots(location, directory) or broker_snapshots(location)
+    metadata = metadata_findings(location, snapshots)
     chunks, beyond = plan_chunks(location, snapshots)
     if isinstance(location, str) and (Path(location) / "state").exists():
         ends = {chunk.partition: chunk.end for chunk in chunks}
@@ -122,11 +121,13 @@ def plan_chunks(
 
 
 def metadata_findings(location: Location, snapshots: Snapshots | None) -> list[Finding]:
-    """The findings about the snapshots of the topology, folded in the driver from the beginning.
+    """The findings about the snapshots of the topology, if there are some: one fold from the beginning, in the driver.
 
     Raises LogError when the metadata log cannot be read."""
     report = verify_metadata(open_log(location).metadata, snapshots)
     lineage.read([OffsetRange(report.partition, 0, report.end)])
+    if not report.compared:
+        return []
     if report.equal:
         return [Finding(SNAPSHOTS, True, report.partition, None, None, None, f"{report.result}, {report.end} events")]
     return [
