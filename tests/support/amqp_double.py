@@ -17,22 +17,20 @@ from rewindmq.engine.config import Config
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
 from rewindmq.engine.errors import AccessRefused, NotAllowed, NotFound
-from rewindmq.engine.log.embedded.directory import queue_partition
 from rewindmq.engine.routing.content import Content
 from rewindmq.engine.routing.firehose import Firehose
 from rewindmq.engine.routing.router import Destination, Router
 from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.flow_control import Flow
 from rewindmq.engine.runtime.memory import MemoryAccount
-from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.subscription import Subscription
-from rewindmq.projections.machine.data.effects import Deliver, Effect, FetchReply
+from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import Acked, Credited, Nacked, Published
 from rewindmq.schemas.metadata_events import ExchangeDeclared
 from rewindmq.schemas.values import BROKER, Actor, Route
+from tests.support.partition_double import PartitionDouble
 
 
 class DoubleQueue:
@@ -48,36 +46,12 @@ class DoubleQueue:
         return self.queue
 
 
-class DoublePartition(Partition):
+class DoublePartition(PartitionDouble):
     def __init__(self, broker: "DoubleBroker", index: int) -> None:
-        self.broker, self.index, self.appended = broker, index, 0
-        self.machine = Machine(queue_partition(index))
+        super().__init__(index)
+        self.broker = broker
         self.waiting: list[tuple[Any, int, bool]] = []
         self.prompt: list[tuple[Any, int]] = []  # confirms that do not wait for the disk
-
-    @property
-    def append_position(self) -> int:
-        return self.appended
-
-    durable_position = next_offset = durable_offset = undone_below = append_position
-
-    def now_ms(self) -> int:
-        raise NotImplementedError
-
-    def due_ms(self) -> int | None:
-        raise NotImplementedError
-
-    def forward(self, message: Published) -> int:
-        raise NotImplementedError
-
-    async def ask(self, actor: Actor, event: Any, folded: Any = None) -> list[Effect]:
-        raise NotImplementedError
-
-    async def folded(self) -> None:
-        raise NotImplementedError
-
-    def on_durable(self) -> None:
-        raise NotImplementedError
 
     def append(self, actor: Actor, event: Any) -> int:
         self.broker.events.append(event)
@@ -215,7 +189,7 @@ class DoubleQueues:
             return self.usable(name).seen()
         self.broker.router.queues_changed()
         found = self.by_name.setdefault(name or "amq.gen-1", DoubleQueue(name or "amq.gen-1"))
-        self.broker.partition_of(found.name).machine.by_name["/", found.name] = found.queue
+        self.broker.partition_of(found.name).knows(found.queue)
         return found.seen()
 
     async def delete(self, session: Any, name: str, if_unused: bool, if_empty: bool) -> int:
