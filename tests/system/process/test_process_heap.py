@@ -4,6 +4,8 @@ back, and what it does not load."""
 import subprocess
 import sys
 
+import pytest
+
 from rewindmq.engine.runtime.heap import KEPT_BYTES, LEAST_LIMIT_BYTES
 
 COPY_LARGE_BODIES = f"""
@@ -37,6 +39,25 @@ async def verify():
 
 asyncio.run(verify())
 """
+COUNT_HEAPS = """
+import ctypes, sys, threading
+from rewindmq.engine.runtime.heap import share_one_heap
+
+if sys.argv[1] == "shared":
+    share_one_heap()
+barrier = threading.Barrier(4)
+
+def allocate():
+    taken = bytes(1_000_000)
+    barrier.wait()
+
+threads = [threading.Thread(target=allocate) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+ctypes.CDLL(None).malloc_stats()  # on stderr, a paragraph for each heap
+"""
 # What a broker without encryption, snapshots and older schemas has no use for: 17 MB.
 UNUSED = "cryptography", "fastavro", "httpx", "pyarrow", "pyspark", "rich"
 IMPORT_START = f"""
@@ -69,6 +90,13 @@ def test_the_memory_that_a_login_takes_goes_back_to_the_system() -> None:
     answers, grown = output(VERIFY_PASSWORDS).splitlines()
     assert answers == "[True, False, False]"
     assert int(grown) < 5_000_000, "each of two threads takes 19 MiB meanwhile"
+
+
+@pytest.mark.parametrize(("heap", "count"), [("shared", 1), ("own", 5)])
+def test_all_threads_may_share_one_heap(heap: str, count: int) -> None:
+    command = [sys.executable, "-c", COUNT_HEAPS, heap]
+    done = subprocess.run(command, capture_output=True, check=True, text=True)
+    assert done.stderr.count("Arena ") == count
 
 
 def test_a_broker_does_not_load_what_it_does_not_use() -> None:
