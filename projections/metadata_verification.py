@@ -39,10 +39,10 @@ class MetadataVerification:
     def result(self) -> str:
         """The result in words."""
         if self.differences:
-            return f"{len(self.differences)} of {self.compared} snapshots differ"
+            return f"{len(self.differences)} of {self.compared} differ"
         if not self.compared:
             return f"{NOT_CHECKED}there is no snapshot of this version"
-        return f"{self.compared} snapshots equal"
+        return f"{self.compared} equal"
 
 
 def verify_metadata(log: PartitionLog, snapshots: Snapshots | None) -> MetadataVerification:

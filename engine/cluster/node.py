@@ -31,8 +31,8 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.shared_contract import Arrived, SharedLog
 from rewindmq.engine.runtime.lifecycle import Members, mend_store, persist
 from rewindmq.engine.runtime.metadata import ReadBackMetadata
-from rewindmq.engine.runtime.metadata_snapshots import MetadataSnapshots
 from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.snapshot_writer import MetadataSnapshots
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
 from rewindmq.projections.store.snapshots import Snapshots

@@ -2,7 +2,7 @@
 
 start   start.py
 on      every `snapshot_events` events of a partition: a snapshot, and a Checkpointed event (the broker's claim); of the
-        metadata log: only a snapshot (runtime/metadata_snapshots.py)
+        metadata log: only a snapshot (runtime/snapshot_writer.py)
 stop    the same for every partition; RocksDB is flushed, files are closed. The Checkpointed is `final` and the very
         last event. If the next start finds another last event, the broker crashed, and its BrokerStarted says so. A
         warning names events behind a final one (projections/last_words.py)
@@ -18,8 +18,8 @@ from rewindmq.engine.embedded.partition import SoleWriterPartition
 from rewindmq.engine.log.contract import Log
 from rewindmq.engine.runtime.lifecycle import Members, mend_store, persist
 from rewindmq.engine.runtime.metadata import SoleWriterMetadata
-from rewindmq.engine.runtime.metadata_snapshots import MetadataSnapshots
 from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.snapshot_writer import MetadataSnapshots
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import MACHINE_VERSION
 from rewindmq.projections.store.snapshots import Snapshots

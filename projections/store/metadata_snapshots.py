@@ -27,8 +27,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import fastavro
-
 from rewindmq.projections.replay import Block, PartitionLog
 from rewindmq.projections.store.snapshots import (
     CUT_SHORT,
@@ -145,6 +143,8 @@ def about(path: Path) -> About:
     """The snapshot's description of itself.
 
     Raises SnapshotError when it cannot be read, OtherVersion."""
+    import fastavro
+
     try:
         with path.open("rb") as file:
             return _about(fastavro.reader(file))
@@ -170,6 +170,8 @@ def load(path: Path) -> MetadataFold:
 
 
 def _load(file: BinaryIO) -> tuple[MetadataFold, About]:
+    import fastavro
+
     reader = fastavro.reader(file)
     said = _about(reader)
     sha = begin_sum({name: reader.metadata[name] for name in _METADATA})

@@ -9,6 +9,7 @@ SCRIPTS = (
     "bench_latency",
     "bench_memory",
     "bench_metadata",
+    "bench_archive",
     "bench_spark_fold",
     "bench_spark_native",
     "bench_kafka_log",

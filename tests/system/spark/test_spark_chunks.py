@@ -467,7 +467,7 @@ def test_a_forged_snapshot_of_the_topology_is_found(spark: SparkSession, tmp_pat
     found = verify(spark, str(data))
     assert bad(found) == []
     [sound] = [finding for finding in found if finding.partition == "metadata-0"]
-    assert sound.detail.startswith("1 snapshots equal, ")
+    assert sound.detail.startswith("1 equal, ")
     [path] = (data / "snapshots" / "metadata-0").iterdir()
     fold = load_metadata(path)
     mark = about(path).history

@@ -14,7 +14,7 @@ import fastavro
 import pytest
 
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
-from rewindmq.engine.runtime import metadata_snapshots
+from rewindmq.engine.runtime import snapshot_writer
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.metadata_verification import verify_metadata
 from rewindmq.projections.store import metadata_snapshots as files
@@ -145,7 +145,7 @@ def test_pieces_are_made_one_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         threads.append(threading.current_thread().name)
         return files.write(*given)
 
-    monkeypatch.setattr(metadata_snapshots, "write", write)
+    monkeypatch.setattr(snapshot_writer, "write", write)
     with Harness(tmp_path, metadata_snapshot_events=1_000) as h:
         populate(h, count=1_600)
         turns = 0
@@ -184,7 +184,7 @@ def test_a_full_disk_costs_only_the_snapshot(
     def refuse(*given: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(metadata_snapshots, "write", refuse)
+    monkeypatch.setattr(snapshot_writer, "write", refuse)
     with Harness(tmp_path) as h:
         populate(h)
     assert "metadata-0: no snapshot could be written" in caplog.text
