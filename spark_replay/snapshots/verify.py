@@ -125,9 +125,9 @@ def metadata_findings(location: Location, snapshots: Snapshots | None) -> list[F
 
     Raises LogError when the metadata log cannot be read."""
     report = verify_metadata(open_log(location).metadata, snapshots)
-    lineage.read([OffsetRange(report.partition, 0, report.end)])
     if not report.compared:
         return []
+    lineage.read([OffsetRange(report.partition, 0, report.end)])
     if report.equal:
         return [Finding(SNAPSHOTS, True, report.partition, None, None, None, f"{report.result}, {report.end} events")]
     return [
