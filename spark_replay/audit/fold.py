@@ -126,6 +126,10 @@ class AuditProduct:
         self.told: set[tuple[str, str | None, int | None]] = set()  # what was found at ends of an audit that goes on
         self.unlisted = dict.fromkeys(CHECKS, 0)
 
+    @property
+    def repeated(self) -> None:
+        """The audit sees every event (`fold.Product`)."""
+
     def begin(self, machine: Machine) -> None:
         """Start at the beginning of a partition, or where an earlier audit stopped (`fold.Product`)."""
         assert machine.next_offset == 0 or self.events, "an audit begins at the beginning, or where it was put down"
