@@ -50,7 +50,7 @@ LAYERS = (
 MOST_FILES = 26  # of a room
 # A module is named by a noun. These nouns end as participles do, or are the names of the two kinds of log.
 PARTICIPLES = re.compile(r"(?:^|_)\w*(?:ing|ed|told|kept|gone|held|known|given|hidden)(?:_|$)")
-NOUNS = {"routing", "listing", "subclassing", "logging_setup", "delayed_order", "delayed_exchanges", "restored_ids"}
+NOUNS = {"routing", "listing", "logging_setup", "delayed_order", "delayed_exchanges", "restored_ids"}
 KINDS_OF_LOG = {"embedded", "shared", "shared_contract", "simulated"}
 NO_FORMAT = re.compile(r"#\s*fmt:\s*(skip|off)")
 # The machine is a function: nothing of the world (docs/design.md#one-idea).
