@@ -287,7 +287,7 @@ def _rewindmq(build: str, missing: Callable[[], str]) -> Peer:
     return Peer(f"RewindMQ {build}", start, missing, _rewindmq_version, syncs, build)
 
 
-# What each syncs was counted with strace, for some seconds of auto-ack and of confirms.
+# docs/benchmarks.md says how it was counted what each syncs.
 PEERS = {
     "rabbitmq": Peer(
         "RabbitMQ 3.10.8",
