@@ -23,8 +23,8 @@ def section(
         f"## {began:%-d %B %Y}",
         "",
         f"{machine} Measured from {began:%H:%M} to {ended:%H:%M} UTC.",
-        f"Throughput: the median of {scale.rounds} rounds. Everything else: one run. A run of PerfTest takes"
-        f" {scale.seconds} s.",
+        f"Throughput is the median of so many rounds: {scale.rounds}. Everything else is one run. A run of PerfTest"
+        f" takes {scale.seconds} s.",
         *([] if scale == FULL else ["**This run tried the harness out: its figures say nothing.**"]),
         "",
         *(f"- **{peer.title}**: {_about(name, versions)}" for name, peer in PEERS.items()),
