@@ -24,8 +24,8 @@ from tests.support.running import RunningBroker
 from tests.tiers import TIERS, belongs, suits
 
 __all__ = ["broker", "kafka", "kafka3", "start_broker"]
-# How long a test's own HTTP client waits for an answer. httpx's 5 s are too few on a machine with other work: reading the
-# past starts a process.
+# How long a test's own HTTP client waits for an answer. httpx's 5 s are too few on a machine with other work: for
+# reading the past the broker starts a process.
 httpx._config.DEFAULT_TIMEOUT_CONFIG.read = 60.0
 TOGETHER = ("tests/system/kafka/", "tests/system/spark/")
 

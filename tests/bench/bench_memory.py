@@ -1,8 +1,8 @@
 """A million ready messages of 100 bytes: memory, publishing, restart and draining them: `make bench ROWS=million`.
 
 One durable classic queue, persistent messages. Memory is the resident memory of the broker's process tree, 15 seconds
-after its start, and 15 seconds after the last confirm. Restart: from the start of the process, after a clean stop, to an
-answer that counts all of them.
+after its start, and 15 seconds after the last confirm. Restart: from the start of the process, after a clean stop, to
+an answer that counts all of them.
 """
 
 import time

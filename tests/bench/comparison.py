@@ -129,7 +129,7 @@ def _spark(peer: str, scale: Scale) -> Figures:
 
 def _spark_here(home: Path, events: int) -> Figures:
     bench_spark_fold.write_histories(home, events)
-    return bench_spark_fold.figures(home, events)
+    return bench_spark_fold.figures(home)
 
 
 GROUPS = (
