@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests start brokers and Spark's workers by the hundred: without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup compile s3-server wheel demo notebook stack stack-stop check test test-all test-compiled compare acceptance lint bench soak lock clean
+.PHONY: setup compile s3-server wheel demo notebook stack stack-stop check test test-all test-compiled compare acceptance lint bench rabbitmq43 soak lock clean
 
 setup: .venv/.ready
 
@@ -82,11 +82,16 @@ compare: setup
 acceptance: setup
 	$(BIN)/python -m tests.acceptance.run $(SUITES)
 
-# Long runs, by hand: figures beside RabbitMQ (Debian's package, see docs/benchmarks.md), and the long simulation.
+# Figures beside other brokers, by hand, on a machine that does nothing else: bench.txt (docs/benchmarks.md). A part:
+# ROWS="throughput million" PEERS="rabbitmq rewindmq". RewindMQ's compiled build: `make compile` before. LAVINMQ=PATH: LavinMQ.
 bench: setup
-	$(BIN)/python -m tests.bench.run
+	$(BIN)/python -m tests.bench.run $(if $(ROWS),--rows $(ROWS)) $(if $(PEERS),--peers $(PEERS))
 
-# Then hours of mixed traffic, with memory and latency a minute: SOAK_OPTIONS="--hours 8".
+# RabbitMQ 4.3 for `make bench` and `make compare`: Debian unstable in a directory of its own, RABBITMQ43=DIR. As root.
+rabbitmq43: setup
+	$(BIN)/python -m tests.support.debian_unstable
+
+# The long simulation, then hours of mixed traffic, with memory and latency a minute: SOAK_OPTIONS="--hours 8".
 SOAK_OPTIONS ?= --hours 2
 soak: setup
 	$(BIN)/python -m pytest -m slow --timeout=7200
@@ -107,4 +112,4 @@ lock:
 	  --output-file compose/requirements-spark.lock pyproject.toml
 
 clean:
-	rm -rf .venv build rewindmq/compiled *.egg-info demo-data demo.html audit.html history.html stack-data tests/bench/target
+	rm -rf .venv build rewindmq/compiled *.egg-info demo-data demo.html audit.html history.html bench.txt stack-data tests/bench/target

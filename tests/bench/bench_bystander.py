@@ -28,7 +28,7 @@ from typing import Any
 import httpx
 import pika
 
-from tests.bench.peers import Broker, running
+from tests.bench.peers import PEERS, Broker
 
 AUTH = ("guest", "guest")
 LARGE, LARGE_MESSAGES = 50_000_000, 4
@@ -194,7 +194,7 @@ def probed(broker: Broker) -> Iterator[Any]:
 
 def beside_http(home: Path, asked: argparse.Namespace) -> None:
     """All kinds of floods at RewindMQ alone."""
-    with running("rewindmq", home) as broker, probed(broker) as channel:
+    with PEERS["rewindmq"].running(home) as broker, probed(broker) as channel:
         url = f"http://127.0.0.1:{broker.http_port}/api/definitions"
         httpx.post(url, auth=AUTH, content=definitions(asked.queues), timeout=600)
         for queue in ("large", "small"):
@@ -215,7 +215,7 @@ def beside_rabbitmq(home: Path, asked: argparse.Namespace) -> None:
     do."""
     names = ("rabbitmq", "rewindmq")
     with contextlib.ExitStack() as stack:
-        brokers = {name: stack.enter_context(running(name, home / name)) for name in names}
+        brokers = {name: stack.enter_context(PEERS[name].running(home / name)) for name in names}
         channels = {name: stack.enter_context(probed(brokers[name])) for name in names}
         print(f"{asked.clients} clients; confirms in ms")
         print(f"{'flood':<12} {'broker':<16} {COLUMNS}")

@@ -1,6 +1,7 @@
-"""Many queues, and queues with more rules, RewindMQ and Debian's RabbitMQ in turn in one run.
+"""Many queues, and queues with more rules.
 
-    python -m tests.bench.bench_queues [--seconds 10] [--only rewindmq]
+    make bench ROWS="fan-out queues"                                         the first two, beside other brokers
+    python -m tests.bench.bench_queues [--seconds 10] [--only rewindmq]      the third, RewindMQ and Debian's RabbitMQ
 
 - fan-out: one publisher to a fanout exchange, 100 queues, a consumer each (auto-ack): deliveries a second.
 - trickle: 100 publishers at 20 messages a second, each with a queue and a consumer of its own (confirms, manual acks):
@@ -9,10 +10,8 @@
 """
 
 import argparse
-import tempfile
-from pathlib import Path
 
-from tests.bench.peers import Broker, running
+from tests.bench.peers import PEERS, Broker
 from tests.bench.perftest import latency, perftest
 
 QUEUES = 100
@@ -25,23 +24,23 @@ KINDS = {
 }
 
 
-def fan_out(broker: Broker, timed: list[str]) -> None:
-    result = perftest(broker, ["-a", "-e", "bench", "-t", "fanout", *PATTERN, *timed], consumers=QUEUES, queue="")
-    print(
-        f"fan-out to {QUEUES:4}      {broker.name:18} {result.per_second:9,.0f} deliveries/s"
-        f" {result.per_cpu_second:9,.0f} a CPU second",
-        flush=True,
-    )
+def fan_out(broker: Broker, seconds: float) -> dict[str, float]:
+    options = ["-a", "-e", "bench", "-t", "fanout", *PATTERN, "-z", str(seconds)]
+    result = perftest(broker, options, consumers=QUEUES, queue="")
+    return {"deliveries a second": result.per_second, "a broker-CPU-second": result.per_cpu_second}
 
 
-def trickle(broker: Broker, timed: list[str]) -> None:
-    options = [*ACKED, "--rate", "20", *PATTERN, *timed]
+def trickle(broker: Broker, seconds: float) -> dict[str, float]:
+    """Latency: from the publish until the consumer has the message."""
+    options = [*ACKED, "--rate", "20", *PATTERN, "-z", str(seconds)]
     result = perftest(broker, options, producers=QUEUES, consumers=QUEUES, queue="")
-    print(
-        f"{QUEUES} queues at 20/s   {broker.name:18} {result.per_second:9,.0f} msg/s"
-        f" {result.per_cpu_second:9,.0f} msg/CPU-s, latency in ms {latency(result, 'consumer')}",
-        flush=True,
-    )
+    found = latency(result, "consumer")
+    return {
+        "p50, ms": found["p50"],
+        "p95, ms": found["p95"],
+        "p99, ms": found["p99"],
+        "messages a broker-CPU-second": result.per_cpu_second,
+    }
 
 
 def main() -> None:
@@ -51,12 +50,9 @@ def main() -> None:
     arguments = parser.parse_args()
     timed = ["-z", str(arguments.seconds)]
     for name in [arguments.only] if arguments.only else ["rabbitmq", "rewindmq"]:
-        for work in (fan_out, trickle):
-            with tempfile.TemporaryDirectory() as tmp, running(name, Path(tmp) / name) as broker:
-                work(broker, timed)
         plain = 0.0
         for kind, options in KINDS.items():
-            with tempfile.TemporaryDirectory() as tmp, running(name, Path(tmp) / name) as broker:
+            with PEERS[name].fresh() as broker:
                 perftest(broker, [*ACKED, *options, "-z", "5"], queue=f"warm-{kind}")
                 result = perftest(broker, [*ACKED, *options, *timed], queue=kind)
             plain = plain or result.per_second

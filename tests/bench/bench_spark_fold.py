@@ -12,9 +12,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rewindmq import builds
 from rewindmq.engine.log.embedded.log import EmbeddedLog
@@ -72,19 +72,24 @@ def _write_partition(log: EmbeddedLog, index: int, queue: str, events: int) -> N
             log.commit_and_wait()
 
 
+def fold_cost(data: Path, partition: str, with_repeats: bool) -> tuple[int, float, float]:
+    """Events of a partition, the CPU seconds of its fold in this process, and the share that were repeats."""
+    events = open_partition(str(data), partition).next_offset
+    groups = list(log_groups(str(data), partition, 0, events))
+    machine, decoder = Machine(partition), Decoder()
+    repeats = Repeats(machine, decoder) if with_repeats else None
+    begun = time.process_time()
+    drive(machine, groups, decoder, repeats=repeats)
+    return events, time.process_time() - begun, repeats.count / events if repeats else 0.0
+
+
 def without_spark(name: str, data: Path, partition: str) -> None:
     """Print what a fold and a recovery of a partition take, in this process."""
-    log = open_partition(str(data), partition)
-    events = log.next_offset
-    groups = list(log_groups(str(data), partition, 0, events))
     for way in ("event by event", "repeats"):
-        machine, decoder = Machine(partition), Decoder()
-        repeats = Repeats(machine, decoder) if way == "repeats" else None
-        begun = time.process_time()
-        drive(machine, groups, decoder, repeats=repeats)
-        spent = time.process_time() - begun
-        share = f", {repeats.count / events:.0%} repeats" if repeats else ""
-        print(f"{name + ', ' + way:24} {spent:6.2f} s: {events / spent:9,.0f} events a CPU second{share}")
+        events, spent, share = fold_cost(data, partition, way == "repeats")
+        said = f", {share:.0%} repeats" if share else ""
+        print(f"{name + ', ' + way:24} {spent:6.2f} s: {events / spent:9,.0f} events a CPU second{said}")
+    log = open_partition(str(data), partition)
     with tempfile.TemporaryDirectory() as state:
         store = StateStore.open(Path(state))
         begun = time.process_time()
@@ -122,7 +127,15 @@ def cpu_by_role() -> dict[str, float]:
     return found
 
 
-def through_spark(spark: "SparkSession", kind: str, data: Path) -> None:
+class JobCost(NamedTuple):
+    """Seconds on the wall, and CPU seconds by role (cpu_by_role)."""
+
+    wall: float
+    cpu: dict[str, float]
+
+
+def job_costs(spark: "SparkSession", data: Path, names: Sequence[str] = ()) -> tuple[int, int, dict[str, JobCost]]:
+    """Events of `data`, rows of their history, and what jobs over all of it cost. `names`: of jobs; empty: all."""
     from rewindmq.spark_replay.history.history import history, history_of
     from rewindmq.spark_replay.history.slo import slo
     from rewindmq.spark_replay.history.state import state_at
@@ -139,10 +152,19 @@ def through_spark(spark: "SparkSession", kind: str, data: Path) -> None:
         "records": lambda: records.groupBy("partition").count().collect(),
     }
     rows = history(spark, str(data), only=["offset"]).count()
-    for name, job in jobs.items():
+    costs = {}
+    for name in names or jobs:
         wall, before = time.monotonic(), cpu_by_role()
-        job()
-        wall, spent = time.monotonic() - wall, {role: cpu - before[role] for role, cpu in cpu_by_role().items()}
+        jobs[name]()
+        wall = time.monotonic() - wall
+        costs[name] = JobCost(wall, {role: cpu - before[role] for role, cpu in cpu_by_role().items()})
+    return events, rows, costs
+
+
+def through_spark(spark: "SparkSession", kind: str, data: Path) -> None:
+    """Print what jobs over a history cost."""
+    events, rows, costs = job_costs(spark, data)
+    for name, (wall, spent) in costs.items():
         cpu = sum(spent.values())
         said = f"{events / wall:9,.0f} events/s on the wall, {events / cpu:9,.0f} a CPU second"
         if name.startswith(("history", "slo")):
@@ -151,18 +173,48 @@ def through_spark(spark: "SparkSession", kind: str, data: Path) -> None:
         print(f"{kind + ', ' + name:24} {wall:6.2f} s: {said}", flush=True)
 
 
+def write_histories(data: Path, events: int, partitions: int = 2) -> None:
+    """The plain history and the mixed one, in `data`/plain and `data`/mixed."""
+    write_history(data / "plain", events, partitions)
+    generated_history.write_history(data / "mixed", events // partitions)
+
+
+def warm_session() -> "SparkSession":
+    """A session whose workers have run."""
+    spark = session()
+    spark.range(2).mapInArrow(lambda batches: batches, "id long").collect()
+    return spark
+
+
+def figures(data: Path) -> dict[str, float]:
+    """The figures of `make bench` for the build that this process runs, of histories by `write_histories`."""
+    found = {}
+    for name in ("plain", "mixed"):
+        for way in ("event by event", "with repeats"):
+            count, spent, _ = fold_cost(data / name, "queues-0", way == "with repeats")
+            found[f"fold alone, {name} history, {way}, events a CPU second"] = count / spent
+    spark = warm_session()
+    events, rows, costs = job_costs(spark, data / "plain", ("state_at", "history"))
+    spark.stop()
+    state_at, history = costs["state_at"], costs["history"]
+    return found | {
+        "state_at, events a second": events / state_at.wall,
+        "state_at, events a CPU second": events / sum(state_at.cpu.values()),
+        "history, rows a second": rows / history.wall,
+        "history, rows a CPU second": rows / sum(history.cpu.values()),
+    }
+
+
 def main() -> None:
     events = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     partitions = int(sys.argv[2]) if len(sys.argv) > 2 else 2
     with tempfile.TemporaryDirectory() as directory:
         print(f"{builds.running().kind} build")
         data = Path(directory)
-        write_history(data / "plain", events, partitions)
-        generated_history.write_history(data / "mixed", events // partitions)
+        write_histories(data, events, partitions)
         for name in ("plain", "mixed"):
             without_spark(name, data / name, "queues-0")
-        spark = session()
-        spark.range(2).mapInArrow(lambda batches: batches, "id long").collect()  # the workers are warm
+        spark = warm_session()
         for name in ("plain", "mixed"):
             through_spark(spark, name, data / name)
         spark.stop()

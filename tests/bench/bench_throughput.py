@@ -1,42 +1,23 @@
-"""PerfTest against RewindMQ and Debian's RabbitMQ in one run, in turn, each with all cores of the machine.
+"""Messages a second through one classic queue, and confirm latency: `make bench ROWS="throughput latency"`.
 
-python -m tests.bench.bench_throughput [--seconds 15] [--rounds 3] [--only rewindmq]
+One producer, one consumer, persistent bodies, a durable queue. Each figure is of one run against a fresh broker.
 """
 
-import argparse
-import statistics
-import tempfile
-from pathlib import Path
+from tests.bench.peers import Broker
+from tests.bench.perftest import latency, perftest
 
-from tests.bench.peers import running
-from tests.bench.perftest import WORKLOADS, perftest
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=int, default=15)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=["rabbitmq", "rewindmq"])
-    arguments = parser.parse_args()
-    brokers = [arguments.only] if arguments.only else ["rabbitmq", "rewindmq"]
-    for workload, options in WORKLOADS.items():
-        wall: dict[str, list[float]] = {name: [] for name in brokers}
-        cpu: dict[str, list[float]] = {name: [] for name in brokers}
-        for _ in range(arguments.rounds):
-            for name in brokers:
-                with tempfile.TemporaryDirectory() as tmp, running(name, Path(tmp) / name) as broker:
-                    result = perftest(broker, [*options, "-z", str(arguments.seconds)])
-                    wall[name].append(result.per_second)
-                    cpu[name].append(result.per_cpu_second)
-                    print(
-                        f"{workload:40} {broker.name:18} {result.per_second:9,.0f} msg/s "
-                        f"{result.per_cpu_second:9,.0f} msg/CPU-s",
-                        flush=True,
-                    )
-        if len(brokers) == 2:
-            ratios = [statistics.median(m["rewindmq"]) / statistics.median(m["rabbitmq"]) for m in (wall, cpu)]
-            print(f"{workload:40} RewindMQ / RabbitMQ: {ratios[0]:.2f} on the wall, {ratios[1]:.2f} per CPU second\n")
+AUTO_ACK = ["-a"]
+ACKED = ["-c", "500", "-q", "200"]
+AT_A_RATE = ["-r", "1000", "-c", "100", "-q", "200"]
 
 
-if __name__ == "__main__":
-    main()
+def throughput(broker: Broker, options: list[str], size: int, seconds: float) -> dict[str, float]:
+    """`size`: bytes of a body."""
+    result = perftest(broker, [*options, "-z", str(seconds)], size=size)
+    return {"messages a second": result.per_second, "a broker-CPU-second": result.per_cpu_second}
+
+
+def confirm_latency(broker: Broker, seconds: float) -> dict[str, float]:
+    """Milliseconds, at a thousand messages a second."""
+    found = latency(perftest(broker, [*AT_A_RATE, "-z", str(seconds)]), "confirm")
+    return {f"{name}, ms": found[name] for name in ("p50", "p95", "p99")}

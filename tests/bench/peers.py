@@ -1,25 +1,30 @@
 """Brokers under measurement: each started as plain processes in a directory of its own, with its CPU time and memory.
 
-    with rabbitmq(tmp) as broker:  ...broker.port, broker.cpu_seconds(), broker.rss_bytes()
+    with PEERS["rabbitmq"].fresh() as broker:  ...broker.port, broker.cpu_seconds(), broker.rss_bytes()
 
 CPU seconds are those of the broker's whole process tree, user and system, from the kernel's accounting.
 """
 
 import contextlib
+import functools
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
+from rewindmq import builds
+from tests.support import debian_unstable
 from tests.support.running import start_process
 
-RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+RABBITMQ = "/" / debian_unstable.RABBITMQ
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -130,52 +135,181 @@ def start_rabbitmq(home: Path) -> Broker:
     """Debian's RabbitMQ in `home`, its defaults, without plugins."""
     if not RABBITMQ.exists():
         raise RuntimeError("RabbitMQ is not installed: apt-get install --no-install-recommends rabbitmq-server")
+    return _start_rabbitmq("RabbitMQ " + rabbitmq_version(), home, Path("/"), [str(RABBITMQ)], "")
+
+
+def start_rabbitmq43(home: Path) -> Broker:
+    """RabbitMQ 4.3 in `home`, its defaults, without plugins.
+
+    `home` is in /tmp of the directory with Debian unstable. /proc is not there, so RabbitMQ is told how much memory
+    this machine has. Else it takes 1 GB for all, and its limit is a share of that."""
+    root = debian_unstable.DIRECTORY
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    settings = f"total_memory_available_override_value = {memory}\nvm_memory_calculation_strategy = erlang\n"
+    command = ["chroot", str(root), f"/{debian_unstable.RABBITMQ}"]
+    return _start_rabbitmq("RabbitMQ " + rabbitmq_version(root), home, root, command, settings)
+
+
+def _start_rabbitmq(name: str, home: Path, root: Path, command: list[str], settings: str) -> Broker:
+    """RabbitMQ with all its files in `home`, which is below `root`. `settings`: lines of rabbitmq.conf."""
+    inside = "/" / home.absolute().relative_to(root)
     home.mkdir(parents=True, exist_ok=True)
     port = free_port()
     dist = port + 1000 if port + 1000 < 32768 else port - 1000
     node = f"bench{zlib.crc32(str(home).encode())}@localhost"  # the same after a restart, which may change ports
     (home / "plugins").write_text("[].\n")
+    (home / "rabbitmq.conf").write_text(settings)
     env = {
         "PATH": os.environ["PATH"],
-        "HOME": str(home),
+        "HOME": str(inside),
+        "LANG": "C.UTF-8",
         "RABBITMQ_NODENAME": node,
         "RABBITMQ_NODE_PORT": str(port),
         "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
         "RABBITMQ_DIST_PORT": str(dist),
-        "RABBITMQ_MNESIA_BASE": str(home / "mnesia"),
-        "RABBITMQ_LOG_BASE": str(home / "log"),
-        "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "plugins"),
+        "RABBITMQ_MNESIA_BASE": str(inside / "mnesia"),
+        "RABBITMQ_LOG_BASE": str(inside / "log"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(inside / "plugins"),
         "ERL_EPMD_ADDRESS": "127.0.0.1",
-        "RABBITMQ_CONF_ENV_FILE": str(home / "none"),
-        "RABBITMQ_CONFIG_FILE": str(home / "none"),
+        "RABBITMQ_CONF_ENV_FILE": str(inside / "none"),
+        "RABBITMQ_CONFIG_FILE": str(inside / "rabbitmq.conf"),
     }
-    return started("RabbitMQ " + rabbitmq_version(), [str(RABBITMQ)], port, home, env=env)
+    return started(name, command, port, home, env=env)
 
 
-def rabbitmq_version() -> str:
-    answer = subprocess.run(["dpkg-query", "-W", "-f=${Version}", "rabbitmq-server"], capture_output=True, text=True)
-    return answer.stdout.split("-")[0]
+def rabbitmq_version(root: Path = Path("/")) -> str:
+    """The version of the package in the Debian at `root`."""
+    asked = ["dpkg-query", f"--admindir={root}/var/lib/dpkg", "-W", "-f=${Version}", "rabbitmq-server"]
+    return subprocess.run(asked, capture_output=True, text=True).stdout.split("-")[0]
 
 
-def start_rewindmq(home: Path, *options: str) -> Broker:
-    """`rewindmq start` with its defaults and `options`."""
+def start_lavinmq(home: Path) -> Broker:
+    """LavinMQ in `home`, its defaults, on ports of its own."""
+    home.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    names = ("amqp-port", "http-port", "mqtt-port", "metrics-http-port")
+    ports = [f"--{name}={port + number}" for number, name in enumerate(names)]
+    env = {**os.environ, "LAVINMQ_CONTROL_UNIX_PATH": str(home / "control.sock")}
+    command = [os.environ["LAVINMQ"], f"--data-dir={home / 'data'}", *ports]
+    return started("LavinMQ " + lavinmq_version(), command, port, home, port + 1, env)
+
+
+def lavinmq_version() -> str:
+    said = subprocess.run([os.environ["LAVINMQ"], "--version"], capture_output=True, text=True).stdout
+    return said.split()[-1] if said else ""
+
+
+def start_rewindmq(home: Path, *options: str, build: str = "") -> Broker:
+    """`rewindmq start` with its defaults and `options`. `build`: pure or compiled; empty: the one that runs here."""
     home.mkdir(parents=True, exist_ok=True)
     port = free_port()
     http_port = port + 1
     command = Path(sys.executable).with_name("rewindmq")
     ports = ["--amqp-port", str(port), "--http-port", str(http_port)]
     start = [str(command), "start", "--data", str((home / "data").absolute()), *ports, *options]
-    return started("RewindMQ", start, port, home, http_port)
+    env = {**os.environ, **switch(build)} if build else None
+    return started(f"RewindMQ {build}".strip(), start, port, home, http_port, env)
 
 
-STARTERS = {"rabbitmq": start_rabbitmq, "rewindmq": start_rewindmq}
+def _rewindmq_version() -> str:
+    """With the commit of this checkout."""
+    asked = ["git", "-C", builds.PACKAGE, "describe", "--always", "--dirty"]
+    commit = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+    return f"{metadata.version('rewindmq')} ({commit})" if commit else metadata.version("rewindmq")
 
 
-@contextlib.contextmanager
-def running(which: str, home: Path) -> Iterator[Broker]:
-    """The broker `which` (rabbitmq, rewindmq), started in `home`, and stopped at the end."""
-    broker = STARTERS[which](home)
-    try:
-        yield broker
-    finally:
-        broker.stop()
+def switch(build: str) -> dict[str, str]:
+    """What the environment of a process says so that it runs this build."""
+    return {builds.SWITCH: "1" if build == builds.PURE else "0"}
+
+
+def _without_rabbitmq() -> str:
+    return "" if RABBITMQ.exists() else "Debian's package rabbitmq-server is not installed"
+
+
+def _without_rabbitmq43() -> str:
+    return "" if debian_unstable.is_installed() else f"no RabbitMQ in {debian_unstable.DIRECTORY}: make rabbitmq43"
+
+
+def _without_lavinmq() -> str:
+    path = os.environ.get("LAVINMQ", "")
+    if not path:
+        return "LAVINMQ=PATH names its binary"
+    return "" if os.access(path, os.X_OK) else f"LAVINMQ={path} is no program"
+
+
+def _without_compiled() -> str:
+    directory = os.path.join(builds.PACKAGE, builds.DIRECTORY)
+    build = builds.chosen(builds.PACKAGE, directory, "0")
+    return "" if build.kind == builds.COMPILED else build.unused or "no compiled build here: make compile"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A broker that can be measured.
+
+    `start`: with a home. `missing`: why it is not run here; empty if it is. `syncs`: when it syncs the persistent
+    messages of a durable classic queue, in its default settings. `build`: which one, of RewindMQ."""
+
+    title: str
+    start: Callable[[Path], Broker]
+    missing: Callable[[], str]
+    version: Callable[[], str]
+    syncs: str
+    build: str = ""
+
+    @contextlib.contextmanager
+    def home(self) -> Iterator[Path]:
+        """A new directory in which it can run, removed at the end."""
+        parent = debian_unstable.DIRECTORY / "tmp" if self.start is start_rabbitmq43 else None
+        with tempfile.TemporaryDirectory(dir=parent) as home:
+            yield Path(home)
+
+    @contextlib.contextmanager
+    def running(self, home: Path) -> Iterator[Broker]:
+        """The broker, started in `home`, and stopped at the end."""
+        broker = self.start(home)
+        try:
+            yield broker
+        finally:
+            broker.stop()
+
+    @contextlib.contextmanager
+    def fresh(self) -> Iterator[Broker]:
+        """The broker without any data, and stopped at the end."""
+        with self.home() as home, self.running(home) as broker:
+            yield broker
+
+
+def _rewindmq(build: str, missing: Callable[[], str]) -> Peer:
+    start = functools.partial(start_rewindmq, build=build)
+    syncs = "Messages are synced to the disk (fdatasync), in groups, before each confirm, and without confirms too."
+    return Peer(f"RewindMQ {build}", start, missing, _rewindmq_version, syncs, build)
+
+
+# docs/benchmarks.md says how it was counted what each syncs.
+PEERS = {
+    "rabbitmq": Peer(
+        "RabbitMQ 3.10.8",
+        start_rabbitmq,
+        _without_rabbitmq,
+        rabbitmq_version,
+        "Messages are synced to the disk (fsync), in groups, before each confirm, and not without confirms.",
+    ),
+    "rabbitmq43": Peer(
+        "RabbitMQ 4.3",
+        start_rabbitmq43,
+        _without_rabbitmq43,
+        lambda: rabbitmq_version(debian_unstable.DIRECTORY),
+        "Messages of classic queues are not synced to the disk, not even before a confirm.",
+    ),
+    "lavinmq": Peer(
+        "LavinMQ",
+        start_lavinmq,
+        _without_lavinmq,
+        lavinmq_version,
+        "Version 2.9 syncs the whole file system (syncfs), for groups, before each confirm, and not without confirms.",
+    ),
+    "rewindmq": _rewindmq(builds.PURE, str),
+    "compiled": _rewindmq(builds.COMPILED, _without_compiled),
+}

@@ -2,20 +2,16 @@
 
 import re
 import subprocess
-import time
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 from tests.bench.peers import Broker
 
 HERE = Path(__file__).parent
 LIB = HERE / "target" / "lib"
-
-# name -> PerfTest's options. One producer, one consumer, 100-byte persistent bodies.
-WORKLOADS = {
-    "auto-ack": ["-a"],
-    "confirms 500, manual acks, prefetch 200": ["-c", "500", "-q", "200"],
-}
+POM = HERE / "pom.xml"
+COUNTED = ("-C", "-D")  # messages to publish, or to consume: PerfTest ends after them
 
 
 @dataclass
@@ -23,13 +19,9 @@ class Result:
     """One run: what the consumer received, or without one what was sent. CPU seconds are the broker's."""
 
     messages: float
-    seconds: float
+    per_second: float
     cpu_seconds: float
     output: str
-
-    @property
-    def per_second(self) -> float:
-        return self.messages / self.seconds
 
     @property
     def per_cpu_second(self) -> float:
@@ -37,11 +29,11 @@ class Result:
 
 
 def perftest(
-    broker: Broker, options: list[str], producers: int = 1, consumers: int = 1, queue: str = "bench"
+    broker: Broker, options: list[str], producers: int = 1, consumers: int = 1, queue: str = "bench", size: int = 100
 ) -> Result:
-    """Run PerfTest with `options` (which must end it: -z seconds, or -C messages)."""
+    """Run PerfTest with `options` (which must end it: -z seconds, or one of COUNTED). `size`: bytes of a body."""
     if not LIB.exists():
-        subprocess.run(["mvn", "-B", "-q", "-f", str(HERE / "pom.xml"), "package"], check=True)
+        subprocess.run(["mvn", "-B", "-q", "-f", str(POM), "package"], check=True)
     command = [
         "java",
         "-cp",
@@ -49,29 +41,19 @@ def perftest(
         "com.rabbitmq.perf.PerfTest",
         "-h",
         f"amqp://guest:guest@127.0.0.1:{broker.port}",
-        "-x",
-        str(producers),
-        "-y",
-        str(consumers),
-        "-s",
-        "100",
-        "-f",
-        "persistent",
-        "-u",
-        queue,
-        "-ad",
-        "false",
-        *options,
     ]
-    cpu, began = broker.cpu_seconds(), time.monotonic()
+    command += ["-x", str(producers), "-y", str(consumers), "-s", str(size), "-f", "persistent", "-u", queue]
+    command += ["-ad", "false", *options]
+    cpu = broker.cpu_seconds()
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    cpu, seconds = broker.cpu_seconds() - cpu, time.monotonic() - began
+    cpu = broker.cpu_seconds() - cpu
     rate = re.search(rf"{'receiving' if consumers else 'sending'} rate avg: (\d+)", done.stdout)
     if done.returncode or not rate:
         raise RuntimeError(f"PerfTest failed: {done.stdout[-1000:]}{done.stderr[-1000:]}")
-    if "-z" in options:
-        seconds = float(options[options.index("-z") + 1])
-    return Result(int(rate[1]) * seconds, seconds, cpu, done.stdout)
+    per_second = float(rate[1])
+    counted = next((int(options[options.index(each) + 1]) for each in COUNTED if each in options), None)
+    messages = counted if counted is not None else per_second * float(options[options.index("-z") + 1])
+    return Result(messages, per_second, cpu, done.stdout)
 
 
 def latency(result: Result, which: str) -> dict[str, float]:
@@ -80,3 +62,11 @@ def latency(result: Result, which: str) -> dict[str, float]:
     if not found:
         raise RuntimeError(f"PerfTest said no {which} latency: {result.output[-1000:]}")
     return dict(zip(("min", "p50", "p75", "p95", "p99"), (int(x) / 1000 for x in found[-1].split("/")), strict=True))
+
+
+def version() -> str:
+    """PerfTest's, as the POM names it."""
+    names = {"m": "http://maven.apache.org/POM/4.0.0"}
+    found = ElementTree.parse(POM).find("m:dependencies/m:dependency/m:version", names)
+    assert found is not None
+    return str(found.text)

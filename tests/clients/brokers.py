@@ -1,8 +1,7 @@
 """The RabbitMQs under comparison, by the profile of ours that is held to them, each with its management API.
 
 3.13    Debian's package rabbitmq-server (3.10.8) as it is installed on this machine
-4.3     Debian unstable's package in a directory of its own: made once by `unstable()` with debootstrap (as root),
-        from the mirror that apt uses, and kept in the user's cache
+4.3     Debian unstable's package in a directory of its own, made once (tests/support/debian_unstable.py)
 
 with running("4.3") as broker:  broker.port, broker.http_port;   with ours("4.3") as broker: the same of RewindMQ
 """
@@ -10,7 +9,6 @@ with running("4.3") as broker:  broker.port, broker.http_port;   with ours("4.3"
 import contextlib
 import os
 import shutil
-import subprocess
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -18,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.peers import RABBITMQ, Broker, free_port, start_rewindmq, started
+from tests.support import debian_unstable
+from tests.support.debian_unstable import NotInstalled
 
 PLUGINS = (
     "rabbitmq_management",
@@ -25,12 +25,6 @@ PLUGINS = (
     "rabbitmq_random_exchange",
     "rabbitmq_recent_history_exchange",
 )
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rewindmq"
-UNSTABLE = CACHE / "rabbitmq-unstable"
-
-
-class NotInstalled(Exception):
-    """This RabbitMQ is not here, and why."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +49,7 @@ PROFILES = {
 def running(profile: str) -> Iterator[Broker]:
     """RabbitMQ of `profile`, until the end of the block."""
     if profile == "4.3":
-        root = unstable()
+        root = debian_unstable.install()
         home = Path(tempfile.mkdtemp(prefix="rabbitmq-", dir=root / "tmp"))
         command = ["chroot", str(root), str(RABBITMQ)]
     else:
@@ -115,38 +109,6 @@ def start(command: list[str], root: Path, home: Path, settings: str = "", port: 
         "RABBITMQ_ADVANCED_CONFIG_FILE": str(inside / "advanced.config"),
     }
     return started("RabbitMQ", command, port, home, http_port, env)
-
-
-def unstable() -> Path:
-    """The directory with Debian unstable and its rabbitmq-server, made when it is not there."""
-    if (UNSTABLE / str(RABBITMQ).lstrip("/")).exists():
-        return UNSTABLE
-    if shutil.which("debootstrap") is None:
-        raise NotInstalled("RabbitMQ 4.3 comes from Debian unstable: apt-get install debootstrap")
-    if os.geteuid() != 0:
-        raise NotInstalled("RabbitMQ 4.3 runs in a directory with Debian unstable, which only root can make and enter")
-    CACHE.mkdir(parents=True, exist_ok=True)
-    making = Path(tempfile.mkdtemp(prefix="rabbitmq-unstable-", dir=CACHE))
-    print(f"installing Debian unstable's RabbitMQ into {UNSTABLE} (400 MB)", flush=True)
-    how = ["--variant=minbase", "--include=rabbitmq-server,procps", "unstable", str(making), mirror()]
-    made = subprocess.run(["debootstrap", *how], capture_output=True, text=True)
-    if made.returncode != 0:
-        shutil.rmtree(making, ignore_errors=True)
-        raise NotInstalled(f"Debian unstable could not be installed: {made.stdout[-500:]}{made.stderr[-500:]}")
-    (making / "etc" / "hosts").write_text("127.0.0.1 localhost\n")
-    making.rename(UNSTABLE)
-    return UNSTABLE
-
-
-def mirror() -> str:
-    """The mirror from which apt installs Debian itself here."""
-    fields = "$(REPO_URI) $(ORIGIN) $(LABEL)"
-    asked = subprocess.run(["apt-get", "indextargets", "--format", fields], capture_output=True, text=True)
-    for line in asked.stdout.splitlines():
-        address, _, said = line.partition(" ")
-        if said == "Debian Debian":
-            return address
-    raise NotInstalled("apt names no mirror of Debian (apt-get update first): RabbitMQ 4.3 can't be installed")
 
 
 def version(broker: Broker) -> str:

@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.peers import Broker
-from tests.clients.brokers import PROFILES, NotInstalled, ours, running, version
+from tests.clients.brokers import PROFILES, ours, running, version
 from tests.clients.expected import EXPECTED, reworded
 from tests.clients.peer import Peer
 from tests.clients.scenarios import SCENARIOS
+from tests.support.debian_unstable import NotInstalled
 
 ABREAST = 4  # scenarios at a time: most of their time is waiting
 

@@ -8,7 +8,8 @@ import httpx
 import pika
 import pytest
 
-from tests.clients.brokers import NotInstalled, running
+from tests.clients.brokers import running
+from tests.support.debian_unstable import NotInstalled
 from tests.support.needs import require
 from tests.support.running import RunningBroker
 from tests.system.http.test_http_definitions import CATEGORIES, WHOLE

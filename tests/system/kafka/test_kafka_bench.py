@@ -1,0 +1,9 @@
+"""`make bench ROWS=kafka` runs. No figure is judged here."""
+
+from pathlib import Path
+
+from tests.system.process.test_bench import numbers, quick_run
+
+
+def test_kafka_fills_the_table(tmp_path: Path) -> None:
+    assert len(numbers(quick_run(tmp_path, "kafka"))) > 0
