@@ -19,6 +19,7 @@ from rewindmq.engine.errors import (
 )
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13, RABBITMQ_4_3
+from rewindmq.projections.machine.rules.versions import LEASE_RENEWAL, PRIORITIES, SEMANTICS, SINGLE_ACTIVE, STREAMS
 from rewindmq.projections.rules.erlang_terms import erlang_term
 from rewindmq.projections.rules.queue_arguments import (
     ALL_ARGUMENTS,
@@ -38,7 +39,12 @@ from rewindmq.schemas.values import Argument
 TYPE_MODULES = {"classic": "rabbit_classic_queue", "quorum": "rabbit_quorum_queue", "stream": "rabbit_stream_queue"}
 
 SEMANTICS_ARGUMENT = "x-semantics"  # RewindMQ's own: the queue's profile, if it is not the node's
-SINCE_VERSION_2 = ("x-max-priority", "x-single-active-consumer", SEMANTICS_ARGUMENT)  # of the machine
+# The machine version from which on an argument is known.
+SINCE_VERSION = {
+    "x-max-priority": PRIORITIES,
+    "x-single-active-consumer": SINGLE_ACTIVE,
+    SEMANTICS_ARGUMENT: SEMANTICS,
+}
 
 
 def strip_cr_lf(name: str) -> str:
@@ -106,13 +112,11 @@ def check_queue_arguments(
 
 def check_machine_version(vhost: str, name: str, kind: str, arguments: tuple[Argument, ...], version: int) -> None:
     """Refuse arguments that a node of an older version, which is alive on the same Kafka, does not know."""
-    if version >= 2:
-        return
     where = resource("queue", name, vhost)
-    if kind == "stream":
+    if kind == "stream" and version < STREAMS:
         raise NotImplementedByBroker(f"{where}: queue type 'stream' is not known to all nodes yet")
     for argument in arguments:
-        if argument.name in SINCE_VERSION_2 and argument.value is not False:
+        if version < SINCE_VERSION.get(argument.name, 1) and argument.value is not False:
             raise PreconditionFailed(f"invalid arg '{argument.name}' for {where}: not known to all nodes yet")
 
 
@@ -146,9 +150,9 @@ def check_queue_properties(vhost: str, name: str, kind: str, durable: bool, excl
 
 
 def renewal(queue: Queue, machine_version: int) -> LeaseRenewed | QueueDeclared:
-    """The event for declaring a queue that exists. Machines before version 2 know no renewal, so they get a
+    """The event for declaring a queue that exists. Older machines know no renewal, so they get a
     declaration, which brings the queue back if another node deletes it in the same moment."""
-    if machine_version >= 2:
+    if machine_version >= LEASE_RENEWAL:
         return LeaseRenewed(queue.vhost, queue.name, queue.queue_id)
     return QueueDeclared(
         queue.vhost,

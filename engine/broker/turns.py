@@ -22,6 +22,7 @@ from rewindmq.engine.routing.dead_letters import ROUND, Forwarder
 from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Partition
+from rewindmq.schemas.subclassing import mypyc_attr
 
 TICK_EVERY_MS: Final = 10
 STORE_RETRY_SECONDS = 1.0  # as the log's own retry
@@ -29,6 +30,7 @@ STORE_RETRY_SECONDS = 1.0  # as the log's own retry
 logger = logging.getLogger(__name__)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # tests have a double
 class Turns:
     """`readers()` is called when more is durable, so that consumers of streams and of the past go on."""
 

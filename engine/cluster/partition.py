@@ -30,7 +30,7 @@ from rewindmq.engine.log.shared_contract import Arrived, RecordTooLarge, SharedP
 from rewindmq.engine.runtime.partition import Confirms, Partition
 from rewindmq.projections.machine.data.effects import Effect, Refuse
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.state import CLOCK_SET_VERSION
+from rewindmq.projections.machine.rules.versions import CLOCK_SET
 from rewindmq.projections.store.store import Projector
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import UndecodableRecord
@@ -245,7 +245,7 @@ class ReadBackPartition(Partition):
     def _went_back(self, own_ms: int) -> bool:
         machine = self.machine
         is_behind = own_ms + machine.ahead_ms + WENT_BACK_MS <= machine.clock_ms
-        return is_behind and machine.machine_version >= CLOCK_SET_VERSION
+        return is_behind and machine.machine_version >= CLOCK_SET
 
     def _clock_was_set(self, position: int, offset: int, effects: list[Effect]) -> None:
         self._setting_clock = False

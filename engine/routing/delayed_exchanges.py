@@ -23,6 +23,7 @@ from rewindmq.engine.errors import AccessRefused, PreconditionFailed, resource
 from rewindmq.engine.routing.death_headers import Buried
 from rewindmq.projections.machine.data.delayed_order import TYPE, exchange_of, queue_of
 from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.rules.versions import DELAYS
 from rewindmq.projections.rules.internal_queues import is_delay_queue
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.amqp.errors import Unacceptable
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from rewindmq.engine.runtime.partition import Partition
 
 DELAYED_EXCHANGE: Final = "x-delayed-message"  # the exchange's type
-SINCE_VERSION = 2  # of the machine
 SEMANTICS: Final = "rabbitmq-3.13"  # of a hidden queue: it is the same in all profiles
 # The hidden queue's argument: an offset of the metadata log, its exchange is below.
 KNOWN_AT: Final = "x-exchange-known-at"
@@ -102,7 +102,7 @@ class HiddenQueues:
         """The queue that an earlier exchange of this name left, before a new one is declared.
 
         Raises PreconditionFailed if a node of an older version is alive on the same Kafka."""
-        if self._partition_for(vhost, queue_of(exchange)).machine.machine_version < SINCE_VERSION:
+        if self._partition_for(vhost, queue_of(exchange)).machine.machine_version < DELAYS:
             raise PreconditionFailed(f"exchange type '{DELAYED_EXCHANGE}' is not known to all nodes yet")
         return self.of(vhost, exchange)
 

@@ -49,6 +49,7 @@ from rewindmq.projections.replay import decoder_for
 from rewindmq.projections.store.store import Batch, Projector, StoreError
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Event, Published, Tick
+from rewindmq.schemas.subclassing import mypyc_attr
 from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor
 
 logger = logging.getLogger(__name__)
@@ -115,6 +116,7 @@ class PartitionListener(Protocol):
         """Forward a dead letter; `message` is None when the projector has it."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # tests have a double
 class Partition(ABC):
     """One queue partition of the log. `effects` were gathered since the last carry_out."""
 

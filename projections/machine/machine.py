@@ -61,13 +61,12 @@ from rewindmq.projections.machine.events.queues import (
 )
 from rewindmq.projections.machine.events.settlement import on_acked, on_nacked
 from rewindmq.projections.machine.rules.expiry import lease_ends_ms
+from rewindmq.projections.machine.rules.versions import CLOCK_SET, MACHINE_VERSION
 from rewindmq.projections.machine.serialization.changes import Dirty, DirtyQueue, take_dirty
 from rewindmq.projections.machine.serialization.digest import digest
 from rewindmq.projections.machine.serialization.load import load
 from rewindmq.projections.machine.serialization.pack import pack_head, pieces
 from rewindmq.projections.machine.state import (
-    CLOCK_SET_VERSION,
-    MACHINE_VERSION,
     NODE_LOST,
     DeadlineKind,
     NewerHistory,
@@ -114,8 +113,8 @@ def on_nothing(state: State, offset: int, actor: Actor, event: Event, effects: l
 
 def on_clock_set(state: State, offset: int, actor: Actor, event: ClockSet, effects: list[Effect]) -> None:
     """Let the clock go on from where it is; the timestamps behind this event are of another time."""
-    if state.machine_version < CLOCK_SET_VERSION:
-        quarantine(state, event, f"the clock can be set from machine version {CLOCK_SET_VERSION} on", effects)
+    if state.machine_version < CLOCK_SET:
+        quarantine(state, event, f"the clock can be set from machine version {CLOCK_SET} on", effects)
     else:
         state.ahead_ms = event.ahead_ms
 

@@ -57,6 +57,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from rewindmq.projections.machine.data.consumer import Consumer
+from rewindmq.projections.machine.data.declaration import Declaration
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.message_word import PERSISTENT, SIZE_MASK
@@ -159,7 +160,7 @@ class Repeats:
         self._start = len(HEADER) if self._framed else 0  # where the timestamp stands
         self._head = self._start + TIME_SIZE
         self._encoder = Encoder()
-        nothing = Queue("", "", 0, "classic")
+        nothing = Queue(Declaration("", "", 0, "classic"))
         self._no_publish = self._publish = PlainPublish(_NEVER + EMPTY_PUBLISH, 0, len(_NEVER), 0, 0, nothing)
         self._no_ack = self._ack = PlainAck(_NEVER, 0, 0, Consumer(nothing, 0, 0, 0, ""))
         # Heads that were learned before, as publishers and consumers take turns.

@@ -10,9 +10,11 @@ from enum import IntEnum
 from typing import Final
 
 from rewindmq.projections.machine.data.consumer import Consumer, Limiter
+from rewindmq.projections.machine.data.declaration import NO_EPOCH
 from rewindmq.projections.machine.data.effects import Effect, Quarantine
 from rewindmq.projections.machine.data.message_order import NONE
-from rewindmq.projections.machine.data.queue import NEVER, NO_EPOCH, Queue
+from rewindmq.projections.machine.data.queue import NEVER, Queue
+from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.schemas.events import Event
 from rewindmq.schemas.values import EPOCH_SHIFT, Actor, Route
 
@@ -25,12 +27,6 @@ LOCKED: Final = "cannot obtain exclusive access to locked"
 IN_EXCLUSIVE_USE: Final = "in exclusive use"
 NODE_LOST: Final = "node lost"
 STREAM: Final = "stream"
-
-# The highest version that this code can fold. 2: LeaseRenewed; a queue gets the features of the version under which it
-# is declared (`Queue.version`). 3: the consumers of a channel under one limit are served in turn
-# (machine/events/delivery.py); ClockSet; patterns of policies are PCRE2's (topology/topology.py).
-MACHINE_VERSION = 3
-CLOCK_SET_VERSION: Final = 3
 
 DEADLINES_A_QUEUE = 8  # the heap may hold so many entries a queue, and DEADLINES_MORE, before it is swept
 DEADLINES_MORE = 1000

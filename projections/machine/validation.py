@@ -4,15 +4,15 @@ from typing import Final
 
 from rewindmq.projections.machine.data import stream
 from rewindmq.projections.machine.data.consumer import Consumer
+from rewindmq.projections.machine.data.declaration import NO_EPOCH
 from rewindmq.projections.machine.data.delayed_order import Timed
 from rewindmq.projections.machine.data.message_order import CHUNK, NONE, Order, first_number, space_of
 from rewindmq.projections.machine.data.message_word import LEVEL_SHIFT, SIZE_MASK, seconds_of
 from rewindmq.projections.machine.data.priority_order import Prioritized
-from rewindmq.projections.machine.data.queue import NEVER, NO_EPOCH, Queue
+from rewindmq.projections.machine.data.queue import NEVER, Queue
 from rewindmq.projections.machine.rules.expiry import lease_ends_ms
 from rewindmq.projections.machine.rules.limits import is_over
 from rewindmq.projections.machine.rules.settings import DROP_HEAD, resolve
-from rewindmq.projections.machine.rules.single_active import is_single_active
 from rewindmq.projections.machine.state import EPOCHS_REMEMBERED, DeadlineKind, State, epoch_of
 from rewindmq.schemas.values import EPOCH_SHIFT
 
@@ -165,7 +165,6 @@ def _validate_consumers(queue: Queue) -> None:
 
 
 def _validate_single_active(queue: Queue, attached: list[Consumer]) -> None:
-    assert queue.single_active == is_single_active(queue)
     waiting = [holder for holder in queue.holders.values() if holder.waiting]
     assert not any(holder.serviced or holder.blocked for holder in waiting)
     if queue.single_active:

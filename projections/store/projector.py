@@ -40,6 +40,7 @@ from rewindmq.projections.store.bodies import MESSAGE_OVERHEAD_BYTES, STORED_OVE
 from rewindmq.projections.store.rocks import Database, StoreError
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import Published
+from rewindmq.schemas.subclassing import mypyc_attr
 from rewindmq.schemas.values import BROKER
 
 if TYPE_CHECKING:
@@ -55,10 +56,10 @@ LEAVING_OVERHEAD_BYTES: Final = 40
 # The broker should write when RocksDB has not seen this many bytes; about 10,000 small messages.
 FRESH_BYTES = 6 * 1024 * 1024
 # How far `message` reads ahead in a queue: up to the limit that is reached first.
-READ_AHEAD_MESSAGES: Final = 256
+READ_AHEAD_MESSAGES = 256
 READ_AHEAD_BYTES: Final = 1024 * 1024
 # RocksDB's memtables are flushed after so many events, so that a crash replays less than a second's worth of log.
-PERSIST_EVENTS: Final = 100_000
+PERSIST_EVENTS = 100_000
 
 
 class Batch:
@@ -70,6 +71,7 @@ class Batch:
         self.bodies = bodies
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)  # tests watch it
 class Projector:
     """Writes one partition's fold and keeps its bodies: see the head of this file.
 

@@ -27,7 +27,7 @@ from rewindmq.projections.machine.data.effects import (
 )
 from rewindmq.projections.machine.data.reasons import DELAYED, DELETED, DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.state import CLOCK_SET_VERSION
+from rewindmq.projections.machine.rules.versions import CLOCK_SET
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.events import (
     Acked,
@@ -250,7 +250,7 @@ class AuditProduct:
             self.prefetches.lost(event.epoch)
             self.lost[event.epoch] = None
         elif isinstance(event, ClockSet):
-            self.ahead_ms = event.ahead_ms if self.machine.machine_version >= CLOCK_SET_VERSION else 0
+            self.ahead_ms = event.ahead_ms if self.machine.machine_version >= CLOCK_SET else 0
         elif isinstance(event, CheckpointAsked):
             self.claims.claim_requested(self.offset, self.machine)
         elif isinstance(event, BrokerStarted):

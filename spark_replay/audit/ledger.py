@@ -26,6 +26,7 @@ from rewindmq.projections.machine.data.reasons import (
     REJECTED,
     TRANSIENT,
 )
+from rewindmq.projections.machine.rules.versions import SEMANTICS, SINGLE_ACTIVE
 from rewindmq.schemas.events import Acked, BrokerStarted, Event, Nacked, PolicyApplied, Published, Purged, QueueDeclared
 from rewindmq.schemas.values import Origin
 from rewindmq.spark_replay.audit.limits import Limits, read_limits
@@ -92,11 +93,11 @@ class Account:
         self.restored: dict[tuple[str, str, str, int], set[int]] = {}  # by name and source: messages taken in
         self.quorum = declared.type == "quorum"
         self.stream = declared.type == "stream"
-        self.later = self.quorum and queue.version >= 2 and declared.semantics == "rabbitmq-4.3"
+        self.later = self.quorum and queue.version >= SEMANTICS and declared.semantics == "rabbitmq-4.3"
         self.delays = declared.type == "delayed"
         self.arguments = declared.arguments
         asked = next((each.value for each in declared.arguments if each.name == "x-single-active-consumer"), None)
-        self.single_active = asked is True and not self.stream and queue.version >= 2
+        self.single_active = asked is True and not self.stream and queue.version >= SINGLE_ACTIVE
         self.limits = self._limits(declared)
         self.levels = Levels.of(declared, queue.version, self.later)
 

@@ -4,6 +4,7 @@ classic, x-max-priority    the highest level with a ready message is served
 quorum, rabbitmq-4.3       returned messages are served first, in whatever order; then the same
 """
 
+from rewindmq.projections.machine.rules.versions import PRIORITIES
 from rewindmq.schemas.events import QueueDeclared
 
 
@@ -25,7 +26,7 @@ class Levels:
         if later:
             return cls(31, 4, True)
         asked = next((each.value for each in declared.arguments if each.name == "x-max-priority"), None)
-        if version < 2 or declared.type != "classic" or type(asked) is not int:
+        if version < PRIORITIES or declared.type != "classic" or type(asked) is not int:
             return cls(None, 0, False)
         return cls(min(max(asked, 1), 255), 0, False)
 

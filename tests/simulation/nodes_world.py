@@ -12,7 +12,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,7 +34,6 @@ from rewindmq.projections.verify import verify_partition
 from tests.simulation.nodes_loop import NodesLoop
 from tests.simulation.virtual import VirtualBatch, VirtualRocks
 from tests.simulation.witness import Claim, EffectRow, row_of
-from tests.support.needs import require_pure
 
 START_MS = 1_700_000_000_000
 PARTITIONS = 3
@@ -92,7 +91,6 @@ class World:
     """Use within `with world.running():`."""
 
     def __init__(self, seed: int, directory: Path) -> None:
-        require_pure("the world watches a method of the projector")
         dice = self.dice = random.Random(f"nodes {seed}")
         self.directory = directory
         self.loop = NodesLoop()
@@ -249,7 +247,7 @@ class World:
             "rewindmq.engine.cluster.start.recover": self._recover,
             "rewindmq.engine.cluster.repair.NAMES_A_LOOK": 8,  # so that a round takes more than one heartbeat
             "rewindmq.engine.broker.access_control.Access.hash": lambda access, password: "simulated",
-            "rewindmq.projections.store.projector.Projector.observe": self._observing(Projector.observe),
+            "rewindmq.projections.store.store.Projector": self._watched_projector(),
             "rewindmq.projections.store.snapshots.os.fsync": lambda descriptor: None,
             "rewindmq.projections.store.rocks.open_database": lambda path: self.rocks[path],
             "rewindmq.projections.store.rocks.scan": lambda rocks, prefix, start=None: rocks.scan(prefix, start),
@@ -273,17 +271,20 @@ class World:
         life.began.append(recovery.machine.next_offset)
         return recovery
 
-    def _observing(self, original: Callable[..., None]) -> Callable[..., None]:
-        def observe(projector: Projector, effects: Any, published: Any) -> None:
-            found = self._projectors.get(id(projector))
-            if found is not None:  # else it recovers
-                life, index, _ = found
-                if life.ended:
-                    return
-                life.performed[index] += [row_of(effect) for effect in effects]
-            original(projector, effects, published)
+    def _watched_projector(self) -> type[Projector]:
+        world = self
 
-        return observe
+        class Watched(Projector):
+            def observe(self, effects: Any, published: Any) -> None:
+                found = world._projectors.get(id(self))
+                if found is not None:  # else it recovers
+                    life, index, _ = found
+                    if life.ended:
+                        return
+                    life.performed[index] += [row_of(effect) for effect in effects]
+                super().observe(effects, published)
+
+        return Watched
 
 
 class _Defects(logging.Handler):

@@ -11,6 +11,7 @@ from rewindmq.projections.machine.machine import HANDLERS
 from rewindmq.schemas.events import NodeLost, Tick
 from rewindmq.schemas.values import BROKER
 from tests.simulation.nodes_history import history_of, run
+from tests.support.needs import require_patchable
 
 TRIES = 80
 
@@ -94,6 +95,7 @@ def test_a_planted_defect_is_found(what: str) -> None:
 
 def finding(target: str, replacement: Any) -> str:
     """What is found first; empty: nothing."""
+    require_patchable(target)
     with patch(target, replacement):
         for seed in range(TRIES):
             try:

@@ -31,7 +31,6 @@ from rewindmq.projections.verify import verify_partition
 from tests.simulation.virtual import VirtualBatch, VirtualLoop, VirtualRocks
 from tests.simulation.witness import Claim, Life, Witness
 from tests.support.direct import Direct
-from tests.support.needs import require_pure
 
 START_MS = 1_700_000_000_000
 PARTITIONS = 3
@@ -60,7 +59,6 @@ class World:
     elapsed_ns: Any = None
 
     def __init__(self, seed: int, directory: Path, real_rocks: bool = False) -> None:
-        require_pure("the world kills the broker within methods of its parts")
         self.dice = random.Random(f"world {seed}")
         self.real_rocks = real_rocks
         self.witness = Witness()
@@ -263,11 +261,7 @@ class World:
             "rewindmq.engine.embedded.start.recover": self._recover,
             "rewindmq.projections.store.repair.catch_up": self._mend,
             "rewindmq.engine.broker.access_control.Access.hash": lambda access, password: "simulated",
-            "rewindmq.projections.store.projector.Projector.observe": self._observing(Projector.observe),
-            "rewindmq.projections.store.projector.Projector.prepare": self._between(
-                "prepare", "prepared", Projector.prepare
-            ),
-            "rewindmq.projections.store.projector.Projector.write": self._between("write", "written", Projector.write),
+            "rewindmq.projections.store.store.Projector": self._watched_projector(),
             "rewindmq.projections.store.snapshots.Snapshots.take": self._between(
                 "snapshot", "snapshot", Snapshots.take
             ),
@@ -331,18 +325,24 @@ class World:
         self.witness.claims.append(Claim(who, index, machine.next_offset, machine.digest()))
         return recovery
 
-    def _observing(self, original: Callable[..., None]) -> Callable[..., None]:
-        def observe(projector: Projector, effects: Any, published: Any) -> None:
-            if self._dead:  # see `_unless_dead`
-                return
-            self.passed("observe")
-            index = int(projector.machine.partition.rsplit("-", 1)[1])
-            if not self._mending:  # those effects were seen before
-                self.witness.saw(index, effects, self._replaying)
-            original(projector, effects, published)
-            self.passed("observed")
+    def _watched_projector(self) -> type[Projector]:
+        world, between = self, self._between
 
-        return observe
+        class Watched(Projector):
+            def observe(self, effects: Any, published: Any) -> None:
+                if world._dead:  # see `_unless_dead`
+                    return
+                world.passed("observe")
+                index = int(self.machine.partition.rsplit("-", 1)[1])
+                if not world._mending:  # those effects were seen before
+                    world.witness.saw(index, effects, world._replaying)
+                super().observe(effects, published)
+                world.passed("observed")
+
+            prepare = between("prepare", "prepared", Projector.prepare)
+            write = between("write", "written", Projector.write)
+
+        return Watched
 
     def _unless_dead(self, original: Callable[..., None]) -> Callable[..., None]:
         """Of a dead process only Python's `finally` still runs, and must not tidy up."""

@@ -2,6 +2,9 @@
 
 Queues are FIFO, consumers take turns, nothing is limited or expires; everything is durable when `land` is called
 (or at once with `prompt`). The requests of the AMQP side are in `broker.events` and `broker.calls`.
+
+Both builds run with it: where the AMQP side expects an object of a compiled class, it gets a real one (a queue, the
+router, the firehose), or a double that inherits from the class (a partition, the turns).
 """
 
 from collections import defaultdict
@@ -9,58 +12,55 @@ from types import SimpleNamespace
 from typing import Any
 
 from rewindmq.engine.broker.consumers import CREDIT_WINDOW
+from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.config import Config
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
 from rewindmq.engine.errors import AccessRefused, NotAllowed, NotFound
 from rewindmq.engine.routing.content import Content
-from rewindmq.engine.routing.router import Destination
+from rewindmq.engine.routing.firehose import Firehose
+from rewindmq.engine.routing.router import Destination, Router
 from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.flow_control import Flow
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
-from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13
-from rewindmq.projections.machine.rules.settings import Settings
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import Acked, Credited, Nacked, Published
-from rewindmq.schemas.values import Actor, Route
-from tests.support.needs import require_pure
+from rewindmq.schemas.metadata_events import ExchangeDeclared
+from rewindmq.schemas.values import BROKER, Actor, Route
+from tests.support.partition_double import PartitionDouble
 
 
 class DoubleQueue:
-    stream = quorum = False
-    type, durable = "classic", True
-    profile = RABBITMQ_3_13
-
     def __init__(self, name: str) -> None:
-        self.vhost, self.name, self.settings = "/", name, Settings()
-        self.queue_id, self.gone = 0, False
+        self.name = name
+        self.queue = Queue("/", name, 0, "classic")
         self.ready: list[tuple[int, Published, bool, int]] = []  # id, message, redelivered, delivery count
         self.consumers: list[Any] = []
 
-    @property
-    def messages_ready(self) -> int:
-        return len(self.ready)
-
-    def consumer_count(self) -> int:
-        return len(self.consumers)
+    def seen(self) -> Queue:
+        """The queue as the AMQP side sees it."""
+        self.queue.messages_ready, self.queue.attached = len(self.ready), len(self.consumers)
+        return self.queue
 
 
-class DoublePartition:
+class DoublePartition(PartitionDouble):
     def __init__(self, broker: "DoubleBroker", index: int) -> None:
-        self.broker, self.index, self.next_offset = broker, index, 0
-        self.machine = SimpleNamespace(queue=lambda vhost, name: broker.queues.by_name.get(name))
+        super().__init__(index)
+        self.broker = broker
         self.waiting: list[tuple[Any, int, bool]] = []
-        self.folded: list[tuple[Any, int]] = []
+        self.prompt: list[tuple[Any, int]] = []  # confirms that do not wait for the disk
 
     def append(self, actor: Actor, event: Any) -> int:
         self.broker.events.append(event)
-        self.next_offset += 1
+        self.appended += 1
         if isinstance(event, Acked | Nacked):
             self.settle_event(event)
         elif isinstance(event, Credited):
             self.broker.consumers.by_id[event.consumer].credit += event.credit
-        return self.next_offset - 1
+        return self.appended - 1
 
     def settle_event(self, event: Acked | Nacked) -> None:
         holder = self.broker.consumers.holders[event.consumer]
@@ -96,11 +96,11 @@ class DoublePartition:
         self.waiting.append((confirms, sequence, refused))
 
     def await_folded(self, offset: int, confirms: Any, sequence: int) -> None:
-        self.folded.append((confirms, sequence))
+        self.prompt.append((confirms, sequence))
 
     def carry_out(self) -> None:
-        folded, self.folded = self.folded, []
-        for confirms, sequence in folded:
+        prompt, self.prompt = self.prompt, []
+        for confirms, sequence in prompt:
             refused = self.broker.refuse_next > 0
             self.broker.refuse_next -= 1
             confirms.confirm(sequence, refused)
@@ -121,13 +121,13 @@ class DoublePartition:
                 consumer.unacked[message_id] = (message, count)
             if consumer.no_ack or not consumer.prefetch:
                 consumer.credit -= 1
-            effect = Deliver(queue, message_id, 0, redelivered, count, consumer.no_ack)  # type: ignore[arg-type]
+            effect = Deliver(queue.seen(), message_id, 0, redelivered, count, consumer.no_ack)
             consumer.out.deliver(self, effect, message)
 
 
 class DoubleConsumer:
-    def __init__(self, out: Any, no_ack: bool, prefetch: int, channel: tuple[int, int]) -> None:
-        self.out, self.no_ack, self.prefetch, self.channel = out, no_ack, prefetch, channel
+    def __init__(self, out: Any, queue: DoubleQueue, no_ack: bool, prefetch: int, channel: tuple[int, int]) -> None:
+        self.out, self.queue, self.no_ack, self.prefetch, self.channel = out, queue, no_ack, prefetch, channel
         self.credit = CREDIT_WINDOW
         self.unacked: dict[int, tuple[Published, int]] = {}
 
@@ -183,18 +183,21 @@ class DoubleQueues:
             raise NotFound(f"no queue '{name}' in vhost '/'")
         return self.by_name[name]
 
-    async def declare(self, session: Any, name: str, passive: bool, *flags: Any) -> DoubleQueue:
+    async def declare(self, session: Any, name: str, passive: bool, *flags: Any) -> Queue:
         self.broker.calls.append(("declare_queue", name, passive, *flags))
         if passive:
-            return self.usable(name)
-        self.broker.router.version += 1
-        return self.by_name.setdefault(name or "amq.gen-1", DoubleQueue(name or "amq.gen-1"))
+            return self.usable(name).seen()
+        self.broker.router.queues_changed()
+        found = self.by_name.setdefault(name or "amq.gen-1", DoubleQueue(name or "amq.gen-1"))
+        self.broker.partition_of(found.name).knows(found.queue)
+        return found.seen()
 
     async def delete(self, session: Any, name: str, if_unused: bool, if_empty: bool) -> int:
         queue = self.by_name.pop(name, None)
         if queue is None:
             return 0
-        self.broker.router.version += 1
+        self.broker.router.queues_changed()
+        del self.broker.partition_of(name).machine.by_name["/", name]
         for consumer in queue.consumers:
             consumer.out.cancelled()
         return len(queue.ready)
@@ -233,7 +236,7 @@ class DoubleExchanges:
         for name in dict.fromkeys(names):
             by_partition.setdefault(self.broker.partition_of(name).index, []).append(name)
         return tuple(
-            Destination(self.broker.partitions[i], Route("/", exchange, keys[0], tuple(found)))  # type: ignore[arg-type]
+            Destination(self.broker.partitions[i], Route("/", exchange, keys[0], tuple(found)))
             for i, found in sorted(by_partition.items())
         )
 
@@ -245,17 +248,17 @@ class DoubleExchanges:
 
     async def delete(self, session: Any, name: str, if_unused: bool) -> None:
         self.types.pop(name, None)
-        self.broker.router.version += 1
+        self.broker.router.exchanges_changed()
 
     async def bind(self, session: Any, source: str, kind: str, destination: str, key: str, arguments: Any) -> None:
         self.broker.calls.append(("bind", source, kind, destination, key, arguments))
         self.bindings.append((source, key, destination))
-        self.broker.router.version += 1
+        self.broker.router.bindings_changed("/", source)
 
     async def unbind(self, session: Any, source: str, kind: str, destination: str, key: str, arguments: Any) -> None:
         self.broker.calls.append(("unbind", source, kind, destination, key, arguments))
         self.bindings.remove((source, key, destination))
-        self.broker.router.version += 1
+        self.broker.router.bindings_changed("/", source)
 
 
 class DoubleConsumers:
@@ -263,7 +266,7 @@ class DoubleConsumers:
         self.broker = broker
         self.by_id: dict[int, DoubleConsumer] = {}
         self.holders: dict[int, DoubleConsumer] = {}
-        self.fetching: list[tuple[DoubleQueue, DoubleConsumer]] = []
+        self.fetching: list[DoubleConsumer] = []
 
     def is_next_large(self, session: Any, queue: str) -> bool:
         return False
@@ -284,29 +287,31 @@ class DoubleConsumers:
         )
         found = self.broker.queues.usable(queue)
         consumer_id = self.broker.next_id()
-        double = DoubleConsumer(consumer, asked.no_ack, asked.prefetch, (asked.session.session_id, asked.channel))
+        channel = (asked.session.session_id, asked.channel)
+        double = DoubleConsumer(consumer, found, asked.no_ack, asked.prefetch, channel)
         self.by_id[consumer_id] = self.holders[consumer_id] = double
         found.consumers.append(double)
-        attached(self.broker.partition_of(queue), found, consumer_id)
+        attached(self.broker.partition_of(queue), found.seen(), consumer_id)
 
     def set_global_prefetch(self, session: Any, channel: int, prefetch: int) -> None:
         self.broker.calls.append(("set_global_prefetch", channel, prefetch))
 
-    async def cancel(self, session: Any, partition: Any, queue: DoubleQueue, consumer_id: int) -> None:
+    async def cancel(self, session: Any, partition: Any, queue: Queue, consumer_id: int) -> None:
         self.broker.calls.append(("cancel", queue.name, consumer_id))
         partition.carry_out()
-        queue.consumers.remove(self.by_id.pop(consumer_id))
+        consumer = self.by_id.pop(consumer_id)
+        consumer.queue.consumers.remove(consumer)
 
     async def fetch(self, session: Any, channel: int, consumer: Any, queue: str, no_ack: bool) -> Any:
         found = self.broker.queues.usable(queue)
         holder_id = self.broker.next_id()
-        holder = DoubleConsumer(consumer, no_ack, 0, (session.session_id, channel))
+        holder = DoubleConsumer(consumer, found, no_ack, 0, (session.session_id, channel))
         self.holders[holder_id] = holder
-        self.fetching.append((found, holder))
-        return self.broker.partition_of(queue), found, holder_id
+        self.fetching.append(holder)
+        return self.broker.partition_of(queue), found.seen(), holder_id
 
 
-class DoubleTurns:
+class DoubleTurns(Turns):
     def __init__(self, broker: "DoubleBroker") -> None:
         self.broker = broker
         self.blocked: str | None = None
@@ -315,15 +320,15 @@ class DoubleTurns:
 
     def end(self) -> None:
         fetching = self.broker.consumers.fetching
-        for queue, holder in fetching:
+        for holder in fetching:
+            queue = holder.queue
             if queue.ready:
                 message_id, message, redelivered, count = queue.ready.pop(0)
                 if not holder.no_ack:
                     holder.unacked[message_id] = (message, count)
             else:
                 message_id, message, redelivered, count = -1, None, False, 0
-            known: Any = queue  # a double, too
-            effect = FetchReply(known, message_id, 0, redelivered, count, holder.no_ack, len(queue.ready))
+            effect = FetchReply(queue.seen(), message_id, 0, redelivered, count, holder.no_ack, len(queue.ready))
             holder.out.fetched(self.broker.partition_of(queue.name), effect, message)
         fetching.clear()
         for partition in self.broker.partitions:
@@ -339,7 +344,6 @@ class DoubleBroker:
     """The double. `prompt`: everything is durable at the end of the turn."""
 
     def __init__(self, prompt: bool = True, partitions: int = 1, **config: Any) -> None:
-        require_pure("doubles stand for partitions, queues and the router")
         self.config = Config(data=None, **config)  # type: ignore[arg-type]  # a double of the broker
         self.prompt = prompt
         self.events: list[Any] = []
@@ -350,7 +354,9 @@ class DoubleBroker:
         self.exchanges = DoubleExchanges(self)
         self.consumers = DoubleConsumers(self)
         self.turns = DoubleTurns(self)
-        self.router = SimpleNamespace(version=0, needs_content=self.exchanges.needs_content)
+        topology = Topology()
+        topology.apply(0, 0, BROKER, ExchangeDeclared("/", "amq.headers", "headers", True, False, False, ()))
+        self.router = Router(topology, lambda vhost, queue: self.partition_of(queue))
         self.keeper = SimpleNamespace(reads_back=False, flow=Unhindered())
         self.counters: dict[str, int] = defaultdict(int)
         self.access = SimpleNamespace(authenticate=self.authenticate)
@@ -363,7 +369,8 @@ class DoubleBroker:
         self.memory = MemoryAccount(1 << 40)
         self.alarms = SimpleNamespace()
         self.subjects = Subjects("", KeyStore(NO_KEYS), {})
-        self.firehose = SimpleNamespace(vhosts=set(), tapped=lambda session, channel, consumer: consumer)
+        keeper: Any = self.keeper
+        self.firehose = Firehose(self.config, self.router, self.sessions.by_id, keeper, self.counters)
         self.last_id = 0
 
     def next_id(self) -> int:

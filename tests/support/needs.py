@@ -8,6 +8,7 @@ import os
 import pytest
 
 from rewindmq import builds
+from rewindmq.compiler import MODULES
 
 
 def require(there: object, reason: str) -> None:
@@ -22,8 +23,16 @@ def require(there: object, reason: str) -> None:
 
 
 def require_pure(reason: str) -> None:
-    """Skip the test where the compiled build runs: its classes take no double, and no method of a test.
+    """Skip the test where the compiled build runs: compiled code calls functions and methods directly.
 
-    The behaviour is the same code on both builds, and the pure build runs the test in CI."""
+    So it does not see what a test puts in their place. The behaviour is the same source on both builds, and the pure
+    build runs the test in CI."""
     if builds.running().kind == builds.COMPILED:
         pytest.skip(f"only on the pure build: {reason}")
+
+
+def require_patchable(target: str) -> None:
+    """Skip the test where code that a test puts in the place of `target` would not be called."""
+    for module in MODULES:
+        if target.startswith(module + "."):
+            require_pure(f"compiled code calls {target} directly")

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from rewindmq.projections.machine.data.consumer import Consumer, Level
+from rewindmq.projections.machine.data.declaration import Declaration
 from rewindmq.projections.machine.data.delayed_order import SPACE as DELAYED_SPACE
-from rewindmq.projections.machine.data.delayed_order import Timed
+from rewindmq.projections.machine.data.delayed_order import Timed, give_delays
 from rewindmq.projections.machine.data.message_order import NONE, Order, space_of
 from rewindmq.projections.machine.data.message_word import (
     REDELIVERED,
@@ -30,7 +31,7 @@ from rewindmq.projections.machine.data.message_word import (
     is_redelivered,
     size_of,
 )
-from rewindmq.projections.machine.data.priority_order import Prioritized
+from rewindmq.projections.machine.data.priority_order import Prioritized, give_priorities
 from rewindmq.projections.machine.data.reasons import (
     ACKED,
     DELAYED,
@@ -44,16 +45,17 @@ from rewindmq.projections.machine.data.reasons import (
     DeathReason,
 )
 from rewindmq.projections.machine.data.stream import cut_at_ms
-from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13, Profile
+from rewindmq.projections.machine.rules.profile import profile_of
 from rewindmq.projections.machine.rules.settings import QueueType, Settings, effective_definition
+from rewindmq.projections.machine.rules.versions import SINGLE_ACTIVE
 from rewindmq.schemas.pickles import pickle_by_fields
 from rewindmq.schemas.values import Argument, ArgumentValue, Policy
 
 MessageState = Literal["ready", "unacked", "delayed"]
 ActivityStatus = Literal["up", "single_active", "waiting"]
 
+SINGLE_ACTIVE_ARGUMENT: Final = "x-single-active-consumer"
 NEVER: Final = 1 << 62  # a time that never comes
-NO_EPOCH: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,26 +158,26 @@ class Outcomes:
 class Queue(Outcomes):
     """A queue: what was declared, its settings, its messages, its consumers, its outbox."""
 
-    def __init__(self, vhost: str, name: str, queue_id: int, type: QueueType) -> None:
+    def __init__(self, declaration: Declaration) -> None:
         super().__init__()
-        self.vhost = vhost
-        self.name = name
-        self.queue_id = queue_id  # offset of the QueueDeclared that made it
-        self.type = type
-        self.quorum = type == "quorum"
-        self.stream = type == "stream"
-        self.has_own_publish = type in ("stream", "delayed")  # events/publish.py has a way of its own for each
-        self.created_ms = 0  # of a stream: the times of its messages count from here
+        self.vhost = declaration.vhost
+        self.name = declaration.name
+        self.queue_id = declaration.queue_id
+        self.type: QueueType = declaration.type
+        self.quorum = self.type == "quorum"
+        self.stream = self.type == "stream"
+        self.has_own_publish = self.type in ("stream", "delayed")  # events/publish.py has a way of its own for each
+        self.created_ms = declaration.created_ms
         self.least_ready = 1 if self.stream else 0  # a length limit keeps at least so many messages
-        self.durable = True
-        self.exclusive = False
-        self.auto_delete = False
-        self.owner = 0
-        self.epoch = NO_EPOCH  # of a transient queue that is not exclusive: the node whose loss deletes it
-        self.version = 1  # machine version at declaration: later features do not apply to this queue
-        self.arguments: tuple[Argument, ...] = ()
-        self.semantics = ""
-        self.profile: Profile = RABBITMQ_3_13
+        self.durable = declaration.durable
+        self.exclusive = declaration.exclusive
+        self.auto_delete = declaration.auto_delete
+        self.owner = declaration.owner
+        self.epoch = declaration.epoch
+        self.version = declaration.version
+        self.arguments = declaration.arguments
+        self.semantics = declaration.semantics
+        self.profile = profile_of(self.semantics, self.version)
         self.policy: Policy | None = None
         self.operator_policy: Policy | None = None
         self.gone = False  # deleted; kept only for its outbox
@@ -201,7 +203,8 @@ class Queue(Outcomes):
         self.holders: dict[int, Consumer] = {}  # in the order in which they came
         self.levels: list[Level] = []  # highest priority first
         self.attached = 0  # number of consumers
-        self.single_active = False  # only one of them gets messages (machine/rules/single_active.py)
+        # Only one of them gets messages (machine/rules/single_active.py).
+        self.single_active = not self.stream and self.asks_for(SINGLE_ACTIVE_ARGUMENT, SINGLE_ACTIVE) is True
         self.active: Consumer | None = None  # the single active consumer
 
         self.blocked = False  # quorum reject-publish: refuses until the queue is at 80 % of its limit (S-027)
@@ -220,12 +223,14 @@ class Queue(Outcomes):
         self.letters_seen: dict[tuple[str, str, int], int] = {}
 
         self.dirty = False  # something changed since the last take_dirty
+        give_priorities(self)
+        give_delays(self)
 
-    def asks_for(self, name: str) -> ArgumentValue:
-        """The value of an argument that the machine knows since version 2.
+    def asks_for(self, name: str, since: int) -> ArgumentValue:
+        """The value of an argument that the machine knows since this version.
 
-        None where the argument is not given, or the queue was declared under version 1."""
-        if self.version >= 2:
+        None where the argument is not given, or the queue was declared under an older version."""
+        if self.version >= since:
             for argument in self.arguments:
                 if argument.name == name:
                     return argument.value

@@ -19,8 +19,6 @@ can_send; rabbit_channel.erl basic.qos activates it at the classic queues alone)
 it.
 """
 
-from typing import Final
-
 from rewindmq.projections.machine.data.consumer import Consumer, Level, Limiter
 from rewindmq.projections.machine.data.effects import Deliver, Effect, FetchReply
 from rewindmq.projections.machine.data.message_order import NONE
@@ -29,11 +27,10 @@ from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.expiry import expire_heads, renew_lease
 from rewindmq.projections.machine.rules.limits import enforce
 from rewindmq.projections.machine.rules.single_active import give_way, join, leave
+from rewindmq.projections.machine.rules.versions import FAIR_TURNS
 from rewindmq.projections.machine.state import IN_EXCLUSIVE_USE, STREAM, State, is_locked, quarantine
 from rewindmq.schemas.events import ConsumerAttached, Credited, Fetched, GlobalPrefetchSet
 from rewindmq.schemas.values import Actor
-
-FAIR_SINCE_VERSION: Final = 3  # consumers under a channel's limit are served in turn from this machine version on
 
 
 def next_consumer(queue: Queue) -> Consumer | None:
@@ -144,7 +141,7 @@ def run_after_taking(state: State, queue: Queue, effects: list[Effect]) -> None:
 
 def unblock(state: State, limiter: Limiter, effects: list[Effect]) -> None:
     """Let consumers that wait for a shared limit go on, in other queues too: deliveries under it were settled."""
-    if state.machine_version < FAIR_SINCE_VERSION:
+    if state.machine_version < FAIR_TURNS:
         if limiter.blocked and limiter.outstanding < limiter.limit:
             resume_all(state, limiter, effects)
         return

@@ -6,11 +6,11 @@ from array import array
 from collections.abc import Sequence
 
 from rewindmq.projections.machine.data.consumer import Consumer, Limiter
-from rewindmq.projections.machine.data.delayed_order import PREFIX, give_delays
+from rewindmq.projections.machine.data.declaration import NO_EPOCH, Declaration
+from rewindmq.projections.machine.data.delayed_order import PREFIX
 from rewindmq.projections.machine.data.effects import CancelConsumer, Effect, Forget, QueueGone
 from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.message_word import PERSISTENT, SIZE_MASK
-from rewindmq.projections.machine.data.priority_order import give_priorities
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import DELAYED, DELETED, PURGED, TRANSIENT, GoneReason, LeaveReason
 from rewindmq.projections.machine.events.delivery import leave_level, run, run_after_taking, unblock
@@ -20,7 +20,7 @@ from rewindmq.projections.machine.rules.expiry import arm_lease, expire_heads, r
 from rewindmq.projections.machine.rules.limits import drop_heads, enforce
 from rewindmq.projections.machine.rules.profile import profile_of
 from rewindmq.projections.machine.rules.settings import DROP_HEAD, SINCE_VERSION, is_queue_type, resolve
-from rewindmq.projections.machine.rules.single_active import is_single_active
+from rewindmq.projections.machine.rules.versions import LEASE_RENEWAL
 from rewindmq.projections.machine.state import STREAM, State, epoch_of, is_locked, quarantine
 from rewindmq.schemas.events import (
     BrokerStarted,
@@ -62,25 +62,26 @@ def on_declared(state: State, offset: int, actor: Actor, event: QueueDeclared, e
     except ValueError as error:
         quarantine(state, event, f"policy of queue {event.queue!r}: {error}", effects)
         return
-    queue = Queue(event.vhost, event.queue, offset, event.type)
-    queue.version = state.machine_version
-    queue.durable = event.durable
-    queue.exclusive = event.exclusive
-    queue.auto_delete = event.auto_delete
-    queue.owner = event.owner
-    if not queue.durable and not queue.exclusive:
-        queue.epoch = epoch_of(actor)
-    queue.arguments = event.arguments
-    queue.semantics = event.semantics
-    queue.profile = profile
-    queue.single_active = is_single_active(queue)
+    queue = Queue(
+        Declaration(
+            event.vhost,
+            event.queue,
+            offset,
+            event.type,
+            event.durable,
+            event.exclusive,
+            event.auto_delete,
+            event.owner,
+            NO_EPOCH if event.durable or event.exclusive else epoch_of(actor),
+            state.machine_version,
+            event.arguments,
+            event.semantics,
+            state.clock_ms if event.type == STREAM else 0,
+        )
+    )
     queue.policy = event.policy
     queue.operator_policy = event.operator_policy
     queue.apply_settings(settings)
-    give_priorities(queue)
-    give_delays(queue)
-    if queue.stream:
-        queue.created_ms = state.clock_ms
     state.add_queue(queue)
     state.touch(queue)
     renew_lease(state, queue)
@@ -88,7 +89,7 @@ def on_declared(state: State, offset: int, actor: Actor, event: QueueDeclared, e
 
 def on_lease_renewed(state: State, offset: int, actor: Actor, event: LeaseRenewed, effects: list[Effect]) -> None:
     """Renew the lease of a queue that was declared again (S-053). A queue deleted just before does not come back."""
-    if state.machine_version < 2:
+    if state.machine_version < LEASE_RENEWAL:
         quarantine(state, event, f"machine version {state.machine_version} does not know it", effects)
         return
     queue = state.by_name.get((event.vhost, event.queue))

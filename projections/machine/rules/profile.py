@@ -23,6 +23,8 @@ folded under the other one.
 from dataclasses import dataclass
 from typing import Final
 
+from rewindmq.projections.machine.rules.versions import SEMANTICS
+
 
 @dataclass(frozen=True, slots=True)
 class Profile:
@@ -77,4 +79,4 @@ FAILURES: Final = ("reject", "session_closed", "channel_closed", "broker_started
 
 def profile_of(semantics: str, machine_version: int) -> Profile:
     """The profile of a queue that is declared under this machine version."""
-    return PROFILES.get(semantics, RABBITMQ_3_13) if machine_version >= 2 else RABBITMQ_3_13
+    return PROFILES.get(semantics, RABBITMQ_3_13) if machine_version >= SEMANTICS else RABBITMQ_3_13

@@ -27,13 +27,7 @@ from typing import Final
 from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.queue import Queue
 
-ARGUMENT: Final = "x-single-active-consumer"
 UNLIMITED: Final = 2_000  # a consumer without prefetch counts as one with this prefetch (rabbit_quorum_queue.erl)
-
-
-def is_single_active(queue: Queue) -> bool:
-    """Whether the queue was declared with a single active consumer."""
-    return not queue.stream and queue.asks_for(ARGUMENT) is True
 
 
 def join(queue: Queue, consumer: Consumer) -> None:

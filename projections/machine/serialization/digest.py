@@ -7,8 +7,9 @@ consumed.
 import hashlib
 from array import array
 
+from rewindmq.projections.machine.data.declaration import NO_EPOCH
 from rewindmq.projections.machine.data.message_order import NONE
-from rewindmq.projections.machine.data.queue import NO_EPOCH, Queue
+from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.serialization.pack import (
     held_bytes,
     json_bytes,

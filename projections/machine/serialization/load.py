@@ -9,18 +9,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from rewindmq.projections.machine.data.consumer import Consumer, Limiter
-from rewindmq.projections.machine.data.delayed_order import give_delays
+from rewindmq.projections.machine.data.declaration import NO_EPOCH, Declaration
 from rewindmq.projections.machine.data.message_order import BIG_ENDIAN, Chunk, Order
 from rewindmq.projections.machine.data.message_word import size_of
-from rewindmq.projections.machine.data.priority_order import give_priorities
-from rewindmq.projections.machine.data.queue import NO_EPOCH, OutboxEntry, Queue
+from rewindmq.projections.machine.data.queue import OutboxEntry, Queue
 from rewindmq.projections.machine.events.delivery import join_level
 from rewindmq.projections.machine.rules.expiry import arm_lease
-from rewindmq.projections.machine.rules.profile import profile_of
 from rewindmq.projections.machine.rules.settings import QUEUE_TYPES, resolve
-from rewindmq.projections.machine.rules.single_active import is_single_active
+from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.machine.serialization.pack import CHUNK_HEADER, COUNTERS, LENGTH
-from rewindmq.projections.machine.state import MACHINE_VERSION, NewerHistory, State
+from rewindmq.projections.machine.state import NewerHistory, State
 from rewindmq.schemas.values import Argument, Policy
 
 
@@ -58,23 +56,28 @@ def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
     fields = json.loads(meta[4 : 4 + length])
     if fields["type"] not in QUEUE_TYPES:
         raise ValueError(f"queue {fields['name']!r} is of the unknown type {fields['type']!r}")
-    queue = Queue(fields["vhost"], fields["name"], fields["queue_id"], fields["type"])
-    queue.durable = fields["durable"]
-    queue.exclusive = fields["exclusive"]
-    queue.auto_delete = fields["auto_delete"]
-    queue.owner = fields["owner"]
-    queue.version = fields.get("version", 1)
-    queue.arguments = tuple(_load_argument(a) for a in fields["arguments"])
-    queue.semantics = fields["semantics"]
-    queue.single_active = is_single_active(queue)
+    queue = Queue(
+        Declaration(
+            fields["vhost"],
+            fields["name"],
+            fields["queue_id"],
+            fields["type"],
+            fields["durable"],
+            fields["exclusive"],
+            fields["auto_delete"],
+            fields["owner"],
+            fields.get("epoch", NO_EPOCH),
+            fields.get("version", 1),
+            tuple(_load_argument(a) for a in fields["arguments"]),
+            fields["semantics"],
+            fields.get("made_ms", 0),
+        )
+    )
     queue.policy = _load_policy(fields["policy"])
     queue.operator_policy = _load_policy(fields["operator_policy"])
-    queue.profile = profile_of(queue.semantics, queue.version)
     queue.apply_settings(resolve(queue.type, queue.arguments, queue.policy, queue.operator_policy, queue.profile))
     queue.gone = fields["gone"]
-    queue.epoch = fields.get("epoch", NO_EPOCH)
     queue.crash_offset = fields.get("crash_offset", 0)
-    queue.created_ms = fields.get("made_ms", 0)
     for name, value in zip(COUNTERS, fields["counters"], strict=True):
         setattr(queue, name, value)
     queue.blocked = fields["blocked"]
@@ -102,8 +105,6 @@ def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
                 level.service = [queue.holders[consumer] for consumer in consumers]
                 for consumer in level.service:
                     consumer.serviced = True
-    give_priorities(queue)
-    give_delays(queue)
     _load_ready(queue, chunks, fields)
     if [queue.messages_ready, queue.message_bytes_ready] != fields["ready"]:
         expected = fields["ready"][0]

@@ -86,7 +86,7 @@ def test_what_is_settled_unseen_is_not_said(end: str) -> None:
     elif end == "connection":
         wire.connection.receive(method(0, "Connection.Close", **CLOSE))
     else:
-        wire.broker.queues["q"].gone = True
+        wire.broker.queues["q"].queue.gone = True
     wire.connection.output.congested = False
     said = read(wire)
     assert numbers(said) == []

@@ -1,7 +1,6 @@
 """Delivery tags to ranges of message ids, held against a list that is searched from the front."""
 
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,19 +9,22 @@ from hypothesis import strategies as st
 
 from rewindmq.engine.amqp.settlement import DeliveryHolder, Settlement, ranges
 from rewindmq.engine.errors import PreconditionFailed
-from rewindmq.schemas.events import Acked, Nacked
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.schemas.events import Acked, Event
 from rewindmq.schemas.values import Actor
-from tests.support.needs import require_pure
+from tests.support.partition_double import PartitionDouble
 
 
-class Log:
+class Log(PartitionDouble):
     """A partition that only notes what is appended to it."""
 
-    def __init__(self, queues: list[Any]) -> None:
-        self.events: list[Acked | Nacked] = []
-        self.machine = SimpleNamespace(queue=lambda vhost, name: {q.name: q for q in queues}[name])
+    def __init__(self, queues: list[Queue]) -> None:
+        super().__init__()
+        self.events: list[Any] = []
+        for queue in queues:
+            self.knows(queue)
 
-    def append(self, actor: Actor, event: Acked | Nacked) -> int:
+    def append(self, actor: Actor, event: Event) -> int:
         self.events.append(event)
         return len(self.events)
 
@@ -37,12 +39,11 @@ steps = st.one_of(
 
 @given(st.lists(steps, max_size=60))
 def test_settlement_against_a_naive_list(steps: list[Any]) -> None:
-    require_pure("doubles stand for the partition and its queues")
-    queues = [SimpleNamespace(vhost="/", name=name) for name in "ab"]
+    queues = [Queue("/", name, 0, "classic") for name in "ab"]
     log = Log(queues)
     holders = [DeliveryHolder() for _ in range(3)]
     for number, holder in enumerate(holders):
-        holder.attached(log, queues[number % 2], number + 1)  # type: ignore[arg-type]  # doubles of a partition and a queue
+        holder.attached(log, queues[number % 2], number + 1)
     settlement = Settlement(Actor("guest", 1))
     outstanding: list[tuple[int, int, int]] = []  # tag, holder, message id: in the order of the tags
     expected: list[tuple[int, Any, int]] = []

@@ -12,6 +12,7 @@ from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import fold
 from rewindmq.projections.store import keys
+from rewindmq.projections.store.projector import Projector
 from rewindmq.projections.store.rocks import Database
 from rewindmq.projections.store.store import StateStore
 from tests.support.broker_harness import Harness
@@ -136,17 +137,17 @@ def test_the_new_store_has_the_state_and_nothing_else(h: Harness) -> None:
 
 
 def test_a_disk_that_takes_no_new_store_leaves_the_damaged_one(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse = False
+
+    class Refused(Projector):
+        def write_whole(self) -> None:
+            if refuse:
+                raise OSError("No space left on device")
+            super().write_whole()
+
+    monkeypatch.setattr("rewindmq.projections.store.store.Projector", Refused)
     later = with_damage(h)
     refuse = True
-    write_whole = "rewindmq.projections.store.projector.Projector.write_whole"
-    original = h.broker.partitions[0].projector.__class__.write_whole
-
-    def refused(projector: object) -> None:
-        if refuse:
-            raise OSError("No space left on device")
-        original(projector)
-
-    monkeypatch.setattr(write_whole, refused)
     write(h)
     for _ in range(5):
         h.pass_time(1)

@@ -1,6 +1,7 @@
 """Dead letters across queues and partitions: chains, cycles, strategies, crashes (docs/behaviours/dead-letters.md)."""
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,9 @@ from pamqp import commands
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.routing.content import readable
 from rewindmq.projections.replay import Block
-from rewindmq.schemas.events import DeadLettersForwarded, Published
+from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Argument
 from tests.support.broker_harness import Client, Harness, HistoryDouble, args
-from tests.support.needs import require_pure
 
 DLX = args(x_dead_letter_exchange="dlx")
 
@@ -359,18 +359,23 @@ def test_a_burst_larger_than_a_round_is_forwarded_in_several_turns(h: Harness, m
 
 def test_b07_a_kill_between_forward_and_acknowledgement_forwards_once(h: Harness, tmp_path: Path) -> None:
     """The forward is durable in its target, `DeadLettersForwarded` is not: the target's fold drops the repetition."""
-    require_pure("it loses an event by a method of the partition")
     session = h.session()
     h.declare(session, "dead")
     h.declare(session, "q", (*to("dead"), *args(x_max_length=0)))
     h.settle()
     h.publish(session, "", "q", b"once")
-    source = h.broker.queues.partition_for("/", "q")
-    appended = source.append
-    source.append = lambda actor, event: 0 if isinstance(event, DeadLettersForwarded) else appended(actor, event)
+    left = tmp_path / "left"
+
+    def end_and_then(durable: Callable[[], object]) -> None:
+        h.broker.turns.end()
+        h.broker.turns.when_durable(durable)
+
+    def copy_when_forwarded() -> None:  # the death is durable, so this turn forwards the letter
+        end_and_then(lambda: shutil.copytree(h.config.data, left))
+
+    h.in_loop(lambda: end_and_then(copy_when_forwarded))
     h.settle()
-    assert outboxes(h) == 1
-    with h.killed_copy(tmp_path / "copy") as copy:
+    with Harness(left, partitions=h.config.partitions) as copy:
         copy.settle()
         assert copy.ready("dead") == [b"once"]
         assert copy.queue("dead").counters["duplicates"] == 1

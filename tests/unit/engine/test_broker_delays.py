@@ -415,7 +415,7 @@ def test_declared_again_it_has_its_queue_again(h: Harness) -> None:
 
 
 def test_no_exchange_delays_before_all_nodes_know_how(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rewindmq.engine.routing.delayed_exchanges.SINCE_VERSION", 1_000)
+    monkeypatch.setattr("rewindmq.engine.routing.delayed_exchanges.DELAYS", 1_000)
     with refusal(PreconditionFailed, "exchange type 'x-delayed-message' is not known to all nodes yet"):
         later(h)
     assert ("/", "later") not in h.broker.topology.exchanges

@@ -4,7 +4,6 @@ import itertools
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +14,13 @@ from rewindmq.engine.routing import router as routing
 from rewindmq.engine.routing.content import Content
 from rewindmq.engine.routing.exchange_types import TopicTrie, headers_match
 from rewindmq.engine.routing.router import Router
+from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import MetadataEvent
 from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared
 from rewindmq.schemas.values import BROKER, Argument
 from tests.support.broker_harness import Client, Harness, args
-from tests.support.needs import require_pure
+from tests.support.partition_double import PartitionDouble
 
 # -- topic ------------------------------------------------------------------------------------------------------------
 
@@ -103,14 +103,14 @@ class Scene:
     """A topology and a router over one partition in which every queue but `gone` exists."""
 
     def __init__(self) -> None:
-        require_pure("a double stands for the partition")
         self.topology = Topology()
-        queue = SimpleNamespace(queue_id=7)
-        self.partition: Any = SimpleNamespace(index=0, machine=SimpleNamespace(queue=lambda vhost, name: queue))
+        self.partition = PartitionDouble()
         self.router = Router(self.topology, lambda vhost, queue: None if queue == "gone" else self.partition)
 
     def tell(self, *events: MetadataEvent) -> None:
         for event in events:
+            if isinstance(event, Bound):
+                self.partition.knows(Queue("/", event.destination, 7, "classic"))
             self.topology.apply(self.topology.next_offset, 0, BROKER, event)
         self.router.exchanges_changed()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rocksdict import WriteBatch
 
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.definitions.document import export
@@ -16,10 +17,9 @@ from rewindmq.engine.definitions.load import Import
 from rewindmq.engine.errors import NotFound
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.engine.runtime.slices import CHANGED_TOGETHER
-from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.serialization.changes import Dirty
+from rewindmq.projections.store.projector import Projector
 from tests.support.broker_harness import Harness
-from tests.support.needs import require_pure
 
 QUEUES = 5 * CHANGED_TOGETHER
 USER = "guest"
@@ -27,7 +27,21 @@ Change = Callable[[Broker], Coroutine[Any, Any, None]]
 
 
 @pytest.fixture
-def h(tmp_path: Path) -> Iterator[Harness]:
+def packed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many queues each batch has."""
+    counts = []
+
+    class Counting(Projector):
+        def _put_state(self, changes: WriteBatch, dirty: Dirty) -> None:
+            counts.append(len(dirty.queues) + len(dirty.gone))
+            super()._put_state(changes, dirty)
+
+    monkeypatch.setattr("rewindmq.projections.store.store.Projector", Counting)
+    return counts
+
+
+@pytest.fixture
+def h(tmp_path: Path, packed: list[int]) -> Iterator[Harness]:
     """Many queues in the vhost v, all of them in RocksDB."""
     with Harness(tmp_path / "data", partitions=2) as harness:
         harness.broker.vhosts.create(USER, "v", "")
@@ -40,23 +54,8 @@ def h(tmp_path: Path) -> Iterator[Harness]:
         harness.settle()
         for partition in harness.broker.partitions:
             partition.write_all()
+        packed.clear()
         yield harness
-
-
-@pytest.fixture
-def packed(h: Harness, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many queues each batch has."""
-    require_pure("it counts by a method of Machine")
-    counts = []
-    take_dirty = Machine.take_dirty
-
-    def counted(machine: Machine) -> Dirty:
-        dirty = take_dirty(machine)
-        counts.append(len(dirty.queues) + len(dirty.gone))
-        return dirty
-
-    monkeypatch.setattr(Machine, "take_dirty", counted)
-    return counts
 
 
 def watched(h: Harness, change: Change, look: Callable[[Broker], int]) -> int:

@@ -11,7 +11,7 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.config import Config
 from rewindmq.engine.process import open_broker
 from rewindmq.engine.runtime.flow_control import LARGE_BYTES
-from rewindmq.engine.runtime.partition import Partition
+from rewindmq.projections.store.projector import Projector
 from rewindmq.schemas.events import Published
 from tests.support.amqp_wire import HANDSHAKE, IdleSocket, Said, decoded, method, publish
 
@@ -38,13 +38,13 @@ def test_clients_that_fetch_large_bodies_take_turns(
 ) -> None:
     turn = 0
     reads: list[int] = []  # the turns in which a body was read
-    message = Partition.message
 
-    def counted(partition: Partition, queue_id: int, message_id: int) -> Published:
-        reads.append(turn)
-        return message(partition, queue_id, message_id)
+    class Counting(Projector):
+        def message(self, queue_id: int, message_id: int) -> Published:
+            reads.append(turn)
+            return super().message(queue_id, message_id)
 
-    monkeypatch.setattr(Partition, "message", counted)
+    monkeypatch.setattr("rewindmq.projections.store.store.Projector", Counting)
 
     async def count_turns() -> None:
         nonlocal turn

@@ -6,6 +6,7 @@ import pytest
 
 from rewindmq.projections.machine import describe
 from rewindmq.projections.machine.data import effects as fx
+from rewindmq.projections.machine.data.declaration import Declaration
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas import events as e
@@ -15,8 +16,8 @@ from rewindmq.schemas.values import Actor, Argument, Policy, Route
 from tests.support.events_for_tests import Bench, policy
 from tests.support.samples import SAMPLES
 
-Q = Queue("/", "orders", 0, "classic")
-ABROAD = Queue("prod", "a b\n", 3, "quorum")
+Q = Queue(Declaration("/", "orders", 0, "classic"))
+ABROAD = Queue(Declaration("prod", "a b\n", 3, "quorum"))
 EFFECTS: tuple[tuple[Effect, str], ...] = (
     (fx.Keep(Q, 12), "[orders] keep 12"),
     (

@@ -162,7 +162,7 @@ CONDITIONS = {
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_each_condition_is_needed(condition: str, tales: list[tuple[str, RepeatedLog]]) -> None:
     """A fast path without the condition differs from the machine in one of the stories."""
-    require_pure("a changed copy stands for the fast path")
+    require_pure("a changed copy of the fast path is an interpreted class, and compiled code takes its own")
     kind = planted(*CONDITIONS[condition]).Repeats
     for _, log in tales:
         try:

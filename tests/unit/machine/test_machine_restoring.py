@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rewindmq.projections.machine.data.declaration import Declaration
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.restored_ids import is_restored, note_restored
 from rewindmq.projections.machine.machine import Machine
@@ -55,7 +56,7 @@ def test_b02_each_message_once_under_a_name() -> None:
 def test_the_ids_are_kept_as_ranges() -> None:
     rng = random.Random(7)
     for _ in range(200):
-        queue = Queue(VHOST, "q", 7, "classic")
+        queue = Queue(Declaration(VHOST, "q", 7, "classic"))
         ids = rng.sample(range(40), rng.randint(1, 40))
         for number, message_id in enumerate(ids):
             assert not is_restored(queue, origin(message_id))

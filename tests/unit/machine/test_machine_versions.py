@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from rewindmq.projections.machine.machine import MACHINE_VERSION, Machine, NewerHistory
+from rewindmq.projections.machine.rules.versions import SINGLE_ACTIVE
 from rewindmq.projections.replay import fold
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
 from rewindmq.projections.store.store import StateStore
@@ -80,7 +81,7 @@ def test_a_queue_remembers_the_version_under_which_it_was_declared() -> None:
     bench.do(MachineUpgraded(2), 0)
     new = bench.declare("new", single_active_consumer=1)
     assert (old.version, new.version) == (1, 2)
-    assert (old.asks_for("x-single-active-consumer"), new.asks_for("x-single-active-consumer")) == (None, 1)
+    assert [each.asks_for("x-single-active-consumer", SINGLE_ACTIVE) for each in (old, new)] == [None, 1]
     machine = bench.machine
     loaded = Machine.load("queues-0", machine.head(), [(meta, chunks) for _, meta, chunks in machine.pieces()])
     assert {queue.name: queue.version for queue in loaded.queues()} == {"old": 1, "new": 2}

@@ -88,7 +88,7 @@ def test_each_story_is_stored(tmp_path: Path) -> None:
 def test_each_condition_of_bodies_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str, left: str
 ) -> None:
-    require_pure("a changed copy stands for the fast path")
+    require_pure("a changed copy of the fast path is an interpreted class, and compiled code takes its own")
     monkeypatch.setattr(replay, "Repeats", planted(there, left).Repeats)
     for number, (_, made) in enumerate(logs(False)):
         try:
@@ -126,7 +126,7 @@ def test_recovery_and_verify_say_how_many_events_were_repeats(tmp_path: Path) ->
 
 
 def test_the_fold_of_a_log_uses_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    require_pure("a subclass of the fast path notes its count")
+    require_pure("a subclass notes the count, and compiled code takes the class itself")
     log, _ = plain_log(50)
     made: list[Repeats] = []
 

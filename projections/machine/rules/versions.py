@@ -1,0 +1,21 @@
+"""Machine versions: from which one on each rule holds.
+
+A history says when it goes on under another version (`MachineUpgraded`), so older events fold as they did. A rule that
+came later is asked for by its name here: `state.machine_version >= CLOCK_SET`. A rule of queues holds for the queues
+that are declared from its version on (`Queue.version`).
+"""
+
+from typing import Final
+
+MACHINE_VERSION = 3  # the highest version that this code can fold
+
+# Version 2
+SEMANTICS: Final = 2  # x-semantics: a queue is like another version of RabbitMQ (profile.py)
+PRIORITIES: Final = 2  # x-max-priority
+SINGLE_ACTIVE: Final = 2  # x-single-active-consumer
+STREAMS: Final = 2  # queues of type stream, and reading the past of any queue
+DELAYS: Final = 2  # hidden queues of type delayed
+LEASE_RENEWAL: Final = 2  # LeaseRenewed
+# Version 3
+FAIR_TURNS: Final = 3  # consumers under one channel's limit are served in turn (machine/events/delivery.py)
+CLOCK_SET: Final = 3  # ClockSet
