@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SCHEMES: Final = ("s3", "gs", "az")
+PIECE_BYTES: Final = 4 << 20
 # An object may be large and the line slow, and a store that is away should be known as such within seconds.
 _CLIENT: Final = {"timeout": timedelta(minutes=5), "connect_timeout": timedelta(seconds=5)}
 _RETRIES: Final = {"max_retries": 4, "retry_timeout": timedelta(minutes=1)}
@@ -42,6 +43,14 @@ class ArchiveError(LogError):
 
 class MissingObject(ArchiveError):
     """There is no such object."""
+
+
+class BadUrl(ArchiveError):
+    """The URL names no archive."""
+
+
+class ObstoreNotInstalled(ArchiveError):
+    """This installation has no client of object storage."""
 
 
 class Objects:
@@ -107,6 +116,15 @@ class Objects:
                 return b""
             raise
 
+    def pieces(self, key: str) -> Iterator[bytes]:
+        """Yields all bytes of an object, which may be large, in pieces.
+
+        Raises MissingObject, NoAnswer."""
+        at = 0
+        while piece := self.get_range(key, at, at + PIECE_BYTES):
+            yield piece
+            at += len(piece)
+
     def size(self, key: str) -> int | None:
         """The size of an object in bytes; None if there is none.
 
@@ -142,7 +160,7 @@ class Objects:
         except (BaseError, OSError) as error:
             reason = _reason(error)
             if "NoSuchBucket" in str(error):
-                raise ArchiveError(f"{place}: the store has no such bucket: make it first") from None
+                raise NoAnswer(f"{place}: the store has no such bucket: make it first") from None
             if isinstance(error, NotFoundError | FileNotFoundError):
                 raise MissingObject(f"{place}: there is no such object") from None
             if isinstance(error, PermissionDeniedError | UnauthenticatedError) or reason.startswith("HTTP 403"):
@@ -174,31 +192,32 @@ class Objects:
 def open_objects(url: str, make: bool = False) -> Objects:
     """The object storage at a URL. Nothing is asked of it yet. `make`: a directory that is not there is made.
 
-    Raises ArchiveError for a URL that is none, and where obstore is not installed."""
+    Raises BadUrl, ObstoreNotInstalled."""
     parts = urlsplit(url)
     if parts.scheme and "://" in url and parts.scheme not in (*SCHEMES, "file"):
         known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
-        raise ArchiveError(f"{parts.scheme}://: an archive is at {known}, file:///DIR, or a path of a directory")
+        raise BadUrl(f"{parts.scheme}://: an archive is at {known}, file:///DIR, or a path of a directory")
     if "://" in url and (parts.username is not None or parts.query or parts.fragment):
-        raise ArchiveError("the URL of an archive holds no credentials or options: give them in the environment")
+        raise BadUrl("the URL of an archive holds no credentials or options: give them in the environment")
     try:
         from obstore.exceptions import BaseError
         from obstore.store import LocalStore, from_url
     except ModuleNotFoundError:
-        raise ArchiveError("an archive needs obstore: install rewindmq[archive]") from None
+        why = "an archive needs obstore, not installed here: pip install 'rewindmq[archive]'"
+        raise ObstoreNotInstalled(why) from None
     if parts.scheme == "file" or "://" not in url:
         directory = Path(parts.path if parts.scheme == "file" else url).absolute()
         try:
             if make:
                 _make_directories(directory)
             if not directory.is_dir():
-                raise ArchiveError(f"{directory}: no such directory, and no archive")
+                raise BadUrl(f"{directory}: no such directory, and no archive")
         except OSError as error:
-            raise ArchiveError(f"{directory}: {error.strerror}") from None
+            raise BadUrl(f"{directory}: {error.strerror}") from None
         return Objects(f"file://{directory}", LocalStore(directory), directory)
     url = url.rstrip("/")
     if not parts.netloc:
-        raise ArchiveError(f"{url}: no bucket is named")
+        raise BadUrl(f"{url}: no bucket is named")
     options: dict[str, Any] = dict(_CLIENT)
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     if parts.scheme == "s3" and endpoint.startswith("http://"):
@@ -206,7 +225,7 @@ def open_objects(url: str, make: bool = False) -> Objects:
     try:
         store: Any = from_url(url, client_options=options, retry_config=_RETRIES)  # type: ignore[call-overload]
     except (BaseError, ValueError) as error:
-        raise ArchiveError(f"{url}: {_reason(error)}") from None
+        raise BadUrl(f"{url}: {_reason(error)}") from None
     return Objects(url, store)
 
 
