@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, TypeVar, cast
 
-from rewindmq.engine.log.archive.manifest import IDENTITY, Manifest, SegmentEntry, read_identity
+from rewindmq.engine.log.archive.manifest import IDENTITY, Manifest, SegmentEntry, SnapshotEntry, read_identity
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects, open_objects
 from rewindmq.engine.log.archive.pack import Unpacked
 from rewindmq.engine.log.contract import Block
@@ -88,6 +88,11 @@ class ArchivedPartition:
     def segments(self) -> Sequence[SegmentEntry]:
         """The archived segments, in order."""
         return self._manifest.segments
+
+    @property
+    def snapshots(self) -> Sequence[SnapshotEntry]:
+        """The archived snapshots, in the order in which they came."""
+        return self._manifest.snapshots
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
         """Yields blocks, as `LogPartition.read`. `position`: of the archived block that holds it.
@@ -191,6 +196,7 @@ class ArchivedLog:
         if identity is None:
             raise ArchiveError(f"{objects.place(IDENTITY)}: no archive is here (`rewindmq archive` makes one)")
         self.url = objects.url
+        self.objects = objects
         self.identity = identity
         self.metadata = ArchivedPartition(objects, METADATA)
         self.queues = [ArchivedPartition(objects, queue_partition(n)) for n in range(identity.queue_partitions)]
