@@ -22,7 +22,7 @@ from rewindmq.engine.routing.dead_letters import ROUND, Forwarder
 from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Partition
-from rewindmq.schemas.subclassing import mypyc_attr
+from rewindmq.schemas.inheritance import mypyc_attr
 
 TICK_EVERY_MS: Final = 10
 STORE_RETRY_SECONDS = 1.0  # as the log's own retry

@@ -49,7 +49,7 @@ from rewindmq.projections.replay import decoder_for
 from rewindmq.projections.store.store import Batch, Projector, StoreError
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Event, Published, Tick
-from rewindmq.schemas.subclassing import mypyc_attr
+from rewindmq.schemas.inheritance import mypyc_attr
 from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor
 
 logger = logging.getLogger(__name__)

@@ -40,7 +40,7 @@ from rewindmq.projections.store.bodies import MESSAGE_OVERHEAD_BYTES, STORED_OVE
 from rewindmq.projections.store.rocks import Database, StoreError
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import Published
-from rewindmq.schemas.subclassing import mypyc_attr
+from rewindmq.schemas.inheritance import mypyc_attr
 from rewindmq.schemas.values import BROKER
 
 if TYPE_CHECKING:

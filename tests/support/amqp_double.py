@@ -24,6 +24,7 @@ from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.flow_control import Flow
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.engine.runtime.subscription import Subscription
+from rewindmq.projections.machine.data.declaration import Declaration
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.topology.topology import Topology
@@ -36,7 +37,7 @@ from tests.support.partition_double import PartitionDouble
 class DoubleQueue:
     def __init__(self, name: str) -> None:
         self.name = name
-        self.queue = Queue("/", name, 0, "classic")
+        self.queue = Queue(Declaration("/", name, 0, "classic"))
         self.ready: list[tuple[int, Published, bool, int]] = []  # id, message, redelivered, delivery count
         self.consumers: list[Any] = []
 

@@ -48,12 +48,13 @@ def _done(what: Callable[[], T]) -> T:
     """Calls `what` and turns its errors into CliErrors."""
     from rewindmq.engine.log.archive.objects import BadUrl, ObstoreNotInstalled
     from rewindmq.engine.log.contract import LogError, NoAnswer
+    from rewindmq.engine.log.embedded.lock import LogInUse
 
     try:
         return what()
     except BadUrl as error:
         raise CliError(USAGE, str(error)) from None
-    except (NoAnswer, ObstoreNotInstalled) as error:
+    except (NoAnswer, ObstoreNotInstalled, LogInUse) as error:
         raise CliError(UNAVAILABLE, str(error)) from None
     except LogError as error:
         raise CliError(DATA, str(error)) from None

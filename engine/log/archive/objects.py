@@ -35,6 +35,8 @@ _CLIENT: Final = {"timeout": timedelta(minutes=5), "connect_timeout": timedelta(
 _RETRIES: Final = {"max_retries": 4, "retry_timeout": timedelta(minutes=1)}
 _STATUS: Final = re.compile(r"status code: (\d{3}[\w ]*)")
 _ERROR_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
+_MISSING: Final = ("NoSuchKey", "BlobNotFound")  # of all that is not found, an object: else a bucket, or a login
+_REFUSALS: Final = ("HTTP 401", "HTTP 403", "HTTP 404")
 
 
 class ArchiveError(LogError):
@@ -90,7 +92,10 @@ class Objects:
                 return False
             return True
 
-        return self._asked(key, put)
+        try:
+            return self._asked(key, put)
+        except MissingObject:
+            raise NoAnswer(f"{self.place(key)}: the store refuses (HTTP 404): check bucket and login") from None
 
     def get(self, key: str) -> bytes:
         """All bytes of an object.
@@ -152,19 +157,18 @@ class Objects:
 
     def _asked(self, key: str, ask: Callable[[], T]) -> T:
         """The answer of the store; its errors as ours."""
-        from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
+        from obstore.exceptions import BaseError, NotFoundError
 
         place = self.place(key)
         try:
             return ask()
         except (BaseError, OSError) as error:
-            reason = _reason(error)
-            if "NoSuchBucket" in str(error):
-                raise NoAnswer(f"{place}: the store has no such bucket: make it first") from None
-            if isinstance(error, NotFoundError | FileNotFoundError):
+            code = _ERROR_CODE.search(str(error))
+            if isinstance(error, NotFoundError | FileNotFoundError) and (code is None or code[1] in _MISSING):
                 raise MissingObject(f"{place}: there is no such object") from None
-            if isinstance(error, PermissionDeniedError | UnauthenticatedError) or reason.startswith("HTTP 403"):
-                raise NoAnswer(f"{place}: the store refuses the login ({reason}): check the credentials") from None
+            reason = _reason(error)
+            if reason.startswith(_REFUSALS):
+                raise NoAnswer(f"{place}: the store refuses ({reason}): check bucket and login") from None
             raise NoAnswer(f"{place}: the store does not answer ({reason}): try again later") from None
 
     def _create_file(self, path: Path, data: bytes | BinaryIO) -> bool:
@@ -185,7 +189,9 @@ class Objects:
                     return False
             sync_directory(path.parent)
         except OSError as error:
-            raise NoAnswer(f"{path}: the archive cannot be written ({error.strerror}): make room there") from None
+            raise NoAnswer(
+                f"{path}: the archive cannot be written ({error.strerror}): it needs room and the right to write"
+            ) from None
         return True
 
 

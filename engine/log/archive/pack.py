@@ -421,6 +421,8 @@ class Unpacked:
         base, end_offset = self.entry.base_offset, self.entry.next_offset
         if not archived or sum(self._counts) != records or base + records != end_offset:
             raise ValueError(f"{records} records from offset {base} to {end_offset}")
+        if self.archived[0].chain_before != next_chain(self.entry.chain_before, self.header.raw):
+            raise ValueError("its header is that of another segment")
         offsets = [base, *(each.next_offset for each in self.archived)]
         if self._firsts[-1] != originals or offsets[-1] != end_offset:
             raise ValueError("the archived blocks are not the original ones")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rewindmq.engine.amqp.settlement import DeliveryHolder, Settlement, ranges
 from rewindmq.engine.errors import PreconditionFailed
+from rewindmq.projections.machine.data.declaration import Declaration
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import Acked, Event
 from rewindmq.schemas.values import Actor
@@ -39,7 +40,7 @@ steps = st.one_of(
 
 @given(st.lists(steps, max_size=60))
 def test_settlement_against_a_naive_list(steps: list[Any]) -> None:
-    queues = [Queue("/", name, 0, "classic") for name in "ab"]
+    queues = [Queue(Declaration("/", name, 0, "classic")) for name in "ab"]
     log = Log(queues)
     holders = [DeliveryHolder() for _ in range(3)]
     for number, holder in enumerate(holders):

@@ -14,6 +14,7 @@ from rewindmq.engine.routing import router as routing
 from rewindmq.engine.routing.content import Content
 from rewindmq.engine.routing.exchange_types import TopicTrie, headers_match
 from rewindmq.engine.routing.router import Router
+from rewindmq.projections.machine.data.declaration import Declaration
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import MetadataEvent
@@ -110,7 +111,7 @@ class Scene:
     def tell(self, *events: MetadataEvent) -> None:
         for event in events:
             if isinstance(event, Bound):
-                self.partition.knows(Queue("/", event.destination, 7, "classic"))
+                self.partition.knows(Queue(Declaration("/", event.destination, 7, "classic")))
             self.topology.apply(self.topology.next_offset, 0, BROKER, event)
         self.router.exchanges_changed()
 
