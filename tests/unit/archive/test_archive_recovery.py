@@ -1,5 +1,6 @@
 """A data directory from the archive alone: byte for byte, whatever was killed on the way. A broker goes on there."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -123,7 +124,7 @@ def steps(monkeypatch: pytest.MonkeyPatch, killed_at: int) -> list[str]:
         (recoveries, "sync_directory"),
         (recoveries, "write_layout"),
         (recoveries, "PartitionWriter"),
-        (recoveries.os, "fsync"),
+        (os, "fsync"),
         (Path, "replace"),
         (Path, "unlink"),
         (Path, "mkdir"),
