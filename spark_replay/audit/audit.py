@@ -232,9 +232,12 @@ def _reach_of_archive(log: HistoryLog) -> dict[str, int]:
     Partitions are not archived up to the same moment, so a letter may be archived before the death that it came from.
     The last time of a partition may have more records that are not archived."""
     ends = ends_of(log)
-    last = [newest_ms(each, 0, ends[each.name]) for each in log.queues]
-    whole_ms = min((-1 if ms is None else ms for ms in last), default=-1)
-    return {each.name: min(each.offset_at(whole_ms - 1), ends[each.name]) for each in log.queues}
+    try:
+        last = [newest_ms(each, 0, ends[each.name]) for each in log.queues]
+        whole_ms = min((-1 if ms is None else ms for ms in last), default=-1)
+        return {each.name: min(each.offset_at(whole_ms - 1), ends[each.name]) for each in log.queues}
+    except CorruptLog:  # nothing can be joined; the proof of the objects names the place
+        return dict.fromkeys(ends, 0)
 
 
 def conclude(

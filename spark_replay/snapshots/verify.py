@@ -75,27 +75,34 @@ def verify(spark: "SparkSession", location: Location, directory: Path | None = N
 
     `directory`: compare the snapshots there, and not those beside the log. Raises LogError when there is no log or its
     beginning is gone; BadRequest, CorruptLog."""
-    _require_metadata(location)
     snapshots = external_snapshots(location, directory) or broker_snapshots(location)
+    if isinstance(location, InArchive):
+        findings = _verified_archive(spark, location, snapshots)
+        lineage.found(findings)
+        return findings
+    _require_metadata(location)
     chunks, beyond = plan_chunks(location, snapshots)
     if isinstance(location, str) and (Path(location) / "state").exists():
         ends = {chunk.partition: chunk.end for chunk in chunks}
         chunks += [Chunk(name, end, end, store=True) for name, end in ends.items()]
     findings = _verified(spark, location, snapshots, chunks, beyond)
-    if isinstance(location, InArchive):
-        findings = _archive(spark, location, chunks) + findings
     lineage.found(findings)
     return findings
 
 
-def _archive(spark: "SparkSession", archive: InArchive, chunks: Sequence[Chunk]) -> list[Finding]:
-    """The findings about an archive's objects. RocksDB is a broker's, so nothing can be said of it."""
+def _verified_archive(spark: "SparkSession", archive: InArchive, snapshots: SnapshotSet | None) -> list[Finding]:
+    """The findings about an archive: its objects are proven first, and only sound partitions are folded.
+
+    RocksDB is a broker's, so nothing can be said of it."""
     from rewindmq.spark_replay.audit.archive_bytes import prove_archive
 
-    names = list(dict.fromkeys(chunk.partition for chunk in chunks))
+    log = open_log(archive)
+    names = [each.name for each in log.queues]
+    found = prove_archive(spark, archive, [log.metadata.name, *names])
+    chunks, beyond = plan_chunks(archive, snapshots, {each.partition for each in found if not each.ok})
     no_store = f"{NOT_CHECKED}an archive has no RocksDB"
-    found = prove_archive(spark, archive, [open_log(archive).metadata.name, *names])
-    return found + [Finding(STATE, True, name, None, None, None, no_store) for name in names]
+    found += [Finding(STATE, True, name, None, None, None, no_store) for name in names]
+    return found + _verified(spark, archive, snapshots, chunks, beyond)
 
 
 def verify_snapshots(

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import open_objects
+from rewindmq.engine.log.archive.recovery import recover
 from rewindmq.engine.log.archive.snapshots import ArchivedSnapshots
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.machine.machine import Machine
@@ -98,6 +99,18 @@ def test_verify_names_a_damaged_object(spark: SparkSession, archive: InArchive, 
     bad = [finding for finding in verify(spark, damaged) if not finding.ok]
     assert [(each.check, each.partition, each.corrupt) for each in bad] == [("chain", "queues-1", True)]
     assert f"{path}: damaged at byte 0" in bad[0].detail
+    data[50] ^= 1
+    data[-100] ^= 1  # in the records: no fold can read them
+    path.write_bytes(data)
+    for check in (verify, audit):
+        bad = [finding for finding in check(spark, damaged) if not finding.ok]
+        assert [(each.check, each.partition, each.corrupt) for each in bad] == [("chain", "queues-1", True)]
+        assert f"{path}: damaged at byte " in bad[0].detail
+
+
+def test_the_audit_of_a_recovered_directory_passes(spark: SparkSession, archive: InArchive, tmp_path: Path) -> None:
+    recover(open_objects(archive.url), tmp_path / "recovered")
+    assert [finding for finding in audit(spark, str(tmp_path / "recovered")) if not finding.ok] == []
 
 
 def test_a_damaged_snapshot_is_skipped_and_convicted(
