@@ -62,7 +62,7 @@ _refreshing = Lock()
 
 
 class ArchivedPartition:
-    """One partition of an archived history, as it was when it was first asked."""
+    """One partition of an archived history, as far as this process has read its manifest."""
 
     framed = False
     start_offset = 0  # the first segment of an archive begins there
