@@ -13,7 +13,8 @@ Rules
 - A record that cannot be decoded, and an event that the machine quarantines, are listed with offset and reason and
   change nothing. Every program that folds lists the same ones (docs/design.md#one-idea).
 - A record that repeats the last plain publish or ack is applied without an event (machine/repeats.py), if the caller
-  passes `repeats`. A caller that must see every event does not: a history, and the audit, which folds event by event.
+  passes `repeats`. A history is told the outcomes of repeats. A caller that must see every event passes none: the
+  audit folds event by event.
 - A fold ends with NewerHistory where the log goes on under a machine version that this code does not know.
 - The driver needs only groups of records in order. So a program that reads the log by other means can use it.
 - Two programs apply events without the driver. The live partitions (engine/embedded, engine/cluster) have the events

@@ -12,7 +12,9 @@ Spark's source reads one range of a partition at a time, and cannot begin at a s
 and one group of records.
 
 A `Product` makes the rows of a fold: it sees each event and its effects while the machine stands right behind the
-event. Every fold skips a record that cannot be decoded (docs/design.md#one-idea), and shows it to the product.
+event. A product that can be told of repeats (projections/machine/repeats.py) does not see the events that the fast path
+applies: it is told their outcomes. Every fold skips a record that cannot be decoded (docs/design.md#one-idea), and
+shows it to the product.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.repeats import RepeatedOutcomes, Repeats
 from rewindmq.projections.replay import PartitionLog, RecordGroup, decoder_for, drive
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, SnapshotSet
 from rewindmq.schemas.codec import Decoder
@@ -47,6 +50,10 @@ GROUP_BYTES = 8 * 1024 * 1024
 
 class Product(Protocol):
     """Makes rows of a fold. Each range has an instance of its own."""
+
+    @property
+    def repeated(self) -> RepeatedOutcomes | None:
+        """What is told of repeats; None: the product has to see every event."""
 
     def begin(self, machine: Machine) -> None:
         """Called before the first event that the product sees; the machine already stands there."""
@@ -78,8 +85,10 @@ class FoldInput:
 
 def fold_range(product: Product, fold_input: FoldInput) -> "Iterator[pa.RecordBatch]":
     """Show `product` every event of the range."""
-    groups = drive(fold_input.machine, fold_input.groups, fold_input.decoder, fold_input.offset_range.start)
-    return fold_events(product, fold_input.machine, groups, fold_input.decoder)
+    machine, decoder = fold_input.machine, fold_input.decoder
+    repeats = None if product.repeated is None else Repeats(machine, decoder)
+    groups = drive(machine, fold_input.groups, decoder, fold_input.offset_range.start, repeats=repeats)
+    return fold_events(product, machine, groups, decoder)
 
 
 def fold_events(
@@ -89,14 +98,25 @@ def fold_events(
     decoder: Decoder | None = None,
     stripped: bool = False,
 ) -> "Iterator[pa.RecordBatch]":
-    """Show `product` every event with its effects, and yield its rows after each group.
+    """Show `product` every event with its effects, or tell it of repeats, and yield its rows after each group.
 
-    `stripped`: the records have no bodies (`strip_body`, `strip_framed_body`)."""
+    `stripped`: the records have no bodies (`strip_body`, `strip_framed_body`). Then there are no repeats."""
     product.begin(machine)
     decoder = decoder or Decoder()
+    told = None if stripped else product.repeated
+    repeats = None if told is None else Repeats(machine, decoder, outcomes=told)
     before, after, undecodable = {Checkpointed: product.before}, product.event, product.undecodable
     for group in groups:
-        drive(machine, (group,), decoder, before=before, after=after, undecodable=undecodable, stripped=stripped)
+        drive(
+            machine,
+            (group,),
+            decoder,
+            before=before,
+            after=after,
+            undecodable=undecodable,
+            repeats=repeats,
+            stripped=stripped,
+        )
         yield from product.take(False)
     yield from product.take(True)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
@@ -23,6 +24,9 @@ from tests.support.running import RunningBroker
 from tests.tiers import TIERS, belongs, suits
 
 __all__ = ["broker", "kafka", "kafka3", "start_broker"]
+# How long a test's own HTTP client waits for an answer. httpx's 5 s are too few on a machine with other work: for
+# reading the past the broker starts a process.
+httpx._config.DEFAULT_TIMEOUT_CONFIG.read = 60.0
 TOGETHER = ("tests/system/kafka/", "tests/system/spark/")
 
 

@@ -49,12 +49,12 @@ way. projections/last_words.py needs that, too.
                the consequences of an ack (the holder is served again, ready messages are delivered) are the normal
                way's own functions
 
-Nobody sees the effects of a repeat (Keep, Deliver, Forget). RocksDB needs the bodies: see RepeatedBodies. This module
-may be compiled by mypyc.
+No effects (Keep, Deliver, Forget) are made of a repeat. RocksDB needs the bodies: see RepeatedBodies. A history needs
+the outcomes: see RepeatedOutcomes. This module may be compiled by mypyc.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.declaration import Declaration
@@ -67,7 +67,7 @@ from rewindmq.projections.machine.state import State, epoch_of
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import Acked, Credited, Event, Fetched, Nacked, Published
 from rewindmq.schemas.single_object import HEADER, FramedDecoder
-from rewindmq.schemas.values import Actor, Route
+from rewindmq.schemas.values import BROKER, Actor, Route
 
 # Messages come and go by these events; they change nothing else of a queue, a consumer or a channel.
 TRAFFIC: Final = (Published, Acked, Nacked, Credited, Fetched)
@@ -122,6 +122,20 @@ class RepeatedBodies:
         self.count = 0
 
 
+class RepeatedOutcomes(Protocol):
+    """Is told of each repeat when it was applied, in the order of the log.
+
+    What it is told are the outcomes that the effects of the same event would have in the normal way."""
+
+    def published(
+        self, publish: "PlainPublish", message_id: int, timestamp_ms: int, size: int, consumer: Consumer | None
+    ) -> None:
+        """A message went to the queue of `publish`, and then at once to `consumer`, or stayed there (None)."""
+
+    def acked(self, ack: "PlainAck", offset: int, timestamp_ms: int, ids: Sequence[int], effects: list[Effect]) -> None:
+        """The holder acked its messages `ids`, which ascend. `effects` followed; the list is not kept."""
+
+
 class PlainPublish:
     """The part that all repeats of a publish share.
 
@@ -129,7 +143,19 @@ class PlainPublish:
     the part that stands in its first two bytes. `tail`: the properties and flags of the publish that was learned, which
     most of its repeats have, too; `tail_end`: the position behind them; `word`: the flags in the message's word."""
 
-    def __init__(self, record: bytes, head_at: int, end: int, fields: int, start_ms: int, queue: Queue) -> None:
+    def __init__(
+        self,
+        record: bytes,
+        head_at: int,
+        end: int,
+        fields: int,
+        start_ms: int,
+        queue: Queue,
+        actor: Actor,
+        route: Route,
+    ) -> None:
+        self.actor = actor
+        self.route = route
         self.head = record[head_at:end]
         self.end = end
         self.fields = fields
@@ -142,7 +168,8 @@ class PlainPublish:
 class PlainAck:
     """The part that all repeats of an ack share, as in PlainPublish."""
 
-    def __init__(self, head: bytes, end: int, start_ms: int, holder: Consumer) -> None:
+    def __init__(self, head: bytes, end: int, start_ms: int, holder: Consumer, actor: Actor) -> None:
+        self.actor = actor
         self.head = head
         self.end = end
         self.start_ms = start_ms
@@ -152,17 +179,27 @@ class PlainAck:
 class Repeats:
     """The fast path of one fold: see the head of this file. `count`: how many events it applied."""
 
-    def __init__(self, machine: State, decoder: Decoder, bodies: RepeatedBodies | None = None) -> None:
+    def __init__(
+        self,
+        machine: State,
+        decoder: Decoder,
+        bodies: RepeatedBodies | None = None,
+        outcomes: RepeatedOutcomes | None = None,
+    ) -> None:
         self.machine = machine
         self.count = 0
+        assert bodies is None or outcomes is None, "effects are gathered for bodies, and not kept for outcomes"
         self._bodies = bodies
+        self._outcomes = outcomes
         self._framed = isinstance(decoder, FramedDecoder)
         self._start = len(HEADER) if self._framed else 0  # where the timestamp stands
         self._head = self._start + TIME_SIZE
         self._encoder = Encoder()
         nothing = Queue(Declaration("", "", 0, "classic"))
-        self._no_publish = self._publish = PlainPublish(_NEVER + EMPTY_PUBLISH, 0, len(_NEVER), 0, 0, nothing)
-        self._no_ack = self._ack = PlainAck(_NEVER, 0, 0, Consumer(nothing, 0, 0, 0, ""))
+        self._no_publish = self._publish = PlainPublish(
+            _NEVER + EMPTY_PUBLISH, 0, len(_NEVER), 0, 0, nothing, BROKER, Route("", "", "", ())
+        )
+        self._no_ack = self._ack = PlainAck(_NEVER, 0, 0, Consumer(nothing, 0, 0, 0, ""), BROKER)
         # Heads that were learned before, as publishers and consumers take turns.
         self._publishes: dict[Route, PlainPublish] = {}
         self._acks: dict[int, PlainAck] = {}
@@ -222,7 +259,7 @@ class Repeats:
             if clock_ms >= machine.next_deadline_ms:
                 break
             if word < 0:
-                self._apply_ack(ack.holder, clock_ms, ids)
+                self._apply_ack(ack, offsets[index], clock_ms, ids)
             elif not self._apply_publish(publish, offsets[index], clock_ms, word, record):
                 break
             index += 1
@@ -269,11 +306,14 @@ class Repeats:
                 level.service.append(level.service.pop(0))
         if self._bodies is not None and (consumer is None or not consumer.no_ack):
             self._bodies.keep(queue.queue_id, message_id, record[publish.fields :])
+        if self._outcomes is not None:
+            self._outcomes.published(publish, message_id, clock_ms - machine.ahead_ms, size, consumer)
         return True
 
-    def _apply_ack(self, holder: Consumer, clock_ms: int, ids: Sequence[int]) -> None:
+    def _apply_ack(self, ack: PlainAck, offset: int, clock_ms: int, ids: Sequence[int]) -> None:
         """Apply an ack of messages that the holder holds."""
-        machine, queue, held = self.machine, holder.queue, holder.held
+        machine, holder = self.machine, ack.holder
+        queue, held = holder.queue, holder.held
         if clock_ms > machine.clock_ms:
             machine.clock_ms = clock_ms
         if not queue.dirty:
@@ -287,8 +327,11 @@ class Repeats:
             bodies.release(queue.queue_id, ids)
         if not holder.serviced:
             serve_again(holder)
+        effects: list[Effect] = [] if bodies is None else bodies.effects
         if queue.messages_ready > 0:
-            run_after_taking(machine, queue, [] if bodies is None else bodies.effects)
+            run_after_taking(machine, queue, effects)
+        if self._outcomes is not None:
+            self._outcomes.acked(ack, offset, clock_ms - machine.ahead_ms, ids, effects)
 
     # -- learning ------------------------------------------------------------------------------------------------------
 
@@ -329,7 +372,9 @@ class Repeats:
             return None
         start = self._start
         base_ms = (timestamp_ms & ~0x1FFF) - CONTINUED_MS
-        publish = PlainPublish(record, self._head, start + len(encoded), start + len(prefix), base_ms, queue)
+        publish = PlainPublish(
+            record, self._head, start + len(encoded), start + len(prefix), base_ms, queue, actor, event.route
+        )
         if len(self._publishes) >= _LEARNED:
             self._publishes.clear()
         self._publishes[event.route] = publish
@@ -348,7 +393,7 @@ class Repeats:
         head = encoded[TIME_SIZE:]
         if not self._begins_so(record, head):
             return None
-        ack = PlainAck(head, self._start + len(encoded), (timestamp_ms & ~0x1FFF) - CONTINUED_MS, holder)
+        ack = PlainAck(head, self._start + len(encoded), (timestamp_ms & ~0x1FFF) - CONTINUED_MS, holder, actor)
         if len(self._acks) >= _LEARNED:
             self._acks.clear()
         self._acks[event.consumer] = ack

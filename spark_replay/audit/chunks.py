@@ -107,6 +107,7 @@ class _Unfinished:
 
     def __init__(self, product: AuditProduct) -> None:
         self.product = product
+        self.repeated = product.repeated
         self.begin = product.begin
         self.before = product.before
         self.event = product.event

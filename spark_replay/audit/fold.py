@@ -25,6 +25,7 @@ from rewindmq.projections.machine.data.effects import (
     Release,
     Requeue,
 )
+from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import DELAYED, DELETED, DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.versions import CLOCK_SET
@@ -92,6 +93,7 @@ _SETTLES = (Acked, Nacked)
 _OF_CONNECTIONS = (SessionClosed, NodeLost, BrokerStarted)
 _DECLARES = (QueueDeclared, PolicyApplied)
 _ABOUT_BROKERS = (SessionClosed, BrokerStarted, NodeLost, CheckpointAsked, ClockSet)
+_KEEPS_OUT = (Refuse, Duplicate)
 _CHANGES_MESSAGES = (Deliver, FetchReply, Forget, Requeue, Delay)
 _Row = tuple[str, bool, str, int | None, str | None, int | None, str]
 
@@ -107,6 +109,7 @@ class AuditProduct:
         self.rows: list[_Row] = []
         self.failures = dict.fromkeys(CHECKS, 0)
         self.accounts: dict[tuple[str, str], Account] = {}
+        self.account_of: dict[Queue, Account] = {}  # the same accounts, by the queue that each is of
         self.prefetches = Prefetches()
         self.attached = Attached()
         self.letters: dict[int, int] = {}  # queue_id -> number of its last dead letter
@@ -126,6 +129,10 @@ class AuditProduct:
         self.told: set[tuple[str, str | None, int | None]] = set()  # what was found at ends of an audit that goes on
         self.unlisted = dict.fromkeys(CHECKS, 0)
 
+    @property
+    def repeated(self) -> None:
+        """The audit sees every event (`fold.Product`)."""
+
     def begin(self, machine: Machine) -> None:
         """Start at the beginning of a partition, or where an earlier audit stopped (`fold.Product`)."""
         assert machine.next_offset == 0 or self.events, "an audit begins at the beginning, or where it was put down"
@@ -134,7 +141,7 @@ class AuditProduct:
     @property
     def beliefs(self) -> dict[str, Any]:
         """All fields but the machine, as values that can be stored."""
-        apart = ("partition", "machine", "rows", "owed", "accounts", "letter_rows")
+        apart = ("partition", "machine", "rows", "owed", "accounts", "account_of", "letter_rows")
         found = {name: value for name, value in self.__dict__.items() if name not in apart}
         return found | {"accounts": [account.beliefs for account in self.accounts.values()]}
 
@@ -153,7 +160,7 @@ class AuditProduct:
             vhost, name = believed["key"]
             queue = machine.queue(vhost, name)
             assert queue is not None, f"there is an account of {vhost}/{name}, but no queue"
-            product.accounts[vhost, name] = Account.believing(believed, queue, product.fail)
+            product._open(Account.believing(believed, queue, product.fail))
         return product
 
     # -- findings ---------------------------------------------------------------------------------------------------
@@ -205,7 +212,7 @@ class AuditProduct:
             self._report_behind(self.words.found)
             self.words.found.clear()
         before = self.machine.time_passed_at(offset)
-        touched: dict[int, Account] = {}
+        touched: dict[Account, None] = {}
         if before:
             self._book_effects(event, effects[:before], touched)
             effects = effects[before:]
@@ -213,29 +220,38 @@ class AuditProduct:
         if isinstance(event, Published):
             if not self._is_lost(actor):
                 self._enters(actor, event, effects, touched)
-        else:
-            for key in self._book_consumers(actor, event, effects):
-                if key in self.accounts:
-                    touched[id(self.accounts[key])] = self.accounts[key]
-            account = self._book_declaration(event, effects)
-            if account is not None:
-                touched[id(account)] = account
-        self._book_effects(event, effects, touched)
-        if isinstance(event, _SETTLES):
+            self._book_effects(event, effects, touched)
+        elif isinstance(event, _SETTLES):
+            settled = self.accounts.get((event.vhost, event.queue))
+            if settled is not None:
+                touched[settled] = None
+            self._book_effects(event, effects, touched)
             self._settled(event, effects)
-        elif isinstance(event, Purged):
-            self._purged(event, effects)
-        elif isinstance(event, _ABOUT_BROKERS):
-            self._about_brokers(actor, event)
-        elif isinstance(event, DeadLettersForwarded) and self.letter_rows is not None:
-            self.letter_rows.forwarded(offset, self.log_ms, event)
+        else:
+            self._book_rare_event(actor, event, effects, touched)
         if self.owed:
             for (_, message_id), account in self.owed.items():
                 account.fail(DEAD_LETTERS, message_id, "died, and was not dead-lettered")
             self.owed.clear()
-        for account in touched.values():
-            if self.accounts.get(account.key) is account:
+        for account in touched:
+            if self.account_of.get(account.queue) is account:
                 account.compare(account.sizes.get(offset))
+
+    def _book_rare_event(self, actor: Actor, event: Event, effects: list[Effect], touched: dict[Account, None]) -> None:
+        """Book an event that is no publish, ack or nack, and its effects."""
+        for key in self._book_consumers(actor, event, effects):
+            if key in self.accounts:
+                touched[self.accounts[key]] = None
+        account = self._book_declaration(event, effects)
+        if account is not None:
+            touched[account] = None
+        self._book_effects(event, effects, touched)
+        if isinstance(event, Purged):
+            self._purged(event, effects)
+        elif isinstance(event, _ABOUT_BROKERS):
+            self._about_brokers(actor, event)
+        elif isinstance(event, DeadLettersForwarded) and self.letter_rows is not None:
+            self.letter_rows.forwarded(self.offset, self.log_ms, event)
 
     def _is_lost(self, actor: Actor) -> bool:
         """Whether it comes from a node that was lost. The broker itself (session 0) has no epoch."""
@@ -259,24 +275,24 @@ class AuditProduct:
                 for account in self.accounts.values():
                     account.crashed = self.offset
 
-    def _enters(self, actor: Actor, event: Published, effects: list[Effect], touched: dict[int, Account]) -> None:
+    def _enters(self, actor: Actor, event: Published, effects: list[Effect], touched: dict[Account, None]) -> None:
         """Book a publish: the queues that it names and that exist take the message, unless they refuse it."""
-        kept_out = [effect.queue.queue_id for effect in effects if isinstance(effect, (Refuse, Duplicate))]
         for key in targets(actor, event):
             account = self.accounts.get(key)
             if account is not None:
-                touched[id(account)] = account
-                if self.letter_rows is not None:
+                touched[account] = None
+                if event.origin is not None and self.letter_rows is not None:
                     self.letter_rows.arrived(self.offset, self.log_ms, event, "/".join(key))
-                if account.queue.queue_id not in kept_out:
+                for effect in effects:
+                    if type(effect) in _KEEPS_OUT and effect.queue.queue_id == account.queue.queue_id:  # type: ignore[union-attr]
+                        break
+                else:
                     account.enters(self.offset, event, self.now_ms)
 
     def _book_consumers(self, actor: Actor, event: Event, effects: list[Effect]) -> list[tuple[str, str]]:
         """Book changes of consumers, and of what they may hold.
 
         Returns the queues that the event concerns, whether or not its effects name them."""
-        if isinstance(event, _SETTLES):
-            return [(event.vhost, event.queue)]
         if isinstance(event, _OF_CONNECTIONS):
             if self._is_lost(actor):
                 return []
@@ -334,42 +350,56 @@ class AuditProduct:
         if queue is None:
             self.fail(CONSERVATION, "/".join(key), None, "declared, but there is no queue")
             return None
-        account = self.accounts[key] = Account(queue, event, self.fail, self.now_ms)
+        return self._open(Account(queue, event, self.fail, self.now_ms))
+
+    def _open(self, account: Account) -> Account:
+        self.accounts[account.key] = self.account_of[account.queue] = account
         return account
 
-    def _book_effects(self, event: Event, effects: list[Effect], touched: dict[int, Account]) -> None:
+    def _book_effects(self, event: Event, effects: list[Effect], touched: dict[Account, None]) -> None:
         """Book the effects. The accounts that they concern are added to `touched`, each once and in order."""
+        account_of = self.account_of
+        effect: Any  # its type decides; a check for each of them would take longer than to book it
         for effect in effects:
             kind = type(effect)
-            if isinstance(effect, Quarantine):
+            if kind is Quarantine:
                 self.first_quarantined = self.first_quarantined if self.quarantined else self.offset
                 self.quarantined += 1
                 continue
-            if isinstance(effect, Release) and self.letter_rows is not None:
-                self.letter_rows.released(self.offset, self.log_ms, event, effect)
-            queue = effect.queue
-            key = (queue.vhost, queue.name)
-            account = self.accounts.get(key)
-            if account is None or account.queue is not queue:
-                if isinstance(effect, _CHANGES_MESSAGES) and queue.name:
-                    detail = f"{kind.__name__} of a queue that is not there"
-                    self.fail(CONSERVATION, "/".join(key), None, detail)
+            account = account_of.get(effect.queue)
+            if account is None:
+                self._of_no_queue(event, effect)
                 continue
-            touched[id(account)] = account
+            touched[account] = None
             if kind is Keep:  # the message was booked by its publish
                 continue
-            if isinstance(effect, (Deliver, FetchReply)):
+            if kind is Deliver or kind is FetchReply:
                 self._delivered(account, effect)
-            elif isinstance(effect, Forget):
+            elif kind is Forget:
                 self._left(account, event, effect)
             else:
                 self._book_rare_effect(account, event, effect)
             if kind is QueueGone:
-                self.attached.queue_gone(key)
-                del self.accounts[key], touched[id(account)]
+                self.attached.queue_gone(account.key)
+                del self.accounts[account.key], account_of[account.queue], touched[account]
+
+    def _of_no_queue(self, event: Event, effect: Any) -> None:
+        """Report an effect that changes messages of a queue without an account."""
+        if isinstance(effect, Release):
+            self._released(event, effect)
+        queue = effect.queue
+        if isinstance(effect, _CHANGES_MESSAGES) and queue.name:
+            detail = f"{type(effect).__name__} of a queue that is not there"
+            self.fail(CONSERVATION, f"{queue.vhost}/{queue.name}", None, detail)
+
+    def _released(self, event: Event, release: Release) -> None:
+        if self.letter_rows is not None:
+            self.letter_rows.released(self.offset, self.log_ms, event, release)
 
     def _book_rare_effect(self, account: Account, event: Event, effect: Effect) -> None:
-        if isinstance(effect, Requeue):
+        if isinstance(effect, Release):
+            self._released(event, effect)
+        elif isinstance(effect, Requeue):
             for message_id in effect.message_ids:
                 self.prefetches.lets_go(account.out.get(message_id))
                 account.came_back(message_id, effect.reason, self.now_ms)

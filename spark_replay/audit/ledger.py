@@ -223,23 +223,25 @@ class Account:
             where = "not in the queue" if size is None else f"with consumer {self.out.get(message_id)} or waiting"
             self.fail(CONSERVATION, message_id, f"delivered to consumer {consumer}, but it is {where}")
             return
-        due = self.expires.get(message_id)
+        due = self.expires.get(message_id) if self.expires else None
         if due is not None and due <= now_ms and cause != message_id:  # TTL 0 may pass straight through (S-039)
             self.fail(TTL, message_id, f"delivered at {now_ms}, expired at {due}")
         returned = self.returned.get(message_id, 0)
         if redelivered != (returned > 0 or message_id in self.flagged or message_id < self.crashed):
             self.fail(DELIVERIES, message_id, f"delivered with redelivered={redelivered} after {returned} returns")
-        wrong = self.levels.delivered(message_id)
+        levels = self.levels
+        wrong = None if levels.highest is None else levels.delivered(message_id)
         if wrong is not None:
             self.fail(ORDER, message_id, wrong)
         if not returned:
-            level = self.levels.level(message_id)
+            level = 0 if levels.highest is None else levels.level(message_id)
             last = self.last_first.get(level, -1)
             if message_id < last:
                 self.fail(ORDER, message_id, f"delivered after message {last}, which came later")
-            self.last_first[level] = max(last, message_id)
-        expected = (self.counted.get(message_id, 0), min(returned, _ACQUIRED_MAX) if self.later else 0)
-        if (delivery_count, acquired_count) != expected:
+            else:
+                self.last_first[level] = message_id
+        acquired = min(returned, _ACQUIRED_MAX) if self.later else 0
+        if delivery_count != self.counted.get(message_id, 0) or acquired_count != acquired:
             detail = f"delivery_count {delivery_count}, acquired {acquired_count} after {returned} returns"
             self.fail(DELIVERIES, message_id, detail)
         if final:
@@ -372,7 +374,8 @@ class Account:
             self.bytes_waiting -= size
         else:
             self.bytes_ready -= size
-        self.levels.leaves(message_id)
+        if self.levels.highest is not None:
+            self.levels.leaves(message_id)
         for rare in (self.counted, self.flagged, self.expires, self.returned, self.published):
             if rare:
                 rare.pop(message_id, None)
@@ -397,18 +400,15 @@ class Account:
         `entered`: the size of the message, if the event was a publish that the queue took."""
         queue, limits = self.queue, self.limits
         ready = self.ready
-        mine = (ready, len(self.out), len(self.waiting), self.bytes_ready, self.bytes_out, self.bytes_waiting)
-        shown = (
-            queue.messages_ready,
-            queue.messages_unacked,
-            queue.messages_delayed,
-            queue.message_bytes_ready,
-            queue.message_bytes_unacked,
-            queue.message_bytes_delayed,
-        )
-        if mine != shown:
-            detail = f"ready, unacked, waiting and their bytes are {mine} by the history, {shown} by the fold"
-            self.fail(CONSERVATION, None, detail)
+        if (
+            ready != queue.messages_ready
+            or len(self.out) != queue.messages_unacked
+            or len(self.waiting) != queue.messages_delayed
+            or self.bytes_ready != queue.message_bytes_ready
+            or self.bytes_out != queue.message_bytes_unacked
+            or self.bytes_waiting != queue.message_bytes_delayed
+        ):
+            self._gauges_differ()
         if limits.max_length is None and limits.max_length_bytes is None:
             return
         if ready <= (1 if self.stream else 0) or not self._over(0, 0):  # a stream keeps its newest message
@@ -418,6 +418,20 @@ class Account:
         elif entered is not None and (not self.quorum or self._over(-1, -entered)):  # quorum: one over is taken (S-026)
             detail = f"took a publish with {self.ready} ready, {self.bytes_ready} bytes after it: {limits}"
             self.fail(LIMITS, None, detail)
+
+    def _gauges_differ(self) -> None:
+        queue = self.queue
+        mine = (self.ready, len(self.out), len(self.waiting), self.bytes_ready, self.bytes_out, self.bytes_waiting)
+        shown = (
+            queue.messages_ready,
+            queue.messages_unacked,
+            queue.messages_delayed,
+            queue.message_bytes_ready,
+            queue.message_bytes_unacked,
+            queue.message_bytes_delayed,
+        )
+        detail = f"ready, unacked, waiting and their bytes are {mine} by the history, {shown} by the fold"
+        self.fail(CONSERVATION, None, detail)
 
     def compare_in_full(self, now_ms: int) -> None:
         """Compare at the end: message by message, and the counters."""

@@ -17,6 +17,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.projections.machine.repeats import PlainAck, PlainPublish
 from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.location.ranges import BadRequest
@@ -84,6 +85,9 @@ class OutcomeRows:
         self.shared: list[Shared] = []
         self.causes: dict[Cause, dict[Any, int]] = {}
         self.by_type: dict[type, tuple[Actor, Cause, dict[Any, int]]] = {}  # what each type of event met last
+        # The numbers of repeats: of a publish, its deliveries by consumer, and the cause's; of an ack
+        self.of_publishes: dict[PlainPublish, tuple[int, dict[int, int], dict[Any, int]]] = {}
+        self.of_acks: dict[PlainAck, int] = {}
         self.about(self.cause)
 
     # -- one event --------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ packed, however large an effect is (outcome_rows.py).
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.effects import (
     CancelConsumer,
     DeadLetter,
@@ -27,11 +28,13 @@ from rewindmq.projections.machine.data.effects import (
 )
 from rewindmq.projections.machine.data.message_word import SIZE_MASK
 from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.reasons import ACKED
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.repeats import PlainAck, PlainPublish, RepeatedOutcomes
 from rewindmq.projections.machine.state import NODE_LOST
 from rewindmq.schemas.amqp.properties import problem
-from rewindmq.schemas.events import Checkpointed, Event, Published
-from rewindmq.schemas.values import Actor, Policy
+from rewindmq.schemas.events import Acked, Checkpointed, Event, Published
+from rewindmq.schemas.values import Actor, Origin, Policy, Route
 from rewindmq.spark_replay.history.outcome_rows import BATCH_ROWS, PUBLISHED, SHARED, OutcomeRows, Shared
 
 if TYPE_CHECKING:
@@ -68,6 +71,11 @@ class HistoryProduct:
         self.rows = OutcomeRows(partition, only, wanted)
         self.offset = 0  # of the event at hand
 
+    @property
+    def repeated(self) -> RepeatedOutcomes | None:
+        """This product is told of repeats itself (`fold.Product`)."""
+        return self
+
     def begin(self, machine: Machine) -> None:
         """Remember the machine (`fold.Product`)."""
         self.machine = machine
@@ -97,6 +105,69 @@ class HistoryProduct:
             self._published(actor, event, effects)
         if effects:
             self._follows(effects)
+
+    def published(
+        self, publish: PlainPublish, message_id: int, timestamp_ms: int, size: int, consumer: Consumer | None
+    ) -> None:
+        """Add the rows of a publish (`RepeatedOutcomes`): those that `event` would make of it."""
+        rows = self.rows
+        if timestamp_ms != rows.time_ms:
+            rows.at(timestamp_ms)
+        met = rows.of_publishes.get(publish)
+        if met is None:
+            actor = publish.actor
+            rows.about((Published.__name__, actor.user, actor.session))
+            number = _publish(rows, publish.queue, publish.route, None)
+            met = rows.of_publishes[publish] = number, {}, rows.of_cause
+        number, deliveries, of_cause = met
+        numbers, offsets, message_ids = rows.numbers, rows.offsets, rows.message_ids
+        if number >= 0:
+            numbers.append(number)
+            offsets.append(message_id)
+            message_ids.append(message_id)
+            rows.sizes.append(size)
+        else:
+            rows.leave_out(message_id, 1)
+        if consumer is not None:
+            delivery = deliveries.get(consumer.consumer)
+            if delivery is None:
+                actor = publish.actor
+                rows.about((Published.__name__, actor.user, actor.session))
+                key = (publish.queue, consumer.consumer, 0, False, consumer.no_ack)
+                delivery = of_cause.get(key)
+                if delivery is None:
+                    delivery = _delivery(rows, key)
+                deliveries[consumer.consumer] = delivery
+            if delivery >= 0:
+                numbers.append(delivery)
+                offsets.append(message_id)
+                message_ids.append(message_id)
+            else:
+                rows.leave_out(message_id, 1)
+        if len(numbers) >= BATCH_ROWS:
+            rows.flush()
+
+    def acked(self, ack: PlainAck, offset: int, timestamp_ms: int, ids: Sequence[int], effects: list[Effect]) -> None:
+        """Add the rows of an ack (`RepeatedOutcomes`): those that `event` would make of it."""
+        rows = self.rows
+        if timestamp_ms != rows.time_ms:
+            rows.at(timestamp_ms)
+        number = rows.of_acks.get(ack)
+        if number is not None and number >= 0 and len(ids) == 1 and not effects:
+            numbers = rows.numbers
+            numbers.append(number)
+            rows.offsets.append(offset)
+            rows.message_ids.append(ids[0])
+            if len(numbers) >= BATCH_ROWS:
+                rows.flush()
+            return
+        actor, holder = ack.actor, ack.holder
+        rows.about((Acked.__name__, actor.user, actor.session))
+        self.offset = offset
+        if number is None:
+            number = rows.of_acks[ack] = self._number(holder.queue, ACKED, True, holder.consumer)
+        rows.add(number, offset, ids)
+        self._follows(effects)
 
     def undecodable(self, offset: int, why: str) -> None:
         """Add the row of a quarantined record (`fold.Product`)."""
@@ -146,7 +217,7 @@ class HistoryProduct:
         for queue in takers(self.machine, offset, actor, event, effects):
             number = rows.of_cause.get((queue, route)) if origin is None else None
             if number is None:
-                number = _publish(rows, queue, event)
+                number = _publish(rows, queue, route, origin)
             if number < 0:
                 rows.leave_out(offset, 1)
                 continue
@@ -172,13 +243,29 @@ class HistoryProduct:
         routing_key: str | None = None,
     ) -> None:
         """Add a row of HISTORY about the event at hand for each of these messages."""
+        number = self._number(queue, outcome, final, consumer, reason, rule, policy, exchange, routing_key)
+        self.rows.add(number, self.offset, message_ids)
+
+    def _number(
+        self,
+        queue: Queue | None,
+        outcome: str,
+        final: bool = False,
+        consumer: int | None = None,
+        reason: str | None = None,
+        rule: str | None = None,
+        policy: Policy | None = None,
+        exchange: str | None = None,
+        routing_key: str | None = None,
+    ) -> int:
+        """The number of a combination about the event at hand."""
         key = (queue, outcome, final, consumer, reason, rule, policy, exchange, routing_key)
         number = self.rows.of_cause.get(key)
         if number is None:
             said = (outcome, final, consumer, None, None, reason, rule)
             of_policy = (None, None) if policy is None else (policy.name, policy.version)
             number = self.rows.number(key, (*_named(queue), *said, *of_policy, exchange, routing_key, None))
-        self.rows.add(number, self.offset, message_ids)
+        return number
 
 
 class _Wanted:
@@ -199,9 +286,8 @@ def _named(queue: Queue | None) -> tuple[str | None, str | None, int | None]:
     return (None, None, None) if queue is None else (queue.vhost, queue.name, queue.queue_id)
 
 
-def _publish(rows: OutcomeRows, queue: Queue, event: Published) -> int:
+def _publish(rows: OutcomeRows, queue: Queue, route: Route, origin: Origin | None) -> int:
     """Number the combination of a publish."""
-    route, origin = event.route, event.origin
     came_from = None
     if origin is not None:
         came_from = {

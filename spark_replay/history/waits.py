@@ -12,10 +12,11 @@ a step of one message, and slo.py joins the steps of all ranges:
 A task's memory has one number for each message in a queue, and the sums, which are passed on when they are many.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.effects import (
     DeadLetter,
     Delay,
@@ -30,6 +31,7 @@ from rewindmq.projections.machine.data.effects import (
 )
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.repeats import PlainAck, PlainPublish, RepeatedOutcomes
 from rewindmq.schemas.events import Checkpointed, Event, Published
 from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay import columns
@@ -86,6 +88,11 @@ class WaitsProduct:
         self.since_ms: int | None = None
         self.counts = True  # whether events of this time are in the range that was asked for
 
+    @property
+    def repeated(self) -> RepeatedOutcomes | None:
+        """This product is told of repeats itself (`fold.Product`)."""
+        return self
+
     def begin(self, machine: Machine) -> None:
         """Remember the machine (`fold.Product`)."""
         self.machine = machine
@@ -105,10 +112,33 @@ class WaitsProduct:
             before = self.machine.time_passed_at(offset)
             for queue in takers(self.machine, offset, actor, event, effects[before:] if before else effects):
                 self._published(queue)
+        self._follows(effects)
+
+    def published(
+        self, publish: PlainPublish, message_id: int, timestamp_ms: int, size: int, consumer: Consumer | None
+    ) -> None:
+        """Count a publish (`RepeatedOutcomes`)."""
+        if timestamp_ms != self.now_ms:
+            self._at(timestamp_ms)
+        self.offset = message_id
+        self._published(publish.queue)
+        if consumer is not None:
+            self._delivered(publish.queue, message_id, consumer.consumer, consumer.no_ack)
+
+    def acked(self, ack: PlainAck, offset: int, timestamp_ms: int, ids: Sequence[int], effects: list[Effect]) -> None:
+        """Count an ack (`RepeatedOutcomes`)."""
+        if timestamp_ms != self.now_ms:
+            self._at(timestamp_ms)
+        self.offset = offset
+        self._ended(ack.holder.queue, ids, ack.holder.consumer)
+        if effects:
+            self._follows(effects)
+
+    def _follows(self, effects: list[Effect]) -> None:
         for effect in effects:
             kind = type(effect)
             if kind is Deliver:
-                self._delivered(effect)
+                self._delivered(effect.queue, effect.message_id, effect.consumer, effect.final)  # type: ignore[union-attr]
             elif kind in _ROWS:
                 _ROWS[kind](self, effect)
 
@@ -148,15 +178,14 @@ class WaitsProduct:
         if sums is not None:
             sums.published += 1
 
-    def _delivered(self, effect: Any) -> None:
-        queue, message_id = effect.queue, effect.message_id
+    def _delivered(self, queue: Queue, message_id: int, consumer: int, final: bool) -> None:
         began = self.began.get(queue.queue_id, _NONE)
         since_ms = began.get(message_id)
-        sums = self._sums(queue, effect.consumer)
+        sums = self._sums(queue, consumer)
         if sums is not None:
             sums.delivered += 1
         if since_ms is None:
-            self._delivered_from_before(sums, queue, message_id, effect.consumer)
+            self._delivered_from_before(sums, queue, message_id, consumer)
         elif since_ms >= 0:
             began[message_id] = ~since_ms
             if sums is not None:
@@ -164,8 +193,8 @@ class WaitsProduct:
                 sums.waits[waited] = sums.waits.get(waited, 0) + 1
         elif sums is not None:
             sums.redelivered += 1
-        if effect.final:
-            self._ended(queue, (message_id,), effect.consumer)
+        if final:
+            self._ended(queue, (message_id,), consumer)
 
     def _delivered_from_before(self, sums: Sums | None, queue: Queue, message_id: int, consumer: int) -> None:
         """Note the delivery of a message that was published before the range."""
@@ -243,7 +272,7 @@ class WaitsProduct:
 
 def _fetched(product: WaitsProduct, effect: FetchReply) -> None:
     if effect.message_id >= 0:
-        product._delivered(effect)
+        product._delivered(effect.queue, effect.message_id, effect.consumer, effect.final)
 
 
 def _left(product: WaitsProduct, effect: Forget) -> None:

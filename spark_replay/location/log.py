@@ -177,20 +177,36 @@ def groups_in(partition: PartitionLog, start: int, end: int, rows: int, size: in
     times: list[int] | None = [] if partition.framed else None
     weight = 0
     for block in partition.read(start, end):
-        first = block.first_offset
-        for at in range(max(0, start - first), min(len(block.records), end - first)):
-            record = block.records[at]
-            offsets.append(first + at)
-            records.append(record)
-            if times is not None and block.timestamps_ms is not None:
-                times.append(block.timestamps_ms[at])
-            weight += len(record)
+        first, found, logged = block.first_offset, block.records, block.timestamps_ms
+        begin, behind = max(0, start - first), min(len(found), end - first)
+        while begin < behind:
+            stop = min(behind, begin + rows - len(records))
+            portion = found[begin:stop]
+            portion_bytes = sum(map(len, portion))
+            if weight + portion_bytes >= size:  # the first records that reach the size
+                portion = list(_up_to(portion, size - weight))
+                stop, portion_bytes = begin + len(portion), size
+            offsets.extend(range(first + begin, first + stop))
+            records.extend(portion)
+            if times is not None and logged is not None:
+                times.extend(logged[begin:stop])
+            weight += portion_bytes
             if len(records) >= rows or weight >= size:
                 yield offsets, records, times
                 offsets, records, times = [], [], None if times is None else []
                 weight = 0
+            begin = stop
     if records:
         yield offsets, records, times
+
+
+def _up_to(records: Sequence[bytes], size: int) -> Iterator[bytes]:
+    """Yields records until they have `size` bytes together, one at least."""
+    for record in records:
+        yield record
+        size -= len(record)
+        if size <= 0:
+            break
 
 
 def read_messages(location: Location, partition: str, ids: Sequence[int]) -> dict[int, tuple[int, Actor, Published]]:

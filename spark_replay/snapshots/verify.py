@@ -220,13 +220,20 @@ def _sums(chunks: Sequence[Chunk], rows: Sequence[Any], found: Sequence[Finding]
         folded = " and the ".join(sorted({each["build"] for each in chunk_counts}))
         details = {
             SNAPSHOTS: ("" if met else f"{NOT_CHECKED}there is no snapshot; ")
-            + f"{met} snapshots, {events} events in {len(chunk_counts)} chunks",
+            + f"{met} snapshots, {events} events in {len(chunk_counts)} chunks"
+            + _repeats_in_words(chunk_counts),
             CLAIMS: f"{claims_in_words(claims, passed_by)}, folded by the {folded} build",
         }
         for check, detail in details.items():
             if not any(finding.check == check and finding.partition == name for finding in found):
                 sums.append(Finding(check, True, name, None, None, None, detail))
     return sums
+
+
+def _repeats_in_words(chunk_counts: Sequence[dict[str, Any]]) -> str:
+    """How many events the fast path applied; nothing where the fold was event by event."""
+    repeats = [each["repeats"] for each in chunk_counts if each["repeats"] is not None]
+    return f", {sum(repeats)} of them repeats" if repeats else ""
 
 
 # -- in a Spark task -------------------------------------------------------------------------------------------------
@@ -272,7 +279,7 @@ def _compare_snapshots(log: PartitionLog, chunk: Chunk, snapshots: SnapshotSet |
     for offset, said in wrong:
         yield (CLAIMS, False, log.name, offset, None, None, said)
     seen = {"events": chunk.end - chunk.start, "claims": claims.count, "passed_by": claims.passed_by}
-    folded = {"build": builds.running().kind}
+    folded = {"build": builds.running().kind, "repeats": None if repeats is None else repeats.count}
     yield (CHUNK, True, log.name, chunk.end, None, None, canonical_json(seen | folded))
 
 

@@ -2,10 +2,10 @@
 
 A plain history, as a busy queue makes it: publishes of 100 bytes, delivered to a consumer with prefetch and acked. And
 the mixed one of generated_history.py, of four queues. Prints events a CPU second of the fold alone, event by event and
-with repeats (projections/machine/repeats.py), and of a recovery into an empty store, in this process. Then, for the
-plain history, events a second of jobs through Spark on the wall, and for each CPU second of the whole process tree (JVM
+with repeats (projections/machine/repeats.py), and of a recovery into an empty store, in this process. Then, for both
+histories, events a second of jobs through Spark on the wall, and for each CPU second of the whole process tree (JVM
 and workers included). `history` and `slo` print the rows of the history for each CPU second, too, and what the driver,
-the JVM and the workers took for a row.
+the JVM and the workers took for a row. The first line says which build runs.
 """
 
 import os
@@ -14,7 +14,9 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from rewindmq import builds
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.placement import partition_of
 from rewindmq.projections.machine.machine import Machine
@@ -25,8 +27,13 @@ from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import Acked, ConsumerAttached, Event, Published, QueueDeclared
 from rewindmq.schemas.values import Actor, Route
 from rewindmq.spark_replay.fold import log_groups
+from rewindmq.spark_replay.location.log import open_log
 from rewindmq.spark_replay.location.log import partition_of as open_partition
+from rewindmq.spark_replay.session import session
 from tests.bench import generated_history
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 START_MS = 1_763_694_000_000
 GROUP = 500  # events in a block
@@ -115,19 +122,18 @@ def cpu_by_role() -> dict[str, float]:
     return found
 
 
-def through_spark(data: Path, events: int) -> None:
+def through_spark(spark: "SparkSession", kind: str, data: Path) -> None:
     from rewindmq.spark_replay.history.history import history, history_of
     from rewindmq.spark_replay.history.slo import slo
     from rewindmq.spark_replay.history.state import state_at
-    from rewindmq.spark_replay.session import session
 
-    spark = session()
-    spark.range(2).mapInArrow(lambda batches: batches, "id long").collect()  # the workers are warm
+    events = sum(each.next_offset for each in open_log(str(data)).queues)
     records = spark.read.format("rewindmq").option("path", str(data)).option("view", "records").load()
     jobs: dict[str, Callable[[], object]] = {
         "state_at": lambda: state_at(spark, str(data), messages=False).rows.collect(),
         "history": lambda: history(spark, str(data)).groupBy("outcome").count().collect(),
         "history, 1 column": lambda: history(spark, str(data), only=["outcome"]).groupBy("outcome").count().collect(),
+        "history, all rows": lambda: history(spark, str(data)).write.format("noop").mode("overwrite").save(),
         "slo": lambda: slo(spark, str(data)).collect(),
         "history_of": lambda: history_of(records).groupBy("outcome").count().collect(),
         "records": lambda: records.groupBy("partition").count().collect(),
@@ -142,20 +148,24 @@ def through_spark(data: Path, events: int) -> None:
         if name.startswith(("history", "slo")):
             each = ", ".join(f"{role} {seconds / rows * 1e6:.2f} us" for role, seconds in spent.items())
             said += f"; {rows / cpu:9,.0f} rows a CPU second ({each} a row)"
-        print(f"{name:17} {wall:6.2f} s: {said}", flush=True)
-    spark.stop()
+        print(f"{kind + ', ' + name:24} {wall:6.2f} s: {said}", flush=True)
 
 
 def main() -> None:
     events = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     partitions = int(sys.argv[2]) if len(sys.argv) > 2 else 2
     with tempfile.TemporaryDirectory() as directory:
+        print(f"{builds.running().kind} build")
         data = Path(directory)
         write_history(data / "plain", events, partitions)
         generated_history.write_history(data / "mixed", events // partitions)
         for name in ("plain", "mixed"):
             without_spark(name, data / name, "queues-0")
-        through_spark(data / "plain", events)
+        spark = session()
+        spark.range(2).mapInArrow(lambda batches: batches, "id long").collect()  # the workers are warm
+        for name in ("plain", "mixed"):
+            through_spark(spark, name, data / name)
+        spark.stop()
 
 
 if __name__ == "__main__":

@@ -4,8 +4,6 @@ back, and what it does not load."""
 import subprocess
 import sys
 
-import pytest
-
 from rewindmq.engine.runtime.heap import KEPT_BYTES, LEAST_LIMIT_BYTES
 
 COPY_LARGE_BODIES = f"""
@@ -92,11 +90,12 @@ def test_the_memory_that_a_login_takes_goes_back_to_the_system() -> None:
     assert int(grown) < 5_000_000, "each of two threads takes 19 MiB meanwhile"
 
 
-@pytest.mark.parametrize(("heap", "count"), [("shared", 1), ("own", 5)])
-def test_all_threads_may_share_one_heap(heap: str, count: int) -> None:
-    command = [sys.executable, "-c", COUNT_HEAPS, heap]
-    done = subprocess.run(command, capture_output=True, check=True, text=True)
-    assert done.stderr.count("Arena ") == count
+def test_all_threads_may_share_one_heap() -> None:
+    def heaps(which: str) -> int:
+        command = [sys.executable, "-c", COUNT_HEAPS, which]
+        return subprocess.run(command, capture_output=True, check=True, text=True).stderr.count("Arena ")
+
+    assert heaps("own") > heaps("shared") == 1
 
 
 def test_a_broker_does_not_load_what_it_does_not_use() -> None:

@@ -1,0 +1,93 @@
+"""Products that are told of repeats make the rows that they make of the same events one by one."""
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.schemas.codec import Decoder
+from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.spark_replay.fold import Product, fold_events
+from rewindmq.spark_replay.history import outcome_rows, outcomes
+from rewindmq.spark_replay.history.outcomes import HistoryProduct
+from rewindmq.spark_replay.history.waits import SloOptions, WaitsProduct
+from tests.support.repetition import RepeatedLog, Repetition
+from tests.support.repetition_stories import Story, logs
+
+
+class HistoryByEvent(HistoryProduct):
+    """The product without the fast path."""
+
+    @property
+    def repeated(self) -> None:
+        return None
+
+
+class WaitsByEvent(WaitsProduct):
+    """The product without the fast path."""
+
+    @property
+    def repeated(self) -> None:
+        return None
+
+
+def rows(product: Product, log: RepeatedLog, times: bool, size: int) -> list[dict[str, Any]]:
+    decoder = FramedDecoder() if log.framed else Decoder()
+    batches = fold_events(product, Machine("queues-0"), log.groups(size, times), decoder)
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def check(log: RepeatedLog, times: bool, size: int, every_ms: int | None = None) -> int:
+    """Compare all products; returns the number of rows of the history."""
+    whole = rows(HistoryByEvent("queues-0"), log, times, size)
+    assert rows(HistoryProduct("queues-0"), log, times, size) == whole
+    for queue, moves in (("a", False), (None, True), ("q", True)):
+        expected = rows(HistoryByEvent("queues-0", queue, moves=moves), log, times, size)
+        assert rows(HistoryProduct("queues-0", queue, moves=moves), log, times, size) == expected
+    for by_consumer in (False, True):
+        for goes_on in (False, True):
+            options = SloOptions(None, None, by_consumer, every_ms)
+            expected = rows(WaitsByEvent("queues-0", options, goes_on), log, times, size)
+            assert rows(WaitsProduct("queues-0", options, goes_on), log, times, size) == expected
+    return len(whole)
+
+
+@settings(max_examples=50, deadline=None, phases=(Phase.generate,))  # no seed is smaller than another
+@given(st.integers(0, 1 << 32), st.booleans(), st.booleans(), st.sampled_from((1, 3, 7, 10_000)))
+def test_the_rows_are_those_of_the_events(seed: int, framed: bool, times: bool, batch: int) -> None:
+    log = Repetition(seed).log(300, framed)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (outcome_rows, outcomes):
+            patch.setattr(module, "BATCH_ROWS", batch)
+        check(log, times, random.Random(seed).randrange(1, 300), every_ms=1_000)
+
+
+@pytest.mark.parametrize("framed", [False, True])
+def test_in_each_story_the_rows_are_those_of_the_events(framed: bool) -> None:
+    for name, log in logs(framed):
+        try:
+            assert check(log, False, 1_000), "there are no rows"
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from None
+
+
+def test_a_product_does_not_see_the_events_of_plain_traffic() -> None:
+    """The tests above would prove little if it saw them all."""
+    seen: list[int] = []
+
+    class Seeing(HistoryProduct):
+        def event(self, offset: int, *given: Any) -> None:
+            seen.append(offset)
+            super().event(offset, *given)
+
+    story = Story(False)
+    story.declare()
+    story.consume(1)
+    for _ in range(50):
+        story.ack(*story.publish(2))
+    found = rows(Seeing("queues-0"), story.log, False, 1_000)
+    assert len(found) == 300
+    assert len(seen) == 4
