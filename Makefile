@@ -66,9 +66,10 @@ PART ?= all
 test-all: lint
 	$(PYTEST) --tier $(PART)
 
-# The quick tests that are not Spark or Kafka, and those of the compiled build itself, on the compiled build.
+# What is not Spark or Kafka, and the tests of the compiled build itself, on the compiled build. TIER=all: not only the quick ones.
+TIER ?= quick
 test-compiled: compile
-	$(PYTEST) --build compiled --tier quick $(T)
+	$(PYTEST) --build compiled --tier $(TIER) $(T)
 
 # The same scenarios beside real RabbitMQs, Debian's and 4.3, where they are installed, else beside what they did when they
 # were recorded. What differs and why is in docs/differences.md.

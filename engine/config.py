@@ -47,6 +47,7 @@ class Config:
     consumer_timeout_ms: int = 1_800_000  # how long a delivery may stay unacked; a queue's own setting wins
     segment_bytes: int = 268_435_456
     snapshot_events: int = 1_000_000
+    metadata_snapshot_events: int = 10_000
     subject_header: str = ""  # the header with the subject of a message: the subject's key encrypts the body
     keys: Path | None = None  # directory of these keys; None: `keys` in `data`. Nodes on one Kafka share it
     load_definitions: Path | None = None  # a file or directory, imported at each start; then there is no `guest`

@@ -164,7 +164,8 @@ def open_broker(config: Config, wall_ms: WallClock | None = None, elapsed_ns: El
         log = embedded.open_log(config)
         opened.callback(log.close)
         metadata = SoleWriterMetadata(log.metadata, clock.now_ms)
-        metadata.fold()
+        snapshots = embedded.open_snapshots(config, log)
+        metadata.fold(snapshots)
         store = StateStore.open(config.data / "state")
         opened.callback(store.close)
         recoveries = [embedded.recovered(queue_log, store) for queue_log in log.queues]
@@ -173,7 +174,7 @@ def open_broker(config: Config, wall_ms: WallClock | None = None, elapsed_ns: El
             SoleWriterPartition(index, queue_log, each.machine, each.projector, clock.now_ms)
             for index, (queue_log, each) in enumerate(zip(log.queues, recoveries, strict=True))
         ]
-        alone = Alone(config, log, metadata, store, partitions)
+        alone = Alone(config, log, metadata, store, partitions, snapshots)
         broker = Broker(config, clock, metadata, partitions, alone, WorkerPool())
         log.start(alone)
         alone.start(broker)
@@ -204,7 +205,7 @@ async def open_node(
         remove_leftovers(config.data)
         node = Node(config, log, store, failed)
         metadata = ReadBackMetadata(log.metadata, clock.now_ms, node.nodes_changed)
-        offsets = {metadata.name: metadata.fold()}
+        offsets = {metadata.name: metadata.fold(node.snapshots)}
         recoveries = cluster.recovered(log, store, config)
         config = replace(config, partitions=len(recoveries))  # should Kafka be given more while this node runs
         partitions = [

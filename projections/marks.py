@@ -1,7 +1,7 @@
 """Moments with a name: `mark:before-release` is accepted wherever a moment is given.
 
     at = moment("mark:before-release", "queues-0", lambda: topology.marks)     # At(offset=...) of that partition
-    marks_of(log.metadata)                                                     # for tools that have no topology
+    marks_of(log.metadata, snapshots)                                          # for tools that have no topology
 
 A mark holds a position of every queue partition (`MarkSet`). The events below these positions had happened; the clock
 of a partition stands where the last of these events left it.
@@ -9,8 +9,11 @@ of a partition stands where the last of these events left it.
 
 from collections.abc import Callable, Mapping
 
-from rewindmq.projections.replay import PartitionLog, events_of
+from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.rewind import At, RewindError, parse_time
+from rewindmq.projections.store.metadata_snapshots import newest
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.projections.topology.metadata_fold import fold_on
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.metadata_events import MarkSet
 
@@ -51,16 +54,15 @@ def moment(text: str, partition: str, marks: Callable[[], Marks]) -> At:
     return At(offset=found[partition])
 
 
-def marks_of(metadata: PartitionLog) -> Marks:
-    """The marks by name, folded from the metadata log. Raises CorruptLog, LogError."""
-    return topology_of(metadata).marks
+def marks_of(metadata: PartitionLog, snapshots: Snapshots | None = None) -> Marks:
+    """The marks by name, as `topology_of`. Raises CorruptLog, LogError."""
+    return topology_of(metadata, snapshots).marks
 
 
-def topology_of(metadata: PartitionLog) -> Topology:
-    """The topology as it is now, folded from the metadata log.
+def topology_of(metadata: PartitionLog, snapshots: Snapshots | None = None) -> Topology:
+    """The topology as it is now, folded from the newest of these snapshots, else from the beginning of the log.
 
     Raises CorruptLog, LogError."""
-    topology = Topology()
-    for offset, timestamp_ms, actor, event in events_of(metadata):
-        topology.apply(offset, timestamp_ms, actor, event)
-    return topology
+    fold = newest(snapshots, metadata)
+    fold_on(fold, metadata)
+    return fold.topology

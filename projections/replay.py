@@ -58,6 +58,9 @@ class Block(Protocol):
     @property
     def timestamps_ms(self) -> Sequence[int] | None: ...
 
+    @property
+    def chain(self) -> bytes: ...
+
 
 class PartitionLog(Protocol):
     """The part of `rewindmq.engine.log.contract.LogPartition` that a fold needs: see there."""

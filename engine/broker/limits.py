@@ -16,7 +16,8 @@ from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.rules.erlang_terms import erlang_term
 from rewindmq.projections.rules.internal_queues import is_hidden
-from rewindmq.projections.topology.topology import Limits, Topology
+from rewindmq.projections.topology.json_texts import Limits
+from rewindmq.projections.topology.topology import Topology
 
 VHOST_LIMITS = ("max-connections", "max-queues")
 USER_LIMITS = ("max-connections", "max-channels")

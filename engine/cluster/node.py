@@ -32,6 +32,7 @@ from rewindmq.engine.log.shared_contract import Arrived, SharedLog
 from rewindmq.engine.runtime.lifecycle import Members, mend_store, persist
 from rewindmq.engine.runtime.metadata import ReadBackMetadata
 from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.snapshot_writer import MetadataSnapshots
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
 from rewindmq.projections.store.snapshots import Snapshots
@@ -76,7 +77,8 @@ class Node:
         self._was_under_way = 0.0  # seconds that the last beat took
         self._config = config
         self._store = store
-        self._snapshots = Snapshots(config.data / "snapshots")
+        self.snapshots = Snapshots(config.data / "snapshots")
+        self.snapshots.remove_leftovers(log.metadata.name)
         self._failed = failed
         self._encoder = FramedEncoder()
         self._decoder = FramedDecoder()
@@ -97,6 +99,7 @@ class Node:
         self.metadata = metadata
         self._partitions = partitions
         self._by_name = {partition.name: partition for partition in partitions}
+        self._metadata_snapshots = MetadataSnapshots(self.snapshots, metadata, self._config.metadata_snapshot_events)
         self._asked = {partition.name: partition.machine.next_offset for partition in partitions}  # checkpoints
         self.flow = RoundTripFlow(list(partitions))
 
@@ -305,6 +308,7 @@ class Node:
                 if partition.machine.next_offset - self._asked[partition.name] >= self._config.snapshot_events:
                     self._asked[partition.name] = partition.machine.next_offset
                     partition.append(BROKER, CheckpointAsked())
+        self._metadata_snapshots.take_if_due(self._loop.call_soon)
         self._repairs.look()
 
     def _declare_lost(self) -> None:
@@ -348,7 +352,7 @@ class Node:
         """Take a snapshot at this offset: the log asked every node for its digest here."""
         self._asked[partition.name] = partition.machine.next_offset
         try:
-            self._snapshots.take(partition.machine)
+            self.snapshots.take(partition.machine)
         except OSError as error:
             logger.error("%s: no snapshot could be written: %s", partition.name, error)
 
@@ -401,6 +405,8 @@ class Node:
             for partition in self._partitions if not self._broken else ():
                 partition.carry_out()
                 persist(self._store, partition)
+            if not self._broken:
+                self._metadata_snapshots.take_now()
             self._store.close()
 
 

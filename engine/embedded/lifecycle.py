@@ -1,7 +1,8 @@
 """A broker's life on an embedded log: the files that it writes beside the log, and its clean stop.
 
 start   start.py
-on      every `snapshot_events` events of a partition: a snapshot, and a Checkpointed event (the broker's claim)
+on      every `snapshot_events` events of a partition: a snapshot, and a Checkpointed event (the broker's claim); of the
+        metadata log: only a snapshot (runtime/snapshot_writer.py)
 stop    the same for every partition; RocksDB is flushed, files are closed. The Checkpointed is `final` and the very
         last event. If the next start finds another last event, the broker crashed, and its BrokerStarted says so. A
         warning names events behind a final one (projections/last_words.py)
@@ -18,6 +19,7 @@ from rewindmq.engine.log.contract import Log
 from rewindmq.engine.runtime.lifecycle import Members, mend_store, persist
 from rewindmq.engine.runtime.metadata import SoleWriterMetadata
 from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.snapshot_writer import MetadataSnapshots
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import MACHINE_VERSION
 from rewindmq.projections.store.snapshots import Snapshots
@@ -51,6 +53,7 @@ class Alone:
         metadata: SoleWriterMetadata,
         store: StateStore,
         partitions: list[SoleWriterPartition],
+        snapshots: Snapshots,
     ) -> None:
         self.epoch = 0
         self.log = log
@@ -61,9 +64,8 @@ class Alone:
         self.flow = DiskFlow(log)
         self._full = False
         self._stopped = False
-        self._snapshots = Snapshots(config.data / "snapshots")
-        for queue_log in log.queues:
-            self._snapshots.discard_beyond(queue_log.name, queue_log.next_offset)
+        self._snapshots = snapshots
+        self._metadata_snapshots = MetadataSnapshots(snapshots, metadata, config.metadata_snapshot_events)
         self._snapshot_offsets = {
             name: max(self._snapshots.offsets(name), default=0) for name in (log.name for log in log.queues)
         }
@@ -149,6 +151,7 @@ class Alone:
 
     def take_snapshots(self) -> None:
         """Take the snapshots that are due."""
+        self._metadata_snapshots.take_if_due(self._broker.turns.when_durable)
         every = self._config.snapshot_events
         due = [
             partition
@@ -184,6 +187,8 @@ class Alone:
                 if partition.at_rest:
                     persist(self._store, partition)
                 self._take_snapshot(partition)
+            if self._metadata.durable_position == self._metadata.append_position:
+                self._metadata_snapshots.take_now()
         finally:
             self._broker.turns.stop()
             self._store.close()

@@ -18,6 +18,7 @@ from rewindmq.engine.runtime.log_clock import LogClock
 from rewindmq.engine.runtime.metadata import SoleWriterMetadata, unbound
 from rewindmq.projections.machine.machine import MACHINE_VERSION
 from rewindmq.projections.replay import Recovery, recover
+from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import Decoder, UndecodableRecord
@@ -34,6 +35,15 @@ def open_log(config: Config) -> EmbeddedLog:
     if (config.data / "kafka").exists():
         raise LogError(f"{config.data}: holds the state of a node on Kafka: an embedded log needs another directory")
     return EmbeddedLog.open(config.data, config.partitions, config.segment_bytes)
+
+
+def open_snapshots(config: Config, log: EmbeddedLog) -> Snapshots:
+    """Open the snapshots of the data directory, and remove those that belong to no history."""
+    snapshots = Snapshots(config.data / "snapshots")
+    for partition in (log.metadata, *log.queues):
+        snapshots.remove_leftovers(partition.name)
+        snapshots.discard_beyond(partition.name, partition.next_offset)
+    return snapshots
 
 
 def recovered(log: LogPartition, store: StateStore) -> Recovery:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from rewindmq.engine.log.contract import Block, LogError
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.replay import PartitionLog
+from rewindmq.projections.store.snapshots import Snapshots
 
 if TYPE_CHECKING:
     from rewindmq.engine.log.kafka.reader import KafkaLogReader
@@ -55,6 +56,11 @@ class History:
         if self.data is not None:
             self._require_same(self.data, log.identity)
         return HistoryReader(log.metadata, log.queues[: self.partitions])
+
+    @property
+    def snapshots(self) -> Snapshots | None:
+        """The snapshots in the data directory; None where no directory is at hand."""
+        return None if self.data is None else Snapshots(self.data / "snapshots")
 
     def _require_same(self, data: Path, identity: str) -> None:
         path = data / "kafka"

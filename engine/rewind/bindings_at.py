@@ -15,6 +15,8 @@ from rewindmq.engine.runtime.metadata import NOT_RECORDED
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.replay import decoder_for, events_of
 from rewindmq.projections.rewind import At
+from rewindmq.projections.store.metadata_snapshots import newest
+from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.metadata_events import Bound, Unbound
 
@@ -32,13 +34,20 @@ class LostBinding:
 
 
 def bindings_at(
-    metadata: HistoryPartition, log: HistoryPartition, vhost: str, queue: str, queue_id: int, at: At
+    metadata: HistoryPartition,
+    snapshots: Snapshots | None,
+    log: HistoryPartition,
+    vhost: str,
+    queue: str,
+    queue_id: int,
+    at: At,
 ) -> tuple[Bound, ...]:
     """The bindings of this incarnation of the queue, in the order of binding. `log`: the queue's partition; `at`: a
-    moment in it."""
+    moment in it. `snapshots`: of the metadata log, to begin with the newest one before that moment."""
     until_ms = at.time_ms if at.offset is None else _time_of(log, at.offset)
-    topology = Topology()
-    for offset, timestamp_ms, actor, event in events_of(metadata):
+    begun = newest(snapshots, metadata, until_ms)
+    topology = begun.topology
+    for offset, timestamp_ms, actor, event in events_of(metadata, begun.next_offset or None):
         if until_ms is not None and timestamp_ms > until_ms:
             break
         ours = isinstance(event, Unbound) and (event.vhost, event.destination) == (vhost, queue)

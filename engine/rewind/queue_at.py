@@ -22,7 +22,6 @@ from rewindmq.projections.machine.data.queue import MessageView, Queue
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import decoder_for
 from rewindmq.projections.rewind import At, OutsideHistory, format_time, require_in_history, state_at
-from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.schemas.events import Published
 
 # Two bodies with no more than so many records between them are read in one range.
@@ -142,7 +141,7 @@ def folded_queue(
     log = log_of(reader, vhost, queue)
     if at.time_ms is not None:
         require_in_history([reader.metadata, *reader.queues], at.time_ms)
-    machine = state_at(log, None if history.data is None else Snapshots(history.data / "snapshots"), at)
+    machine = state_at(log, history.snapshots, at)
     found = machine.queue(vhost, queue)
     if found is None or incarnation not in (None, found.queue_id):
         when = f"offset {at.offset}" if at.time_ms is None else format_time(at.time_ms)

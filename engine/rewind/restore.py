@@ -168,7 +168,7 @@ class RestoreRequest:
             for each in there
             if became[each.message_id] in self.fates and (not self.ids or each.message_id in self.ids)
         )
-        bindings = bindings_at(reader.metadata, log, self.vhost, self.queue, queue.queue_id, at)
+        bindings = bindings_at(reader.metadata, self.history.snapshots, log, self.vhost, self.queue, queue.queue_id, at)
         return Plan(
             self.vhost,
             self.queue,

@@ -9,6 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from rewindmq.engine.errors import PreconditionFailed
@@ -16,9 +17,10 @@ from rewindmq.engine.log.contract import LogError, LogPartition
 from rewindmq.engine.log.shared_contract import Arrived, RecordTooLarge, SharedPartition
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.replay import PartitionLog as ReadableLog
-from rewindmq.projections.replay import decoder_for
+from rewindmq.projections.store.metadata_snapshots import history_mark, mark_by, newest
 from rewindmq.projections.store.quarantine import QuarantineReport
-from rewindmq.projections.topology.topology import Topology
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.projections.topology.metadata_fold import MetadataFold, fold_on
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import Encoder, UndecodableRecord
 from rewindmq.schemas.events import Event, MetadataEvent, NodeLost
@@ -41,15 +43,27 @@ class MetadataListener(Protocol):
 class Metadata(ABC):
     """The metadata log and its topology.
 
-    `quarantine` has the skipped records. It is not stored: each start folds the log from its beginning."""
+    `state` is the fold of the log; `topology` is its topology. `stored_offset`: the offset of the snapshot that `fold`
+    began with. `replayed`: how many records it folded on top of that."""
 
     def __init__(self, log: ReadableLog, clock: Callable[[], int]) -> None:
         self.name = log.name
-        self.topology = Topology()
-        self.quarantine = QuarantineReport()
-        self.clock_ms = 0  # the largest timestamp in the log since the clock was set
+        self.state = MetadataFold()
+        self.topology = self.state.topology
+        self.stored_offset = 0
+        self.replayed = 0
         self._readable = log
         self._clock = clock
+
+    @property
+    def quarantine(self) -> QuarantineReport:
+        """The skipped records, since the beginning of the log."""
+        return self.state.quarantine
+
+    @property
+    def clock_ms(self) -> int:
+        """The largest timestamp in the log since the clock was set."""
+        return self.state.clock_ms
 
     def start(self, listener: MetadataListener) -> None:
         """Tell the listener from now on about changes.
@@ -57,34 +71,38 @@ class Metadata(ABC):
         The constructor does not take the listener, because the broker is made after the topology."""
         self._listener = listener
 
-    def fold(self) -> int:
-        """Fold the whole log, which is small; return its end.
+    def fold(self, snapshots: Snapshots) -> int:
+        """Fold the log, from the newest snapshot that can be used; return its end.
 
-        An embedded log raises UndecodableRecord and CorruptLog: a broker must not run with half of its users and
-        bindings. In a shared log, where others may write, every node quarantines undecodable records. LogError: the
-        beginning is gone."""
-        if self._readable.start_offset > 0:
+        Call it before other parts get the topology. An embedded log raises UndecodableRecord and CorruptLog: a broker
+        must not run with half of its users and bindings. In a shared log, where others may write, every node
+        quarantines undecodable records. LogError: the beginning is gone."""
+        log = self._readable
+        if log.start_offset > 0:
             raise LogError(
-                f"{self.name} begins at offset {self._readable.start_offset}: older users, exchanges and bindings are"
+                f"{self.name} begins at offset {log.start_offset}: older users, exchanges and bindings are"
                 " gone; restore a backup of it"
             )
-        decoder = decoder_for(self._readable)
-        end = 0
-        for block in self._readable.read():
-            for index, record in enumerate(block.records):
-                offset = block.first_offset + index
-                try:
-                    timestamp_ms, actor, event = decoder.decode(record)
-                except UndecodableRecord as error:
-                    if not self._readable.framed:
-                        raise
-                    self._quarantine(offset, "", str(error))
-                    continue
-                if block.timestamps_ms is not None:
-                    timestamp_ms = block.timestamps_ms[index]
-                self._apply(offset, timestamp_ms, actor, event)
-            end = block.first_offset + len(block.records)
-        return end
+        self.state = newest(snapshots, log)
+        self.topology = self.state.topology
+        self.stored_offset = self.state.next_offset
+        self.replayed = fold_on(self.state, log, skipped=self._skipped, strict=not log.framed)
+        if self.replayed:
+            logger.info(
+                "%s: %d events folded on top of the state at offset %d, %d quarantined",
+                self.name,
+                self.replayed,
+                self.stored_offset,
+                self.quarantine.count,
+            )
+        return self.state.next_offset
+
+    @abstractmethod
+    def history_mark(self) -> Callable[[], str]:
+        """Return a function that finds the name of the history up to this moment, for a snapshot
+        (projections/store/metadata_snapshots.py). Call the function when all records so far are durable.
+
+        LogError: the log cannot be read."""
 
     @property
     @abstractmethod
@@ -105,19 +123,13 @@ class Metadata(ABC):
         """Log an event, wait until it is folded, and return its offset. A sole writer never waits."""
 
     def _fold(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> None:
-        if self._apply(offset, timestamp_ms, actor, event):
+        problem = self.state.apply(offset, timestamp_ms, actor, event)
+        if problem:
+            self._skipped(offset, problem)
+        else:
             self._listener.metadata_changed(event)
 
-    def _apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> bool:
-        """Apply an event to the topology. False: it made no sense and changed nothing."""
-        self.clock_ms = timestamp_ms if isinstance(event, ClockSet) else max(self.clock_ms, timestamp_ms)
-        problem = self.topology.apply(offset, timestamp_ms, actor, event)
-        if problem:
-            self._quarantine(offset, type(event).__name__, problem)
-        return not problem
-
-    def _quarantine(self, offset: int, event_type: str, reason: str) -> None:
-        self.quarantine.add(offset, event_type, reason)
+    def _skipped(self, offset: int, reason: str) -> None:
         logger.error("%s: record %d is skipped: %s", self.name, offset, reason)
 
     # -- bindings and their consequences -------------------------------------------------------------------------------
@@ -152,6 +164,9 @@ class SoleWriterMetadata(Metadata):
         super().__init__(log, clock)
         self._log = log
         self._encoder = Encoder()
+
+    def history_mark(self) -> Callable[[], str]:
+        return partial(history_mark, self._log, self.state.next_offset)
 
     @property
     def append_position(self) -> int:
@@ -199,6 +214,9 @@ class ReadBackMetadata(Metadata):
         self._append_position = 0
         self._durable_position = 0
 
+    def history_mark(self) -> Callable[[], str]:
+        return partial(mark_by, self.state.last_record)
+
     @property
     def append_position(self) -> int:
         return self._append_position
@@ -228,13 +246,15 @@ class ReadBackMetadata(Metadata):
         """Fold the records that came back from the log."""
         for offset, timestamp_ms, value in zip(arrived.offsets, arrived.timestamps_ms, arrived.values, strict=True):
             answer = None
+            self.state.last_record = value
             if self._sent and self._sent[0][0] == value:
                 answer = self._sent.popleft()[1]
                 self._durable_position += 1
             try:
                 _, actor, event = self._decoder.decode(value)
             except UndecodableRecord as error:
-                self._quarantine(offset, "", str(error))
+                self.state.skip(offset, str(error))
+                self._skipped(offset, str(error))
                 continue
             self._fold(offset, timestamp_ms, actor, event)
             if isinstance(event, NodeJoined | NodeLost):

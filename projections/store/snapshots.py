@@ -1,6 +1,7 @@
 """Snapshots: the folded state of one partition at one offset, from which a later fold can begin.
 
     DIR/snapshots/queues-0/00000000000001000000.snapshot      state after every event below offset 1,000,000
+    DIR/snapshots/metadata-0/...                              the topology: see metadata_snapshots.py
 
 A snapshot is an Avro Object Container File, which any Avro tool reads:
 
@@ -23,7 +24,7 @@ import functools
 import hashlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -32,6 +33,8 @@ from rewindmq.projections.machine.machine import Machine, NewerHistory
 logger = logging.getLogger(__name__)
 
 SUFFIX = ".snapshot"
+_PART = ".part"
+CUT_SHORT = "cut short, its last record is missing"
 _METADATA = (
     "rewindmq.partition",
     "rewindmq.offset",
@@ -97,24 +100,9 @@ class Snapshots:
         """Write the machine's state as it is now. Returns the file.
 
         Raises OSError when the disk does not take it."""
-        import fastavro
-
         path = self.path(machine.partition, machine.next_offset)
-        folder = path.parent
-        folder.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(f".{os.getpid()}.part")
         values = (machine.partition, machine.next_offset, machine.clock_ms, machine.machine_version, machine.digest())
-        metadata = dict(zip(_METADATA, map(str, values), strict=True))
-        try:
-            with beside.open("wb") as file:
-                pieces = _pieces(machine, _begin(metadata))
-                fastavro.writer(file, _parsed_schema(), pieces, codec="zstandard", metadata=metadata)
-                file.flush()
-                os.fsync(file.fileno())
-            beside.replace(path)
-        finally:
-            beside.unlink(missing_ok=True)
-        _sync_directory(folder)
+        write_snapshot(path, dict(zip(_METADATA, map(str, values), strict=True)), _state(machine))
         return path
 
     def offsets(self, partition: str) -> list[int]:
@@ -126,6 +114,11 @@ class Snapshots:
         """Names of the partitions that have snapshots."""
         found = {path.parent.name for path in self.directory.glob(f"queues-*/{'[0-9]' * 20}{SUFFIX}")}
         return sorted(found)
+
+    def remove_leftovers(self, partition: str) -> None:
+        """Remove the files of snapshots that a killed broker was writing. Only the partition's broker may call it."""
+        for path in (self.directory / partition).glob(f"{'[0-9]' * 20}.*{_PART}"):
+            path.unlink()
 
     def discard_beyond(self, partition: str, end: int) -> None:
         """Remove the snapshots of states after offset `end`."""
@@ -153,6 +146,27 @@ class Snapshots:
     def path(self, partition: str, offset: int) -> Path:
         """The path of a snapshot at `offset`, whether the file exists or not."""
         return self.directory / partition / f"{offset:020d}{SUFFIX}"
+
+
+def write_snapshot(path: Path, metadata: Mapping[str, str], pieces: Iterable[dict[str, Any]]) -> None:
+    """Write a snapshot, durably. The pieces are those before the last record.
+
+    Raises OSError when the disk does not take it."""
+    import fastavro
+
+    folder = path.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(f".{os.getpid()}{_PART}")
+    try:
+        with beside.open("wb") as file:
+            records = _with_end(pieces, begin_sum(metadata))
+            fastavro.writer(file, _parsed_schema(), records, codec="zstandard", metadata=dict(metadata))
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    _sync_directory(folder)
 
 
 def load(path: Path) -> Machine:
@@ -189,10 +203,10 @@ def _load(file: BinaryIO) -> tuple[Machine, str]:
 
     reader = fastavro.reader(file)
     metadata = {name: reader.metadata[name] for name in _METADATA}
-    sha = _begin(metadata)
+    sha = begin_sum(metadata)
     pieces: Iterator[Any] = iter(reader)
     head = next(pieces)
-    _add(sha, head)
+    add_piece(sha, head)
     machine = Machine.load(metadata["rewindmq.partition"], head["content"], _queues(pieces, sha))
     return machine, metadata["rewindmq.digest"]
 
@@ -209,18 +223,17 @@ def _queues(pieces: Iterator[Any], sha: "hashlib._Hash") -> Iterator[tuple[bytes
             yield queue
             queue = None
         if piece["kind"] == "end":
-            if sha.digest() != piece["content"]:
-                raise SnapshotError(f"damaged: contents of SHA-256 {sha.hexdigest()}, not the one at their end")
+            require_sum(sha, piece)
             return
         if piece["kind"] == "queue":
             queue = (piece["content"], {})
-        _add(sha, piece)
-    raise SnapshotError("cut short, its last record is missing")
+        add_piece(sha, piece)
+    raise SnapshotError(CUT_SHORT)
 
 
-def _pieces(machine: Machine, sha: "hashlib._Hash") -> Iterator[dict[str, Any]]:
-    for piece in _state(machine):
-        _add(sha, piece)
+def _with_end(pieces: Iterable[dict[str, Any]], sha: "hashlib._Hash") -> Iterator[dict[str, Any]]:
+    for piece in pieces:
+        add_piece(sha, piece)
         yield piece
     yield {"kind": "end", "queue_id": -1, "number": 0, "content": sha.digest()}
 
@@ -233,11 +246,19 @@ def _state(machine: Machine) -> Iterator[dict[str, Any]]:
             yield {"kind": "chunk", "queue_id": queue_id, "number": number, "content": packed}
 
 
-def _begin(metadata: dict[str, str]) -> "hashlib._Hash":
-    return hashlib.sha256("\n".join(f"{name}={metadata[name]}" for name in _METADATA).encode())
+def begin_sum(metadata: Mapping[str, str]) -> "hashlib._Hash":
+    """The checksum of a snapshot, so far of its metadata."""
+    return hashlib.sha256("\n".join(f"{name}={value}" for name, value in metadata.items()).encode())
 
 
-def _add(sha: "hashlib._Hash", piece: dict[str, Any]) -> None:
+def require_sum(sha: "hashlib._Hash", end: dict[str, Any]) -> None:
+    """Raise SnapshotError unless the last record has the checksum of all that is before it."""
+    if sha.digest() != end["content"]:
+        raise SnapshotError(f"damaged: contents of SHA-256 {sha.hexdigest()}, not the one at their end")
+
+
+def add_piece(sha: "hashlib._Hash", piece: dict[str, Any]) -> None:
+    """Add a record to the checksum."""
     sha.update(f"\n{piece['kind']} {piece['queue_id']} {piece['number']} {len(piece['content'])}\n".encode())
     sha.update(piece["content"])
 

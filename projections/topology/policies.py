@@ -74,6 +74,7 @@ class PolicyRule:
 
     def __init__(self, event: PolicySet | OperatorPolicySet, offset: int, machine_version: int) -> None:
         self.event = event
+        self.machine_version = machine_version
         self.pattern = in_history(event.pattern, machine_version)
         self.policy = Policy(event.name, event.definition, offset)
         self.keys = frozenset(definition(self.policy))

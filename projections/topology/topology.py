@@ -7,7 +7,8 @@ Rules of this file
   Spark fold the same events. It never raises. A senseless event (an unbinding of a binding that is not there) changes
   nothing. An event that no broker writes, and that no reader could read later (a parameter that is not JSON), changes
   nothing either, and `apply` returns the reason.
-- The log is small, so no topology is stored: every reader folds the metadata log from its beginning.
+- A stored topology (fold_image.py) follows the rules of one `TOPOLOGY_VERSION`. A changed rule, and a new kind of
+  state, is a new version: then stored states of older ones are ignored, and the log is folded from its beginning.
 - Queues are not here: a queue lives in its own partition's machine. A binding names its queue and the queue's
   incarnation. When that incarnation is deleted, the binding is dead, even if a new queue has the same name, and the
   broker removes it (`Unbound`).
@@ -28,13 +29,13 @@ Rules of this file
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from rewindmq.projections.rules.patterns import problem_in_history
 from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
+from rewindmq.projections.topology.json_texts import Limits, Nonsense, limits_in, require_json
 from rewindmq.projections.topology.policies import PolicyRule, highest, highest_for_queue
 from rewindmq.schemas.clock_events import ClockSet, ClockStepped
 from rewindmq.schemas.events import BrokerStarted, Event, MachineUpgraded, NodeLost
@@ -67,12 +68,10 @@ from rewindmq.schemas.metadata_events import (
 )
 from rewindmq.schemas.values import Actor, Policy
 
+TOPOLOGY_VERSION = 1
 DEFAULT_VHOST = "/"
 VHOST_LIMITS = ("vhost-limits", "limits")  # component and name of the parameter that holds a vhost's limits
 EPOCHS_REMEMBERED = 500
-NESTED_MOST = 100  # three times the depth that the HTTP API takes
-BRACKETS = re.compile(r"[\[\]{}]")
-STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 SYSTEM_EXCHANGES = (
     ("", "direct"),
     ("amq.direct", "direct"),
@@ -86,7 +85,6 @@ SYSTEM_EXCHANGES = (
 TRACE_EXCHANGE = "amq.rabbitmq.trace"
 
 
-Limits = dict[str, int]  # max-connections, max-channels, max-queues; without a limit the key is missing, or negative
 Destination = tuple[str, str, str]  # vhost, destination type (queue or exchange), name
 
 
@@ -100,10 +98,6 @@ class Erasure:
     subject: str
     key_ids: tuple[str, ...]
     reason: str
-
-
-class Nonsense(Exception):
-    """An event that no broker writes; the text says why. A handler raises it before it changes anything."""
 
 
 def system_exchanges(vhost: str) -> list[ExchangeDeclared]:
@@ -165,7 +159,8 @@ class Topology:
         self.machine_version = 1
         self.ahead_ms = 0
         self.clock_stepped = None
-        self._by_source: dict[tuple[str, str], dict[Bound, None]] = {}  # in the order of binding
+        self._bindings: dict[Bound, None] = {}  # all of them; this dict and the next two are in the order of binding
+        self._by_source: dict[tuple[str, str], dict[Bound, None]] = {}
         self._by_destination: dict[Destination, dict[Bound, None]] = {}
         self._rules: dict[str, dict[str, PolicyRule]] = {}  # vhost -> policy name -> rule
         self._operator_rules: dict[str, dict[str, PolicyRule]] = {}
@@ -173,11 +168,21 @@ class Topology:
 
     # -- looking --------------------------------------------------------------------------------------------------
 
+    @property
+    def size(self) -> int:
+        """How many items of the frequent kinds there are."""
+        few = len(self.users) + len(self.permissions) + len(self.parameters)
+        return len(self._bindings) + len(self.exchanges) + few
+
     def bindings(self, vhost: str | None = None) -> Iterator[Bound]:
         """Yields a vhost's bindings (None: all), by source, then in order of binding; not the default exchange's."""
         for (home, _source), bindings in sorted(self._by_source.items()):
             if vhost in (None, home):
                 yield from bindings
+
+    def bindings_in_order(self) -> list[Bound]:
+        """All bindings, in the order of binding."""
+        return list(self._bindings)
 
     def bindings_from(self, vhost: str, source: str) -> tuple[Bound, ...]:
         """The bindings of an exchange, in the order of binding."""
@@ -188,10 +193,8 @@ class Topology:
         return tuple(self._by_destination.get((vhost, destination_type, destination), ()))
 
     def queue_bindings(self) -> Iterator[Bound]:
-        """Every binding to a queue."""
-        for (_, destination_type, _), bindings in list(self._by_destination.items()):
-            if destination_type == "queue":
-                yield from list(bindings)
+        """Every binding to a queue, in the order of binding."""
+        return (bound for bound in list(self._bindings) if bound.destination_type == "queue")
 
     def bound_queues(self) -> Iterator[tuple[str, str]]:
         """Yields vhost and name of every queue that has bindings, whether the queue exists or not."""
@@ -201,7 +204,7 @@ class Topology:
 
     def is_bound(self, binding: Bound) -> bool:
         """Whether exactly this binding exists."""
-        return binding in self._by_source.get((binding.vhost, binding.source), ())
+        return binding in self._bindings
 
     def effective_policy(self, vhost: str, queue: str, queue_type: str) -> Policy | None:
         """The policy that applies to a queue of this name and type; None if none does."""
@@ -223,7 +226,7 @@ class Topology:
     def vhost_limits(self, vhost: str) -> Limits:
         """The limits that are set for a vhost, by name."""
         parameter = self.parameters.get((vhost, *VHOST_LIMITS))
-        return {} if parameter is None else _limits(parameter.value)
+        return {} if parameter is None else limits_in(parameter.value)
 
     def digest(self) -> str:
         """SHA-256 (hex) of the whole topology, in a canonical order.
@@ -282,6 +285,7 @@ class Topology:
     def on_bound(self, offset: int, event: Bound) -> None:
         """Add a binding, unless its source is gone."""
         if (event.vhost, event.source) in self.exchanges:
+            self._bindings[event] = None
             self._by_source.setdefault((event.vhost, event.source), {})[event] = None
             destination = (event.vhost, event.destination_type, event.destination)
             self._by_destination.setdefault(destination, {})[event] = None
@@ -297,8 +301,7 @@ class Topology:
             event.arguments,
             event.queue_id,
         )
-        if self.is_bound(bound):
-            self._unbind(bound)
+        if self._unbind(bound):
             self._delete_if_unbound([(event.vhost, event.source)])
 
     def on_exchange_declared(self, offset: int, event: ExchangeDeclared) -> None:
@@ -353,8 +356,7 @@ class Topology:
         """Set a policy, with its compiled pattern."""
         rule = self._rule(offset, event)
         if rule is not None:
-            self.policies[event.vhost, event.name] = event
-            self._rules.setdefault(event.vhost, {})[event.name] = rule
+            self.set_rule(rule)
 
     def on_policy_cleared(self, offset: int, event: PolicyCleared) -> None:
         """Remove a policy."""
@@ -365,8 +367,7 @@ class Topology:
         """Set an operator policy, with its compiled pattern."""
         rule = self._rule(offset, event)
         if rule is not None:
-            self.operator_policies[event.vhost, event.name] = event
-            self._operator_rules.setdefault(event.vhost, {})[event.name] = rule
+            self.set_rule(rule)
 
     def on_operator_policy_cleared(self, offset: int, event: OperatorPolicyCleared) -> None:
         """Remove an operator policy."""
@@ -396,7 +397,7 @@ class Topology:
 
     def on_user_limits_set(self, offset: int, event: UserLimitsSet) -> None:
         """Replace the limits of a user."""
-        limits = _limits(event.definition)
+        limits = limits_in(event.definition)
         if limits and event.user in self.users:
             self.user_limits[event.user] = limits
         else:
@@ -423,7 +424,7 @@ class Topology:
 
     def on_parameter_set(self, offset: int, event: ParameterSet) -> None:
         """Set a parameter of a vhost that exists. Raises Nonsense if the value is not JSON."""
-        _require_json(f"parameter {event.name!r}", event.value)
+        require_json(f"parameter {event.name!r}", event.value)
         if event.vhost in self.vhosts:
             self.parameters[event.vhost, event.component, event.name] = event
 
@@ -433,7 +434,7 @@ class Topology:
 
     def on_global_parameter_set(self, offset: int, event: GlobalParameterSet) -> None:
         """Set a global parameter. Raises Nonsense if the value is not JSON."""
-        _require_json(f"global parameter {event.name!r}", event.value)
+        require_json(f"global parameter {event.name!r}", event.value)
         self.global_parameters[event.name] = event
 
     def on_global_parameter_cleared(self, offset: int, event: GlobalParameterCleared) -> None:
@@ -480,19 +481,27 @@ class Topology:
         _drop(self.exchanges, vhost)
         _drop(self.policies, vhost)
         _drop(self.operator_policies, vhost)
+        for bound in [bound for bound in self._bindings if bound.vhost == vhost]:
+            del self._bindings[bound]
         _drop(self._by_source, vhost)
         _drop(self._by_destination, vhost)
 
-    def _unbind(self, bound: Bound) -> None:
+    def _unbind(self, bound: Bound) -> bool:
+        """Remove a binding. Returns whether it was there."""
+        if bound not in self._bindings:
+            return False
+        del self._bindings[bound]
         source = (bound.vhost, bound.source)
+        of_source = self._by_source[source]
+        del of_source[bound]
+        if not of_source:
+            del self._by_source[source]
         destination = (bound.vhost, bound.destination_type, bound.destination)
-        if bound in self._by_source.get(source, ()):
-            del self._by_source[source][bound]
-            del self._by_destination[destination][bound]
-            if not self._by_source[source]:
-                del self._by_source[source]
-            if not self._by_destination[destination]:
-                del self._by_destination[destination]
+        of_destination = self._by_destination[destination]
+        del of_destination[bound]
+        if not of_destination:
+            del self._by_destination[destination]
+        return True
 
     def _delete_exchange(self, vhost: str, name: str) -> list[tuple[str, str]]:
         """Delete an exchange with its bindings. Returns the exchanges that were bound to it, by (vhost, name)."""
@@ -510,11 +519,28 @@ class Topology:
             if exchange is not None and exchange.auto_delete and key not in self._by_source:
                 sources.extend(self._delete_exchange(*key))
 
+    def set_rule(self, rule: PolicyRule) -> None:
+        """Set a policy or an operator policy."""
+        event = rule.event
+        if isinstance(event, PolicySet):
+            self.policies[event.vhost, event.name] = event
+            self._rules.setdefault(event.vhost, {})[event.name] = rule
+        else:
+            self.operator_policies[event.vhost, event.name] = event
+            self._operator_rules.setdefault(event.vhost, {})[event.name] = rule
+
+    def rules(self) -> list[PolicyRule]:
+        """The rules of all policies, then of all operator policies, each in the order in which they were first set."""
+        return [
+            *(self._rules[vhost][name] for vhost, name in self.policies),
+            *(self._operator_rules[vhost][name] for vhost, name in self.operator_policies),
+        ]
+
     def _rule(self, offset: int, event: PolicySet | OperatorPolicySet) -> PolicyRule | None:
         """The rule of a policy; None when its vhost is gone.
 
         Raises Nonsense."""
-        _require_json(f"definition of policy {event.name!r}", event.definition)
+        require_json(f"definition of policy {event.name!r}", event.definition)
         problem = problem_in_history(event.pattern, self.machine_version)
         if problem is not None:
             raise Nonsense(f"pattern of policy {event.name!r}: {problem}")
@@ -568,33 +594,3 @@ def _drop(mapping: dict[Any, Any], owner: str, position: int = 0) -> None:
     """Delete all entries of a vhost (keys begin with it) or of a user (it stands second in the key)."""
     for key in [key for key in mapping if key[position] == owner]:
         del mapping[key]
-
-
-def _limits(definition: str) -> Limits:
-    """The limits that a definition sets: its integers.
-
-    It reads leniently: another program may have written anything into the log, and a fold must not stop at it."""
-    try:
-        given = json.loads(definition)
-    except (ValueError, RecursionError):
-        return {}
-    if not isinstance(given, dict):
-        return {}
-    return {name: value for name, value in sorted(given.items()) if type(value) is int}
-
-
-def _require_json(what: str, text: str) -> None:
-    """Raise Nonsense unless the text is JSON that can be read and shown to others.
-
-    Half a surrogate pair and infinite numbers cannot be shown. The nesting is limited here: how deep the parser gets
-    depends on the stack above it, and the result of a fold must not."""
-    depth = deepest = 0
-    for bracket in BRACKETS.findall(STRINGS.sub("", text)):
-        depth += 1 if bracket in "[{" else -1
-        deepest = max(deepest, depth)
-    if deepest > NESTED_MOST:
-        raise Nonsense(f"{what} is nested deeper than {NESTED_MOST}")
-    try:
-        json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False).encode()
-    except ValueError as error:
-        raise Nonsense(f"{what} is not JSON: {error}") from None

@@ -5,10 +5,21 @@ It also plans the range between two moments.
 
 from collections.abc import Mapping
 
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.marks import name_in, positions, topology_of
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.projections.topology.topology import Topology
 from rewindmq.spark_replay.history.events import canonical_json
 from rewindmq.spark_replay.location.log import HistoryLog, Location, first_event_ms, open_log, selected
 from rewindmq.spark_replay.location.ranges import OffsetRange, resolve
+
+
+def topology_in(log: HistoryLog) -> Topology:
+    """The topology at the end of a log, from the newest of the broker's snapshots beside it, if there is one.
+
+    Raises CorruptLog, LogError."""
+    snapshots = Snapshots(log.data_dir / "snapshots") if isinstance(log, EmbeddedLogReader) else None
+    return topology_of(log.metadata, snapshots)
 
 
 def offsets_of(log: HistoryLog, moment: str | None) -> str | None:
@@ -16,7 +27,7 @@ def offsets_of(log: HistoryLog, moment: str | None) -> str | None:
 
     Raises NoSuchMark."""
     name = name_in(moment)
-    return None if name is None else canonical_json(positions(topology_of(log.metadata).marks, name))
+    return None if name is None else canonical_json(positions(topology_in(log).marks, name))
 
 
 def time_of(log: HistoryLog, moment: str) -> str:
@@ -26,7 +37,7 @@ def time_of(log: HistoryLog, moment: str) -> str:
     name = name_in(moment)
     if name is None:
         return moment
-    topology = topology_of(log.metadata)
+    topology = topology_in(log)
     positions(topology.marks, name)
     return str(topology.marked[name][0])
 

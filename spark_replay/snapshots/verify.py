@@ -13,6 +13,8 @@ forged (whatever its own checksums say) or of another history. A chunk that begi
 once more from the last one that held. So one forged snapshot is one finding, with the offsets of the chunk whose events
 do not lead to it.
 
+The snapshots of the topology are compared in the driver, with one fold of the metadata log from its beginning.
+
 `audit` checks that the events themselves are those that were written, and obey the rules; it checks bodies, too.
 """
 
@@ -28,8 +30,9 @@ from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.machine.serialization.digest import queue_digest
+from rewindmq.projections.metadata_verification import verify_metadata
 from rewindmq.projections.replay import PartitionLog, decoder_for, drive
-from rewindmq.projections.store.snapshots import SnapshotError, SnapshotSet
+from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, SnapshotSet
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.projections.verify import NOT_CHECKED, stored_offset, verify_state
 from rewindmq.schemas.events import CheckpointAsked, Checkpointed, Event
@@ -80,12 +83,12 @@ def verify(spark: "SparkSession", location: Location, directory: Path | None = N
         findings = _verified_archive(spark, location, snapshots)
         lineage.found(findings)
         return findings
-    _require_metadata(location)
+    metadata = metadata_findings(location, snapshots)
     chunks, beyond = plan_chunks(location, snapshots)
     if isinstance(location, str) and (Path(location) / "state").exists():
         ends = {chunk.partition: chunk.end for chunk in chunks}
         chunks += [Chunk(name, end, end, store=True) for name, end in ends.items()]
-    findings = _verified(spark, location, snapshots, chunks, beyond)
+    findings = _verified(spark, location, snapshots, chunks, beyond) + metadata
     lineage.found(findings)
     return findings
 
@@ -136,10 +139,20 @@ def plan_chunks(
     return chunks, [Finding(SNAPSHOTS, False, name, offset, None, None, why) for name, offset, why in beyond]
 
 
-def _require_metadata(location: Location) -> None:
-    """Raise LogError when the metadata log cannot be read. It has no snapshots, so no other code here reads it."""
-    for _ in open_log(location).metadata.read():
-        pass  # to its end
+def metadata_findings(location: Location, snapshots: SnapshotSet | None) -> list[Finding]:
+    """The findings about the snapshots of the topology, if there are some: one fold from the beginning, in the driver.
+
+    Those of an archive are not folded: its objects are proven. Raises LogError when the metadata log cannot be read."""
+    report = verify_metadata(open_log(location).metadata, snapshots if isinstance(snapshots, Snapshots) else None)
+    if not report.compared:
+        return []
+    lineage.read([OffsetRange(report.partition, 0, report.end)])
+    if report.equal:
+        return [Finding(SNAPSHOTS, True, report.partition, None, None, None, f"{report.result}, {report.end} events")]
+    return [
+        Finding(SNAPSHOTS, False, report.partition, offset, None, None, f"the snapshot {what}")
+        for offset, what in report.differences
+    ]
 
 
 def _verified(

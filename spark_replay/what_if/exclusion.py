@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from rewindmq.projections.marks import Marks, marks_of, name_in, positions, topology_of
+from rewindmq.projections.marks import Marks, name_in, positions, topology_of
 from rewindmq.projections.replay import decoder_for, events_of
 from rewindmq.projections.rewind import parse_time
 from rewindmq.schemas.codec import UndecodableRecord
@@ -30,6 +30,7 @@ from rewindmq.spark_replay.fold import FoldInput, fold_log
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.log import HistoryLog, Location, groups_in, open_log
+from rewindmq.spark_replay.location.marks import topology_in
 from rewindmq.spark_replay.location.ranges import BACKWARDS, BadRequest, OffsetRange
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def resolved(location: Location, rules: Sequence[Rule]) -> tuple[Rule, ...]:
     log = open_log(location)
     marks: Marks = {}
     if any(isinstance(bound, str) for rule in rules for bound in (rule.start, rule.end)):
-        marks = marks_of(log.metadata)
+        marks = topology_in(log).marks
     found = []
     for rule in rules:
         if rule.message is not None and not _is_published(log, *rule.message):

@@ -26,13 +26,14 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.simulated.shared import MemorySharedLog, SharedFaults, SharedHistory
 from rewindmq.engine.process import open_node
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.metadata_verification import verify_metadata
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store.projector import Projector
 from rewindmq.projections.store.snapshots import Snapshots, load
 from rewindmq.projections.store.store import StateStore
 from rewindmq.projections.verify import verify_partition
 from tests.simulation.nodes_loop import NodesLoop
-from tests.simulation.virtual import VirtualBatch, VirtualRocks
+from tests.simulation.virtual import VirtualBatch, VirtualRocks, at_once
 from tests.simulation.witness import Claim, EffectRow, row_of
 
 START_MS = 1_700_000_000_000
@@ -114,6 +115,8 @@ class World:
             "rewindmq.projections.machine.data.message_order.CHUNK": dice.choice((2, 3, 1024)),
         }
         self.snapshot_events = dice.choice((15, 60, 10_000))
+        # with dice of its own: seeds keep the histories that they had before the topology had snapshots
+        self.metadata_snapshot_events = random.Random(f"metadata {seed}").choice((2, 10, 10_000))
         self.faults = SharedFaults(
             dice.getrandbits(64),
             dice.choice((0.0, 0.01, 0.3)),
@@ -166,6 +169,7 @@ class World:
             node=life.node,
             kafka="memory",
             snapshot_events=self.snapshot_events,
+            metadata_snapshot_events=self.metadata_snapshot_events,
         )
         config.data.mkdir(exist_ok=True)
         self._starting = life
@@ -238,6 +242,9 @@ class World:
                 path = snapshots.nearest(partition.name, offset)
                 assert path is not None
                 self.record.claims.append(Claim(f"snapshot of {node}", index, offset, load(path).digest()))
+        topology = verify_metadata(self.history.metadata, snapshots)
+        assert topology.equal, f"{node}, snapshots of the topology: {topology.differences}"
+        self.record.counts["snapshots of the topology"] += topology.compared
 
     # -- instruments --------------------------------------------------------------------------------------------------
 
@@ -249,6 +256,7 @@ class World:
             "rewindmq.engine.broker.access_control.Access.hash": lambda access, password: "simulated",
             "rewindmq.projections.store.store.Projector": self._watched_projector(),
             "rewindmq.projections.store.snapshots.os.fsync": lambda descriptor: None,
+            "rewindmq.engine.runtime.snapshot_writer.in_thread": at_once,
             "rewindmq.projections.store.rocks.open_database": lambda path: self.rocks[path],
             "rewindmq.projections.store.rocks.scan": lambda rocks, prefix, start=None: rocks.scan(prefix, start),
             "rewindmq.projections.store.rocks.WriteBatch": VirtualBatch,

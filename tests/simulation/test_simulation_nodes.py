@@ -63,6 +63,7 @@ def test_the_histories_meet_everything() -> None:
         "ignored, of a lost life",
         "declared lost",
         "checkpoints",
+        "snapshots of the topology",
         "ticks",
         "refused",
     ]

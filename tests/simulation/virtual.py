@@ -8,6 +8,7 @@ import heapq
 import random
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 BACKGROUND_TURNS = 100_000  # more callbacks than this without coming to an end are a broker that spins
@@ -55,6 +56,14 @@ class VirtualLoop:
     def clear(self) -> None:
         """The process is dead: nothing that it waited for happens."""
         self._waiting.clear()
+
+
+def at_once(work: Callable[..., None], *given: Any) -> "Future[None]":
+    """A thread that has done its work already."""
+    done: Future[None] = Future()
+    work(*given)
+    done.set_result(None)
+    return done
 
 
 class VirtualBatch:

@@ -22,13 +22,14 @@ from unittest.mock import patch
 from rewindmq.engine.config import Config
 from rewindmq.engine.log.simulated.embedded import Faults, MemoryLog, MemoryPartition
 from rewindmq.engine.process import open_broker
+from rewindmq.projections.metadata_verification import verify_metadata
 from rewindmq.projections.replay import catch_up, recover
 from rewindmq.projections.store import rocks
 from rewindmq.projections.store.projector import Projector
 from rewindmq.projections.store.snapshots import Snapshots, load
 from rewindmq.projections.store.store import StateStore
 from rewindmq.projections.verify import verify_partition
-from tests.simulation.virtual import VirtualBatch, VirtualLoop, VirtualRocks
+from tests.simulation.virtual import VirtualBatch, VirtualLoop, VirtualRocks, at_once
 from tests.simulation.witness import Claim, Life, Witness
 from tests.support.direct import Direct
 
@@ -66,7 +67,13 @@ class World:
         self.rocks: Any = VirtualRocks()  # of the running broker, or what the next one will find
         self.skew_ms = 0
         self.defects: list[str] = []  # what the broker logged with a traceback
-        self.config = Config(data=directory, partitions=PARTITIONS, snapshot_events=self.dice.choice((40, 150, 10_000)))
+        self.config = Config(
+            data=directory,
+            partitions=PARTITIONS,
+            snapshot_events=self.dice.choice((40, 150, 10_000)),
+            # with dice of its own: seeds keep the histories that they had before the topology had snapshots
+            metadata_snapshot_events=random.Random(f"metadata {seed}").choice((3, 20, 10_000)),
+        )
         self.sizes = {
             "rewindmq.engine.runtime.partition.PREPARE_EVENTS": self.dice.choice((1, 7, 40)),
             "rewindmq.engine.broker.turns.ROUND": self.dice.choice((1, 3, 100)),
@@ -252,6 +259,10 @@ class World:
                 if claim not in self.witness.claims:
                     self.witness.claims.append(claim)
                     self.witness.counts["snapshots"] += 1
+        assert all(offset <= self.log.metadata.durable_offset for offset in snapshots.offsets("metadata-0"))
+        topology = verify_metadata(self.log.metadata, snapshots)
+        assert topology.equal, f"snapshots of the topology: {topology.differences}"
+        self.witness.counts["snapshots of the topology"] += topology.compared
 
     # -- instruments --------------------------------------------------------------------------------------------------
 
@@ -266,6 +277,7 @@ class World:
                 "snapshot", "snapshot", Snapshots.take
             ),
             "rewindmq.projections.store.snapshots.os.fsync": lambda descriptor: None,
+            "rewindmq.engine.runtime.snapshot_writer.in_thread": at_once,
             "rewindmq.engine.log.simulated.embedded.MemoryLog.close": self._unless_dead(MemoryLog.close),
             "rewindmq.engine.log.simulated.embedded.MemoryPartition.append": self._between(
                 "append", "appended", MemoryPartition.append

@@ -29,7 +29,7 @@ from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import Acked, Credited, Nacked, Published
-from rewindmq.schemas.metadata_events import ExchangeDeclared
+from rewindmq.schemas.metadata_events import ExchangeDeclared, UserSet
 from rewindmq.schemas.values import BROKER, Actor, Route
 from tests.support.partition_double import PartitionDouble
 
@@ -363,7 +363,7 @@ class DoubleBroker:
         self.access = SimpleNamespace(authenticate=self.authenticate)
         self.certainty = Certainty(None, lambda: self.router.version)
         self.topology = SimpleNamespace(
-            users={"guest": SimpleNamespace(tags=())}, user_limits={}, vhost_limits=lambda vhost: {}
+            users={"guest": UserSet("guest", "", ())}, user_limits={}, vhost_limits=lambda vhost: {}
         )
         self.parameters = SimpleNamespace(cluster_name=self.config.cluster_name)
         self.refuse_next = 0

@@ -19,6 +19,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.projections.machine import describe
 from rewindmq.projections.machine.data.effects import Effect, Quarantine
-from rewindmq.projections.marks import marks_of, moment
+from rewindmq.projections.marks import Marks, marks_of, moment
 from rewindmq.projections.rewind import At, OutsideHistory, RewindError, absolute, format_time, state_at
 from rewindmq.schemas.events import Event
 from rewindmq.schemas.values import Actor
@@ -126,7 +127,8 @@ def events(
         reader = history.open()
         logs = partitions_of(reader, partition)
         begin, behind = (None if each is None else absolute(each) for each in (start, end))
-        ranges = [range_of(log, reader, begin, behind) for log in logs]
+        marks = partial(marks_of, reader.metadata, history.snapshots)
+        ranges = [range_of(log, marks, begin, behind) for log in logs]
         if tail is not None:
             ranges = last_ones(logs, ranges, tail, wanted)
         found = [
@@ -151,20 +153,20 @@ def partitions_of(reader: "HistoryReader", name: str | None) -> "list[PartitionL
     return found
 
 
-def range_of(log: "PartitionLog", reader: "HistoryReader", start: str | None, end: str | None) -> tuple[int, int]:
+def range_of(log: "PartitionLog", marks: Callable[[], Marks], start: str | None, end: str | None) -> tuple[int, int]:
     """The offsets to show of a partition: the first, and the end (exclusive)."""
-    first = log.start_offset if start is None else max(log.start_offset, offset_of(log, reader, start, -1))
-    behind = log.next_offset if end is None else min(log.next_offset, offset_of(log, reader, end, 0))
+    first = log.start_offset if start is None else max(log.start_offset, offset_of(log, marks, start, -1))
+    behind = log.next_offset if end is None else min(log.next_offset, offset_of(log, marks, end, 0))
     return min(first, behind), behind
 
 
-def offset_of(log: "PartitionLog", reader: "HistoryReader", text: str, shift_ms: int) -> int:
+def offset_of(log: "PartitionLog", marks: Callable[[], Marks], text: str, shift_ms: int) -> int:
     """The offset that an offset, a time or a mark means.
 
     `shift_ms`: -1 where the events of the very millisecond come after the offset. UnreadableTime, NoSuchMark."""
     if text.isdecimal():
         return int(text)
-    at = moment(text, log.name, lambda: marks_of(reader.metadata))
+    at = moment(text, log.name, marks)
     return log.offset_at(at.time_ms + shift_ms) if at.time_ms is not None else at.offset or 0
 
 
@@ -266,11 +268,8 @@ def lines_of(
 
 def machine_before(history: "History", log: "PartitionLog", first: int) -> "Machine":
     """The partition's machine before the event at `first`."""
-    from rewindmq.projections.store.snapshots import Snapshots
-
-    snapshots = None if history.data is None else Snapshots(history.data / "snapshots")
     try:
-        return state_at(log, snapshots, At(offset=first))
+        return state_at(log, history.snapshots, At(offset=first))
     except OutsideHistory as error:
         raise OutsideHistory(f"{error}: without --effects the events can be shown") from None
 

@@ -20,6 +20,7 @@ from rewindmq.projections.rewind import At, RewindError, UnreadableTime, parse_t
 if TYPE_CHECKING:
     from rewindmq.engine.log.contract import LogError
     from rewindmq.engine.log.location import History
+    from rewindmq.projections.metadata_verification import MetadataVerification
 
 BODY_SHOWN = 64  # bytes of a body in a table; the other formatters show what the API gives
 COLUMNS = (
@@ -172,7 +173,7 @@ def past_offline(history: "History", keys: Path, query: PastQuery) -> dict[str, 
     vhost, queue = query.vhost, query.queue
     refusal: Exception | None = None
     try:
-        store = KeyStore(keys, topology_of(history.open().metadata).erased_keys)
+        store = KeyStore(keys, topology_of(history.open().metadata, history.snapshots).erased_keys)
         cut = Cut(Subjects("", store, {}), MAX_BODY_SHOWN)
         for each in histories_of(history, vhost, queue):
             try:
@@ -193,7 +194,7 @@ def moment_in(history: "History", vhost: str, queue: str, time: str) -> At:
     from rewindmq.engine.rewind.queue_at import log_of
 
     reader = history.open()
-    return moment(time, log_of(reader, vhost, queue).name, lambda: marks_of(reader.metadata))
+    return moment(time, log_of(reader, vhost, queue).name, lambda: marks_of(reader.metadata, history.snapshots))
 
 
 @click.command("verify")
@@ -206,9 +207,9 @@ def moment_in(history: "History", vhost: str, queue: str, time: str) -> At:
 def verify(settings: Settings, data: Path, event_by_event: bool, kafka: Kafka) -> None:
     """Fold the log again and compare the result with the stored state.
 
-    All queues, messages and bodies are compared. `repeats` counts the events that the fold's fast path applied. Of a
-    log in the data directory, the checksum of each block is checked first. Needs no broker, and may run beside one.
-    Exit code 0: equal; 1: different; 65: a newer version wrote the history.
+    All queues, messages and bodies are compared, and each snapshot of the topology. `repeats` counts the events that
+    the fold's fast path applied. Of a log in the data directory, the checksum of each block is checked first. Needs no
+    broker, and may run beside one. Exit code 0: equal; 1: different; 65: a newer version wrote the history.
 
     \b
     Example:
@@ -217,6 +218,7 @@ def verify(settings: Settings, data: Path, event_by_event: bool, kafka: Kafka) -
     from rewindmq.engine.log.contract import LogError
     from rewindmq.projections import verify as projection
     from rewindmq.projections.machine.machine import NewerHistory
+    from rewindmq.projections.metadata_verification import verify_metadata
     from rewindmq.projections.store.store import StoreError
 
     history = kafka.history(data)
@@ -228,6 +230,7 @@ def verify(settings: Settings, data: Path, event_by_event: bool, kafka: Kafka) -
     try:
         rows = [] if kafka.servers is not None else log_rows(data, [log.name for log in reader.queues])
         reports = projection.verify(reader.queues, data / "state", event_by_event)
+        metadata = verify_metadata(reader.metadata, history.snapshots)
     except StoreError as error:
         raise CliError(DIFFERENT, str(error)) from None
     except NewerHistory as error:
@@ -235,9 +238,13 @@ def verify(settings: Settings, data: Path, event_by_event: bool, kafka: Kafka) -
     except LogError as error:
         away = history_error_code(history, error) == UNAVAILABLE
         raise CliError(UNAVAILABLE if away else DIFFERENT, str(error)) from None
-    rows += [state_row(report) for report in reports]
+    rows += [metadata_row(metadata), *(state_row(report) for report in reports)]
     settings.show(("partition", "check", "events", "queues", "messages", "result", "chain", "repeats"), rows)
+    for offset, what in metadata.differences:
+        click.echo(f"{metadata.partition}: the snapshot at offset {offset} {what}", err=True)
     report_differences(reports)
+    if not metadata.equal:
+        raise CliError(DIFFERENT, f"{len(metadata.differences)} snapshots of the topology differ from the log")
 
 
 def log_rows(data: Path, queues: list[str]) -> list[dict[str, Value]]:
@@ -271,6 +278,20 @@ def history_error_code(history: "History", error: "LogError") -> int:
     from rewindmq.engine.log.location import OtherHistory
 
     return DATA if history.kafka is None or isinstance(error, CorruptLog | OtherHistory) else UNAVAILABLE
+
+
+def metadata_row(report: "MetadataVerification") -> dict[str, Value]:
+    """The comparison of the topology's snapshots, as a row."""
+    return {
+        "partition": report.partition,
+        "check": "snapshots",
+        "events": report.end,
+        "repeats": None,
+        "queues": None,
+        "messages": None,
+        "result": report.result,
+        "chain": None,
+    }
 
 
 def state_row(report: "object") -> dict[str, Value]:

@@ -119,10 +119,16 @@ def test_verify_a_whole_and_a_damaged_history(start_broker: Callable[..., Runnin
         ("metadata-0", "log", "whole"),
         ("queues-0", "log", "whole"),
         ("queues-1", "log", "whole"),
+        ("metadata-0", "snapshots", "1 equal"),
         ("queues-0", "state", "equal"),
         ("queues-1", "state", "equal"),
     ]
     assert sum(int(row[4]) for row in rows if row[1] == "state") == 20
+    [snapshot] = (broker.data / "snapshots" / "metadata-0").iterdir()
+    snapshot.write_bytes(snapshot.read_bytes()[:-20])
+    cut = run("verify", "--data", str(broker.data), "-q")
+    assert cut.returncode == 1
+    assert "metadata-0: the snapshot at offset" in cut.stderr
     segment = max((broker.data / "log").glob("queues-*/*.avro"), key=lambda path: path.stat().st_size)
     content = bytearray(segment.read_bytes())
     content[content.index(b"m7")] ^= 1

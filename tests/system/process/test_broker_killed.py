@@ -7,6 +7,11 @@ import sys
 import time
 from pathlib import Path
 
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.projections.metadata_verification import verify_metadata
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.projections.topology.fold_image import digest_of, image_of
+from rewindmq.projections.topology.metadata_fold import MetadataFold, fold_on
 from tests.support.broker_harness import Harness
 from tests.support.running import ROOT
 from tests.unit.engine.test_broker_recovery import refolded
@@ -56,3 +61,55 @@ def test_what_was_confirmed_survives_kill_9_and_dead_letters_come_once(tmp_path:
             assert len(numbers) >= confirmed
             assert h.digests() == refolded(tmp_path / "data")
     assert confirmed > 500
+
+
+BINDING_VICTIM = """
+import asyncio
+import sys
+from pathlib import Path
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.projections.metadata_verification import verify_metadata
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.projections.topology.fold_image import digest_of, image_of
+from rewindmq.projections.topology.metadata_fold import MetadataFold, fold_on
+from tests.support.broker_harness import Harness
+
+h = Harness(Path(sys.argv[1]), metadata_snapshot_events=60)
+session = h.session()
+number = len(h.broker.topology.bindings_in_order())
+print("ready", flush=True)
+while True:
+    h.exchange(session, f"x{number}", "topic")
+    h.broker.exchanges.bind(session, "amq.topic", "exchange", f"x{number}", "key", ())
+    number += 1
+    h.settle()
+    h.loop.run_until_complete(asyncio.sleep(0))
+"""
+
+
+def test_a_broker_killed_while_it_writes_snapshots_of_the_topology_starts_with_the_same(tmp_path: Path) -> None:
+    """Each life starts with the newest snapshot that is whole, and has the topology of the fold from the beginning."""
+    chance = random.Random(20261123)
+    data = tmp_path / "data"
+    snapshots = Snapshots(data / "snapshots")
+    begun = []
+    for _ in range(5):
+        victim = subprocess.Popen(
+            [sys.executable, "-c", BINDING_VICTIM, str(data)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        assert victim.stdout is not None
+        assert victim.stdout.readline() == "ready\n", "the broker did not start"
+        time.sleep(chance.uniform(0.2, 0.8))
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+        log = EmbeddedLogReader(data).metadata
+        assert verify_metadata(log, snapshots).equal
+        fold = MetadataFold()
+        with Harness(data) as h:
+            fold_on(fold, log, h.broker.metadata.state.next_offset)
+            assert digest_of(image_of(h.broker.metadata.state).pieces()) == digest_of(image_of(fold).pieces())
+            begun.append(h.broker.metadata.stored_offset)
+        for offset in snapshots.offsets("metadata-0")[-1:]:
+            snapshots.path("metadata-0", offset).unlink()  # that of the clean stop: the next life has those of before
+    assert begun == sorted(begun)
+    assert begun[-1] > 0, "no life wrote a snapshot"

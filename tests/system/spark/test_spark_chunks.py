@@ -19,10 +19,15 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import drive, events_of, fold
 from rewindmq.projections.store import keys, rocks
+from rewindmq.projections.store.metadata_snapshots import about, write
+from rewindmq.projections.store.metadata_snapshots import load as load_metadata
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore
+from rewindmq.projections.topology.fold_image import image_of
+from rewindmq.projections.topology.metadata_fold import MetadataFold
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Acked, Checkpointed, QueueDeclared
+from rewindmq.schemas.metadata_events import Unbound
 from rewindmq.schemas.values import BROKER, Actor
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
@@ -35,6 +40,7 @@ from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.snapshots.build import cut
 from rewindmq.spark_replay.snapshots.verify import plan_chunks, verify
 from tests.bench.generated_history import write_history
+from tests.support.broker_harness import Harness
 from tests.support.rocks import flipped, stored
 from tests.support.spark.histories import Recorder, plain_fold
 
@@ -467,3 +473,29 @@ def test_a_generated_history_makes_sense_and_is_the_same_each_time(tmp_path: Pat
         assert counters["steps"]["rejected"] > 0
         found.append(machine.digest())
     assert found[0] == found[1]
+
+
+def test_a_forged_snapshot_of_the_topology_is_found(spark: SparkSession, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with Harness(data) as h:
+        session = h.session()
+        for number in range(20):
+            h.declare(session, f"q{number}")
+            h.bind(session, "amq.topic", f"q{number}", "key")
+    found = verify(spark, str(data))
+    assert bad(found) == []
+    [sound] = [finding for finding in found if finding.partition == "metadata-0"]
+    assert sound.detail.startswith("1 equal, ")
+    [path] = (data / "snapshots" / "metadata-0").iterdir()
+    fold = load_metadata(path)
+    mark = about(path).history
+    fold.topology.on_unbound(0, Unbound("/", "amq.topic", "queue", "q7", "key", (), bound_id(fold, "q7")))
+    image = image_of(fold)
+    write(Snapshots(data / "snapshots"), "metadata-0", image, list(image.pieces()), mark)
+    [lie] = bad(verify(spark, str(data)))
+    assert (lie.check, lie.partition, lie.offset) == ("snapshots", "metadata-0", int(path.stem))
+
+
+def bound_id(fold: MetadataFold, queue: str) -> int:
+    [bound] = fold.topology.bindings_to("/", "queue", queue)
+    return bound.queue_id
