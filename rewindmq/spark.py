@@ -5,7 +5,8 @@
     spark = session()
     state_at(spark, "DATA", time="2026-11-21T03:04:05+00:00").messages.show()
 
-Where the history is: the path of a data directory, or `InKafka("localhost:9092")`. docs/spark/ has a page for each.
+Where the history is: the path of a data directory, `InKafka("localhost:9092")`, or `InArchive(URL)`. docs/spark/ has a
+page for each.
 """
 
 from rewindmq.spark_replay.audit.audit import audit
@@ -15,7 +16,7 @@ from rewindmq.spark_replay.history.history import biography, history
 from rewindmq.spark_replay.history.incremental import keep_history
 from rewindmq.spark_replay.history.slo import slo
 from rewindmq.spark_replay.history.state import state_at
-from rewindmq.spark_replay.location.log import InKafka
+from rewindmq.spark_replay.location.log import InArchive, InKafka
 from rewindmq.spark_replay.restore import Broker, bring_back, find
 from rewindmq.spark_replay.session import session
 from rewindmq.spark_replay.snapshots.build import cut
@@ -26,6 +27,7 @@ from rewindmq.spark_replay.what_if.what_if import what_if
 __all__ = [
     "Broker",
     "Candidate",
+    "InArchive",
     "InKafka",
     "audit",
     "biography",

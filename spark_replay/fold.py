@@ -6,9 +6,10 @@
 
 The same `rewindmq.projections.machine` runs here that runs in the broker. In the first way no record travels between
 Python and the JVM: that journey costs more than the fold. There a task begins at the nearest snapshot, so a long
-partition with snapshots can be cut into ranges that are folded at the same time. A data directory is read in this
-way, and so is Kafka where an auditor has made snapshots of it (`snapshots/build.py`): Spark's source reads one range
-of a partition at a time, and cannot begin at a snapshot. Memory is the machine's state and one group of records.
+partition with snapshots can be cut into ranges that are folded at the same time. A data directory and
+an archive are read in this way, and so is Kafka where an auditor has made snapshots of it (`snapshots/build.py`):
+Spark's source reads one range of a partition at a time, and cannot begin at a snapshot. Memory is the machine's state
+and one group of records.
 
 A `Product` makes the rows of a fold: it sees each event and its effects while the machine stands right behind the
 event. A product that can be told of repeats (projections/machine/repeats.py) does not see the events that the fast path
@@ -28,7 +29,7 @@ from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import RepeatedOutcomes, Repeats
 from rewindmq.projections.replay import PartitionLog, RecordGroup, decoder_for, drive
-from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
+from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, SnapshotSet
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Checkpointed, Event
 from rewindmq.schemas.single_object import FramedDecoder
@@ -36,7 +37,7 @@ from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.kafka_frame import records_frame
-from rewindmq.spark_replay.location.log import InKafka, Location, groups_in, open_log, partition_of
+from rewindmq.spark_replay.location.log import InArchive, InKafka, Location, groups_in, open_log, partition_of
 from rewindmq.spark_replay.location.ranges import BadRequest, CheckpointRange, OffsetRange, joined
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def fold_log(
     task: "Callable[..., Iterator[pa.RecordBatch]]",
     schema: "pa.Schema",
     fresh: bool = False,
-    snapshots: Snapshots | None = None,
+    snapshots: SnapshotSet | None = None,
     **settings: Any,
 ) -> "DataFrame":
     """Yields, as a DataFrame, the rows that `task(fold_input, **settings)` makes of each range, in their order.
@@ -165,7 +166,7 @@ def _tasks(items: list[Any], task: Any, settings: dict[str, Any], batches: "Iter
 
 
 def log_task(
-    offset_range: OffsetRange, location: Location, snapshots: Snapshots | None, fold: Any, settings: dict[str, Any]
+    offset_range: OffsetRange, location: Location, snapshots: SnapshotSet | None, fold: Any, settings: dict[str, Any]
 ) -> "Iterator[pa.RecordBatch]":
     """Fold a range, in a Spark task. Without snapshots the fold begins at the beginning of the partition.
 
@@ -195,36 +196,40 @@ def log_groups(data: str, partition: str, start: int, end: int) -> Iterator[Reco
     return groups_up_to(partition_of(data, partition), start, end)
 
 
-def broker_snapshots(location: Location) -> Snapshots | None:
-    """The snapshots that a broker keeps beside its log. Topics have none."""
+def broker_snapshots(location: Location) -> SnapshotSet | None:
+    """The snapshots that a broker keeps beside its log, or those of the archive. Topics have none."""
+    if isinstance(location, InArchive):
+        from rewindmq.engine.log.archive.snapshots import ArchivedSnapshots
+
+        return ArchivedSnapshots(location.url)
     return None if isinstance(location, InKafka) else Snapshots(Path(location) / "snapshots")
 
 
-def from_snapshot(snapshots: Snapshots | None, log: PartitionLog, offset: int) -> Machine:
+def from_snapshot(snapshots: SnapshotSet | None, log: PartitionLog, offset: int) -> Machine:
     """The machine at the nearest sound snapshot at or before `offset`.
 
     A snapshot saves time and decides nothing: a damaged one is skipped. Raises LogError when the log no longer has the
     events behind the snapshot."""
-    path = None if snapshots is None else snapshots.nearest(log.name, offset)
     machine = Machine(log.name)
-    while path is not None and snapshots is not None:
-        try:
-            machine = load(path)
-            break
-        except SnapshotError:
-            path = snapshots.nearest(log.name, int(path.stem) - 1)
+    if snapshots is not None:
+        for at in reversed([each for each in snapshots.offsets(log.name) if each <= offset]):
+            try:
+                machine = snapshots.load(log.name, at)
+                break
+            except SnapshotError:
+                continue
     _require_what_follows(machine, log, offset)
     return machine
 
 
-def at_snapshot(snapshots: Snapshots, log: PartitionLog, offset: int) -> Machine:
+def at_snapshot(snapshots: SnapshotSet, log: PartitionLog, offset: int) -> Machine:
     """The machine at exactly this snapshot.
 
     Raises SnapshotError when the snapshot is damaged or of another offset; LogError."""
-    path = snapshots.path(log.name, offset)
-    machine = load(path)
+    machine = snapshots.load(log.name, offset)
     if (machine.partition, machine.next_offset) != (log.name, offset):
-        raise SnapshotError(f"{path}: it is of {machine.partition} at offset {machine.next_offset}")
+        place = snapshots.place(log.name, offset)
+        raise SnapshotError(f"{place}: it is of {machine.partition} at offset {machine.next_offset}")
     _require_what_follows(machine, log, log.next_offset)
     return machine
 
@@ -234,15 +239,16 @@ def _require_what_follows(machine: Machine, log: PartitionLog, offset: int) -> N
         raise LogError(f"{log.name} begins at offset {log.start_offset}: the events before it are gone")
 
 
-def ranges_read(snapshots: Snapshots | None, ranges: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
+def ranges_read(snapshots: SnapshotSet | None, ranges: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
     """Yields the range that is read for these ranges, by partition: from the nearest snapshot on, or else all."""
     for name, offset_range in joined(ranges).items():
-        path = None if snapshots is None else snapshots.nearest(name, offset_range.start)
-        yield OffsetRange(name, 0 if path is None else int(path.stem), offset_range.end)
+        offsets = [] if snapshots is None else snapshots.offsets(name)
+        begin = max((at for at in offsets if at <= offset_range.start), default=0)
+        yield OffsetRange(name, begin, offset_range.end)
 
 
 def cut_at_snapshots(
-    location: Location, ranges: Iterable[OffsetRange], snapshots: Snapshots | None = None
+    location: Location, ranges: Iterable[OffsetRange], snapshots: SnapshotSet | None = None
 ) -> list[OffsetRange]:
     """The same ranges, in as many pieces as can be folded at the same time.
 

@@ -26,7 +26,7 @@ import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from rewindmq.projections.machine.machine import Machine, NewerHistory
 
@@ -72,6 +72,24 @@ class SnapshotError(Exception):
     """The snapshot cannot be used; the text names the file and says what is wrong with it."""
 
 
+class SnapshotSet(Protocol):
+    """Snapshots in a directory or in an archive."""
+
+    def partitions(self) -> list[str]:
+        """Names of the partitions that have snapshots."""
+
+    def offsets(self, partition: str) -> list[int]:
+        """The offsets of the partition's snapshots, ascending."""
+
+    def place(self, partition: str, offset: int) -> str:
+        """Where a snapshot is, for people."""
+
+    def load(self, partition: str, offset: int) -> Machine:
+        """The machine as a snapshot holds it.
+
+        Raises SnapshotError."""
+
+
 class Snapshots:
     """The snapshots of a data directory. `directory` is DIR/snapshots; it need not exist yet."""
 
@@ -115,6 +133,16 @@ class Snapshots:
         at = max((each for each in self.offsets(partition) if each <= offset), default=None)
         return None if at is None else self.path(partition, at)
 
+    def load(self, partition: str, offset: int) -> Machine:
+        """The machine as the snapshot at exactly this offset holds it.
+
+        Raises SnapshotError."""
+        return load(self.path(partition, offset))
+
+    def place(self, partition: str, offset: int) -> str:
+        """Where a snapshot is, for people."""
+        return str(self.path(partition, offset))
+
     def path(self, partition: str, offset: int) -> Path:
         """The path of a snapshot at `offset`, whether the file exists or not."""
         return self.directory / partition / f"{offset:020d}{SUFFIX}"
@@ -147,15 +175,25 @@ def load(path: Path) -> Machine:
     Raises SnapshotError for a file that is damaged, cut short or not a snapshot."""
     try:
         with path.open("rb") as file:
-            machine, said = _load(file)
-    except (SnapshotError, NewerHistory) as error:
-        raise SnapshotError(f"{path}: {error}") from error
+            return load_from(file, str(path))
     except OSError as error:
         raise SnapshotError(f"{path}: {error.strerror}") from error
+
+
+def load_from(file: BinaryIO, place: str) -> Machine:
+    """The machine as the snapshot in an open file holds it. `place`: where the snapshot is, for people.
+
+    Raises SnapshotError, OSError."""
+    try:
+        machine, said = _load(file)
+    except (SnapshotError, NewerHistory) as error:
+        raise SnapshotError(f"{place}: {error}") from error
+    except OSError:
+        raise
     except Exception as error:  # damaged bytes can fail in any way at all
-        raise SnapshotError(f"{path}: not a readable snapshot ({type(error).__name__}: {error})") from error
+        raise SnapshotError(f"{place}: not a readable snapshot ({type(error).__name__}: {error})") from error
     if machine.digest() != said:
-        raise SnapshotError(f"{path}: its state has the digest {machine.digest()}, and says it were {said}")
+        raise SnapshotError(f"{place}: its state has the digest {machine.digest()}, and says it were {said}")
     return machine
 
 

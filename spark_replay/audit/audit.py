@@ -30,6 +30,7 @@ from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.projections.verify import NOT_CHECKED, stored_offset, verify_partition
 from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.audit.archive_bytes import prove_archive
 from rewindmq.spark_replay.audit.chunks import AuditChunk, audit_chunk, convicted, in_sum, is_first, plan_audit
 from rewindmq.spark_replay.audit.dead_letter_join import (
     ARRIVALS,
@@ -49,7 +50,15 @@ from rewindmq.spark_replay.audit.policies import IS_IN_FORCE, WAS_IN_FORCE, Poli
 from rewindmq.spark_replay.fold import FoldInput, fold_log, fold_range, for_each, from_snapshot
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import HistoryLog, InKafka, Location, open_log, partition_of
+from rewindmq.spark_replay.location.log import (
+    HistoryLog,
+    InArchive,
+    InKafka,
+    Location,
+    newest_ms,
+    open_log,
+    partition_of,
+)
 from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
 from rewindmq.spark_replay.session import pure_workers
 from rewindmq.spark_replay.snapshots.external import (
@@ -89,11 +98,11 @@ def _audited_history(
     spark: "SparkSession", location: Location, external: Snapshots | None, snapshots: Path | None, since_last: bool
 ) -> list[Finding]:
     log = open_log(location)
-    reach = ends_of(log)
+    reach = _reach_of_archive(log) if isinstance(location, InArchive) else ends_of(log)
     ends = [
         OffsetRange(name, 0, end) for name, end in ends_of(open_log(location)).items()
     ]  # later than `reach` (dead_letter_join.py)
-    proven = None if external is None or isinstance(location, InKafka) else Proven(external.directory)
+    proven = None if external is None or not isinstance(location, str) else Proven(external.directory)
     findings = _bytes(spark, location, log, proven, since_last)
     sound = {finding.partition for finding in findings if finding.ok}
     ranges = [end for end in ends if end.partition in sound]
@@ -120,6 +129,8 @@ def _bytes(
     partitions = [log.metadata, *log.queues]
     if isinstance(location, InKafka):
         return retention_findings(location, partitions)
+    if isinstance(location, InArchive):
+        return prove_archive(spark, location, [partition.name for partition in partitions])
     return prove(spark, location, [partition.name for partition in partitions], proven, since_last)
 
 
@@ -147,7 +158,7 @@ class AuditTasks:
         self.location = location
         self.reach = reach
         self.rows: list[Any] = []
-        self._store = None if isinstance(location, InKafka) else location
+        self._store = location if isinstance(location, str) else None
         self._frames: list[DataFrame] = []
         self._letters: list[DataFrame] = []
 
@@ -213,6 +224,20 @@ def ends_of(log: HistoryLog) -> dict[str, int]:
         except CorruptLog:
             found[partition.name] = 0
     return found
+
+
+def _reach_of_archive(log: HistoryLog) -> dict[str, int]:
+    """The offsets up to which all partitions are archived: those before the earliest of their last times.
+
+    Partitions are not archived up to the same moment, so a letter may be archived before the death that it came from.
+    The last time of a partition may have more records that are not archived."""
+    ends = ends_of(log)
+    try:
+        last = [newest_ms(each, 0, ends[each.name]) for each in log.queues]
+        whole_ms = min((-1 if ms is None else ms for ms in last), default=-1)
+        return {each.name: min(each.offset_at(whole_ms - 1), ends[each.name]) for each in log.queues}
+    except CorruptLog:  # nothing can be joined; the proof of the objects names the place
+        return dict.fromkeys(ends, 0)
 
 
 def conclude(

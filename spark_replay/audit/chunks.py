@@ -134,7 +134,7 @@ def _met(
 
     A missing ledger is written."""
     offset = product.machine.next_offset
-    wrong = list(compare(StateSummary.of(product.machine), external.path(chunk.partition, offset), chunk.start))
+    wrong = list(compare(StateSummary.of(product.machine), external, chunk.partition, offset, chunk.start))
     if wrong:
         yield batch_of(wrong, columns.AUDIT)
     elif not ledgers.has(offset):

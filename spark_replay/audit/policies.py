@@ -24,7 +24,7 @@ from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.history.events import canonical_json
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import InKafka, Location, groups_in, open_log
+from rewindmq.spark_replay.location.log import InArchive, InKafka, Location, groups_in, open_log
 from rewindmq.spark_replay.location.ranges import OffsetRange
 
 POLICIES = "policies"
@@ -67,6 +67,7 @@ class PolicyBook:
         self.bound_ms: dict[Bound, int] = {}  # the time of each binding
         self.last_change_ms = 0
         self.read_to = 0
+        self.read_ms = 0  # the time of the last record that was read
 
     @property
     def reach(self) -> OffsetRange:
@@ -85,6 +86,7 @@ class PolicyBook:
                     continue
                 if times is not None:
                     timestamp_ms = times[index]
+                self.read_ms = timestamp_ms
                 if isinstance(event, PolicySet | OperatorPolicySet):
                     self.set_at[offset] = (event.vhost, event.name, event.definition)
                 if isinstance(event, Bound):
@@ -105,11 +107,21 @@ class PolicyBook:
         findings = []
         for row in rows:
             use = json.loads(row.detail)
+            if self._is_beyond(row, use):
+                continue
             if row.check == WAS_IN_FORCE:
                 findings += self._was_set(row, use)
             elif use["clock_ms"] > self.last_change_ms + self.late_ms:
                 findings += self._is_applied(row, use)
         return findings
+
+    def _is_beyond(self, row: Any, use: dict[str, Any]) -> bool:
+        """Whether the use belongs to a part of the metadata log that is not archived yet.
+
+        Partitions are not archived up to the same moment."""
+        if not isinstance(self.location, InArchive):
+            return False
+        return bool(use["version"] >= self.read_to if row.check == WAS_IN_FORCE else use["clock_ms"] >= self.read_ms)
 
     def _was_set(self, row: Any, use: dict[str, Any]) -> list[Finding]:
         if self.set_at.get(use["version"]) == (use["vhost"], use["name"], use["definition"]):

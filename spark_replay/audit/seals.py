@@ -19,8 +19,8 @@ from rewindmq.spark_replay.audit.findings import Finding, of_row
 from rewindmq.spark_replay.fold import for_each
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import InKafka, Location
-from rewindmq.spark_replay.location.ranges import OffsetRange
+from rewindmq.spark_replay.location.log import InArchive, InKafka, Location
+from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +36,8 @@ def check_seals(
     """The findings about seals that do not hold, with their places, and one for each partition whose seals hold.
 
     Without `keys` signatures are not checked, and a history without seals gives no finding. Raises LogError."""
+    if isinstance(location, InArchive) and (keys is not None or copies):
+        raise BadRequest("--public-key and --copies: an archive holds no seals; audit the data directory")
     partitions = sealed_partitions(location)
     bad = [_finding(harm) for harm in astray(partitions, copies)]
     steps: list[tuple[Sealable, list[Step]]] = []
@@ -57,7 +59,7 @@ def check_seals(
 
 
 def sealed_partitions(location: Location) -> Sequence[Sealable]:
-    """The partitions of a log, with their seals.
+    """The partitions of a log, with their seals; none of an archive, which holds no seals.
 
     Raises LogError when there is no log."""
     if isinstance(location, InKafka):
@@ -65,6 +67,8 @@ def sealed_partitions(location: Location) -> Sequence[Sealable]:
         from rewindmq.engine.log.seals.in_topic import in_topics
 
         return in_topics(KafkaLogReader(location.bootstrap, location.prefix, dict(location.settings)))
+    if isinstance(location, InArchive):
+        return []
     return segmented(Path(location))
 
 

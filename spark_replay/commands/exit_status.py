@@ -10,6 +10,8 @@
 
 import click
 
+from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, ObstoreNotInstalled
+from rewindmq.engine.log.archive.pack import CorruptObject
 from rewindmq.engine.log.contract import CorruptLog, KafkaNotInstalled, LogError, NoAnswer
 from rewindmq.projections.machine.machine import NewerHistory
 from rewindmq.projections.rewind import OutsideHistory, RewindError, UnreadableTime
@@ -26,7 +28,7 @@ def status_of(error: Exception) -> int:
         return INTERRUPTED
     if isinstance(error, click.ClickException):
         return _complain(EX_USAGE, error.format_message())
-    if isinstance(error, NoAnswer | KafkaNotInstalled):
+    if isinstance(error, NoAnswer | KafkaNotInstalled | ObstoreNotInstalled):
         return _complain(EX_UNAVAILABLE, str(error))
     if isinstance(error, OutsideHistory | CorruptLog | LogError | NewerHistory):
         return _complain(EX_DATAERR, str(error))
@@ -38,9 +40,11 @@ def status_of(error: Exception) -> int:
 def _spark_failure(error: Exception) -> int:
     """The exit status for an error in a Spark worker, which arrives as text."""
     name, line = cause_of(error)
-    if name in ("NoSpark", "RestoreRefused", NoAnswer.__name__, KafkaNotInstalled.__name__):
+    away = (NoAnswer, KafkaNotInstalled, ObstoreNotInstalled)
+    if name in ("NoSpark", "RestoreRefused", *(each.__name__ for each in away)):
         return _complain(EX_UNAVAILABLE, line)
-    data_errors = (CorruptLog.__name__, LogError.__name__, OutsideHistory.__name__, NewerHistory.__name__)
+    unusable = (CorruptLog, CorruptObject, LogError, ArchiveError, MissingObject, OutsideHistory, NewerHistory)
+    data_errors = [each.__name__ for each in unusable]
     if name in (BadRequest.__name__, UnreadableTime.__name__):
         return _complain(EX_USAGE, line)
     return _complain(EX_DATAERR if name in data_errors else EX_SOFTWARE, line)

@@ -12,10 +12,16 @@ from rewindmq.engine.log.location import FIRST_ANSWER_SECONDS
 from rewindmq.spark_replay.commands.output import discard_output
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.kafka_settings import read_settings
-from rewindmq.spark_replay.location.log import InKafka, Location, open_log
+from rewindmq.spark_replay.location.log import InKafka, Location, in_archive, open_log
 from rewindmq.spark_replay.location.ranges import BadRequest
 
 _DATA = click.option("--data", type=click.Path(path_type=Path), help="The broker's data directory.")
+_ARCHIVE = click.option(
+    "--archive",
+    metavar="URL",
+    help="Instead of --data: the archive of the history, s3://BUCKET/PREFIX, gs://..., az://..., or a directory."
+    " Credentials come from the environment of each process.",
+)
 _TOPICS = (
     click.option(
         "--prefix",
@@ -48,20 +54,22 @@ _KAFKA_ONLY = click.option(
 
 
 def with_location(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for a data directory or topics of a Kafka; the command gets it as `location`."""
+    """Add the options for a data directory, topics of a Kafka or an archive; the command gets it as `location`."""
 
     @functools.wraps(command)
     def found(
         data: Path | None,
+        archive: str | None,
         kafka: str | None,
         prefix: str,
         settings: tuple[str, ...],
         settings_file: Path | None,
         **others: Any,
     ) -> Any:
-        return _as_run(command, _existing(data, kafka, prefix, settings, settings_file), others)
+        location = _existing(data, archive, kafka, prefix, settings, settings_file)
+        return _as_run(command, location, others)
 
-    return _wrapped(found, (_DATA, _KAFKA, *_TOPICS))
+    return _wrapped(found, (_DATA, _ARCHIVE, _KAFKA, *_TOPICS))
 
 
 def with_topics(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,7 +77,7 @@ def with_topics(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def found(kafka: str, prefix: str, settings: tuple[str, ...], settings_file: Path | None, **others: Any) -> Any:
-        return _as_run(command, _existing(None, kafka, prefix, settings, settings_file), others)
+        return _as_run(command, _existing(None, None, kafka, prefix, settings, settings_file), others)
 
     return _wrapped(found, (_KAFKA_ONLY, *_TOPICS))
 
@@ -93,20 +101,27 @@ def _wrapped(command: Callable[..., Any], options: tuple[Callable[[Any], Any], .
 
 
 def _existing(
-    data: Path | None, kafka: str | None, prefix: str, settings: tuple[str, ...], settings_file: Path | None
+    data: Path | None,
+    archive: str | None,
+    kafka: str | None,
+    prefix: str,
+    settings: tuple[str, ...],
+    settings_file: Path | None,
 ) -> Location:
-    """The location of an existing log: a directory as an absolute path, which workers can use, or topics.
+    """The location of an existing log: a directory as an absolute path, which workers can use, an archive, or topics.
 
     Raises BadRequest; LogError when there is no log; NoAnswer when Kafka does not answer; KafkaNotInstalled."""
-    if (data is None) == (kafka is None):
-        raise BadRequest("where is the history? Give --data or --kafka")
+    if sum(each is not None for each in (data, archive, kafka)) != 1:
+        raise BadRequest("where is the history? Give one of --data, --archive and --kafka")
     if data is not None and not data.is_dir():
         raise BadRequest(f"{data}: no such directory")
-    if data is not None and (settings or settings_file is not None):
+    if kafka is None and (settings or settings_file is not None):
         raise BadRequest("--kafka-setting and --kafka-config need --kafka")
     location: Location
     if data is not None:
         location = str(data.resolve())
+    elif archive is not None:
+        location = in_archive(archive)
     else:
         from rewindmq.engine.log.kafka.clients import KafkaClients
 

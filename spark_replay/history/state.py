@@ -21,7 +21,7 @@ from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.machine.serialization.digest import queue_digest
 from rewindmq.projections.replay import drive
 from rewindmq.projections.rules.internal_queues import is_hidden
-from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.projections.store.snapshots import SnapshotSet
 from rewindmq.schemas.values import Argument
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, broker_snapshots, fold_log
@@ -93,7 +93,7 @@ class StatePlan:
     location: Location
     ends: tuple[OffsetRange, ...]
     clock_ms: int | None
-    snapshots: Snapshots | None = None
+    snapshots: SnapshotSet | None = None
     checkpoints: tuple[tuple[str, int], ...] = ()
 
     def ranges(self) -> list[OffsetRange]:

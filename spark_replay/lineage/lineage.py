@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader
+from rewindmq.engine.log.location import HistoryPartition
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.commands.failures import cause_of
 from rewindmq.spark_replay.lineage.settings import PREFIX, Settings, heard, read_settings
-from rewindmq.spark_replay.location.log import Location
+from rewindmq.spark_replay.location.log import InKafka, Location, partition_of
 from rewindmq.spark_replay.location.ranges import OffsetRange, joined
 
 if TYPE_CHECKING:
@@ -228,16 +228,15 @@ def chain_at(location: Location, partition: str, end: int) -> dict[str, Any]:
     """The partition's hash chain behind the last block that ends at or before offset `end`.
 
     Empty where there is none: in Kafka, before the end of the first block, and where damage hides it."""
-    if not isinstance(location, str):
+    if isinstance(location, InKafka):
         return {}
     try:
-        logs = {log.name: log for log in EmbeddedLogReader(Path(location)).partitions}
-        return _chain_behind(logs[partition], end)
+        return _chain_behind(partition_of(location, partition), end)
     except LogError:
         return {}
 
 
-def _chain_behind(log: PartitionReader, end: int) -> dict[str, Any]:
+def _chain_behind(log: HistoryPartition, end: int) -> dict[str, Any]:
     """The chain at `end`; if a block goes on beyond `end`, the chain before that block."""
     while end > 0:
         block = next(iter(log.read(end - 1, end)), None)

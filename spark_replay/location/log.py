@@ -1,8 +1,9 @@
 """Opens a history's log for Spark jobs: its partitions, its beginning, records in groups.
 
-A `Location` names a history: the path of a broker's data directory, or topics of a Kafka.
+A `Location` names a history: the path of a broker's data directory, topics of a Kafka, or an archive.
 
     history(spark, "DATA")                    history(spark, InKafka("localhost:9092"))
+    history(spark, InArchive("s3://bucket/prefix"))
 
 All functions open the log read-only, beside a running broker or without one. Only the driver decides how far to read;
 workers get offsets. Records of the embedded log are bare and carry their time; those in Kafka are Avro single objects,
@@ -53,12 +54,36 @@ class InKafka:
         return f"{self.prefix}.queues"
 
 
-# A data directory by its path, or topics of a Kafka
-Location = str | InKafka
+@dataclass(frozen=True, slots=True)
+class InArchive:
+    """The archive at a URL (engine/log/archive/objects.py).
+
+    Tasks read its objects by themselves, with the credentials in their own environment."""
+
+    url: str
+
+    def __str__(self) -> str:
+        return f"the archive at {self.url}"
+
+
+# A data directory by its path, topics of a Kafka, or an archive
+Location = str | InKafka | InArchive
+
+
+def in_archive(url: str) -> InArchive:
+    """The archive at a URL, or in a directory by its path, in the form that all processes understand.
+
+    Raises BadRequest for a URL that is none, ObstoreNotInstalled."""
+    from rewindmq.engine.log.archive.objects import BadUrl, open_objects
+
+    try:
+        return InArchive(open_objects(url).url)
+    except BadUrl as error:
+        raise BadRequest(f"archive: {error}") from None
 
 
 class HistoryLog(Protocol):
-    """The part of either log that Spark jobs need.
+    """The part of any log that Spark jobs need.
 
     Raises LogError where it cannot be read."""
 
@@ -81,6 +106,10 @@ def open_log(location: Location) -> HistoryLog:
         log = KafkaLogReader(location.bootstrap, location.prefix, dict(location.settings))
         log.queues  # noqa: B018  asks Kafka for the topics
         return log
+    if isinstance(location, InArchive):
+        from rewindmq.engine.log.archive.reader import ArchivedLog
+
+        return ArchivedLog(location.url)
     return EmbeddedLogReader(Path(location))
 
 

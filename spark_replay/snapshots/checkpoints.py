@@ -8,13 +8,13 @@ others say. Elsewhere a snapshot only saves time, and a damaged one is skipped; 
 
 from collections.abc import Iterable, Sequence
 
-from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.projections.store.snapshots import SnapshotSet
 from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange, parse_offsets
 
 _LISTED = 20
 
 
-def parse_checkpoints(text: str | None, ranges: Iterable[OffsetRange], snapshots: Snapshots | None) -> dict[str, int]:
+def parse_checkpoints(text: str | None, ranges: Iterable[OffsetRange], snapshots: SnapshotSet | None) -> dict[str, int]:
     """The checkpoint of each partition that `text` names.
 
     Raises BadRequest when there is no such snapshot, or when it lies beyond the end of the partition's range."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rewindmq.projections.replay import PartitionLog
-from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.projections.store.snapshots import Snapshots, SnapshotSet
 from rewindmq.spark_replay.location.log import Location, open_log
 from rewindmq.spark_replay.location.ranges import BadRequest
 
@@ -43,7 +43,7 @@ def external_snapshots(location: Location, directory: Path | None) -> Snapshots 
     return external
 
 
-def offsets_of(snapshots: Snapshots | None) -> dict[str, list[int]]:
+def offsets_of(snapshots: SnapshotSet | None) -> dict[str, list[int]]:
     """The offsets of the snapshots, by partition.
 
     A caller that compares them with the end of the log calls this first: a broker may take snapshots meanwhile."""

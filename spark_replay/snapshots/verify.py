@@ -32,7 +32,7 @@ from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.machine.serialization.digest import queue_digest
 from rewindmq.projections.metadata_verification import verify_metadata
 from rewindmq.projections.replay import PartitionLog, decoder_for, drive
-from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
+from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, SnapshotSet
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.projections.verify import NOT_CHECKED, stored_offset, verify_state
 from rewindmq.schemas.events import CheckpointAsked, Checkpointed, Event
@@ -46,7 +46,7 @@ from rewindmq.spark_replay.fold import broker_snapshots, for_each, from_snapshot
 from rewindmq.spark_replay.history.events import canonical_json
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import Location, open_log, partition_of
+from rewindmq.spark_replay.location.log import InArchive, Location, open_log, partition_of
 from rewindmq.spark_replay.location.ranges import OffsetRange
 from rewindmq.spark_replay.snapshots.external import beyond_the_end, external_snapshots, offsets_of
 
@@ -79,6 +79,10 @@ def verify(spark: "SparkSession", location: Location, directory: Path | None = N
     `directory`: compare the snapshots there, and not those beside the log. Raises LogError when there is no log or its
     beginning is gone; BadRequest, CorruptLog."""
     snapshots = external_snapshots(location, directory) or broker_snapshots(location)
+    if isinstance(location, InArchive):
+        findings = _verified_archive(spark, location, snapshots)
+        lineage.found(findings)
+        return findings
     metadata = metadata_findings(location, snapshots)
     chunks, beyond = plan_chunks(location, snapshots)
     if isinstance(location, str) and (Path(location) / "state").exists():
@@ -87,6 +91,21 @@ def verify(spark: "SparkSession", location: Location, directory: Path | None = N
     findings = _verified(spark, location, snapshots, chunks, beyond) + metadata
     lineage.found(findings)
     return findings
+
+
+def _verified_archive(spark: "SparkSession", archive: InArchive, snapshots: SnapshotSet | None) -> list[Finding]:
+    """The findings about an archive: its objects are proven first, and only sound partitions are folded.
+
+    RocksDB is a broker's, so nothing can be said of it."""
+    from rewindmq.spark_replay.audit.archive_bytes import prove_archive
+
+    log = open_log(archive)
+    names = [each.name for each in log.queues]
+    found = prove_archive(spark, archive, [log.metadata.name, *names])
+    chunks, beyond = plan_chunks(archive, snapshots, {each.partition for each in found if not each.ok})
+    no_store = f"{NOT_CHECKED}an archive has no RocksDB"
+    found += [Finding(STATE, True, name, None, None, None, no_store) for name in names]
+    return found + _verified(spark, archive, snapshots, chunks, beyond)
 
 
 def verify_snapshots(
@@ -102,7 +121,7 @@ def verify_snapshots(
 
 
 def plan_chunks(
-    location: Location, snapshots: Snapshots | None, broken: Set[str] = frozenset()
+    location: Location, snapshots: SnapshotSet | None, broken: Set[str] = frozenset()
 ) -> tuple[list[Chunk], list[Finding]]:
     """The chunks of all partitions but the `broken` ones, up to the end of the log now.
 
@@ -120,11 +139,11 @@ def plan_chunks(
     return chunks, [Finding(SNAPSHOTS, False, name, offset, None, None, why) for name, offset, why in beyond]
 
 
-def metadata_findings(location: Location, snapshots: Snapshots | None) -> list[Finding]:
+def metadata_findings(location: Location, snapshots: SnapshotSet | None) -> list[Finding]:
     """The findings about the snapshots of the topology, if there are some: one fold from the beginning, in the driver.
 
-    Raises LogError when the metadata log cannot be read."""
-    report = verify_metadata(open_log(location).metadata, snapshots)
+    Those of an archive are not folded: its objects are proven. Raises LogError when the metadata log cannot be read."""
+    report = verify_metadata(open_log(location).metadata, snapshots if isinstance(snapshots, Snapshots) else None)
     if not report.compared:
         return []
     lineage.read([OffsetRange(report.partition, 0, report.end)])
@@ -139,7 +158,7 @@ def metadata_findings(location: Location, snapshots: Snapshots | None) -> list[F
 def _verified(
     spark: "SparkSession",
     location: Location,
-    snapshots: Snapshots | None,
+    snapshots: SnapshotSet | None,
     chunks: Sequence[Chunk],
     beyond: list[Finding],
 ) -> list[Finding]:
@@ -155,7 +174,9 @@ def _verified(
     return [*_sums(chunks, rows, found), *found]
 
 
-def _fold(spark: "SparkSession", location: Location, snapshots: Snapshots | None, chunks: Sequence[Chunk]) -> list[Any]:
+def _fold(
+    spark: "SparkSession", location: Location, snapshots: SnapshotSet | None, chunks: Sequence[Chunk]
+) -> list[Any]:
     lineage.read(chunks)
     return for_each(spark, chunks, fold_chunk, columns.AUDIT, location=location, snapshots=snapshots).collect()
 
@@ -231,7 +252,7 @@ def _repeats_in_words(chunk_counts: Sequence[dict[str, Any]]) -> str:
 # -- in a Spark task -------------------------------------------------------------------------------------------------
 
 
-def fold_chunk(chunk: Chunk, location: Location, snapshots: Snapshots | None) -> "Iterator[pa.RecordBatch]":
+def fold_chunk(chunk: Chunk, location: Location, snapshots: SnapshotSet | None) -> "Iterator[pa.RecordBatch]":
     """The rows of AUDIT of one chunk."""
     log = partition_of(location, chunk.partition)
     if chunk.store:
@@ -243,7 +264,7 @@ def fold_chunk(chunk: Chunk, location: Location, snapshots: Snapshots | None) ->
         yield batch_of(rows, columns.AUDIT)
 
 
-def _compare_snapshots(log: PartitionLog, chunk: Chunk, snapshots: Snapshots | None) -> Iterator[_Row]:
+def _compare_snapshots(log: PartitionLog, chunk: Chunk, snapshots: SnapshotSet | None) -> Iterator[_Row]:
     machine = from_snapshot(snapshots, log, chunk.start)
     begun = machine.next_offset
     claims, decoder = Claims(), decoder_for(log)
@@ -267,7 +288,7 @@ def _compare_snapshots(log: PartitionLog, chunk: Chunk, snapshots: Snapshots | N
             machine = Machine(log.name)  # only one state at a time is in memory
         if chunk.meets:
             assert snapshots is not None, "an offset to meet is that of a snapshot"
-            yield from compare(summary, snapshots.path(log.name, end), begun)
+            yield from compare(summary, snapshots, log.name, end, begun)
     for offset, said in wrong:
         yield (CLAIMS, False, log.name, offset, None, None, said)
     seen = {"events": chunk.end - chunk.start, "claims": claims.count, "passed_by": claims.passed_by}
@@ -294,11 +315,10 @@ class StateSummary:
         return cls(machine.head(), queues)
 
 
-def compare(summary: StateSummary, path: Path, begun: int) -> Iterator[_Row]:
-    """Yields how the snapshot at `path` differs from the state that the fold from offset `begun` has there."""
-    partition, offset = path.parent.name, int(path.stem)
+def compare(summary: StateSummary, snapshots: SnapshotSet, partition: str, offset: int, begun: int) -> Iterator[_Row]:
+    """Yields how the snapshot at `offset` differs from the state that the fold from offset `begun` has there."""
     try:
-        said = StateSummary.of(load(path))
+        said = StateSummary.of(snapshots.load(partition, offset))
     except SnapshotError as error:
         yield (SNAPSHOTS, False, partition, offset, None, None, f"cannot be used: {error}")
         return
@@ -310,14 +330,15 @@ def compare(summary: StateSummary, path: Path, begun: int) -> Iterator[_Row]:
     names = list(dict.fromkeys(name for _, (name, _, _) in differ))
     what = ", ".join(names[:5]) + (f" and {len(names) - 5} more queues" if len(names) > 5 else "")
     since = f"the snapshot at offset {begun}" if begun else "nothing"
+    name = snapshots.place(partition, offset).rpartition("/")[2]
     detail = (
-        f"the events of offsets {begun} to {offset - 1}, folded from {since}, do not lead to {path.name}:"
+        f"the events of offsets {begun} to {offset - 1}, folded from {since}, do not lead to {name}:"
         f" other is {what or 'what belongs to no queue (clock, next offset, limits)'}"
     )
     yield (SNAPSHOTS, False, partition, offset, names[0] if names else None, None, detail)
 
 
-def _compare_store(log: PartitionLog, chunk: Chunk, path: Path, snapshots: Snapshots | None) -> Iterator[_Row]:
+def _compare_store(log: PartitionLog, chunk: Chunk, path: Path, snapshots: SnapshotSet | None) -> Iterator[_Row]:
     """Compare RocksDB, read-only, at its own offset."""
     try:
         store = StateStore.open(path, read_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.projections.store.snapshots import Snapshots, SnapshotSet
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.location.ranges import RANGE_OPTIONS, BadRequest, parse_count, true_or_false
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rewindmq.spark_replay.location.log import Location
 
 _BOOTSTRAP = "kafka.bootstrap.servers"
-_LOCATIONS = ("path", "data", _BOOTSTRAP)
-_LOCATION = ("path", "data", "kafkaPrefix", "view")
+_LOCATIONS = ("path", "data", "archive", _BOOTSTRAP)
+_LOCATION = ("path", "data", "archive", "kafkaPrefix", "view")
 _CHANGES = {"changeStartOffset": "startingOffsets", "changeEndOffset": "endingOffsets"}
 _FOLD = ("queue", "fromCheckpoint", "snapshots", "minPartitions")
 _MOMENT = ("asOfOffset", "asOfTimestamp", *_FOLD)
@@ -71,7 +71,7 @@ class TableOptions:
         directory = self.options.get("snapshots")
         return None if directory is None else Path(directory).resolve()
 
-    def snapshots_used(self) -> Snapshots | None:
+    def snapshots_used(self) -> SnapshotSet | None:
         """The snapshots that the option names, or those beside the log; a Kafka has none beside it."""
         from rewindmq.spark_replay.fold import broker_snapshots
 
@@ -86,7 +86,9 @@ class TableOptions:
     @property
     def columns(self) -> "pa.Schema":
         """The Arrow schema of the view."""
-        if self.view == "records" and not isinstance(self.location, str):
+        from rewindmq.spark_replay.location.log import InKafka
+
+        if self.view == "records" and isinstance(self.location, InKafka):
             return columns.KAFKA_RECORDS
         if self.view == "history":
             from rewindmq.spark_replay.history.outcome_rows import history_columns
@@ -101,17 +103,19 @@ def _location(options: Mapping[str, str], of_kafka: Mapping[str, str]) -> "Locat
     `of_kafka`: the options that begin with `kafka.`. Raises BadRequest when the options do not name exactly one
     location."""
     from rewindmq.spark_replay.location.kafka_settings import for_librdkafka
-    from rewindmq.spark_replay.location.log import InKafka
+    from rewindmq.spark_replay.location.log import InKafka, in_archive
 
     found = [(name, value) for name, value in {**options, **of_kafka}.items() if name in _LOCATIONS and value.strip()]
     about_kafka = sorted({*of_kafka, *(options.keys() & {"kafkaPrefix"})} - {_BOOTSTRAP})
     if about_kafka and _BOOTSTRAP not in dict(found):
         raise BadRequest(f"{about_kafka[0]} is for a history in Kafka: give {_BOOTSTRAP}, too")
     if not found:
-        raise BadRequest(f'where is the history: option "path", a data directory, or "{_BOOTSTRAP}"?')
+        raise BadRequest(f'where is the history: option "path", a data directory, "archive", or "{_BOOTSTRAP}"?')
     if len(found) > 1:
         raise BadRequest(f"where is the history: {' or '.join(name for name, _ in found)}? Give one of them")
     [(kind, where)] = found
+    if kind == "archive":
+        return in_archive(where)
     if kind != _BOOTSTRAP:
         return where
     if "fromCheckpoint" in options and "snapshots" not in options:

@@ -4,7 +4,8 @@
 
 Where RewindMQ is installed, Spark finds it by itself (pyspark_rewindmq.py); elsewhere `register(spark)`.
 
-    path                 the broker's data directory; or else a history in Kafka:
+    path                 the broker's data directory; or else
+    archive              the URL of an archive; credentials come from the environment of each process; or else Kafka:
     kafka.bootstrap.servers, kafkaPrefix (rewindmq)
                          host:port, comma separated, and the beginning of its topics' names
     kafka.*              any setting of librdkafka's, as for the broker; Spark needs no connector

@@ -1,16 +1,26 @@
 """Segments for tests of the archive: written as the log writes them, and packed into an archive."""
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.log.archive.manifest import Manifest, SegmentEntry
+from rewindmq.engine.log.archive.manifest import (
+    Identity,
+    Manifest,
+    SegmentEntry,
+    SnapshotEntry,
+    StoredObject,
+    require_identity,
+)
 from rewindmq.engine.log.archive.objects import Objects, open_objects
 from rewindmq.engine.log.archive.pack import Unpacked, pack
-from rewindmq.engine.log.embedded.reader import Place
-from rewindmq.engine.log.embedded.segments import max_timestamp, segment_files
+from rewindmq.engine.log.embedded.index import first_chain, next_chain
+from rewindmq.engine.log.embedded.reader import PartitionReader, Place
+from rewindmq.engine.log.embedded.segments import base_offset_of, max_timestamp, parse_header, segment_files
 from rewindmq.engine.log.embedded.writer import PartitionWriter
+from rewindmq.projections.store.snapshots import Snapshots
 
 
 def write_segment(directory: Path, groups: Sequence[Sequence[bytes]], segment_bytes: int = 1 << 40) -> list[Path]:
@@ -54,3 +64,31 @@ def object_path(manifest: Manifest, entry: SegmentEntry, suffix: str) -> Path:
 @pytest.fixture
 def objects(tmp_path: Path) -> Objects:
     return open_objects(str(tmp_path / "archive"), make=True)
+
+
+def archive_all(data: Path, url: str) -> Objects:
+    """Archive a closed data directory with its last segments and its snapshots, without proof."""
+    objects = open_objects(url, make=True)
+    directories = [data / "log" / "metadata-0", *sorted((data / "log").glob("queues-*"))]
+    header = parse_header(segment_files(directories[0])[0].read_bytes())
+    history = next_chain(first_chain("metadata-0"), header.raw).hex()
+    require_identity(objects, Identity(history, len(directories) - 1))
+    for directory in directories:
+        reader = PartitionReader(directory)
+        ends = {segment.file: segment.next_offset for segment in reader.segments()}
+        files = [path for path in segment_files(directory) if ends[path] > base_offset_of(path)]
+        manifest = archive_segments(objects, directory, files)
+        archive_snapshots(manifest, Snapshots(data / "snapshots"))
+    return objects
+
+
+def archive_snapshots(manifest: Manifest, snapshots: Snapshots) -> None:
+    """Archive the snapshots of a partition."""
+    for offset in snapshots.offsets(manifest.partition):
+        data = snapshots.path(manifest.partition, offset).read_bytes()
+        sha256 = hashlib.sha256(data).hexdigest()
+        entry = SnapshotEntry(
+            offset, StoredObject(f"{offset:020d}-{sha256[:16]}.snapshot", len(data), sha256), archived_ms=7
+        )
+        manifest.objects.create(manifest.key(entry, entry.object), data)
+        manifest.extend(entry)

@@ -34,7 +34,7 @@ STATUS_COLUMNS = (
     "lag",
     "lag_bytes",
 )
-_archive = click.option(
+archive_option = click.option(
     "--archive",
     "archive_url",
     metavar="URL",
@@ -44,7 +44,7 @@ _archive = click.option(
 )
 
 
-def _done(what: Callable[[], T]) -> T:
+def done(what: Callable[[], T]) -> T:
     """Calls `what` and turns its errors into CliErrors."""
     from rewindmq.engine.log.archive.objects import BadUrl, ObstoreNotInstalled
     from rewindmq.engine.log.contract import LogError, NoAnswer
@@ -114,14 +114,14 @@ def archive(settings: Settings, data: Path, archive_url: str, roll: bool) -> Non
             "archived_bytes": each.archived_bytes,
             "snapshots": each.snapshots,
         }
-        for each in _done(archived).partitions
+        for each in done(archived).partitions
     ]
     columns = ("partition", "archived_end", "segments", "records", "bytes", "archived_bytes", "snapshots")
     settings.show(columns, rows)
 
 
 @click.command("archive_status")
-@_archive
+@archive_option
 @click.option(
     "--data",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -148,7 +148,7 @@ def archive_status(settings: Settings, archive_url: str, data: Path | None, form
 
     if form == "json":
         settings.formatter = "json"
-    settings.show(STATUS_COLUMNS, _done(listed))
+    settings.show(STATUS_COLUMNS, done(listed))
 
 
 def _partitions(objects: "Objects", data: Path | None) -> list[str]:
@@ -193,7 +193,7 @@ def _status_row(manifest: "Manifest", data: Path | None) -> dict[str, Value]:
 
 
 @click.command("archive_verify")
-@_archive
+@archive_option
 @with_settings
 def archive_verify(settings: Settings, archive_url: str) -> None:
     """Read the whole archive, and prove every block of it.
@@ -241,7 +241,7 @@ def archive_verify(settings: Settings, archive_url: str) -> None:
         return rows
 
     settings.banner(f"Verifying {archive_url} ...")
-    rows = _done(verified)
+    rows = done(verified)
     settings.show(("partition", "segments", "events", "snapshots", "result", "chain"), rows)
     for damage in damages[1:]:
         click.echo(damage, err=True)

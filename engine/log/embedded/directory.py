@@ -16,6 +16,7 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.segments import sync_directory
 
 METADATA = "metadata-0"
+RECOVERY = "recovery.json"  # beside the layout, until a recovery from an archive is done (archive/recovery.py)
 MAX_PARTITIONS = 1_024
 NEW_PARTITIONS = 2  # one for each core of a small machine when Spark folds (ARCHITECTURE.md)
 _FORMAT = 1
@@ -69,6 +70,8 @@ def prepare(data_dir: Path, partitions: int | None) -> tuple[int, bool]:
             why = f"made with {there} queue partitions, and a log keeps its number; this start asks for {partitions}"
             raise LogError(f"{data_dir}: this log was {why}")
         return there, False
+    if (data_dir / "log" / RECOVERY).exists():
+        raise LogError(f"{data_dir}: its recovery from an archive was cut short: run `rewindmq recover` again")
     count = NEW_PARTITIONS if partitions is None else partitions
     _require_no_more(data_dir, count)
     for name in (METADATA, *map(queue_partition, range(count))):

@@ -244,10 +244,7 @@ class SegmentReader:
 
     def records(self, block: StoredBlock) -> list[bytes]:
         """A block's records as binaries of today's schema."""
-        older = older_schema(self.header.schema)
-        if older is None:
-            return block.records
-        return [_today(record, older) for record in block.records]
+        return records_of_today(self.header.schema, block.records)
 
     def _indexed(self, entries: list[Entry], chain: bytes) -> Iterator[StoredBlock]:
         """Yields the blocks of successive index entries.
@@ -525,16 +522,30 @@ def check_schema(header: Header, path: Path) -> None:
 
     Raises LogError if it does not, CorruptLog if the header holds no schema."""
     try:
-        older = older_schema(header.schema)
+        older_schema(header.schema)
     except Exception as error:  # a damaged schema: JSON and fastavro fail in many ways over it
         why = f"not a whole segment header: its schema: {type(error).__name__}: {error}"
         raise CorruptLog(path, 0, header.base_offset, why) from None
+    require_known_schema(header.schema, str(path))
+
+
+def require_known_schema(schema_json: str, place: str) -> None:
+    """Check that this version knows the schema of the segment at `place`.
+
+    Raises LogError."""
+    older = older_schema(schema_json)
     try:
         if older is not None:
             released_schema_json(older)
     except UnknownSchema as error:
         what = "written by another version of RewindMQ, or its header is damaged"
-        raise LogError(f"{path}: {what}: {error}") from None
+        raise LogError(f"{place}: {what}: {error}") from None
+
+
+def records_of_today(schema_json: str, records: list[bytes]) -> list[bytes]:
+    """Records of a segment with this schema, as binaries of today's schema."""
+    older = older_schema(schema_json)
+    return records if older is None else [_today(record, older) for record in records]
 
 
 def _today(record: bytes, fingerprint: str) -> bytes:

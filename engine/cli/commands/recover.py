@@ -1,0 +1,70 @@
+"""Our own command: make a data directory from an archive. It asks no broker."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from rewindmq.engine.cli.commands.archive import archive_option, done
+from rewindmq.engine.cli.exits import UNAVAILABLE, CliError
+from rewindmq.engine.cli.formatters import MACHINE_READABLE
+from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.values import Value
+from rewindmq.projections.rewind import format_time
+
+
+@click.command("recover")
+@archive_option
+@click.option(
+    "--data",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The data directory to make. It must have no log.",
+)
+@with_settings
+def recover(settings: Settings, archive_url: str, data: Path) -> None:
+    """Make a data directory from an archive alone.
+
+    The segments come back byte for byte, and each block is proven. `archived_until`: the time of the last archived
+    record; what came later is not in the archive. If the command was killed, run it again: it goes on. Then start a
+    broker on the directory.
+
+    \b
+    Example:
+      rewindmq recover --archive s3://bucket/prefix --data ./recovered
+      rewindmq start --data ./recovered
+    """
+    from rewindmq.engine.log.archive.objects import open_objects
+    from rewindmq.engine.log.archive.recovery import RecoveredPartition
+    from rewindmq.engine.log.archive.recovery import recover as recover_to
+
+    def recovered() -> list[RecoveredPartition]:
+        objects = open_objects(archive_url)
+        settings.banner(f"Recovering {objects.url} to {data} ...")
+        quiet = bool(settings.quiet or settings.silent or settings.formatter in MACHINE_READABLE)
+        with click.progressbar(length=1, file=sys.stderr, hidden=quiet or not sys.stderr.isatty()) as bar:
+
+            def progress(bytes_done: int, total: int) -> None:
+                bar.length = total
+                bar.update(bytes_done - bar.pos)
+
+            try:
+                return recover_to(objects, data, progress)
+            except OSError as error:
+                raise CliError(UNAVAILABLE, f"{data}: it cannot be written: {error.strerror}") from None
+
+    rows: list[dict[str, Value]] = [
+        {
+            "partition": each.partition,
+            "next_offset": each.next_offset,
+            "archived_until": None if each.until_ms is None else format_time(each.until_ms),
+            "segments": each.segments,
+            "bytes": each.segment_bytes,
+            "snapshots": each.snapshots,
+        }
+        for each in done(recovered)
+    ]
+    settings.show(("partition", "next_offset", "archived_until", "segments", "bytes", "snapshots"), rows)
+
+
+COMMANDS = (recover,)

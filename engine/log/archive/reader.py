@@ -1,0 +1,218 @@
+"""Reads an archived history: by offset, by time, or all of it, with one request for each piece that is asked for.
+
+    log = ArchivedLog("s3://bucket/prefix")            # can be sent to another process, which opens it by itself
+    for block in log.queues[0].read(1_000, 2_000): ...
+
+- Reading ten records fetches the manifest's new entries, one .blocks object, and one archived block by its range.
+- Every block is proven by the hash chain before it is given out (pack.py). Damage is CorruptObject: object and byte.
+- What was fetched is kept for the next question, up to `CACHE_BYTES` a process: manifests, .blocks, archived blocks.
+- The archive ends where its last closed segment ends. A partition without any archived segment is empty.
+- What is pickled is the URL: each process takes credentials from its own environment.
+"""
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from typing import Final, TypeVar, cast
+
+from rewindmq.engine.log.archive.manifest import IDENTITY, Manifest, SegmentEntry, SnapshotEntry, read_identity
+from rewindmq.engine.log.archive.objects import ArchiveError, Objects, open_objects
+from rewindmq.engine.log.archive.pack import Unpacked
+from rewindmq.engine.log.contract import Block
+from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
+from rewindmq.engine.log.embedded.reader import StoredBlock, records_of_today, require_known_schema
+from rewindmq.engine.log.embedded.segments import record_timestamp
+
+T = TypeVar("T")
+
+CACHE_BYTES: Final = 64 << 20  # about 8 archived blocks: each is kept with the original blocks that it makes
+_ENTRY_BYTES: Final = 1_000  # of an entry of the manifest in memory
+_RECORD_BYTES: Final = 16  # of a record in an unpacked .blocks
+
+
+class _Cache:
+    """What was fetched last, up to a size in bytes; the last one is kept whatever its size."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._size = 0
+        self._kept: OrderedDict[Hashable, tuple[object, int]] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: Hashable, make: Callable[[], T], size: Callable[[T], int]) -> T:
+        """What is kept under this key, or else what `make` returns."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return cast(T, self._kept[key][0])
+        made = make()
+        with self._lock:
+            self._size += size(made) - self._kept.pop(key, (None, 0))[1]
+            self._kept[key] = made, size(made)
+            while self._size > self._most and len(self._kept) > 1:
+                self._size -= self._kept.popitem(last=False)[1][1]
+        return made
+
+
+_cache = _Cache(CACHE_BYTES)
+_refreshing = Lock()
+
+
+class ArchivedPartition:
+    """One partition of an archived history, as far as this process has read its manifest."""
+
+    framed = False
+    start_offset = 0  # the first segment of an archive begins there
+
+    def __init__(self, objects: Objects, name: str) -> None:
+        self.name = name
+        self._objects = objects
+
+    def __reduce__(self) -> "tuple[Callable[[str, str], ArchivedPartition], tuple[str, str]]":
+        return _partition, (self._objects.url, self.name)
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last archived record."""
+        return self._manifest.end
+
+    @property
+    def durable_offset(self) -> int:
+        """The same: what is archived is durable."""
+        return self._manifest.end
+
+    @property
+    def segments(self) -> Sequence[SegmentEntry]:
+        """The archived segments, in order."""
+        return self._manifest.segments
+
+    @property
+    def snapshots(self) -> Sequence[SnapshotEntry]:
+        """The archived snapshots, in the order in which they came."""
+        return self._manifest.snapshots
+
+    def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
+        """Yields blocks, as `LogPartition.read`. `position`: of the archived block that holds it.
+
+        Raises CorruptObject, ArchiveError, NoAnswer."""
+        segments = self.segments
+        first = max(0, bisect_right(segments, offset, key=lambda entry: entry.base_offset) - 1)
+        for entry in segments[first:]:
+            if end is not None and entry.base_offset >= end:
+                return
+            segment = self._unpacked(entry)
+            for number in range(segment.find_offset(offset), len(segment.archived)):
+                archived = segment.archived[number]
+                if end is not None and archived.first_offset >= end:
+                    return
+                for block in self._blocks(segment, number):
+                    if end is not None and block.entry.first_offset >= end:
+                        return
+                    if block.entry.next_offset > offset:
+                        records = records_of_today(segment.header.schema, block.records)
+                        file, about = Path(entry.avro.name), block.entry
+                        yield Block(
+                            about.first_offset, records, about.max_timestamp_ms, about.chain, file, archived.position
+                        )
+
+    def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
+        """Yields the blocks of many short ranges (first offset, end).
+
+        Raises as `read`."""
+        for offset, end in ranges:
+            yield from self.read(offset, end)
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        """The offset as `LogPartition.offset_at`.
+
+        A new segment begins where the clock was set. The last such stretch counts that begins at the time or before
+        it. Raises as `read`."""
+        segments = self.segments
+        end = len(segments)
+        for number in reversed(range(len(segments))):
+            if number > 0 and not segments[number].begins_anew:
+                continue
+            if number == 0 or segments[number].first_ms <= timestamp_ms:
+                return self._offset_among(segments[number:end], timestamp_ms)
+            end = number
+        return self.next_offset
+
+    def _offset_among(self, segments: Sequence[SegmentEntry], timestamp_ms: int) -> int:
+        """`offset_at` in successive segments, in which timestamps never go back."""
+        for entry in segments:
+            if entry.max_timestamp_ms <= timestamp_ms:
+                continue
+            segment = self._unpacked(entry)
+            for number in range(segment.find_timestamp(timestamp_ms), len(segment.archived)):
+                for block in self._blocks(segment, number):
+                    if block.entry.max_timestamp_ms > timestamp_ms:
+                        for at, record in enumerate(block.records):
+                            if record_timestamp(record) > timestamp_ms:
+                                return block.entry.first_offset + at
+        return segments[-1].next_offset
+
+    @cached_property
+    def _manifest(self) -> Manifest:
+        """All entries that the archive has now; those that this process knows are not read again."""
+        key = "manifest", self._objects.url, self.name
+
+        def loaded() -> Manifest:
+            return Manifest.load(self._objects, self.name)
+
+        manifest = _cache.get(key, loaded, lambda made: _ENTRY_BYTES * (len(made.segments) + len(made.snapshots)))
+        with _refreshing:
+            manifest.refresh()
+        return manifest
+
+    def _unpacked(self, entry: SegmentEntry) -> Unpacked:
+        """An archived segment, to read.
+
+        Raises ArchiveError where another version of RewindMQ wrote it."""
+
+        def made() -> Unpacked:
+            segment = Unpacked(self._objects, self.name, entry)
+            require_known_schema(segment.header.schema, segment.place)
+            return segment
+
+        records = entry.next_offset - entry.base_offset
+        return _cache.get(entry.blocks.sha256, made, lambda _: _RECORD_BYTES * records)
+
+    def _blocks(self, segment: Unpacked, number: int) -> list[StoredBlock]:
+        key = segment.entry.blocks.sha256, number
+        return _cache.get(key, lambda: segment.read(number), _size_of)
+
+
+class ArchivedLog:
+    """The partitions of an archived history, read-only.
+
+    Raises BadUrl, ArchiveError where there is no archive, NoAnswer."""
+
+    def __init__(self, url: str) -> None:
+        objects = open_objects(url)
+        identity = read_identity(objects)
+        if identity is None:
+            raise ArchiveError(f"{objects.place(IDENTITY)}: no archive is here (`rewindmq archive` makes one)")
+        self.url = objects.url
+        self.objects = objects
+        self.identity = identity
+        self.metadata = ArchivedPartition(objects, METADATA)
+        self.queues = [ArchivedPartition(objects, queue_partition(n)) for n in range(identity.queue_partitions)]
+
+    def __reduce__(self) -> "tuple[Callable[[str], ArchivedLog], tuple[str]]":
+        return ArchivedLog, (self.url,)
+
+    @property
+    def partitions(self) -> list[ArchivedPartition]:
+        """All partitions, the metadata log first."""
+        return [self.metadata, *self.queues]
+
+
+def _partition(url: str, name: str) -> ArchivedPartition:
+    return ArchivedPartition(open_objects(url), name)
+
+
+def _size_of(blocks: Sequence[StoredBlock]) -> int:
+    return sum(2 * len(block.raw) + len(block.lengths) for block in blocks)
