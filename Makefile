@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests start brokers and Spark's workers by the hundred: without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup compile wheel demo notebook stack stack-stop check test test-all test-compiled compare acceptance lint bench soak lock clean
+.PHONY: setup compile s3-server wheel demo notebook stack stack-stop check test test-all test-compiled compare acceptance lint bench soak lock clean
 
 setup: .venv/.ready
 
@@ -18,6 +18,10 @@ setup: .venv/.ready
 # The compiled build of this checkout (docs/development/builds.md), which runs from then on until a source of it changes.
 compile: setup
 	$(BIN)/python -m rewindmq.compiler
+
+# The S3 server that the tests of the archive start: Go builds it once. They do this by themselves.
+s3-server: setup
+	$(BIN)/python -c "from tests.support.s3.server import build; build()"
 
 # A wheel in dist/: pure, or with REWINDMQ_COMPILE=1 the compiled build for this Python and platform.
 wheel: setup

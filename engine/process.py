@@ -44,7 +44,7 @@ from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.logging_setup import escaped, log_to_stderr
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.admission import bound, shares, take_descriptors
-from rewindmq.engine.runtime.heap import keep_freed_memory
+from rewindmq.engine.runtime.heap import keep_freed_memory, share_one_heap
 from rewindmq.engine.runtime.log_clock import ElapsedClock, LogClock, WallClock
 from rewindmq.engine.runtime.metadata import ReadBackMetadata, SoleWriterMetadata
 from rewindmq.projections.machine.machine import NewerHistory
@@ -71,6 +71,8 @@ class Failure(Exception):
 def run(config: Config) -> int:
     """Run a broker in the foreground until SIGTERM or SIGINT; the exit code."""
     log_to_stderr(config.log_level)
+    if config.kafka is None:  # librdkafka has many threads, which allocate with each message
+        share_one_heap()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_main(config))

@@ -14,8 +14,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from fastavro.schema import fingerprint, parse_schema, to_parsing_canonical_form
-
 from rewindmq.schemas.shapes import UnknownSchema
 
 NAMESPACE = "rewindmq.history"
@@ -29,6 +27,8 @@ RELEASED = resources.files("rewindmq.schemas") / "released"
 def fingerprint_of(schema: Schema) -> str:
     """The CRC-64-AVRO fingerprint of a self-contained schema, as 16 hexadecimal digits in header order. Docs, defaults
     and logical types do not count, as they do not change what bytes mean."""
+    from fastavro.schema import fingerprint, to_parsing_canonical_form  # here: a broker seldom needs these 3 MB
+
     return str(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
 
 
@@ -49,6 +49,9 @@ def envelope_schema_json() -> str:
 @functools.cache
 def envelope_fingerprint() -> str:
     """The fingerprint of today's envelope, as 16 hexadecimal digits."""
+    for file in RELEASED.iterdir():  # the name of its copy says it, without fastavro
+        if file.name.endswith(".avsc") and json.loads(file.read_text("utf-8")) == envelope_schema():
+            return file.name.removesuffix(".avsc")
     return fingerprint_of(envelope_schema())
 
 
@@ -64,6 +67,8 @@ def released_schema_json(schema_fingerprint: str) -> str:
 @functools.cache
 def parsed_envelope_schema() -> Schema:
     """Today's envelope, parsed for fastavro."""
+    from fastavro.schema import parse_schema
+
     parsed: Schema = parse_schema(envelope_schema(), named_schemas={})
     return parsed
 

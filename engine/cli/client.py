@@ -4,11 +4,13 @@ import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
-import httpx
-
 from rewindmq.engine.cli.exits import DATA, NO_PERMISSION, SOFTWARE, TIMEOUT, UNAVAILABLE, USAGE, CliError
+
+if TYPE_CHECKING:
+    import httpx
 
 Json = dict[str, object]
 HTTP_PORT, HTTPS_PORT = 15672, 15671
@@ -49,6 +51,8 @@ class Client:
     def __init__(
         self, url: str, user: str, password: str, timeout_seconds: float | None, ca: Path | str | None = None
     ) -> None:
+        import httpx  # here, and below: with all that it imports it takes 8 MB, which `start` does not need
+
         parts = urlsplit(url if "//" in url else f"http://{url}")
         try:
             port = parts.port
@@ -96,12 +100,14 @@ class Client:
         """Makes or changes an object. Refused, CliError."""
         self.request("PUT", path(*segments), json=dict(content or {}))
 
-    def delete(self, *segments: str, **query: str) -> httpx.Response:
+    def delete(self, *segments: str, **query: str) -> "httpx.Response":
         """Deletes an object. Refused, CliError."""
         return self.request("DELETE", path(*segments), params=query)
 
-    def request(self, method: str, url: str, **options: object) -> httpx.Response:
+    def request(self, method: str, url: str, **options: object) -> "httpx.Response":
         """Sends one request. Refused for an answer that is an error, CliError for none."""
+        import httpx
+
         try:
             response = self.http.request(method, url, **options)  # type: ignore[arg-type]
         except httpx.HTTPError as error:
@@ -113,6 +119,8 @@ class Client:
     @contextmanager
     def download(self, *segments: str) -> Iterator[Iterator[bytes]]:
         """The pieces of a long answer. CliError, also in between, when the connection breaks."""
+        import httpx
+
         url, begun = path(*segments), False
         try:
             with self.http.stream("GET", url) as response:
@@ -126,7 +134,9 @@ class Client:
                 raise CliError(UNAVAILABLE, f"{self.address} closed the connection in the middle: {error}") from None
             raise self._without_answer(error) from None
 
-    def _without_answer(self, error: httpx.HTTPError) -> CliError:
+    def _without_answer(self, error: "httpx.HTTPError") -> CliError:
+        import httpx
+
         if isinstance(error, httpx.TimeoutException):
             return CliError(
                 TIMEOUT,
@@ -139,7 +149,7 @@ class Client:
             " start --data DIR', or say where it is with --url or REWINDMQ_URL",
         )
 
-    def _refusal(self, method: str, url: str, response: httpx.Response) -> CliError:
+    def _refusal(self, method: str, url: str, response: "httpx.Response") -> CliError:
         answer: Json = {}
         try:
             answer = response.json()

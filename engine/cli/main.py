@@ -11,6 +11,7 @@ import click
 
 from rewindmq.engine.cli.commands import (
     access,
+    archive,
     clock,
     connections,
     definitions,
@@ -46,6 +47,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
         *events.COMMANDS,
         *marks.COMMANDS,
         *seals.COMMANDS,
+        *archive.COMMANDS,
         *erasures.COMMANDS,
         *versions.COMMANDS,
         *clock.COMMANDS,

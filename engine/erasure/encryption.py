@@ -33,10 +33,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-from rewindmq.engine.erasure.key_store import KeyStore
+from rewindmq.engine.erasure.key_store import KEY_BYTES, KeyStore
 from rewindmq.engine.errors import PreconditionFailed, ResourceError
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.properties import with_entry
@@ -44,6 +41,8 @@ from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Encryption
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
     from rewindmq.schemas.amqp.properties import Parsed
 
 CONTEXT = b"rewindmq body 1"
@@ -80,6 +79,13 @@ def why_no_subject_header(name: str) -> str | None:
     return None
 
 
+def cipher_of(key: bytes) -> "AESGCM":
+    """The cipher under a key. The first call loads its library, 6 MB that most brokers never need."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    return AESGCM(key)
+
+
 class NoKeyYet(Exception):
     """The subject has no key: `make_key` makes one. Nothing was done."""
 
@@ -104,6 +110,8 @@ class Subjects:
         self._reported: dict[tuple[str, str], None] = {}
         self._prefix = b""
         self._counts: Iterator[int] = iter(())
+        if header:
+            cipher_of(bytes(KEY_BYTES))  # loads the library now: the first message does not wait for it
 
     # -- publishing ---------------------------------------------------------------------------------------------------
 
@@ -135,7 +143,7 @@ class Subjects:
         ciphertext = cipher.encrypt(nonce, body, associated_data(key_id, subject))
         return ciphertext, Encryption(subject, key_id, nonce, len(body))
 
-    def _key_of(self, subject: str) -> tuple[str, AESGCM]:
+    def _key_of(self, subject: str) -> "tuple[str, AESGCM]":
         try:
             known = self.keys.find(subject)
         except OSError as error:
@@ -143,7 +151,7 @@ class Subjects:
         if known is None:
             raise NoKeyYet(subject)
         key_id, key = known
-        found = key_id, AESGCM(key)
+        found = key_id, cipher_of(key)
         if len(self._current) >= MAX_KEYS:
             self._current.clear()
         self._current[subject] = found
@@ -209,19 +217,21 @@ class Subjects:
             return self._unreadable(message, f"the key can't be read: {error.strerror or error}")
         if cipher is None:
             return self._unreadable(message, "the key is not here")
+        from cryptography.exceptions import InvalidTag
+
         try:
             body = cipher.decrypt(encryption.nonce, message.body, associated_data(key_id, encryption.subject))
         except (InvalidTag, ValueError):  # ValueError: the nonce has another length
             return self._unreadable(message, "these are not the bytes that were encrypted")
         return with_body(message, message.properties, body)
 
-    def _cipher(self, key_id: str) -> AESGCM | None:
+    def _cipher(self, key_id: str) -> "AESGCM | None":
         key = self.keys.read(key_id)
         if key is None:
             return None
         if len(self._ciphers) >= MAX_KEYS:
             self._ciphers.clear()
-        cipher = self._ciphers[key_id] = AESGCM(key)
+        cipher = self._ciphers[key_id] = cipher_of(key)
         return cipher
 
     def _unreadable(self, message: Published, why: str) -> Published:

@@ -4,25 +4,66 @@ A body of 50 MB is copied some eight times on its way through the broker, most o
 a block of that size anew each time, and the kernel clears every page of it: a copy takes 24 ms then, and 3 ms into
 memory that the process has already. So the broker keeps what it frees, where its limit leaves room for that, and gives
 it back when its memory has stood still for a while.
+
+By default glibc also gives each thread a heap of its own, and each of these keeps what is freed in it. A broker on an
+embedded log has one heap for all threads: memory that one of them has freed serves the others.
 """
 
 import ctypes
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
 KEPT_BYTES = 268_435_456  # blocks up to this size are kept, and as much at the end of the heap
 LEAST_LIMIT_BYTES = 4 << 30  # with less memory nothing is kept: it would bring the memory alarm near
-GROWN_BYTES = 67_108_864  # so much more than after the last time may be worth giving back
+LENT_BYTES = 1_048_576  # inside `returned_when_freed`, blocks from this size on are not kept
+GROWN_BYTES = 33_554_432  # so much more than after the last time may be worth giving back
 STILL_BYTES = 4_194_304  # a change up to this size counts as none
 STILL_LOOKS = 10
 
+_lock = threading.Lock()  # of the two below
+_keeps = False
+_lent = 0  # threads inside `returned_when_freed`
+
+
+def share_one_heap() -> None:
+    """Let all threads that begin after this call allocate from one heap."""
+    _set(M_ARENA_MAX, 1)
+
 
 def keep_freed_memory(limit_bytes: int) -> None:
-    """Let glibc keep the memory of large blocks, in a process that may use `limit_bytes`. Other C libraries have no
-    such call."""
+    """Let glibc keep the memory of large blocks, in a process that may use `limit_bytes`."""
+    global _keeps
+    if limit_bytes >= LEAST_LIMIT_BYTES:
+        _keeps = True
+        _set(M_MMAP_THRESHOLD, KEPT_BYTES)
+        _set(M_TRIM_THRESHOLD, KEPT_BYTES)
+
+
+@contextmanager
+def returned_when_freed() -> Iterator[None]:
+    """Inside, the process maps each block of LENT_BYTES or more anew, and returns it to the system when it is freed.
+    That holds for all threads, so it is for short and rare work. Any thread may use it."""
+    global _lent
+    with _lock:
+        _lent += 1
+        if _keeps and _lent == 1:
+            _set(M_MMAP_THRESHOLD, LENT_BYTES)
+    try:
+        yield
+    finally:
+        with _lock:
+            _lent -= 1
+            if _keeps and _lent == 0:
+                _set(M_MMAP_THRESHOLD, KEPT_BYTES)
+
+
+def _set(parameter: int, value: int) -> None:
+    """Set a parameter of glibc's malloc. Other C libraries have no such call."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None and limit_bytes >= LEAST_LIMIT_BYTES:
-        mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
-        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+    if mallopt is not None:
+        mallopt(parameter, value)
 
 
 def give_memory_back() -> None:

@@ -19,14 +19,13 @@ Rules
   exists: the broker removes it at start, before new events take the same offsets.
 """
 
+import functools
 import hashlib
 import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
-
-import fastavro
 
 from rewindmq.projections.machine.machine import Machine, NewerHistory
 
@@ -40,24 +39,30 @@ _METADATA = (
     "rewindmq.machine_version",
     "rewindmq.digest",
 )
-_SCHEMA = fastavro.parse_schema(
-    {
-        "type": "record",
-        "name": "Piece",
-        "namespace": "rewindmq.snapshot",
-        "doc": "One piece of a partition's folded state.",
-        "fields": [
-            {
-                "name": "kind",
-                "type": {"type": "enum", "name": "Kind", "symbols": ["head", "queue", "chunk", "end"]},
-                "doc": "head, queue, chunk (of the queue before it), or end: the SHA-256 of everything before",
-            },
-            {"name": "queue_id", "type": "long", "doc": "offset of the QueueDeclared that made it; -1 without a queue"},
-            {"name": "number", "type": "long", "doc": "the chunk's number, ascending in delivery order; else 0"},
-            {"name": "content", "type": "bytes", "doc": "packed by the queue machine"},
-        ],
-    }
-)
+_SCHEMA = {
+    "type": "record",
+    "name": "Piece",
+    "namespace": "rewindmq.snapshot",
+    "doc": "One piece of a partition's folded state.",
+    "fields": [
+        {
+            "name": "kind",
+            "type": {"type": "enum", "name": "Kind", "symbols": ["head", "queue", "chunk", "end"]},
+            "doc": "head, queue, chunk (of the queue before it), or end: the SHA-256 of everything before",
+        },
+        {"name": "queue_id", "type": "long", "doc": "offset of the QueueDeclared that made it; -1 without a queue"},
+        {"name": "number", "type": "long", "doc": "the chunk's number, ascending in delivery order; else 0"},
+        {"name": "content", "type": "bytes", "doc": "packed by the queue machine"},
+    ],
+}
+
+
+@functools.cache
+def _parsed_schema() -> Any:
+    """The schema, parsed for fastavro. A broker loads that with its first snapshot: it takes 3 MB."""
+    import fastavro
+
+    return fastavro.parse_schema(_SCHEMA)
 
 
 class SnapshotError(Exception):
@@ -74,6 +79,8 @@ class Snapshots:
         """Write the machine's state as it is now. Returns the file.
 
         Raises OSError when the disk does not take it."""
+        import fastavro
+
         path = self.path(machine.partition, machine.next_offset)
         folder = path.parent
         folder.mkdir(parents=True, exist_ok=True)
@@ -82,7 +89,8 @@ class Snapshots:
         metadata = dict(zip(_METADATA, map(str, values), strict=True))
         try:
             with beside.open("wb") as file:
-                fastavro.writer(file, _SCHEMA, _pieces(machine, _begin(metadata)), codec="zstandard", metadata=metadata)
+                pieces = _pieces(machine, _begin(metadata))
+                fastavro.writer(file, _parsed_schema(), pieces, codec="zstandard", metadata=metadata)
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(path)
@@ -139,6 +147,8 @@ def load(path: Path) -> Machine:
 
 def _load(file: BinaryIO) -> tuple[Machine, str]:
     """The machine, and the digest that it must have. Beside the machine one queue at a time is in memory."""
+    import fastavro
+
     reader = fastavro.reader(file)
     metadata = {name: reader.metadata[name] for name in _METADATA}
     sha = _begin(metadata)

@@ -8,6 +8,7 @@ SCRIPTS = (
     "bench_queues",
     "bench_latency",
     "bench_memory",
+    "bench_archive",
     "bench_spark_fold",
     "bench_spark_native",
     "bench_kafka_log",

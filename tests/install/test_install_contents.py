@@ -64,10 +64,19 @@ def test_the_metadata_say_who_may_use_it_and_what_it_needs(wheel: Path) -> None:
     assert (metadata["Version"], metadata["License-Expression"]) == (rewindmq.__version__, "Apache-2.0")
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert str(metadata.get_payload()).startswith("# RewindMQ")
-    assert {"kafka", "spark", "demo", "dev"} <= set(metadata.get_all("Provides-Extra", []))
+    assert {"archive", "kafka", "spark", "demo", "dev"} <= set(metadata.get_all("Provides-Extra", []))
     core = {re.split(r"[^\w-]", each)[0] for each in metadata.get_all("Requires-Dist", []) if "extra ==" not in each}
     assert core == {re.split(r"[^\w-]", each)[0] for each in project["dependencies"]}
-    assert not core & {"pyspark", "pyarrow", "pandas", "openlineage-python", "protobuf", "confluent-kafka", "rich"}
+    assert not core & {
+        "pyspark",
+        "pyarrow",
+        "pandas",
+        "openlineage-python",
+        "protobuf",
+        "confluent-kafka",
+        "obstore",
+        "rich",
+    }
 
 
 @pytest.fixture

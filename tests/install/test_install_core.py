@@ -11,7 +11,7 @@ import pytest
 from tests.install.installed import SECONDS, Environment, InstalledBroker, clean
 from tests.support.running import RunningBroker
 
-HEAVY = ("pyspark", "pyarrow", "pandas", "numpy", "confluent_kafka", "openlineage", "google.protobuf")
+HEAVY = ("pyspark", "pyarrow", "pandas", "numpy", "confluent_kafka", "obstore", "openlineage", "google.protobuf")
 OF_EXTRAS = (  # everything else is imported without an extra
     "rewindmq.spark",
     "rewindmq.spark_replay",
@@ -94,6 +94,13 @@ def test_a_kafka_needs_its_extra_and_one_line_says_so(
     program = "rewindmq" if command[0] == "start" else "Error"
     line = "a log in Kafka needs confluent-kafka, not installed here: pip install 'rewindmq[kafka]'"
     failed(done, 69, f"{program}: {line}")
+
+
+def test_an_archive_needs_its_extra_and_one_line_says_so(core: Environment, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir(0o750)
+    for command in (("archive", "--data", "data", "--to", "archive"), ("archive_status", "--archive", "s3://a/b")):
+        line = "an archive needs obstore, not installed here: pip install 'rewindmq[archive]'"
+        failed(core.run("rewindmq", *command, cwd=tmp_path), 69, f"Error: {line}")
 
 
 def test_sparks_commands_need_their_extra_and_one_line_says_so(core: Environment, tmp_path: Path) -> None:

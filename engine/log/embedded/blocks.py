@@ -88,7 +88,21 @@ def encode_pieces(
         pieces = [b"".join((_stored_header(size, True), *records, sync))]
     else:
         pieces = _joined((*_stored_blocks(records, size), sync))
-    frame = encode_long(len(records)) + encode_long(CHECK_BYTES + sum(map(len, pieces)) - SYNC_BYTES)
+    return _with_check(pieces, len(records), first_offset, chain_before)
+
+
+def encode_joined(data: bytes, count: int, sync: bytes, first_offset: int, chain_before: bytes) -> list[bytes]:
+    """The pieces as `encode_pieces` gives them, from `count` records that stand one behind the other in `data`."""
+    if len(data) <= STORED_BYTES:
+        pieces = [b"".join((_stored_header(len(data), True), data, sync))]
+    else:
+        pieces = _joined((*_stored_blocks((data,), len(data)), sync))
+    return _with_check(pieces, count, first_offset, chain_before)
+
+
+def _with_check(pieces: list[bytes], count: int, first_offset: int, chain_before: bytes) -> list[bytes]:
+    """The pieces of a block behind its frame and check."""
+    frame = encode_long(count) + encode_long(CHECK_BYTES + sum(map(len, pieces)) - SYNC_BYTES)
     place = first_offset.to_bytes(6, "big") + chain_before[:CHAIN_BYTES]
     crc = crc32(frame, crc32(place))
     for piece in pieces:

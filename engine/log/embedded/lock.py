@@ -16,10 +16,14 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.segments import write_at
 
 
+class LogInUse(LogError):
+    """Another process writes this log."""
+
+
 def lock(data_dir: Path) -> int:
     """Become the only writer of this log. Returns a descriptor to close at the end.
 
-    Raises LogError, which names the process that holds the lock."""
+    Raises LogInUse, which names the process that holds the lock."""
     (data_dir / "log").mkdir(parents=True, exist_ok=True)
     descriptor = _held(data_dir, data_dir / "lock")
     former = data_dir / "log" / "lock"
@@ -44,5 +48,5 @@ def _held(data_dir: Path, file: Path) -> int:
     except BlockingIOError:
         holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)
-        raise LogError(f"{data_dir}: in use by another broker (process {holder}, lock {file})") from None
+        raise LogInUse(f"{data_dir}: in use by another broker (process {holder}, lock {file})") from None
     return descriptor

@@ -132,6 +132,10 @@ class EmbeddedPartition:
         self.durable_offset = written
         return moved
 
+    def roll(self) -> None:
+        """Begin a segment, unless the last one is empty. For tools: nothing waits to be written."""
+        self._writer.roll()
+
     def close(self) -> None:
         """Close the files of the partition."""
         self._writer.close()

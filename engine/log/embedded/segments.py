@@ -123,7 +123,7 @@ def read_header(path: Path, descriptor: int) -> Header:
     base_offset = base_offset_of(path)
     data = os.pread(descriptor, _HEADER_BYTES, 0)
     try:
-        header = _parse_header(data)
+        header = parse_header(data)
     except (IndexError, ValueError) as error:
         raise CorruptLog(path, 0, base_offset, f"not a whole segment header: {error}") from None
     if header.base_offset != base_offset or header.partition != path.parent.name:
@@ -186,7 +186,10 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _parse_header(data: bytes) -> Header:
+def parse_header(data: bytes) -> Header:
+    """The header with which these bytes begin.
+
+    Raises IndexError, ValueError."""
     if data[:4] != MAGIC:
         raise ValueError("it does not begin as an Avro container file")
     metadata: dict[bytes, bytes] = {}

@@ -185,6 +185,13 @@ class PartitionWriter:
         assert self._sidecars is not None
         self._sidecars.add(entry, encoded)
 
+    def roll(self) -> None:
+        """Begin a segment, unless the last one is empty.
+
+        Raises OSError: the last one is still open."""
+        if self.place.offset > self._before.offset:
+            self._roll()
+
     def close(self) -> None:
         """Close the last segment and its sidecars."""
         if self._descriptor >= 0:

@@ -1,0 +1,253 @@
+"""Our own commands: archive the history in object storage, look at an archive, verify it.
+
+They read a data directory and object storage, and ask no broker.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
+from rewindmq.engine.cli.formatters import MACHINE_READABLE
+from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.values import Value
+from rewindmq.projections.rewind import format_time
+
+if TYPE_CHECKING:
+    from rewindmq.engine.log.archive.manifest import Manifest
+    from rewindmq.engine.log.archive.objects import Objects
+
+T = TypeVar("T")
+
+STATUS_COLUMNS = (
+    "partition",
+    "floor",
+    "archived_end",
+    "archived_until",
+    "segments",
+    "snapshots",
+    "bytes",
+    "archived_bytes",
+    "lag",
+    "lag_bytes",
+)
+_archive = click.option(
+    "--archive",
+    "archive_url",
+    metavar="URL",
+    required=True,
+    envvar="REWINDMQ_ARCHIVE",
+    help="The archive: s3://BUCKET/PREFIX, gs://..., az://..., or a directory (default: REWINDMQ_ARCHIVE).",
+)
+
+
+def _done(what: Callable[[], T]) -> T:
+    """Calls `what` and turns its errors into CliErrors."""
+    from rewindmq.engine.log.archive.objects import BadUrl, ObstoreNotInstalled
+    from rewindmq.engine.log.contract import LogError, NoAnswer
+    from rewindmq.engine.log.embedded.lock import LogInUse
+
+    try:
+        return what()
+    except BadUrl as error:
+        raise CliError(USAGE, str(error)) from None
+    except (NoAnswer, ObstoreNotInstalled, LogInUse) as error:
+        raise CliError(UNAVAILABLE, str(error)) from None
+    except LogError as error:
+        raise CliError(DATA, str(error)) from None
+
+
+@click.command("archive")
+@click.option(
+    "--data",
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Data directory of a broker, which may run.",
+)
+@click.option(
+    "--to",
+    "archive_url",
+    metavar="URL",
+    required=True,
+    help="The archive: s3://BUCKET/PREFIX, gs://..., az://..., or a directory.",
+)
+@click.option("--roll", is_flag=True, help="End the last segments first, so that all is archived. No broker may run.")
+@with_settings
+def archive(settings: Settings, data: Path, archive_url: str, roll: bool) -> None:
+    """Bring what is new in the history into object storage.
+
+    Closed segments and snapshots go there, are read back and proven. What is archived already is left as it is. Login
+    and endpoint come from the environment (AWS_ACCESS_KEY_ID ...).
+
+    \b
+    Examples:
+      rewindmq archive --data ./data --to s3://bucket/prefix
+      rewindmq archive --data ./data --to /mnt/archive --roll
+    """
+    from rewindmq.engine.log.archive.archiver import Archiver, Report, close_segments
+    from rewindmq.engine.log.archive.objects import open_objects
+
+    def archived() -> Report:
+        objects = open_objects(archive_url, make=True)
+        if roll:
+            close_segments(data)
+        settings.banner(f"Archiving {data} to {objects.url} ...")
+        quiet = bool(settings.quiet or settings.silent or settings.formatter in MACHINE_READABLE)
+        with click.progressbar(length=1, file=sys.stderr, hidden=quiet or not sys.stderr.isatty()) as bar:
+
+            def progress(done: int, total: int) -> None:
+                bar.length = total
+                bar.update(done - bar.pos)
+
+            return Archiver(objects, data).run(progress=progress)
+
+    rows: list[dict[str, Value]] = [
+        {
+            "partition": each.partition,
+            "archived_end": each.archived_end,
+            "segments": each.segments,
+            "records": each.records,
+            "bytes": each.segment_bytes,
+            "archived_bytes": each.archived_bytes,
+            "snapshots": each.snapshots,
+        }
+        for each in _done(archived).partitions
+    ]
+    columns = ("partition", "archived_end", "segments", "records", "bytes", "archived_bytes", "snapshots")
+    settings.show(columns, rows)
+
+
+@click.command("archive_status")
+@_archive
+@click.option(
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Data directory: then the listing says how far the archive is behind it.",
+)
+@click.option("--format", "form", type=click.Choice(["text", "json"]), help="text, or a JSON list for programs.")
+@with_settings
+def archive_status(settings: Settings, archive_url: str, data: Path | None, form: str | None) -> None:
+    """Show how far each partition is archived.
+
+    `floor`: the oldest offset. `bytes`: of the segments as they were; `archived_bytes`: of the objects that hold them
+    and the snapshots. `lag`: records in the data directory that are not archived; `lag_bytes`: of their segments.
+
+    \b
+    Example:
+      rewindmq archive_status --archive s3://bucket/prefix --data ./data
+    """
+    from rewindmq.engine.log.archive.manifest import Manifest
+    from rewindmq.engine.log.archive.objects import open_objects
+
+    def listed() -> list[dict[str, Value]]:
+        objects = open_objects(archive_url)
+        return [_status_row(Manifest.load(objects, name), data) for name in _partitions(objects, data)]
+
+    if form == "json":
+        settings.formatter = "json"
+    settings.show(STATUS_COLUMNS, _done(listed))
+
+
+def _partitions(objects: "Objects", data: Path | None) -> list[str]:
+    """The partitions of an archive, which must be that of `data`. LogError."""
+    from rewindmq.engine.log.archive.archiver import identity_of
+    from rewindmq.engine.log.archive.manifest import OtherHistory, read_identity
+    from rewindmq.engine.log.archive.objects import ArchiveError
+    from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
+
+    identity = read_identity(objects)
+    if identity is None:
+        raise ArchiveError(f"{objects.url}: there is no archive")
+    if data is not None and identity_of(data) != identity:
+        raise OtherHistory(f"{objects.url}: the archive of another history than the one in {data}")
+    return [METADATA, *map(queue_partition, range(identity.queue_partitions))]
+
+
+def _status_row(manifest: "Manifest", data: Path | None) -> dict[str, Value]:
+    from rewindmq.engine.log.archive.archiver import archived_bytes, segments_behind
+    from rewindmq.engine.log.embedded.directory import partition_directory
+    from rewindmq.engine.log.embedded.reader import PartitionReader
+
+    lag = lag_bytes = None
+    if data is not None:
+        directory = partition_directory(data, manifest.partition)
+        behind = segments_behind(directory, manifest)
+        lag = PartitionReader(directory).next_offset - manifest.end
+        lag_bytes = sum(path.stat().st_size for path in behind) if lag else 0
+    segments = manifest.segments
+    return {
+        "partition": manifest.partition,
+        "floor": segments[0].base_offset if segments else None,
+        "archived_end": manifest.end,
+        "archived_until": format_time(segments[-1].max_timestamp_ms) if segments else None,
+        "segments": len(segments),
+        "snapshots": len(manifest.snapshots),
+        "bytes": sum(each.size_bytes for each in segments),
+        "archived_bytes": sum(map(archived_bytes, segments)) + sum(map(archived_bytes, manifest.snapshots)),
+        "lag": lag,
+        "lag_bytes": lag_bytes,
+    }
+
+
+@click.command("archive_verify")
+@_archive
+@with_settings
+def archive_verify(settings: Settings, archive_url: str) -> None:
+    """Read the whole archive, and prove every block of it.
+
+    Each object must be the one in the manifest, and all segments of a partition must make one hash chain. Exit code 1:
+    something is damaged; each place is named.
+
+    \b
+    Example:
+      rewindmq archive_verify --archive s3://bucket/prefix
+    """
+    from rewindmq.engine.log.archive.archiver import verify
+    from rewindmq.engine.log.archive.manifest import SegmentEntry
+    from rewindmq.engine.log.archive.objects import open_objects
+
+    damages: list[str] = []
+
+    def verified() -> list[dict[str, Value]]:
+        objects = open_objects(archive_url)
+        rows: list[dict[str, Value]] = []
+        for name in _partitions(objects, None):
+            segments = snapshots = records = damaged = 0
+            chain = None
+            for entry, error in verify(objects, name):
+                if isinstance(entry, SegmentEntry):
+                    segments += 1
+                    records += entry.next_offset - entry.base_offset
+                    chain = entry.chain.hex()
+                elif entry is not None:
+                    snapshots += 1
+                if error is not None:
+                    damaged += 1
+                    damages.append(str(error))
+            result = f"damaged in {damaged} places" if damaged else "whole"
+            rows.append(
+                {
+                    "partition": name,
+                    "segments": segments,
+                    "events": records,
+                    "snapshots": snapshots,
+                    "result": result,
+                    "chain": chain,
+                }
+            )
+        return rows
+
+    settings.banner(f"Verifying {archive_url} ...")
+    rows = _done(verified)
+    settings.show(("partition", "segments", "events", "snapshots", "result", "chain"), rows)
+    for damage in damages[1:]:
+        click.echo(damage, err=True)
+    if damages:
+        more = f" (and {len(damages) - 1} more, above)" if len(damages) > 1 else ""
+        raise CliError(DIFFERENT, damages[0] + more)
+
+
+COMMANDS = (archive, archive_status, archive_verify)

@@ -1,0 +1,250 @@
+"""The archiver: brings what is new in a data directory into the archive. A broker may run meanwhile.
+
+    report = Archiver(open_objects(url, make=True), data_dir).run()
+
+For each partition, the metadata log first, and for each closed segment behind the end of the manifest:
+
+    1  pack        every block is verified, and the segment must go on where the archive ends
+    2  create      both objects, under names that their bytes give them
+    3  prove       both objects are read back: SHA-256, and the hash chain of the log
+    4  extend      one entry in the manifest: from here on the segment counts as archived
+
+Then the same for each snapshot below the archived end. The last segment of a partition is still being written, and is
+left out.
+
+- A crash before step 4 leaves objects that no entry names. The next run packs the same bytes and finds them.
+- Two archivers of one history do the same work, and one of them extends the manifest. An archiver of another history
+  is stopped by `archive.json`, or by the hash chain.
+- Seals and keys are not archived: a seal stands in the copies of the one who seals (docs/operators/seals.md).
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rewindmq.engine.log.archive.manifest import (
+    Identity,
+    Manifest,
+    OtherHistory,
+    SegmentEntry,
+    SnapshotEntry,
+    StoredObject,
+    require_identity,
+)
+from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, Objects
+from rewindmq.engine.log.archive.pack import CorruptObject, Unpacked, pack
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
+from rewindmq.engine.log.embedded.index import first_chain, next_chain
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.reader import Place, SegmentReader
+from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
+from rewindmq.projections.store.snapshots import Snapshots
+
+
+@dataclass(slots=True)
+class PartitionReport:
+    """What a run did for one partition. Sizes in bytes: of segments, and of the objects that hold them."""
+
+    partition: str
+    archived_end: int = 0
+    segments: int = 0
+    records: int = 0
+    segment_bytes: int = 0
+    archived_bytes: int = 0
+    snapshots: int = 0
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run did. `stopped`: it was asked to end before all was archived."""
+
+    partitions: list[PartitionReport] = field(default_factory=list)
+    stopped: bool = False
+
+
+class Archiver:
+    """Archives the history of one data directory."""
+
+    def __init__(self, objects: Objects, data_dir: Path) -> None:
+        self._objects = objects
+        self._data_dir = data_dir
+        self._snapshots = Snapshots(data_dir / "snapshots")
+
+    def run(
+        self, until: Callable[[], bool] = lambda: False, progress: Callable[[int, int], None] = lambda done, all: None
+    ) -> Report:
+        """Archive all that is closed and not archived yet.
+
+        `until`: asked before each segment whether to stop. `progress`: told the bytes done and those of all segments.
+        Raises OtherHistory, CorruptLog (of the log, or of an object that was read back), LogError, NoAnswer."""
+        identity = identity_of(self._data_dir)
+        require_identity(self._objects, identity)
+        names = (METADATA, *map(queue_partition, range(identity.queue_partitions)))
+        manifests = [Manifest.load(self._objects, name) for name in names]
+        waiting = [self._waiting(manifest) for manifest in manifests]
+        total = sum(path.stat().st_size for paths in waiting for path in paths)
+        done = 0
+        report = Report()
+        for manifest, paths in zip(manifests, waiting, strict=True):
+            of_partition = PartitionReport(manifest.partition)
+            report.partitions.append(of_partition)
+            for path in paths:
+                if report.stopped or until():
+                    report.stopped = True
+                    break
+                if base_offset_of(path) == manifest.end:  # else another archiver has just done it
+                    self._archive_segment(manifest, path, of_partition)
+                done += path.stat().st_size
+                progress(done, total)
+            if not report.stopped:
+                for offset in self._snapshots.offsets(manifest.partition):
+                    self._archive_snapshot(manifest, offset, of_partition)
+            of_partition.archived_end = manifest.end
+        return report
+
+    def _waiting(self, manifest: Manifest) -> list[Path]:
+        """The closed segments behind the end of the manifest.
+
+        Raises OtherHistory where the log does not go on where the manifest ends."""
+        return segments_behind(partition_directory(self._data_dir, manifest.partition), manifest)[:-1]
+
+    def _archive_segment(self, manifest: Manifest, path: Path, report: PartitionReport) -> None:
+        before = Place(manifest.end, 0, manifest.chain, manifest.max_timestamp_ms)
+        with pack(path, before, _now_ms()) as packed:
+            entry = packed.entry
+            self._objects.create(manifest.key(entry, entry.avro), packed.avro)
+            self._objects.create(manifest.key(entry, entry.blocks), packed.blocks)
+        Unpacked(self._objects, manifest.partition, entry).prove()
+        entry = manifest.extend(entry)
+        report.segments += 1
+        report.records += entry.next_offset - entry.base_offset
+        report.segment_bytes += entry.size_bytes
+        report.archived_bytes += archived_bytes(entry)
+
+    def _archive_snapshot(self, manifest: Manifest, offset: int, report: PartitionReport) -> None:
+        """Archive a snapshot, unless it is archived already, or lies beyond the archived end."""
+        if offset > manifest.end or any(each.offset == offset for each in manifest.snapshots):
+            return
+        try:
+            with self._snapshots.path(manifest.partition, offset).open("rb") as file:
+                sha256, size = hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
+                stored = StoredObject(f"{offset:020d}-{sha256[:16]}.snapshot", size, sha256)
+                entry = SnapshotEntry(offset, stored, _now_ms())
+                self._objects.create(manifest.key(entry, stored), file)
+        except FileNotFoundError:  # any snapshot may be deleted at any time
+            return
+        prove_snapshot(manifest, entry)
+        manifest.extend(entry)
+        report.snapshots += 1
+        report.archived_bytes += size
+
+
+def identity_of(data_dir: Path) -> Identity:
+    """Which history a data directory holds.
+
+    Raises LogError where there is none, or not yet any record."""
+    count = read_layout(data_dir)
+    files = segment_files(partition_directory(data_dir, METADATA))
+    if not files or base_offset_of(files[0]) != 0:
+        raise LogError(f"{data_dir}: the beginning of {METADATA} is gone, so nothing says which history this is")
+    segment = SegmentReader(files[0], last=len(files) == 1)
+    try:
+        header = segment.header
+        if segment.size() == len(header.raw):  # a broker may still make this segment anew
+            raise LogError(f"{data_dir}: the log is empty: start a broker first")
+    finally:
+        segment.close()
+    return Identity(next_chain(first_chain(METADATA), header.raw).hex(), count)
+
+
+def segments_behind(directory: Path, manifest: Manifest) -> list[Path]:
+    """The segments from the end of the manifest on: the closed ones, and the last one, which is open.
+
+    Raises OtherHistory where the log does not go on where the manifest ends."""
+    files = segment_files(directory)
+    behind = [path for path in files if base_offset_of(path) >= manifest.end]
+    if not behind or base_offset_of(behind[0]) != manifest.end:
+        what = "ends before" if not behind else "has no segment that begins at"
+        raise OtherHistory(f"{directory}: the log {what} offset {manifest.end}, up to which it is archived")
+    segment = SegmentReader(behind[0], last=len(behind) == 1)
+    try:
+        chain = segment.chain_before
+    finally:
+        segment.close()
+    if chain not in (None, manifest.chain):
+        why = f"its records before offset {manifest.end} are others than the archived ones"
+        raise OtherHistory(f"{behind[0]}: {why}: archive to another URL")
+    return behind
+
+
+def close_segments(data_dir: Path) -> None:
+    """Begin a new segment in each partition, so that all records can be archived. No broker may run.
+
+    Raises LogError, CorruptLog."""
+    read_layout(data_dir)  # there must be a log: none is made here
+    log = EmbeddedLog.open(data_dir, None)
+    try:
+        for partition in (log.metadata, *log.queues):
+            partition.roll()
+    except OSError as error:
+        raise LogError(f"{data_dir}: no new segment could be made: {error.strerror}") from None
+    finally:
+        log.close()
+
+
+def archived_bytes(entry: SegmentEntry | SnapshotEntry) -> int:
+    """The size of the objects of an entry."""
+    if isinstance(entry, SegmentEntry):
+        return entry.avro.size_bytes + entry.blocks.size_bytes
+    return entry.object.size_bytes
+
+
+def prove_snapshot(manifest: Manifest, entry: SnapshotEntry) -> None:
+    """Read an archived snapshot: it is what its entry says.
+
+    Raises CorruptObject, NoAnswer."""
+    key = manifest.key(entry, entry.object)
+    sha = hashlib.sha256()
+    try:
+        for piece in manifest.objects.pieces(key):
+            sha.update(piece)
+    except MissingObject:
+        raise CorruptObject(manifest.objects.place(key), 0, entry.offset, "the object is gone") from None
+    if sha.hexdigest() != entry.object.sha256:
+        why = "its SHA-256 is not the one in the manifest"
+        raise CorruptObject(manifest.objects.place(key), 0, entry.offset, why)
+
+
+def verify(objects: Objects, partition: str) -> Iterator[tuple[SegmentEntry | SnapshotEntry | None, LogError | None]]:
+    """Read all that is archived of a partition. Yields each entry, with what is wrong with it, if anything.
+
+    What is wrong with the manifest comes last, without an entry. Raises NoAnswer."""
+    manifest = Manifest(objects, partition)
+    broken: ArchiveError | None = None
+    try:
+        manifest.refresh()
+    except ArchiveError as error:
+        broken = error
+    for segment in manifest.segments:
+        try:
+            Unpacked(objects, partition, segment).prove()
+        except CorruptObject as error:
+            yield segment, error
+        else:
+            yield segment, None
+    for snapshot in manifest.snapshots:
+        try:
+            prove_snapshot(manifest, snapshot)
+        except CorruptObject as error:
+            yield snapshot, error
+        else:
+            yield snapshot, None
+    if broken is not None:
+        yield None, broken
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,262 @@
+"""The manifest of an archived partition: which objects hold its history, in which order.
+
+    URL/archive.json                            which history this is; created once
+    URL/PARTITION/manifest/0000000000.json      entry 0, then 1, 2 ...
+    URL/PARTITION/segments/..., snapshots/...   the objects that the entries name
+
+    manifest = Manifest.load(objects, "queues-0")
+    manifest.segments, manifest.snapshots       the entries
+    manifest.end                                the offset behind the last archived record
+    manifest.extend(entry)                      at the next number
+
+- An entry is created under its number and never changed. Of two archivers one creates it; the other one reads it.
+- An entry states the SHA-256 of the entry before it. So the last one stands for all: none can be changed or taken out.
+- Segments follow on one another in offset and hash chain, as they do in the log (engine/log/embedded/index.py).
+- An object counts from the moment in which an entry names it. An object that no entry names is harmless.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Final, TypeVar
+
+from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, Objects
+from rewindmq.engine.log.embedded.index import first_chain
+
+IDENTITY: Final = "archive.json"
+FORMAT: Final = 1
+NOTHING_BEFORE: Final = "0" * 64
+_DIGITS: Final = 10
+
+E = TypeVar("E", "SegmentEntry", "SnapshotEntry")
+
+
+class OtherHistory(ArchiveError):
+    """The archive holds another history, or this one in another way than the data directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object that an entry names: its name below `segments` or `snapshots`, its size, its SHA-256 in hex."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentEntry:
+    """A closed segment. `number` and `before` are the manifest's own (`Manifest.extend`).
+
+    `size_bytes` and `format`: of the segment file. `first_ms`: time of the first record. `max_timestamp_ms`: as the
+    index has it at the end. `chain_before` and `chain`: the hash chain up to the segment and up to its end."""
+
+    base_offset: int
+    next_offset: int
+    first_ms: int
+    max_timestamp_ms: int
+    begins_anew: bool
+    chain_before: bytes
+    chain: bytes
+    format: int
+    size_bytes: int
+    avro: StoredObject
+    blocks: StoredObject
+    archived_ms: int
+    number: int = -1
+    before: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotEntry:
+    """A snapshot of the state after all events below `offset`."""
+
+    offset: int
+    object: StoredObject
+    archived_ms: int
+    number: int = -1
+    before: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which history an archive holds.
+
+    `history`: the hash chain behind the first segment header of the metadata log, whose sync marker is random."""
+
+    history: str
+    queue_partitions: int
+    log: str = "embedded"
+
+
+def read_identity(objects: Objects) -> Identity | None:
+    """The history that is archived here; None if no archive was begun.
+
+    Raises ArchiveError."""
+    try:
+        stored = objects.get(IDENTITY)
+    except MissingObject:
+        return None
+    try:
+        values = json.loads(stored)
+        stated = values["format"]
+        found = Identity(values["history"], values["queue_partitions"], values["log"])
+    except (ValueError, KeyError, TypeError):
+        raise ArchiveError(f"{objects.place(IDENTITY)}: not a description of an archive") from None
+    if stated != FORMAT:
+        raise ArchiveError(f"{objects.place(IDENTITY)}: format {stated}, this version reads format {FORMAT}")
+    return found
+
+
+def require_identity(objects: Objects, identity: Identity) -> None:
+    """Begin the archive of this history, or check that it is the one that is archived here.
+
+    Raises OtherHistory, ArchiveError."""
+    stored = _encoded({"format": FORMAT, **asdict(identity)})
+    found = read_identity(objects)
+    if found is None and not objects.create(IDENTITY, stored):
+        found = read_identity(objects)
+    if found not in (None, identity):
+        raise OtherHistory(
+            f"{objects.place(IDENTITY)}: the archive of another history ({found}; this is {identity}):"
+            " archive to another URL"
+        )
+
+
+class Manifest:
+    """The entries of one partition, in order, and where they end."""
+
+    def __init__(self, objects: Objects, partition: str) -> None:
+        self.objects = objects
+        self.partition = partition
+        self.segments: list[SegmentEntry] = []
+        self.snapshots: list[SnapshotEntry] = []
+        self._count = 0
+        self._last = NOTHING_BEFORE  # SHA-256 of the last entry
+
+    @classmethod
+    def load(cls, objects: Objects, partition: str) -> "Manifest":
+        """Read and check all entries; an archive without this partition has none.
+
+        Raises ArchiveError for a gap, a changed entry, or segments that do not follow on one another; NoAnswer."""
+        manifest = cls(objects, partition)
+        manifest.refresh()
+        return manifest
+
+    def refresh(self) -> None:
+        """Read the entries that were added since.
+
+        Raises as `load`."""
+        after = self._key(self._count - 1) if self._count else ""
+        for key in list(self.objects.list(f"{self.partition}/manifest", after)):
+            if key != self._key(self._count):
+                raise ArchiveError(
+                    f"{self.objects.place(self._key(self._count))}: this entry is gone, and {key} is there"
+                )
+            self._take(self.objects.get(key))
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last archived record."""
+        return self.segments[-1].next_offset if self.segments else 0
+
+    @property
+    def chain(self) -> bytes:
+        """The hash chain up to `end`."""
+        return self.segments[-1].chain if self.segments else first_chain(self.partition)
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """The largest time up to `end`, as the index has it."""
+        return self.segments[-1].max_timestamp_ms if self.segments else 0
+
+    def key(self, entry: SegmentEntry | SnapshotEntry, stored: StoredObject) -> str:
+        """The key of an object that an entry names."""
+        folder = "segments" if isinstance(entry, SegmentEntry) else "snapshots"
+        return f"{self.partition}/{folder}/{stored.name}"
+
+    def extend(self, entry: E) -> E:
+        """Add an entry behind the others. Returns it as the archive has it now, with its number.
+
+        If another archiver has added the same history meanwhile, its entry is returned. Raises ArchiveError when it
+        has added something else, and NoAnswer."""
+        while True:
+            numbered = replace(entry, number=self._count, before=self._last)
+            self._require_behind(numbered)
+            stored = _encoded(_as_json(numbered))
+            if self.objects.create(self._key(self._count), stored):
+                self._take(stored)
+                return numbered
+            self._take(self.objects.get(self._key(self._count)))
+            same = self._same(entry)
+            if same is not None:
+                return same
+
+    def _same(self, entry: E) -> E | None:
+        """The last entry, if it says of the same stretch of history what `entry` says."""
+        if isinstance(entry, SegmentEntry):
+            last = self.segments[-1] if self.segments else None
+            if last is not None and (last.base_offset, last.chain) == (entry.base_offset, entry.chain):
+                return last
+            return None
+        return next((each for each in self.snapshots if each.offset == entry.offset), None)
+
+    def _require_behind(self, entry: SegmentEntry | SnapshotEntry) -> None:
+        """Check that a segment goes on where the last one ends.
+
+        Raises OtherHistory."""
+        if isinstance(entry, SegmentEntry) and (entry.base_offset, entry.chain_before) != (self.end, self.chain):
+            why = f"another history, or offset {entry.base_offset}, while the segments before end at {self.end}"
+            raise OtherHistory(f"{self.objects.place(self._key(entry.number))}: its segment does not go on ({why})")
+
+    def _take(self, stored: bytes) -> None:
+        """Check the entry with the next number, and count it in."""
+        place = self.objects.place(self._key(self._count))
+        try:
+            entry = _from_json(json.loads(stored))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            why = f"{type(error).__name__}: {error}"
+            raise ArchiveError(f"{place}: not an entry of a manifest ({why}): it was changed") from None
+        if entry.number != self._count or entry.before != self._last:
+            raise ArchiveError(f"{place}: it does not follow on the entry before: one of both was changed")
+        self._require_behind(entry)
+        if isinstance(entry, SegmentEntry):
+            self.segments.append(entry)
+        else:
+            self.snapshots.append(entry)
+        self._last = hashlib.sha256(stored).hexdigest()
+        self._count += 1
+
+    def _key(self, number: int) -> str:
+        return f"{self.partition}/manifest/{number:0{_DIGITS}d}.json"
+
+
+def _encoded(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, sort_keys=True).encode() + b"\n"
+
+
+def _as_json(entry: SegmentEntry | SnapshotEntry) -> dict[str, Any]:
+    values = asdict(entry)
+    for name in ("chain_before", "chain"):
+        if name in values:
+            values[name] = values[name].hex()
+    return {"kind": "segment" if isinstance(entry, SegmentEntry) else "snapshot", **values}
+
+
+def _from_json(values: dict[str, Any]) -> SegmentEntry | SnapshotEntry:
+    """The entry in these values.
+
+    Raises KeyError, TypeError, ValueError, AttributeError for values that are none."""
+    kind = {"segment": SegmentEntry, "snapshot": SnapshotEntry}[values["kind"]]
+    given = {each.name: values[each.name] for each in fields(kind)}
+    for name in ("chain_before", "chain"):
+        if name in given:
+            given[name] = bytes.fromhex(given[name])
+    for name in ("avro", "blocks", "object"):
+        if name in given:
+            given[name] = StoredObject(**given[name])
+    entry: SegmentEntry | SnapshotEntry = kind(**given)
+    numbers = [value for name, value in given.items() if name.endswith(("offset", "_ms", "number", "bytes", "format"))]
+    if not all(isinstance(value, int) for value in numbers):
+        raise ValueError("a number is none")
+    return entry

@@ -1,0 +1,256 @@
+"""Object storage as the archive uses it: S3, Google Cloud Storage, Azure, or a local directory.
+
+    objects = open_objects("s3://bucket/prefix")       gs://, az://, file:///DIR, or a plain path
+    objects.create(key, data)                          False: an object of that name is there already
+    objects.get_range(key, start, end)
+
+- An object is created whole, under a name that is free, and is never changed: two archivers cannot harm each other.
+- Credentials and endpoints come from the environment, under the names that the store's own tools use (AWS_REGION,
+  AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, GOOGLE_SERVICE_ACCOUNT ...). A URL holds none, so it may be printed.
+- In a directory an object is durable when `create` returns: it is written under another name, synced and linked.
+"""
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
+from urllib.parse import urlsplit
+
+from rewindmq.engine.log.contract import LogError, NoAnswer
+from rewindmq.engine.log.embedded.segments import sync_directory
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+T = TypeVar("T")
+
+SCHEMES: Final = ("s3", "gs", "az")
+PIECE_BYTES: Final = 4 << 20
+# An object may be large and the line slow, and a store that is away should be known as such within seconds.
+_CLIENT: Final = {"timeout": timedelta(minutes=5), "connect_timeout": timedelta(seconds=5)}
+_RETRIES: Final = {"max_retries": 4, "retry_timeout": timedelta(minutes=1)}
+_STATUS: Final = re.compile(r"status code: (\d{3}[\w ]*)")
+_ERROR_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
+_MISSING: Final = ("NoSuchKey", "BlobNotFound")  # of all that is not found, an object: else a bucket, or a login
+_REFUSALS: Final = ("HTTP 401", "HTTP 403", "HTTP 404")
+
+
+class ArchiveError(LogError):
+    """The archive cannot be used as asked; the text names its URL and the object."""
+
+
+class MissingObject(ArchiveError):
+    """There is no such object."""
+
+
+class BadUrl(ArchiveError):
+    """The URL names no archive."""
+
+
+class ObstoreNotInstalled(ArchiveError):
+    """This installation has no client of object storage."""
+
+
+class Objects:
+    """The objects below one URL. Keys are names with slashes, relative to it."""
+
+    def __init__(self, url: str, store: "ObjectStore", directory: Path | None = None) -> None:
+        """`directory`: the one that `store` keeps the objects in, if it is local."""
+        self.url = url
+        self._store = store
+        self._directory = directory
+
+    def __repr__(self) -> str:
+        return f"Objects({self.url!r})"
+
+    def __reduce__(self) -> tuple[Callable[[str], "Objects"], tuple[str]]:
+        return open_objects, (self.url,)
+
+    def place(self, key: str) -> str:
+        """The object's place, for people."""
+        return f"{self.url}/{key}"
+
+    def create(self, key: str, data: bytes | BinaryIO) -> bool:
+        """Store an object: these bytes, or those of a file from its beginning on. S3 takes up to 5 GB.
+
+        Returns False if an object of this name is there already; it stays as it is. Raises NoAnswer."""
+        if not isinstance(data, bytes):
+            data.seek(0)
+        if self._directory is not None:
+            return self._create_file(self._directory / key, data)
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        def put() -> bool:
+            try:
+                obstore.put(self._store, key, data, mode="create")
+            except AlreadyExistsError:
+                return False
+            return True
+
+        try:
+            return self._asked(key, put)
+        except MissingObject:
+            raise NoAnswer(f"{self.place(key)}: the store refuses (HTTP 404): check bucket and login") from None
+
+    def get(self, key: str) -> bytes:
+        """All bytes of an object.
+
+        Raises MissingObject, NoAnswer."""
+        import obstore
+
+        return self._asked(key, lambda: obstore.get(self._store, key).bytes().to_bytes())
+
+    def get_range(self, key: str, start: int, end: int) -> bytes:
+        """The bytes from `start` to `end` (exclusive): fewer, or none, where the object ends before.
+
+        Raises MissingObject, NoAnswer."""
+        import obstore
+
+        if start >= end:
+            return b""
+        try:
+            return self._asked(key, lambda: obstore.get_range(self._store, key, start=start, end=end).to_bytes())
+        except NoAnswer:
+            size = self.size(key)
+            if size is not None and size <= start:  # a store refuses a range behind the end of an object
+                return b""
+            raise
+
+    def pieces(self, key: str) -> Iterator[bytes]:
+        """Yields all bytes of an object, which may be large, in pieces.
+
+        Raises MissingObject, NoAnswer."""
+        at = 0
+        while piece := self.get_range(key, at, at + PIECE_BYTES):
+            yield piece
+            at += len(piece)
+
+    def size(self, key: str) -> int | None:
+        """The size of an object in bytes; None if there is none.
+
+        Raises NoAnswer."""
+        import obstore
+
+        try:
+            return self._asked(key, lambda: int(obstore.head(self._store, key)["size"]))
+        except MissingObject:
+            return None
+
+    def list(self, prefix: str, after: str = "") -> Iterator[str]:
+        """Yields the keys below `prefix`, a folder, in order; those behind the key `after`.
+
+        Raises NoAnswer."""
+        import obstore
+
+        def listed() -> list[str]:
+            pages = obstore.list(self._store, prefix, offset=after or None)
+            return [each["path"] for page in pages for each in page]
+
+        # A directory gives its names in no order, and may hold half a file that a crash left.
+        keys = self._asked(prefix, listed)
+        yield from sorted(key for key in keys if not key.rpartition("/")[2].startswith("."))
+
+    def _asked(self, key: str, ask: Callable[[], T]) -> T:
+        """The answer of the store; its errors as ours."""
+        from obstore.exceptions import BaseError, NotFoundError
+
+        place = self.place(key)
+        try:
+            return ask()
+        except (BaseError, OSError) as error:
+            code = _ERROR_CODE.search(str(error))
+            if isinstance(error, NotFoundError | FileNotFoundError) and (code is None or code[1] in _MISSING):
+                raise MissingObject(f"{place}: there is no such object") from None
+            reason = _reason(error)
+            if reason.startswith(_REFUSALS):
+                raise NoAnswer(f"{place}: the store refuses ({reason}): check bucket and login") from None
+            raise NoAnswer(f"{place}: the store does not answer ({reason}): try again later") from None
+
+    def _create_file(self, path: Path, data: bytes | BinaryIO) -> bool:
+        """`create` in a directory. obstore's own way is atomic too, and syncs nothing."""
+        try:
+            _make_directories(path.parent)
+            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.") as file:
+                if isinstance(data, bytes):
+                    file.write(data)
+                else:
+                    shutil.copyfileobj(data, file)
+                file.flush()
+                os.fchmod(file.fileno(), 0o640)
+                os.fsync(file.fileno())
+                try:
+                    os.link(file.name, path)
+                except FileExistsError:
+                    return False
+            sync_directory(path.parent)
+        except OSError as error:
+            raise NoAnswer(
+                f"{path}: the archive cannot be written ({error.strerror}): it needs room and the right to write"
+            ) from None
+        return True
+
+
+def open_objects(url: str, make: bool = False) -> Objects:
+    """The object storage at a URL. Nothing is asked of it yet. `make`: a directory that is not there is made.
+
+    Raises BadUrl, ObstoreNotInstalled."""
+    parts = urlsplit(url)
+    if parts.scheme and "://" in url and parts.scheme not in (*SCHEMES, "file"):
+        known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+        raise BadUrl(f"{parts.scheme}://: an archive is at {known}, file:///DIR, or a path of a directory")
+    if "://" in url and (parts.username is not None or parts.query or parts.fragment):
+        raise BadUrl("the URL of an archive holds no credentials or options: give them in the environment")
+    try:
+        from obstore.exceptions import BaseError
+        from obstore.store import LocalStore, from_url
+    except ModuleNotFoundError:
+        why = "an archive needs obstore, not installed here: pip install 'rewindmq[archive]'"
+        raise ObstoreNotInstalled(why) from None
+    if parts.scheme == "file" or "://" not in url:
+        directory = Path(parts.path if parts.scheme == "file" else url).absolute()
+        try:
+            if make:
+                _make_directories(directory)
+            if not directory.is_dir():
+                raise BadUrl(f"{directory}: no such directory, and no archive")
+        except OSError as error:
+            raise BadUrl(f"{directory}: {error.strerror}") from None
+        return Objects(f"file://{directory}", LocalStore(directory), directory)
+    url = url.rstrip("/")
+    if not parts.netloc:
+        raise BadUrl(f"{url}: no bucket is named")
+    options: dict[str, Any] = dict(_CLIENT)
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    if parts.scheme == "s3" and endpoint.startswith("http://"):
+        options["allow_http"] = True  # the endpoint says so by itself
+    try:
+        store: Any = from_url(url, client_options=options, retry_config=_RETRIES)  # type: ignore[call-overload]
+    except (BaseError, ValueError) as error:
+        raise BadUrl(f"{url}: {_reason(error)}") from None
+    return Objects(url, store)
+
+
+def _reason(error: Exception) -> str:
+    """What a store says, as a few words.
+
+    Its own texts have many lines, and some name what the login was signed with."""
+    text = str(error)
+    if status := _STATUS.search(text):
+        code = _ERROR_CODE.search(text)
+        return f"HTTP {status[1].strip()}" + (f", {code[1]}" if code else "")
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return text.partition("\n")[0].strip().rpartition(" - ")[2][:200]
+
+
+def _make_directories(directory: Path) -> None:
+    """Make a directory and those above it, durably."""
+    if not directory.is_dir():
+        _make_directories(directory.parent)
+        directory.mkdir(exist_ok=True)
+        sync_directory(directory.parent)

@@ -1,0 +1,154 @@
+"""The manifest is only ever extended; what was changed in it, or taken out of it, is found."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rewindmq.engine.log.archive.manifest import (
+    IDENTITY,
+    Identity,
+    Manifest,
+    OtherHistory,
+    SegmentEntry,
+    SnapshotEntry,
+    StoredObject,
+    read_identity,
+    require_identity,
+)
+from rewindmq.engine.log.archive.objects import ArchiveError, Objects
+from rewindmq.engine.log.embedded.index import first_chain
+
+IDENTITY_HERE = Identity("ab" * 32, 2)
+
+
+def segment(base: int, chain_before: bytes, chain: bytes | None = None) -> SegmentEntry:
+    """A segment of 10 records."""
+    stored = StoredObject(f"{base:020d}.avro", 1_000, "c" * 64)
+    chain = chain or bytes([base + 1]) * 32
+    return SegmentEntry(base, base + 10, 5, 6, False, chain_before, chain, 2, 99, stored, stored, 7)
+
+
+def snapshot(offset: int) -> SnapshotEntry:
+    return SnapshotEntry(offset, StoredObject(f"{offset:020d}.snapshot", 10, "d" * 64), 7)
+
+
+def filled(objects: Objects) -> Manifest:
+    """Three segments and a snapshot."""
+    manifest = Manifest.load(objects, "queues-0")
+    for base in (0, 10, 20):
+        manifest.extend(segment(base, manifest.chain))
+    manifest.extend(snapshot(15))
+    return manifest
+
+
+def entry_path(objects: Objects, number: int) -> Path:
+    return Path(objects.url.removeprefix("file://")) / f"queues-0/manifest/{number:010d}.json"
+
+
+def test_entries_come_back_as_they_were(objects: Objects) -> None:
+    written = filled(objects)
+    loaded = Manifest.load(objects, "queues-0")
+    assert (loaded.segments, loaded.snapshots) == (written.segments, written.snapshots)
+    assert [entry.number for entry in loaded.segments] == [0, 1, 2]
+    assert [entry.number for entry in loaded.snapshots] == [3]
+    assert (loaded.end, loaded.chain, loaded.max_timestamp_ms) == (30, bytes([21]) * 32, 6)
+    assert json.loads(entry_path(objects, 0).read_text())["kind"] == "segment"
+
+
+def test_a_partition_without_entries_begins_at_its_name(objects: Objects) -> None:
+    manifest = Manifest.load(objects, "queues-7")
+    assert (manifest.end, manifest.chain) == (0, first_chain("queues-7"))
+
+
+def test_new_entries_are_read(objects: Objects) -> None:
+    reader, writer = Manifest.load(objects, "queues-0"), filled(objects)
+    reader.refresh()
+    assert reader.segments == writer.segments
+    writer.extend(segment(30, writer.chain))
+    reader.refresh()
+    assert reader.end == 40
+
+
+def test_two_archivers_of_one_history_make_one_manifest(objects: Objects) -> None:
+    one, other = Manifest.load(objects, "queues-0"), Manifest.load(objects, "queues-0")
+    for base in (0, 10):
+        first = one.extend(segment(base, one.chain))
+        assert other.extend(replace(segment(base, other.chain), archived_ms=9)) == first
+    one.extend(snapshot(15))
+    assert other.extend(segment(20, other.chain)).number == 3
+    assert other.snapshots == one.snapshots
+    assert one.extend(segment(20, one.chain)) == other.segments[-1]
+    assert other.extend(snapshot(25)) == one.extend(snapshot(25))
+    loaded = Manifest.load(objects, "queues-0")
+    assert (loaded.segments, loaded.snapshots) == (other.segments, other.snapshots)
+    assert [each.number for each in loaded.snapshots] == [2, 4]
+
+
+def test_an_archiver_of_another_history_is_stopped(objects: Objects) -> None:
+    one, other = Manifest.load(objects, "queues-0"), Manifest.load(objects, "queues-0")
+    one.extend(segment(0, one.chain))
+    with pytest.raises(OtherHistory, match=r"0000000001\.json: its segment does not go on"):
+        other.extend(segment(0, other.chain, bytes(32)))
+
+
+def test_an_entry_that_is_gone_is_named(objects: Objects) -> None:
+    filled(objects)
+    entry_path(objects, 1).unlink()
+    with pytest.raises(ArchiveError, match=r"0000000001\.json: this entry is gone"):
+        Manifest.load(objects, "queues-0")
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_changed_entry_is_named(number: int, objects: Objects) -> None:
+    filled(objects)
+    path = entry_path(objects, number)
+    path.write_text(path.read_text().replace("1000", "1001"))
+    with pytest.raises(ArchiveError, match=rf"{number + 1:010d}\.json: it does not follow on the entry before"):
+        Manifest.load(objects, "queues-0")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"kind": "segment"}', '{"kind": "x"}', '{"kind": []}', "\xff"])
+def test_an_entry_that_is_none_is_named(text: str, objects: Objects) -> None:
+    filled(objects)
+    entry_path(objects, 3).write_text(text)
+    with pytest.raises(ArchiveError, match=r"0000000003\.json: not an entry of a manifest"):
+        Manifest.load(objects, "queues-0")
+
+
+@pytest.mark.parametrize("name", ["base_offset", "chain", "avro", "size_bytes", "number"])
+def test_a_value_of_the_wrong_kind_is_named(name: str, objects: Objects) -> None:
+    filled(objects)
+    values = json.loads(entry_path(objects, 0).read_text())
+    wrong: object
+    for wrong in (None, "x", {}, []):
+        entry_path(objects, 0).write_text(json.dumps({**values, name: wrong}))
+        with pytest.raises(ArchiveError, match=r"0000000000\.json: not an entry of a manifest"):
+            Manifest.load(objects, "queues-0")
+
+
+def test_a_segment_that_does_not_follow_is_refused(objects: Objects) -> None:
+    manifest = filled(objects)
+    for wrong in (segment(31, manifest.chain), segment(30, bytes(32))):
+        with pytest.raises(ArchiveError):
+            Manifest.load(objects, "queues-0").extend(wrong)
+    assert Manifest.load(objects, "queues-0").end == 30
+
+
+def test_an_archive_is_of_one_history(objects: Objects) -> None:
+    assert read_identity(objects) is None
+    require_identity(objects, IDENTITY_HERE)
+    require_identity(objects, IDENTITY_HERE)
+    assert read_identity(objects) == IDENTITY_HERE
+    with pytest.raises(OtherHistory, match="the archive of another history"):
+        require_identity(objects, Identity("cd" * 32, 2))
+    with pytest.raises(OtherHistory):
+        require_identity(objects, Identity("ab" * 32, 3))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2, "history": "", "queue_partitions": 1, "log": "x"}'])
+def test_a_damaged_identity_is_named(text: str, objects: Objects) -> None:
+    objects.create(IDENTITY, text.encode())
+    with pytest.raises(ArchiveError, match=r"archive\.json"):
+        read_identity(objects)
