@@ -147,7 +147,10 @@ class Nacked:
 
 @dataclass(init=False, slots=True)
 class Credited:
-    """The broker lets a consumer without prefetch (or with no_ack) have `credit` more deliveries."""
+    """The broker lets a consumer without prefetch (or with no_ack) have `credit` more deliveries.
+
+    For a consumer with a prefetch (since machine version 4): `credit` >= 0 is its lookahead, what it may hold beyond
+    its prefetch. `credit` < 0: the lookahead ends, and the messages from -1 - `credit` on were not sent."""
 
     vhost: str
     queue: str

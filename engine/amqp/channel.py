@@ -515,13 +515,15 @@ class Channel:
 
     def shut(self) -> None:
         """Close the channel: log what was settled, confirm what is due, and give consumers nothing more."""
+        for consumer in self.consumers.values():
+            consumer.detached = True
         self.settlement.flush()
+        for consumer in self.consumers.values():
+            consumer.give_back()
         self.settlement.closed = True
         self.confirms.flush()
         self.confirms.closed = True
         self.tally.merge_into(self.broker.counters)
-        for consumer in self.consumers.values():
-            consumer.detached = True
         self.closing = True
         if self.end is not None and not self.end.done():
             self.end.set_result(None)

@@ -13,6 +13,7 @@ from typing import Any, Final
 from rewindmq.engine.amqp import methods
 from rewindmq.engine.amqp.channel import Channel
 from rewindmq.engine.amqp.consumer import AmqpConsumer, BasicGet
+from rewindmq.engine.amqp.lookahead import LEAST_PREFETCH, LookaheadConsumer
 from rewindmq.engine.amqp.methods import Method
 from rewindmq.engine.amqp.transactions import Transaction
 from rewindmq.engine.broker.declarations import strip_cr_lf
@@ -192,7 +193,7 @@ async def queue_declare(channel: Channel, method: Method) -> None:
         channel,
         "Queue.DeclareOk",
         queue=queue.name,
-        message_count=queue.messages_ready,
+        message_count=queue.messages_ready + queue.in_lookahead()[0],
         consumer_count=0 if queue.stream else queue.consumer_count(),  # as RabbitMQ answers for streams
     )
 
@@ -291,9 +292,15 @@ async def basic_consume(channel: Channel, method: Method) -> None:
     no_ack = method.flag("no_ack")
     prefetch = channel.prefetch
     shared = channel.shared
-    consumer = AmqpConsumer(
-        channel.output, channel.settlement, tag, no_ack, prefetch, shared.cancel_notify, channel.gone, shared.creditors
-    )
+    notify, gone, creditors = shared.cancel_notify, channel.gone, shared.creditors
+    consumer: AmqpConsumer
+    if prefetch >= LEAST_PREFETCH and not no_ack and channel.broker.keeper.reads_back:
+        end_turn = channel.broker.turns.end
+        consumer = LookaheadConsumer(
+            channel.output, channel.settlement, tag, no_ack, prefetch, notify, gone, creditors, end_turn
+        )
+    else:
+        consumer = AmqpConsumer(channel.output, channel.settlement, tag, no_ack, prefetch, notify, gone, creditors)
 
     def attached(partition: Partition, queue: Queue, consumer_id: int) -> None:
         consumer.attached(partition, queue, consumer_id)
@@ -349,6 +356,7 @@ async def basic_cancel(channel: Channel, method: Method) -> None:
         consumer.detached = True
         # deliveries that are on their way are sent first, before cancel-ok
         await channel.broker.consumers.cancel(channel.session, consumer.partition, consumer.queue, consumer.consumer_id)
+        consumer.give_back()
     if not method.flag("nowait"):
         reply(channel, "Basic.CancelOk", consumer_tag=tag)
 

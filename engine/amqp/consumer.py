@@ -161,6 +161,9 @@ class AmqpConsumer(DeliveryHolder):
         self.detached = True
         self.gone.append(self)
 
+    def give_back(self) -> None:
+        """Give back the messages that were not sent to the client."""
+
     @property
     def congested(self) -> bool:
         """Whether the client's socket takes no more for now."""

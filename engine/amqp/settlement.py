@@ -43,6 +43,9 @@ class DeliveryHolder:
         """The deliveries come from this reader. It takes nothing from a queue: a settlement only lets it read on."""
         self.reader = reader
 
+    def settled(self, count: int) -> None:
+        """So many deliveries were settled, and the event is appended."""
+
 
 # How deliveries are settled: the event's method, and whether they are requeued. None: an ack.
 Verdict = tuple[str, bool] | None
@@ -166,6 +169,7 @@ class Settlement:
                 method, requeue = verdict
                 event = Nacked(queue.vhost, queue.name, holder.consumer_id, messages, requeue, method)
                 partition.append(self.actor, event)
+            holder.settled(len(ids))
 
 
 def ranges(ids: list[int]) -> tuple[tuple[int, int], ...]:

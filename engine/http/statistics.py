@@ -61,13 +61,18 @@ CHURN = {
 def depth_of(queues: "Iterable[Queue]") -> Numbers:
     """The number of messages in these queues.
 
-    Delayed messages are neither ready nor unacknowledged."""
-    ready = unacked = waiting = 0
+    Delayed messages are neither ready nor unacknowledged. Those in a consumer's lookahead are ready."""
+    ready = unacked = waiting = ahead = 0
     for queue in queues:
         ready += queue.messages_ready
         unacked += queue.messages_unacked
+        ahead += queue.in_lookahead()[0]
         waiting += queue.messages_delayed
-    return {"messages": ready + unacked + waiting, "messages_ready": ready, "messages_unacknowledged": unacked}
+    return {
+        "messages": ready + unacked + waiting,
+        "messages_ready": ready + ahead,
+        "messages_unacknowledged": unacked - ahead,
+    }
 
 
 class Rates:

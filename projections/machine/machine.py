@@ -43,7 +43,8 @@ from typing import Any, Final
 from rewindmq.projections.machine import validation
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import NEVER, Queue
-from rewindmq.projections.machine.events.delivery import on_attached, on_credited, on_fetched, on_global_prefetch
+from rewindmq.projections.machine.events.delivery import on_attached, on_fetched, on_global_prefetch
+from rewindmq.projections.machine.events.lookahead import on_credited
 from rewindmq.projections.machine.events.publish import on_published
 from rewindmq.projections.machine.events.queues import (
     lease_due,
@@ -139,7 +140,7 @@ HANDLERS: Final[dict[type[Any], Callable[[State, int, Actor, Any, list[Effect]],
     Acked: on_acked,
     # a consumer gives messages back, to be requeued or dead-lettered
     Nacked: on_nacked,
-    # a consumer without prefetch may take more
+    # a consumer without prefetch may take more; the lookahead of one with a prefetch changes
     Credited: on_credited,
     # basic.get
     Fetched: on_fetched,

@@ -10,9 +10,11 @@ from rewindmq.projections.machine.data.message_order import CHUNK, NONE, Order, 
 from rewindmq.projections.machine.data.message_word import LEVEL_SHIFT, SIZE_MASK, seconds_of
 from rewindmq.projections.machine.data.priority_order import Prioritized
 from rewindmq.projections.machine.data.queue import NEVER, Queue
+from rewindmq.projections.machine.events.lookahead import may_have_lookahead
 from rewindmq.projections.machine.rules.expiry import lease_ends_ms
 from rewindmq.projections.machine.rules.limits import is_over
 from rewindmq.projections.machine.rules.settings import DROP_HEAD, resolve
+from rewindmq.projections.machine.rules.versions import LOOKAHEAD
 from rewindmq.projections.machine.state import EPOCHS_REMEMBERED, DeadlineKind, State, epoch_of
 from rewindmq.schemas.values import EPOCH_SHIFT
 
@@ -100,7 +102,7 @@ def _validate_queue(state: State, queue: Queue) -> None:
     assert queue.message_bytes_dlx == sum(entry.size for entry in kept)
     assert list(queue.outbox) == sorted(queue.outbox)
     assert all(sequence < queue.next_sequence for sequence in queue.outbox)
-    _validate_consumers(queue)
+    _validate_consumers(state, queue)
     _validate_at_rest(state, queue)
     if queue.stream:
         _validate_stream(queue)
@@ -142,7 +144,7 @@ def _validate_order(order: Order) -> None:
         assert len(chunk.ids) > 0 or order.count == 0
 
 
-def _validate_consumers(queue: Queue) -> None:
+def _validate_consumers(state: State, queue: Queue) -> None:
     attached = [holder for holder in queue.holders.values() if holder.attached]
     assert queue.attached == len(attached)
     alone = len(attached) <= 1 or queue.stream
@@ -161,7 +163,9 @@ def _validate_consumers(queue: Queue) -> None:
         if holder.attached and not queue.stream:
             assert holder.serviced or holder.blocked or holder.waiting or not holder.has_room()
             assert not queue.quorum or holder.has_room() or not (holder.serviced or holder.blocked)
-            assert holder.windowed or len(holder.held) <= holder.limit
+            # a consumer whose lookahead has ended holds more until its node has given back what was not sent
+            assert holder.windowed or len(holder.held) <= holder.limit or state.machine_version >= LOOKAHEAD
+        assert holder.lookahead == 0 or (may_have_lookahead(queue, holder) and not holder.windowed)
 
 
 def _validate_single_active(queue: Queue, attached: list[Consumer]) -> None:

@@ -35,6 +35,10 @@ class Attached:
         """Note that a session consumes or fetches from a queue."""
         self.used.setdefault(session, {})[key] = None
 
+    def count(self, key: Key) -> int:
+        """The number of consumers of a queue."""
+        return sum(1 for each in self.consumers.values() if each[0] == key)
+
     def cancelled(self, consumer: int) -> None:
         """Remove a consumer."""
         self.consumers.pop(consumer, None)

@@ -37,6 +37,7 @@ from rewindmq.schemas.events import (
     Checkpointed,
     ConsumerAttached,
     ConsumerCancelled,
+    Credited,
     DeadLettersForwarded,
     Event,
     Fetched,
@@ -312,6 +313,9 @@ class AuditProduct:
         key = (event.vhost, name)  # type: ignore[union-attr]
         if isinstance(event, Fetched):
             self.attached.uses(actor.session, key)
+        elif isinstance(event, Credited):
+            if not any(isinstance(effect, Quarantine) for effect in effects):
+                self.prefetches.credited(event, self.attached.count(key) == 1)
         elif isinstance(event, (ConsumerAttached, ConsumerCancelled)):
             if any(isinstance(effect, Quarantine) for effect in effects):
                 return []

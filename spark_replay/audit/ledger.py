@@ -25,6 +25,7 @@ from rewindmq.projections.machine.data.reasons import (
     PURGED,
     REJECTED,
     TRANSIENT,
+    UNSENT,
 )
 from rewindmq.projections.machine.rules.versions import SEMANTICS, SINGLE_ACTIVE
 from rewindmq.schemas.events import Acked, BrokerStarted, Event, Nacked, PolicyApplied, Published, Purged, QueueDeclared
@@ -289,6 +290,9 @@ class Account:
         size = self.sizes[message_id]
         self.bytes_out -= size
         self.bytes_ready += size
+        if reason == UNSENT:
+            self._was_not_delivered(message_id)
+            return True
         self.returned[message_id] = self.returned.get(message_id, 0) + 1
         if not self.quorum:
             return True
@@ -299,6 +303,11 @@ class Account:
         if limit is not None and 0 <= limit < count:
             self.fail(DELIVERIES, message_id, f"came back {count} times, the limit is {limit}")
         return True
+
+    def _was_not_delivered(self, message_id: int) -> None:
+        """Let a message that came back unsent be delivered for the first time once more."""
+        level = self.levels.level(message_id)
+        self.last_first[level] = min(self.last_first.get(level, -1), message_id - 1)
 
     def _waits(self, message_id: int, due_ms: int) -> None:
         self.waiting[message_id] = due_ms

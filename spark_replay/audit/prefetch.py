@@ -2,9 +2,12 @@
 
 `limited` names, of limited channels only, the consumers that share the limit. A channel's limit binds the consumers
 that are attached under it and, when it is set later, those that were there before, except at quorum queues (S-097).
+
+A consumer that is alone at its queue may hold a lookahead beyond its prefetch
+(projections/machine/events/lookahead.py).
 """
 
-from rewindmq.schemas.events import ConsumerAttached
+from rewindmq.schemas.events import ConsumerAttached, Credited
 from rewindmq.schemas.values import EPOCH_SHIFT
 
 Channel = tuple[int, int]  # session, number
@@ -15,6 +18,8 @@ class Prefetches:
 
     def __init__(self) -> None:
         self.own: dict[int, int] = {}  # attached consumers with a prefetch of their own
+        self.queues: dict[int, tuple[str, str]] = {}  # of these: vhost, queue
+        self.lookaheads: dict[int, int] = {}  # of these: how many it may hold beyond its prefetch
         self.holding: dict[int, int] = {}  # consumer -> how many messages it has
         self.channels: dict[Channel, dict[int, bool]] = {}  # its consumers, gone ones too -> whether of a quorum queue
         self.limits: dict[Channel, int] = {}
@@ -24,11 +29,23 @@ class Prefetches:
         """Add a consumer. `quorum`: its queue is a quorum queue."""
         if event.prefetch and not event.no_ack:
             self.own[event.consumer] = event.prefetch
+            self.queues[event.consumer] = (event.vhost, event.queue)
+        for other in [each for each in self.lookaheads if self.queues[each] == (event.vhost, event.queue)]:
+            del self.lookaheads[other]
         channel = session, event.channel
         self.channels.setdefault(channel, {})[event.consumer] = quorum
         if event.global_prefetch:
             self.limits[channel] = event.global_prefetch
             self.limited[event.consumer] = channel
+
+    def credited(self, event: Credited, alone: bool) -> None:
+        """Change the lookahead of a consumer with a prefetch. `alone`: its queue has no other consumer."""
+        if event.consumer not in self.own:
+            return
+        if event.credit > 0 and alone:
+            self.lookaheads[event.consumer] = event.credit
+        else:
+            self.lookaheads.pop(event.consumer, None)
 
     def limit(self, channel: Channel, prefetch: int) -> None:
         """Set the limit that a channel's consumers share; 0: no limit."""
@@ -53,6 +70,8 @@ class Prefetches:
         for channel in channels:
             for consumer in self.channels.pop(channel):
                 self.own.pop(consumer, None)
+                self.queues.pop(consumer, None)
+                self.lookaheads.pop(consumer, None)
                 self.limited.pop(consumer, None)
             self.limits.pop(channel, None)
 
@@ -60,7 +79,7 @@ class Prefetches:
         """Note that the consumer got a message. Returns what is wrong with that, or None."""
         held = self.holding[consumer] = self.holding.get(consumer, 0) + 1
         own = self.own.get(consumer, held)
-        if held > own:
+        if held > own + self.lookaheads.get(consumer, 0):
             return f"consumer {consumer} has {held} messages, its prefetch is {own}"
         channel = self.limited.get(consumer)
         if channel is None:

@@ -37,7 +37,7 @@ from rewindmq.projections.machine.data.effects import (
     Requeue,
 )
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.data.reasons import DELAYED
+from rewindmq.projections.machine.data.reasons import DELAYED, UNSENT
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import drive, groups_of
 from rewindmq.projections.store.quarantine import QuarantineReport
@@ -166,7 +166,8 @@ class Account:
                 was = WAITING if effect.reason == DELAYED else effect.consumer
                 assert self.place[message] == was, f"{message} returns from where it is not"
                 self.place[message] = READY
-                self.returns[message] += effect.reason != DELAYED
+                self.returns[message] += effect.reason not in (DELAYED, UNSENT)
+                self.ended["not sent"] += effect.reason == UNSENT
         elif isinstance(effect, Delay):
             message = (effect.queue.queue_id, effect.message_id)
             assert self.place[message] == effect.consumer, f"{message} returns from who does not hold it"

@@ -221,6 +221,7 @@ class Clients:
     ) -> None:
         channel = self.dice.choice((1, 2))
         taker = Taker(client, channel, no_ack or prefetch == 0)
+        taker.consumes, taker.prefetch = True, prefetch
         self.takers.append(taker)
         subscription = Subscription(client.session, channel, "tag", no_ack, exclusive, prefetch, shared, given)
         self.ask(
@@ -244,17 +245,39 @@ class Clients:
         return f"{client.life.name} {name}{' no_ack' if no_ack else ''}"
 
     def credit(self) -> str:
-        found = [taker for taker in self.takers if taker.windowed and taker.attached and taker.may_settle]
+        found = [taker for taker in self.takers if taker.consumes and taker.attached and taker.may_settle]
         if not found:
             return "nobody"
-        taker = self.dice.choice(found)
-        queue, credit = taker.queue, self.dice.randrange(1, 6)
-        assert queue is not None
-        if taker.queue_is_there:
-            assert taker.partition is not None
-            event = Credited(queue.vhost, queue.name, taker.consumer_id, credit)
-            taker.partition.append(taker.client.session.actor, event)
-        return f"{queue.name} {credit}"
+        taker, credit = self.dice.choice(found), self.dice.randrange(1, 6)
+        told = [self.change_lookahead(each, credit) for each in found if not each.windowed and each.queue_is_there]
+        if taker.windowed and taker.queue_is_there:
+            self.append_credit(taker, credit)
+            told.append(f"{credit} for {taker.consumer_id}")
+        return ", ".join(told)
+
+    def append_credit(self, taker: Taker, credit: int) -> None:
+        assert taker.queue is not None
+        assert taker.partition is not None
+        event = Credited(taker.queue.vhost, taker.queue.name, taker.consumer_id, credit)
+        taker.credited_at = taker.partition.append(taker.client.session.actor, event)
+
+    def change_lookahead(self, taker: Taker, lookahead: int) -> str:
+        """As engine/amqp/lookahead.py does it. What the taker has beyond its prefetch is taken as not sent."""
+        assert taker.partition is not None
+        assert taker.queue is not None
+        holder = taker.queue.holders.get(taker.consumer_id)
+        if holder is None or taker.partition.effects or taker.partition.durable_position <= taker.credited_at:
+            return "later"
+        if holder.lookahead:
+            self.append_credit(taker, 0)
+            return "no lookahead"
+        unsent = taker.outstanding[holder.prefetch :]
+        if not unsent:
+            self.append_credit(taker, lookahead)
+            return f"{taker.queue.name} lookahead {lookahead}"
+        del taker.outstanding[holder.prefetch :]
+        self.append_credit(taker, -1 - unsent[0])
+        return f"{taker.queue.name} not sent {unsent}"
 
     def cancel(self) -> str:
         found = [taker for taker in self.takers if taker.attached and taker.may_settle and not taker.client.asking]

@@ -58,6 +58,9 @@ class Taker(NeverCongested):
         self.channel = channel
         self.windowed = windowed
         self.attached = False
+        self.consumes = False  # it is no basic.get
+        self.prefetch = 0
+        self.credited_at = -1  # the append position of its last Credited
         self.cut = False  # it may have missed the last of it
         self.outstanding: list[int] = []
         self.rows: list[EffectRow] = []

@@ -46,6 +46,9 @@ class DoubleQueue:
         self.queue.messages_ready, self.queue.attached = len(self.ready), len(self.consumers)
         return self.queue
 
+    def in_lookahead(self) -> tuple[int, int]:
+        return 0, 0
+
 
 class DoublePartition(PartitionDouble):
     def __init__(self, broker: "DoubleBroker", index: int) -> None:

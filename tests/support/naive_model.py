@@ -59,6 +59,8 @@ class Holder:
         self.limited = False  # by its channel's limit
         self.subscribed = False  # now, or before it was cancelled
         self.credit = 0
+        self.prefetch = 0  # also when it was cancelled
+        self.lookahead = 0  # how many it may hold beyond its prefetch
         self.turn: int | None = None  # when it came to the end of the round robin; None: not in it
         self.blocked_since: int | None = None
         self.came = 0
@@ -269,7 +271,7 @@ class NaiveMachine:
             return False
         if event.no_ack or event.prefetch == 0:
             return holder.credit > 0
-        return len(holder.queue.held_by(holder)) < event.prefetch
+        return len(holder.queue.held_by(holder)) < event.prefetch + holder.lookahead
 
     def line_up(self, holder: Holder) -> None:
         waits = holder.queue.single and (holder.queue.active is not holder or holder.queue.giving_way)
@@ -573,10 +575,13 @@ class NaiveMachine:
 
     def Credited(self, offset: int, actor: Actor, event: Credited) -> None:
         queue, holder = self.find_holder(event)
-        if queue is None or holder is None or holder.event is None:
+        if queue is None or holder is None or queue.stream:
             self.nonsense()
             return
-        if queue.stream or not (holder.event.no_ack or holder.event.prefetch == 0):
+        if holder.prefetch and self.version >= 4:
+            self.change_lookahead(queue, holder, event.credit)
+            return
+        if holder.event is None or holder.prefetch or event.credit < 0:
             self.nonsense()
             return
         holder.credit += event.credit
@@ -585,6 +590,40 @@ class NaiveMachine:
             self.deliver(queue)
             self.limit(queue)
 
+    def change_lookahead(self, queue: NaiveQueue, holder: Holder, credit: int) -> None:
+        ranked = queue.later or queue.argument("x-max-priority") is not None
+        if credit >= 0:
+            if holder.event is None:
+                self.nonsense()
+                return
+            alone = len(queue.consumers()) == 1
+            self.lookahead(holder, credit if alone and not (holder.limited or ranked or queue.single) else 0)
+            self.line_up(holder)
+            if queue.ready():
+                self.deliver(queue)
+                self.limit(queue)
+            return
+        held = queue.held_by(holder)
+        first = next((n for n, m in enumerate(held) if m.id == -1 - credit), None)
+        if first is None or ranked:
+            self.nonsense()
+            return
+        for message in reversed(held[first:]):
+            message.holder = None
+            if queue.quorum:
+                message.place = (1, 0, -self.next_ticket())
+        for message in held[first:]:
+            self.out.append(("requeue", queue.event.queue, message.id, holder.number, "unsent"))
+        self.lookahead(holder, 0)
+        self.let_go(queue, holder)
+        self.run(queue)
+
+    def lookahead(self, holder: Holder, lookahead: int) -> None:
+        """A consumer of a quorum queue that has no room any more leaves the line at once."""
+        holder.lookahead = lookahead
+        if holder.queue.quorum and not self.has_room(holder):
+            holder.turn = holder.blocked_since = None
+
     def ConsumerAttached(self, offset: int, actor: Actor, event: ConsumerAttached) -> None:
         queue, holder = self.find_holder(event)
         if queue is None or holder is not None or self.locked(queue, actor) or self.in_exclusive_use(queue, event):
@@ -592,6 +631,7 @@ class NaiveMachine:
             return
         holder = Holder(queue, event.consumer, actor.session, event.channel)
         holder.event = event
+        holder.prefetch = 0 if event.no_ack else event.prefetch
         holder.credit = event.credit
         holder.subscribed = True
         if event.global_prefetch:
@@ -599,6 +639,9 @@ class NaiveMachine:
             self.shared[(actor.session, event.channel)] = event.global_prefetch
             self.unblock(actor.session, event.channel)
         queue.holders.append(holder)
+        for other in queue.holders:
+            if other.lookahead:
+                self.lookahead(other, 0)
         if queue.stream:
             return  # it reads for itself
         queue.active = queue.active or holder
@@ -613,6 +656,8 @@ class NaiveMachine:
         for holder in self.of_channel(*channel):
             if event.prefetch and holder.subscribed and not (holder.queue.quorum or holder.queue.stream):
                 holder.limited = True
+                if holder.lookahead:
+                    self.lookahead(holder, 0)
             elif not event.prefetch:
                 holder.limited = False
         if event.prefetch:
@@ -636,6 +681,7 @@ class NaiveMachine:
 
     def detach(self, holder: Holder) -> None:
         holder.event = None
+        holder.lookahead = 0
         holder.turn = None
         holder.blocked_since = None
         queue = holder.queue

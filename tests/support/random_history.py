@@ -220,6 +220,8 @@ class History:
         if self.dice.random() < 0.5:
             return ConsumerCancelled(VHOST, consumer.queue.name, consumer.consumer), consumer.session
         credit = self.dice.randint(0, 4)
+        if consumer.held and self.dice.random() < 0.4:  # what was not sent goes back
+            credit = -1 - self.dice.choice(list(consumer.held))
         return Credited(VHOST, consumer.queue.name, consumer.consumer, credit), consumer.session
 
     def _rare(self) -> tuple[Event, int]:

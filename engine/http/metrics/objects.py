@@ -24,6 +24,7 @@ class QueueSeen:
         self.queue = queue
         self.labels = {"vhost": queue.vhost, "queue": queue.name}
         self.counted = known.of_queue(partition, queue)
+        self.ahead, self.ahead_bytes = queue.in_lookahead()
 
 
 class Together:
@@ -43,6 +44,8 @@ class Together:
 class AllQueues:
     """All queues as one object, as metrics that are not per object show them."""
 
+    ahead = ahead_bytes = 0  # `queue` counts them as ready
+
     def __init__(self, queue: Together, counted: Numbers) -> None:
         self.queue = queue
         self.labels: Labels = {}
@@ -56,10 +59,11 @@ async def all_queues(work: Work, known: Statistics, pairs: "list[tuple[Partition
         part = pairs[first : first + AT_ONCE]
         counted = summed((counted, known.of_queues(part)))
         for _, queue in part:
-            total.messages_ready += queue.messages_ready
-            total.messages_unacked += queue.messages_unacked
-            total.message_bytes_ready += queue.message_bytes_ready
-            total.message_bytes_unacked += queue.message_bytes_unacked
+            ahead, ahead_bytes = queue.in_lookahead()
+            total.messages_ready += queue.messages_ready + ahead
+            total.messages_unacked += queue.messages_unacked - ahead
+            total.message_bytes_ready += queue.message_bytes_ready + ahead_bytes
+            total.message_bytes_unacked += queue.message_bytes_unacked - ahead_bytes
             total.consumers += queue.attached
         if work.due:
             await work.give_way()
@@ -89,11 +93,15 @@ def counted(name: str) -> Callable[[QueueSeen | ChannelSeen], float]:
 Of = Callable[..., float]
 QUEUES: dict[str, tuple[tuple[str, str, Of], ...]] = {
     "queue_coarse_metrics": (
-        ("queue_messages_ready", "Messages ready to be delivered to consumers", lambda seen: seen.queue.messages_ready),
+        (
+            "queue_messages_ready",
+            "Messages ready to be delivered to consumers",
+            lambda seen: seen.queue.messages_ready + seen.ahead,
+        ),
         (
             "queue_messages_unacked",
             "Messages delivered to consumers but not yet acknowledged",
-            lambda seen: seen.queue.messages_unacked,
+            lambda seen: seen.queue.messages_unacked - seen.ahead,
         ),
         (
             "queue_messages",
@@ -109,11 +117,15 @@ QUEUES: dict[str, tuple[tuple[str, str, Of], ...]] = {
             "Size in bytes of ready and unacknowledged messages",
             lambda seen: seen.queue.message_bytes_ready + seen.queue.message_bytes_unacked,
         ),
-        ("queue_messages_ready_bytes", "Size in bytes of ready messages", lambda seen: seen.queue.message_bytes_ready),
+        (
+            "queue_messages_ready_bytes",
+            "Size in bytes of ready messages",
+            lambda seen: seen.queue.message_bytes_ready + seen.ahead_bytes,
+        ),
         (
             "queue_messages_unacked_bytes",
             "Size in bytes of all unacknowledged messages",
-            lambda seen: seen.queue.message_bytes_unacked,
+            lambda seen: seen.queue.message_bytes_unacked - seen.ahead_bytes,
         ),
     ),
     "queue_delivery_metrics": (

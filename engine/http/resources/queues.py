@@ -156,6 +156,7 @@ def queue_item(broker: "Broker", partition: "Partition", queue: "Queue", head: b
     known = statistics(broker)
     rates_key = partition.index, queue.queue_id
     depth = known.rates.shown((rates_key, "depth"), depth_of([queue]))
+    _, ahead_bytes = queue.in_lookahead()
     item: Item = (
         plain_item(broker, partition, queue, False)
         | depth
@@ -168,8 +169,8 @@ def queue_item(broker: "Broker", partition: "Partition", queue: "Queue", head: b
             "single_active_consumer_tag": None if queue.active is None else queue.active.tag,
             "messages_dlx": queue.messages_dlx,
             "message_bytes": queue.message_bytes_ready + queue.message_bytes_unacked,
-            "message_bytes_ready": queue.message_bytes_ready,
-            "message_bytes_unacknowledged": queue.message_bytes_unacked,
+            "message_bytes_ready": queue.message_bytes_ready + ahead_bytes,
+            "message_bytes_unacknowledged": queue.message_bytes_unacked - ahead_bytes,
             "message_bytes_dlx": queue.message_bytes_dlx,
             "head_message_timestamp": head_timestamp(partition, queue) if head else None,
             "queue_id": queue.queue_id,

@@ -41,7 +41,7 @@ class Consumer:
     `attached`: gets deliveries (not cancelled, not a mere holder of basic.get). `serviced`: stands in its queue's round
     robin; `blocked`: waits for its limiter instead; `waiting`: gets nothing, as another consumer is the single active
     one, or will be (machine/rules/single_active.py). A `windowed` consumer is limited by `credit`, any other by
-    `limit`, its prefetch."""
+    `limit`: its prefetch and its `lookahead` (machine/events/lookahead.py)."""
 
     def __init__(self, queue: "Queue", consumer: int, session: int, channel: int, user: str) -> None:
         self.queue = queue
@@ -59,6 +59,7 @@ class Consumer:
         self.credit = 0
         self.windowed = True
         self.limit = 0
+        self.lookahead = 0
         self.limiter: Limiter | None = None
         self.level: Level | None = None
         self.serviced = False

@@ -145,8 +145,8 @@ class FetchReply:
 class Requeue:
     """The messages are ready again (nack / reject / recover with requeue, or their holder is gone).
 
-    `reason`: the method, or session_closed, channel_closed, node_lost, broker_started; or delayed, with consumer 0: the
-    messages came back before (see `Delay`)."""
+    `reason`: the method, or session_closed, channel_closed, node_lost, broker_started; or unsent: no client has seen
+    them (events/lookahead.py); or delayed, with consumer 0: the messages came back before (see `Delay`)."""
 
     queue: Queue
     message_ids: Sequence[int]

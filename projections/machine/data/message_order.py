@@ -49,6 +49,15 @@ class Chunk:
         if self.expiries is not None:
             self.expiries.insert(index, expiry)
 
+    def set(self, index: int, message_id: int, word: int, expiry: int) -> None:
+        """Put a message in the place of the one at `index`."""
+        if expiry != NONE and self.expiries is None:
+            self.expiries = array("q", [NONE]) * len(self.ids)
+        self.ids[index] = message_id
+        self.words[index] = word
+        if self.expiries is not None:
+            self.expiries[index] = expiry
+
 
 def first_number(returned: bool, space: int) -> int:
     """The number of the first chunk of an order."""
@@ -164,12 +173,7 @@ class Order:
         first, last = (self.start if low == 0 else 0), len(ids)
         if low == 0 and first > 0 and message_id < ids[first]:  # into the place of a taken message
             self.start = first - 1
-            ids[first - 1] = message_id
-            chunk.words[first - 1] = word
-            if expiry != NONE and chunk.expiries is None:
-                chunk.expiries = array("q", [NONE]) * last
-            if chunk.expiries is not None:
-                chunk.expiries[first - 1] = expiry
+            chunk.set(first - 1, message_id, word, expiry)
         else:
             while first < last:
                 middle = (first + last) // 2
@@ -183,6 +187,26 @@ class Order:
             self.changed.append(chunk)
         if len(ids) > 2 * CHUNK:
             self._split(low)
+
+    def put_first(self, message_id: int, word: int, expiry: int) -> None:
+        """Put a message before all others."""
+        if self.count == 0:
+            self.append(message_id, word, expiry)
+            return
+        self.count += 1
+        if expiry != NONE:
+            self.expiring += 1
+        head, start = self.head, self.start
+        if start == 0:
+            head.insert(0, message_id, word, expiry)
+        else:  # into the place of a taken message
+            self.start = start - 1
+            head.set(start - 1, message_id, word, expiry)
+        if not head.dirty:
+            head.dirty = True
+            self.changed.append(head)
+        if len(head.ids) > 2 * CHUNK:
+            self._split(0)
 
     def _split(self, index: int) -> None:
         """Cut a chunk that grew too long in two. Numbers must ascend along the run, so all are numbered anew."""

@@ -77,7 +77,7 @@ class MessageView:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerView:
-    """A consumer as a listing shows it. `unacked`: how many messages it holds."""
+    """A consumer as a listing shows it. `unacked`: how many messages its client has."""
 
     consumer: int
     tag: str
@@ -372,7 +372,7 @@ class Queue(Outcomes):
                 c.exclusive,
                 c.prefetch,
                 c.priority,
-                len(c.held),
+                len(c.held) if c.windowed else min(len(c.held), c.prefetch),
                 c.arguments,
                 not self.single_active or c is self.active,
                 self._activity_status(c),
@@ -386,6 +386,18 @@ class Queue(Outcomes):
         if not self.single_active:
             return "up"
         return "single_active" if consumer is self.active else "waiting"
+
+    def in_lookahead(self) -> tuple[int, int]:
+        """How many of the unacked messages are in a lookahead, and their bytes: no client has seen them."""
+        count = size = 0
+        if self.messages_unacked == 0:
+            return 0, 0
+        for holder in self.holders.values():
+            beyond = len(holder.held) - holder.prefetch
+            if beyond > 0 and holder.attached and not holder.windowed:
+                count += beyond
+                size += sum(word & SIZE_MASK for word in list(holder.held.values())[-beyond:])
+        return count, size
 
     def consumer_count(self) -> int:
         """The number of attached consumers."""

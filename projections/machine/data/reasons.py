@@ -18,3 +18,6 @@ PURGED: Final = "purged"
 DELETED: Final = "deleted"  # the queue was deleted
 DELAYED: Final = "delayed"  # its delay is over: it leaves the delayed exchange's queue, and the exchange routes it
 TRANSIENT: Final = "transient"  # not persistent, and the broker restarted
+
+# A message came back that was in its consumer's lookahead: no client has seen it. It does not leave its queue.
+UNSENT: Final = "unsent"

@@ -215,6 +215,8 @@ def on_attached(state: State, offset: int, actor: Actor, event: ConsumerAttached
     queue.holders[event.consumer] = consumer
     state.index_holder(consumer)
     queue.attached += 1
+    if queue.attached == 2:
+        end_lookaheads(queue)
     join_level(queue, consumer)
     if queue.single_active:
         join(queue, consumer)
@@ -244,6 +246,8 @@ def join_limiter(limiter: Limiter, consumer: Consumer) -> None:
     limiter.members += 1
     limiter.outstanding += len(consumer.held)
     consumer.limiter = limiter
+    if consumer.lookahead:
+        set_lookahead(consumer, 0)
 
 
 def on_global_prefetch(
@@ -310,6 +314,21 @@ def stand_back(consumer: Consumer) -> None:
         consumer.blocked = False
 
 
+def set_lookahead(consumer: Consumer, lookahead: int) -> None:
+    """Let an attached consumer hold so many messages beyond its prefetch (lookahead.py)."""
+    consumer.lookahead = lookahead
+    consumer.limit = consumer.prefetch + lookahead
+    if consumer.queue.quorum and not consumer.has_room():
+        stand_back(consumer)
+
+
+def end_lookaheads(queue: Queue) -> None:
+    """Let no consumer hold more than its prefetch from now on."""
+    for holder in queue.holders.values():
+        if holder.lookahead:
+            set_lookahead(holder, 0)
+
+
 def change_over(queue: Queue) -> None:
     """Let the single active consumer give way, if it has to."""
     active = queue.active
@@ -330,6 +349,7 @@ def leave_level(queue: Queue, consumer: Consumer) -> None:
         queue.levels.remove(level)
     consumer.level = None
     consumer.attached = False
+    consumer.lookahead = 0
     queue.attached -= 1
     if queue.single_active:
         successor = leave(queue, consumer)

@@ -75,7 +75,7 @@ def on_acked(state: State, offset: int, actor: Actor, event: Acked, effects: lis
     queue.message_bytes_unacked -= message_bytes
     if holder.limiter is not None:
         holder.limiter.outstanding -= count
-    _settled(state, queue, holder, effects)
+    settled(state, queue, holder, effects)
     run_after_taking(state, queue, effects)
 
 
@@ -97,7 +97,7 @@ def on_nacked(state: State, offset: int, actor: Actor, event: Nacked, effects: l
         give_back(state, queue, holder, ids, event.method, effects)
     else:
         _reject(queue, holder, ids, effects)
-    _settled(state, queue, holder, effects)
+    settled(state, queue, holder, effects)
     run(state, queue, effects)
 
 
@@ -128,7 +128,7 @@ def _some(ids: list[int]) -> str:
     return f"message {ids[0]}" if len(ids) == 1 else f"{len(ids)} messages from {ids[0]} on"
 
 
-def _unhold(queue: Queue, holder: Consumer, message_id: int) -> tuple[int, int]:
+def unhold(queue: Queue, holder: Consumer, message_id: int) -> tuple[int, int]:
     """Take a held message from its holder. Returns (word, expiry)."""
     word = holder.held.pop(message_id)
     queue.messages_unacked -= 1
@@ -139,7 +139,7 @@ def _unhold(queue: Queue, holder: Consumer, message_id: int) -> tuple[int, int]:
     return word, expiry
 
 
-def _settled(state: State, queue: Queue, holder: Consumer, effects: list[Effect]) -> None:
+def settled(state: State, queue: Queue, holder: Consumer, effects: list[Effect]) -> None:
     """Let a holder that settled messages take new ones; remove it if it is detached and holds nothing."""
     limiter = holder.limiter
     if holder is queue.active:
@@ -161,7 +161,7 @@ def _reject(queue: Queue, holder: Consumer, ids: list[int], effects: list[Effect
     effects.append(Forget(queue, ids, REJECTED, holder.consumer, ""))
     queue.rejected += len(ids)
     for message_id in ids:
-        word, _ = _unhold(queue, holder, message_id)
+        word, _ = unhold(queue, holder, message_id)
         bury(queue, message_id, word & SIZE_MASK, REJECTED, effects)
 
 
@@ -182,7 +182,7 @@ def give_back(
         return
     place = queue.returned if queue.prioritized is None else queue.prioritized
     for message_id in ids:
-        word, expiry = _unhold(queue, holder, message_id)
+        word, expiry = unhold(queue, holder, message_id)
         place.insert(message_id, word | REDELIVERED, expiry)
         queue.messages_ready += 1
         queue.message_bytes_ready += word & SIZE_MASK
@@ -199,7 +199,7 @@ def _give_back_quorum(
     back: list[int] = []
     dead: list[tuple[int, int]] = []
     for message_id in ids:
-        word, expiry = _unhold(queue, holder, message_id)
+        word, expiry = unhold(queue, holder, message_id)
         word = REDELIVERED | (returned_or_failed(word, failed) if separate else returned(word))
         count = queue.counts(word)[0]
         if limit is not None and (count > limit or (separate and count == DELIVERIES_MAX_4_3)):  # S-159

@@ -7,7 +7,7 @@ that are declared from its version on (`Queue.version`).
 
 from typing import Final
 
-MACHINE_VERSION = 3  # the highest version that this code can fold
+MACHINE_VERSION = 4  # the highest version that this code can fold
 
 # Version 2
 SEMANTICS: Final = 2  # x-semantics: a queue is like another version of RabbitMQ (profile.py)
@@ -19,3 +19,5 @@ LEASE_RENEWAL: Final = 2  # LeaseRenewed
 # Version 3
 FAIR_TURNS: Final = 3  # consumers under one channel's limit are served in turn (machine/events/delivery.py)
 CLOCK_SET: Final = 3  # ClockSet
+# Version 4
+LOOKAHEAD: Final = 4  # a consumer with a prefetch may hold more for a while (machine/events/lookahead.py)

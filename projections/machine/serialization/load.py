@@ -94,6 +94,10 @@ def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
     for vhost, name, queue_id, sequence in fields["seen"]:
         queue.letters_seen[(vhost, name, queue_id)] = sequence
     _load_holders(state, queue, fields["holders"], meta[4 + length :])
+    for consumer, lookahead in fields.get("lookaheads", ()):
+        holder = queue.holders[consumer]
+        holder.lookahead = lookahead
+        holder.limit += lookahead
     if queue.single_active:
         queue.active = queue.holders.get(fields.get("active", 0))
         for holder in queue.holders.values():

@@ -138,6 +138,9 @@ def queue_fields(queue: Queue) -> dict[str, object]:
         ],
         "seen": [[*source, sequence] for source, sequence in sorted(queue.letters_seen.items())],
     }
+    lookaheads = [[holder.consumer, holder.lookahead] for holder in queue.holders.values() if holder.lookahead]
+    if lookaheads:
+        fields["lookaheads"] = lookaheads
     if queue.crash_offset:
         fields["crash_offset"] = queue.crash_offset
     if queue.restored:

@@ -1,10 +1,12 @@
 """Two nodes on one Kafka: messages that expire, wait, are refused or returned, by whichever node."""
 
+from typing import Any
+
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.support.deadlines import SECONDS, until
-from tests.support.kafka.nodes import api
+from tests.support.kafka.nodes import api, connect
 from tests.support.kafka.two_nodes import PERSISTENT, catch_up, counts, in_each_partition, take
 from tests.support.running import RunningBroker
 
@@ -96,3 +98,38 @@ def rejected(channel: BlockingChannel, queue: str) -> bool:
     if method is not None:
         channel.basic_reject(method.delivery_tag, requeue=True)
     return method is not None
+
+
+def test_a_fast_consumer_gives_back_what_was_not_sent_to_it(
+    there: BlockingChannel, name: str, north: RunningBroker
+) -> None:
+    """engine/amqp/lookahead.py: it settles fast, and its connection ends in the middle. The rest goes to the other."""
+    count, prefetch = 10_000, 100
+    got: list[int] = []
+    acked = 0
+
+    def take_one(channel: BlockingChannel, method: Any, properties: Any, body: bytes) -> None:
+        nonlocal acked
+        assert not method.redelivered
+        got.append(int(body))
+        if method.delivery_tag % 20 == 0:
+            acked = method.delivery_tag
+            channel.basic_ack(acked, multiple=True)
+
+    with connect(north) as connection:
+        channel = connection.channel()
+        channel.queue_declare(name, durable=True)
+        channel.basic_qos(prefetch_count=prefetch)
+        for number in range(count):
+            channel.basic_publish("", name, b"%d" % number, PERSISTENT)
+        channel.basic_consume(name, take_one)
+        while len(got) < count // 2:
+            connection.process_data_events(SECONDS)
+    assert got == list(range(len(got)))
+    catch_up(there)
+    rest = take(there, name, count - acked)
+    assert [int(body) for body, _, _ in rest] == list(range(acked, count))
+    again = [redelivered for _, redelivered, _ in rest]
+    # What was on its way to the node as the connection ended counts as delivered, as at RabbitMQ.
+    assert sum(again) <= 2 * prefetch
+    assert again == sorted(again, reverse=True)

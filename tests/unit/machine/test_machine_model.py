@@ -206,6 +206,14 @@ class MachineAgainstModel(RuleBasedStateMachine):
     def credit(self, name: str, number: int, credit: int) -> None:
         self.both(Credited(VHOST, name, number, credit), self.session_of(number)[0])
 
+    @rule(name=st.sampled_from(NAMES), number=st.sampled_from(CONSUMERS), position=st.integers(0, 5))
+    def give_back_unsent(self, name: str, number: int, position: int) -> None:
+        queue = self.machine.queue(VHOST, name)
+        holder = None if queue is None else queue.holders.get(number)
+        held = [] if holder is None else list(holder.held)
+        message_id = held[position] if position < len(held) else position
+        self.both(Credited(VHOST, name, number, -1 - message_id), self.session_of(number)[0])
+
     @rule(name=st.sampled_from(NAMES), number=st.sampled_from(GETTERS), no_ack=st.booleans())
     def get(self, name: str, number: int, no_ack: bool) -> None:
         session, channel = self.session_of(number)

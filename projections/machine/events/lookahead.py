@@ -1,0 +1,87 @@
+"""The lookahead of a consumer: messages that it holds beyond its prefetch, and that no client has seen yet.
+
+    held by the consumer    [ sent to the client, at most the prefetch ][ the lookahead ]       in the order of delivery
+
+On a log that is read back an ack makes room only when it comes back. With a lookahead the node has the next messages
+already. It sends one for each message that the client settles, at once (engine/amqp/lookahead.py). The fold does not
+know which ones are sent.
+
+    Credited, credit >= 0    the consumer may hold so many beyond its prefetch. 0: no lookahead
+    Credited, credit < 0     the lookahead ends. Message -1 - credit was not sent, and none that was delivered after it:
+                             they are ready again, unchanged
+
+Rules of this file
+- A consumer has a lookahead while it is alone at its queue, whichever nodes the others are at (`may_have_lookahead`).
+  When another one comes the lookahead is 0, and the node gives back what is in it.
+- Messages that were not sent are not redelivered: no flag, no count, no delivery limit, no delayed retry.
+- They return to the place from which they came. In a quorum queue this is before all that arrived, and behind all that
+  was returned: messages that the client had seen, and that come back with the end of its session, stay before them.
+- These rules hold since machine version 4. Before, credit for a consumer with a prefetch is quarantined.
+"""
+
+from rewindmq.projections.machine.data.consumer import Consumer
+from rewindmq.projections.machine.data.effects import Effect, Requeue
+from rewindmq.projections.machine.data.message_word import SIZE_MASK
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.reasons import UNSENT
+from rewindmq.projections.machine.events import delivery
+from rewindmq.projections.machine.events.delivery import run, run_after_taking, serve_again, set_lookahead
+from rewindmq.projections.machine.events.settlement import settled, unhold
+from rewindmq.projections.machine.rules.versions import LOOKAHEAD
+from rewindmq.projections.machine.state import State, quarantine
+from rewindmq.schemas.events import Credited
+from rewindmq.schemas.values import Actor
+
+
+def on_credited(state: State, offset: int, actor: Actor, event: Credited, effects: list[Effect]) -> None:
+    """Give credit to a consumer without prefetch, or change the lookahead of one with a prefetch.
+
+    Quarantined: credit for a consumer that takes none, and the return of a message that is in no lookahead."""
+    queue = state.by_name.get((event.vhost, event.queue))
+    holder = queue.holders.get(event.consumer) if queue is not None else None
+    known = state.machine_version >= LOOKAHEAD
+    if not known or queue is None or holder is None or holder.windowed or queue.stream:
+        delivery.on_credited(state, offset, actor, event, effects)
+    elif event.credit < 0:
+        _give_back_unsent(state, queue, holder, event, effects)
+    elif not holder.attached:
+        quarantine(state, event, f"a lookahead for consumer {event.consumer}, which was cancelled", effects)
+    else:
+        state.touch(queue)
+        set_lookahead(holder, event.credit if may_have_lookahead(queue, holder) else 0)
+        serve_again(holder)
+        run_after_taking(state, queue, effects)
+
+
+def may_have_lookahead(queue: Queue, consumer: Consumer) -> bool:
+    """Whether no other consumer, and no later message, has to wait for what is in the consumer's lookahead."""
+    return (
+        queue.attached == 1
+        and consumer.attached
+        and consumer.limiter is None
+        and queue.prioritized is None
+        and not (queue.single_active or queue.stream)
+    )
+
+
+def _give_back_unsent(state: State, queue: Queue, holder: Consumer, event: Credited, effects: list[Effect]) -> None:
+    first = -1 - event.credit
+    if first not in holder.held or queue.prioritized is not None:
+        quarantine(state, event, f"consumer {event.consumer} has no message {first} in lookahead", effects)
+        return
+    state.touch(queue)
+    ids = list(holder.held)
+    del ids[: ids.index(first)]
+    for message_id in reversed(ids):
+        word, expiry = unhold(queue, holder, message_id)
+        if queue.quorum:
+            queue.arrived.put_first(message_id, word, expiry)
+        else:
+            queue.returned.insert(message_id, word, expiry)
+        queue.messages_ready += 1
+        queue.message_bytes_ready += word & SIZE_MASK
+    effects.append(Requeue(queue, ids, holder.consumer, UNSENT))
+    if holder.attached:
+        set_lookahead(holder, 0)
+    settled(state, queue, holder, effects)
+    run(state, queue, effects)
