@@ -29,6 +29,7 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import (
     METADATA,
     RECOVERY,
+    layout_file,
     partition_directory,
     queue_partition,
     write_layout,
@@ -68,6 +69,9 @@ def recover(
     manifests = [Manifest.load(objects, name) for name in names]
     _require_history(manifests[0], identity.history)
     data_dir.mkdir(parents=True, exist_ok=True)
+    if _begun(data_dir, identity.history) and layout_file(data_dir).exists():
+        _end(data_dir)  # it was killed behind its last step
+        return [_recovered(manifest) for manifest in manifests]
     _require_no_log(data_dir, identity.history)
     descriptor = lock(data_dir)
     try:
@@ -88,11 +92,16 @@ def recover(
         for manifest in manifests:
             _complete(manifest, partition_directory(data_dir, manifest.partition))
         write_layout(data_dir, identity.queue_partitions)
-        (data_dir / "log" / RECOVERY).unlink()
-        sync_directory(data_dir / "log")
+        _end(data_dir)
     finally:
         os.close(descriptor)
     return [_recovered(manifest) for manifest in manifests]
+
+
+def _end(data_dir: Path) -> None:
+    """Say that the recovery is done."""
+    (data_dir / "log" / RECOVERY).unlink()
+    sync_directory(data_dir / "log")
 
 
 def _require_history(metadata: Manifest, history: str) -> None:
@@ -110,21 +119,24 @@ def _require_no_log(data_dir: Path, history: str) -> None:
     """Check that nothing of another history is in the directory.
 
     Raises LogError."""
-    begun = data_dir / "log" / RECOVERY
-    if (data_dir / "log" / "layout.json").exists():
+    if layout_file(data_dir).exists():
         raise LogError(f"{data_dir}: there is a log already: recover to another directory")
-    if begun.exists():
-        try:
-            known = json.loads(begun.read_text())["history"]
-        except (ValueError, KeyError, TypeError):
-            known = None
-        if known != history:
+    if (begun := data_dir / "log" / RECOVERY).exists():
+        if not _begun(data_dir, history):
             raise LogError(f"{begun}: the recovery of another history was begun here: recover to another directory")
         return
     here = [data_dir / name for name in ("state", "snapshots", "kafka") if (data_dir / name).exists()]
     here += [path for path in (data_dir / "log").glob("*-[0-9]*") if segment_files(path)]
     if here:
         raise LogError(f"{here[0]}: exists already: recover to another directory")
+
+
+def _begun(data_dir: Path, history: str) -> bool:
+    """Whether a recovery of this history was begun here, and has not said that it is done."""
+    try:
+        return bool(json.loads((data_dir / "log" / RECOVERY).read_text())["history"] == history)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _recover_segment(manifest: Manifest, entry: SegmentEntry, newest_before_ms: int, directory: Path) -> None:

@@ -36,7 +36,7 @@ def read_layout(data_dir: Path) -> int:
     """The number of queue partitions. The directory of each exists, and no others.
 
     Raises LogError if there is no log, or one that this version doesn't know."""
-    file = _layout_file(data_dir)
+    file = layout_file(data_dir)
     try:
         layout = json.loads(file.read_text())
         found = layout["format"], layout["queue_partitions"]
@@ -64,7 +64,7 @@ def prepare(data_dir: Path, partitions: int | None) -> tuple[int, bool]:
     log `NEW_PARTITIONS`. Raises LogError if there is another number."""
     if partitions is not None and not 1 <= partitions <= MAX_PARTITIONS:
         raise LogError(f"a log has 1 to {MAX_PARTITIONS} queue partitions, not {partitions}")
-    if _layout_file(data_dir).exists():
+    if layout_file(data_dir).exists():
         there = read_layout(data_dir)
         if partitions not in (None, there):
             why = f"made with {there} queue partitions, and a log keeps its number; this start asks for {partitions}"
@@ -84,12 +84,12 @@ def _require_no_more(data_dir: Path, partitions: int) -> None:
     for directory in sorted((data_dir / "log").glob("queues-*")):
         number = directory.name.removeprefix("queues-")
         if number.isdecimal() and int(number) >= partitions:
-            raise LogError(f"{directory} exists, but {_layout_file(data_dir)} names {partitions} only")
+            raise LogError(f"{directory} exists, but {layout_file(data_dir)} names {partitions} only")
 
 
 def write_layout(data_dir: Path, partitions: int) -> None:
     """Write the layout, durably: the log is made, every partition has its first segment."""
-    file = _layout_file(data_dir)
+    file = layout_file(data_dir)
     new = file.with_name(file.name + ".new")
     new.write_text(json.dumps({"format": _FORMAT, "queue_partitions": partitions}) + "\n")
     descriptor = os.open(new, os.O_RDONLY | os.O_CLOEXEC)
@@ -102,5 +102,6 @@ def write_layout(data_dir: Path, partitions: int) -> None:
     sync_directory(data_dir)
 
 
-def _layout_file(data_dir: Path) -> Path:
+def layout_file(data_dir: Path) -> Path:
+    """The file whose presence says that there is a log."""
     return data_dir / "log" / "layout.json"
