@@ -25,6 +25,8 @@ from tests.system.archive.conftest import Place
 from tests.system.cli.conftest import COMMAND
 from tests.system.cli.test_cli_commands import failed
 
+pytestmark = pytest.mark.timeout(900)  # the first test may have to build the S3 server
+
 PARTITIONS = ("metadata-0", "queues-0")
 
 

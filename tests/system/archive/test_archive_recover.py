@@ -20,6 +20,8 @@ from tests.system.archive.conftest import Place
 from tests.system.archive.test_archive_commands import archive
 from tests.system.cli.test_cli_commands import failed
 
+pytestmark = pytest.mark.timeout(900)  # the first test may have to build the S3 server
+
 
 def test_a_data_directory_comes_back_from_the_archive_alone(data: Path, place: Place, tmp_path: Path) -> None:
     archive(data, place)
