@@ -14,7 +14,7 @@ Rules of this file
 - A pattern that is in the history already cannot be refused. A hard one matches the names that it matches in
   `STEPS_OF_HARD` steps, so that a start with many queues is not held up. A pattern that PCRE2 cannot compile is never
   found.
-- Patterns of policies that were set before machine version `PCRE2_SINCE` are in Python's dialect (`from_python`).
+- Patterns of policies that were set before machine version `PCRE2_PATTERNS` are in Python's dialect (`from_python`).
 """
 
 import logging
@@ -25,7 +25,8 @@ from itertools import islice, product
 
 import pcre2
 
-PCRE2_SINCE = 3  # machine version
+from rewindmq.projections.machine.rules.versions import PCRE2_PATTERNS
+
 STEPS = 100_000  # 1 to 3 ms
 STEPS_OF_HARD = 1_000
 HEAP_KIBIBYTES = 4_096
@@ -145,7 +146,7 @@ def refusal(text: str) -> BadPattern | None:
 def problem_in_history(text: str, version: int) -> str | None:
     """The reason why an event with the pattern is nonsense under this machine version; None if it is not."""
     try:
-        if version < PCRE2_SINCE:
+        if version < PCRE2_PATTERNS:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about constructs that a later Python may read otherwise
                 re.compile(text)
@@ -157,10 +158,10 @@ def problem_in_history(text: str, version: int) -> str | None:
 
 
 @lru_cache(2_048)
-def in_history(text: str, version: int = PCRE2_SINCE) -> Pattern:
+def in_history(text: str, version: int = PCRE2_PATTERNS) -> Pattern:
     """The pattern of an event, as it matches under this machine version."""
     try:
-        own = from_python(text) if version < PCRE2_SINCE else text
+        own = from_python(text) if version < PCRE2_PATTERNS else text
         return Pattern(own, steps=STEPS if hard_name(own) is None else STEPS_OF_HARD)
     except BadPattern as error:
         logger.warning("pattern %s is never found: %s", shown(text), error)

@@ -19,5 +19,6 @@ LEASE_RENEWAL: Final = 2  # LeaseRenewed
 # Version 3
 FAIR_TURNS: Final = 3  # consumers under one channel's limit are served in turn (machine/events/delivery.py)
 CLOCK_SET: Final = 3  # ClockSet
+PCRE2_PATTERNS: Final = 3  # patterns of policies are PCRE2's (projections/rules/patterns.py)
 # Version 4
 LOOKAHEAD: Final = 4  # a consumer with a prefetch may hold more for a while (machine/events/lookahead.py)

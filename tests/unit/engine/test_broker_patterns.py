@@ -14,6 +14,7 @@ from rewindmq.engine.http import filters
 from rewindmq.engine.http.call import ApiError
 from rewindmq.engine.http.filters import NameFilter
 from rewindmq.engine.runtime import slices
+from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.rules.patterns import in_history
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import BrokerStarted
@@ -87,7 +88,7 @@ def test_a_users_name_may_make_a_topic_permission_hard(h: Harness) -> None:
 
 def test_while_a_node_of_before_is_alive_a_pattern_that_it_would_skip_is_refused(h: Harness) -> None:
     topology = h.broker.topology
-    assert topology.machine_version == 3
+    assert topology.machine_version == MACHINE_VERSION
     topology.machine_version = 2
     with refusal(
         PreconditionFailed, r"pattern '^\\h' is none to nodes of an older version: bad escape \h at position 1"

@@ -11,6 +11,7 @@ from rewindmq.engine.cluster.node import Node
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.errors import NotImplementedByBroker
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.replay import events_of, fold
 from rewindmq.schemas.clock_events import ClockSet, ClockStepped
 from rewindmq.schemas.events import MachineUpgraded, Published, Tick
@@ -207,7 +208,7 @@ def test_before_all_nodes_know_it_the_clock_is_not_set(tmp_path: Path, monkeypat
         await story.publish(b"two")
         await story.run(10)
         assert story.told() == []
-        story.partition.append(BROKER, MachineUpgraded(3))
+        story.partition.append(BROKER, MachineUpgraded(MACHINE_VERSION))
         story.partition.append(BROKER, Tick())
         await story.run(2)
         assert len(story.told()) == 2
