@@ -15,6 +15,7 @@ import pytest
 
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.runtime import snapshot_writer
+from rewindmq.engine.runtime.snapshot_writer import MetadataSnapshots
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.metadata_verification import verify_metadata
 from rewindmq.projections.store import metadata_snapshots as files
@@ -121,11 +122,12 @@ def test_a_large_topology_is_written_less_often(tmp_path: Path) -> None:
 def test_a_snapshot_waits_until_its_last_event_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Harness(tmp_path, metadata_snapshot_events=10) as h:
         waiting: list[Callable[[], None]] = []
-        monkeypatch.setattr(h.broker.turns, "when_durable", waiting.append)
+        take_if_due = MetadataSnapshots.take_if_due
+        monkeypatch.setattr(MetadataSnapshots, "take_if_due", lambda *_: None)
         session = h.session()
         for number in range(40):
             h.bind(session, "amq.topic", h.declare(session, f"q{number}").name)
-        h.in_loop(lambda: h.broker.keeper._metadata_snapshots.take_if_due(waiting.append))
+        h.in_loop(lambda: take_if_due(h.broker.keeper._metadata_snapshots, waiting.append))
         assert len(waiting) == 1
         assert taken(tmp_path) == []
         monkeypatch.undo()
