@@ -219,11 +219,13 @@ def test_verify_finds_what_is_not_as_the_topics_say(
     assert (beside.returncode, whole.returncode, whole.stderr) == (0, 0, "")
     rows = json.loads(whole.stdout)
     assert [(row["partition"], row["check"], row["result"]) for row in rows] == [
+        ("metadata-0", "snapshots", "1 equal"),
         ("queues-0", "state", "equal"),
         ("queues-1", "state", "equal"),
     ]
-    assert (rows[HOME]["queues"], rows[HOME]["messages"]) == (1, 1)
-    assert rows[HOME]["events"] > NEIGHBOURS
+    home = rows[1 + HOME]
+    assert (home["queues"], home["messages"]) == (1, 1)
+    assert home["events"] > NEIGHBOURS
     db: Rdict = rocks.open_database(west.data / "state")
     prefix = keys.partition_prefix(f"queues-{HOME}")
     (key,) = [key for key in db.keys() if isinstance(key, bytes) and key.startswith(prefix + b"M")]  # noqa: SIM118
