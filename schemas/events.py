@@ -18,11 +18,14 @@ from typing import Final
 
 from rewindmq.schemas.clock_events import ClockEvent, ClockSet, ClockStepped
 from rewindmq.schemas.metadata_events import (
+    BodiesExpired,
     Bound,
     ExchangeDeclared,
     ExchangeDeleted,
     GlobalParameterCleared,
     GlobalParameterSet,
+    HistoryForked,
+    HistoryTrimmed,
     MarkDeleted,
     MarkSet,
     NodeJoined,
@@ -447,6 +450,9 @@ MetadataEvent = (
     | SubjectErased
     | MarkSet
     | MarkDeleted
+    | HistoryTrimmed
+    | HistoryForked
+    | BodiesExpired
     | ClockEvent
 )
 Event = QueueEvent | MetadataEvent | NodeAlive
@@ -503,6 +509,9 @@ EVENT_TYPES: Final[tuple[type[Event], ...]] = (
     MarkDeleted,
     ClockStepped,
     ClockSet,
+    HistoryTrimmed,
+    HistoryForked,
+    BodiesExpired,
 )
 
 pickle_by_fields(*EVENT_TYPES, Actor, Argument, Encryption, Origin, Policy, Route)

@@ -265,3 +265,41 @@ class MarkDeleted:
     """The name of a moment was removed."""
 
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryTrimmed:
+    """The records of a queue partition before `offset`, its floor, are no longer kept.
+
+    `until_ms`: their largest time. `chain` and `digest`: the log's hash chain and the state's digest at the floor.
+    `findings`: texts, of an audit of what went."""
+
+    partition: str
+    offset: int
+    until_ms: int
+    chain: bytes
+    digest: str
+    findings: tuple[str, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryForked:
+    """From here on this is a history of its own, with an `identity` of its own.
+
+    `positions`: each queue partition's name, and the offset below which it is that of `parent`. `moment`: as it was
+    asked for. `source`: the archive's URL."""
+
+    parent: str
+    identity: str
+    moment: str
+    positions: tuple[tuple[str, int], ...]
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BodiesExpired:
+    """The keys of a day (in UTC, such as 2026-11-23) were destroyed: bodies that were published then can't be read."""
+
+    day: str
+    key_ids: tuple[str, ...]

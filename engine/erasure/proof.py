@@ -19,7 +19,7 @@ from rewindmq.engine.erasure.key_store import KeyStore, by_generation, ends
 from rewindmq.engine.log.location import HistoryReader
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.replay import PartitionLog, decoder_for, groups_of
-from rewindmq.projections.topology.topology import Erasure
+from rewindmq.projections.topology.about_history import Erasure
 from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.events import Published
 

@@ -20,14 +20,16 @@ from operator import attrgetter
 from typing import Any
 
 from rewindmq.projections.store.quarantine import Quarantined
+from rewindmq.projections.topology.about_history import Erasure, Floor, Fork
 from rewindmq.projections.topology.metadata_fold import MetadataFold
 from rewindmq.projections.topology.policies import PolicyRule
-from rewindmq.projections.topology.topology import Erasure
 from rewindmq.schemas.clock_events import ClockStepped
 from rewindmq.schemas.metadata_events import (
     Bound,
     ExchangeDeclared,
     GlobalParameterSet,
+    HistoryForked,
+    HistoryTrimmed,
     MarkSet,
     NodeJoined,
     OperatorPolicySet,
@@ -98,6 +100,9 @@ def image_of(fold: MetadataFold) -> Image:
         "marks": [(*topology.marked[name], mark) for name, mark in topology.marks.items()],
         "erasures": list(topology.erasures),
         "erased_keys": list(topology.erased_keys.items()),
+        "floors": [(each.at, each.time_ms, each.user, each.event) for each in topology.history.floors.values()],
+        "forks": [(each.at, each.time_ms, each.user, each.event) for each in topology.history.forks],
+        "expired_days": list(topology.history.expired_days.items()),
         "nodes": list(topology.nodes.items()),
         "ended": list(topology.ended.items()),
         "quarantined": fold.quarantine.newest(),
@@ -267,6 +272,24 @@ def _put_erasure(fold: MetadataFold, item: list[Any]) -> None:
 @_kind("erased_keys", tuple)
 def _put_erased_key(fold: MetadataFold, item: list[Any]) -> None:
     fold.topology.erased_keys[item[0]] = item[1]
+
+
+@_kind("floors", lambda item: (*item[:3], *_fields_of(HistoryTrimmed)(item[3])))
+def _put_floor(fold: MetadataFold, item: list[Any]) -> None:
+    at, time_ms, user, partition, offset, until_ms, chain, *others = item
+    event = _made(HistoryTrimmed, [partition, offset, until_ms, bytes.fromhex(chain["bytes"]), *others])
+    fold.topology.history.floors[event.partition] = Floor(at, time_ms, user, event)
+
+
+@_kind("forks", lambda item: (*item[:3], *_fields_of(HistoryForked)(item[3])))
+def _put_fork(fold: MetadataFold, item: list[Any]) -> None:
+    at, time_ms, user, *values = item
+    fold.topology.history.forks.append(Fork(at, time_ms, user, _made(HistoryForked, values)))
+
+
+@_kind("expired_days", tuple)
+def _put_expired_day(fold: MetadataFold, item: list[Any]) -> None:
+    fold.topology.history.expired_days[item[0]] = item[1]
 
 
 @_kind("nodes", lambda item: (item[0], *_fields_of(NodeJoined)(item[1])))

@@ -30,21 +30,25 @@ Rules of this file
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from rewindmq.projections.rules.patterns import problem_in_history
 from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
+from rewindmq.projections.topology.about_history import AboutHistory, Erasure
 from rewindmq.projections.topology.json_texts import Limits, Nonsense, limits_in, require_json
 from rewindmq.projections.topology.policies import PolicyRule, highest, highest_for_queue
 from rewindmq.schemas.clock_events import ClockSet, ClockStepped
 from rewindmq.schemas.events import BrokerStarted, Event, MachineUpgraded, NodeLost
 from rewindmq.schemas.metadata_events import (
+    BodiesExpired,
     Bound,
     ExchangeDeclared,
     ExchangeDeleted,
     GlobalParameterCleared,
     GlobalParameterSet,
+    HistoryForked,
+    HistoryTrimmed,
     MarkDeleted,
     MarkSet,
     NodeJoined,
@@ -68,7 +72,7 @@ from rewindmq.schemas.metadata_events import (
 )
 from rewindmq.schemas.values import Actor, Policy
 
-TOPOLOGY_VERSION = 1
+TOPOLOGY_VERSION = 2
 DEFAULT_VHOST = "/"
 VHOST_LIMITS = ("vhost-limits", "limits")  # component and name of the parameter that holds a vhost's limits
 EPOCHS_REMEMBERED = 500
@@ -86,18 +90,6 @@ TRACE_EXCHANGE = "amq.rabbitmq.trace"
 
 
 Destination = tuple[str, str, str]  # vhost, destination type (queue or exchange), name
-
-
-@dataclass(frozen=True, slots=True)
-class Erasure:
-    """A `SubjectErased`, with its offset, its time, and the user who asked for it."""
-
-    offset: int
-    time_ms: int
-    user: str
-    subject: str
-    key_ids: tuple[str, ...]
-    reason: str
 
 
 def system_exchanges(vhost: str) -> list[ExchangeDeclared]:
@@ -128,6 +120,7 @@ class Topology:
     marked: dict[str, tuple[int, str]]  # mark -> its time in milliseconds, and the user who set it
     erasures: list[Erasure]
     erased_keys: dict[str, int]  # key id -> offset of the event that says that the key was destroyed
+    history: AboutHistory
     nodes: dict[int, NodeJoined]  # the live nodes, by epoch
     ended: dict[int, str]  # epochs that are over -> node; the last EPOCHS_REMEMBERED
     had_permissions: bool  # some user had permissions once, so the first user was made
@@ -152,6 +145,7 @@ class Topology:
         self.marked = {}
         self.erasures = []
         self.erased_keys = {}
+        self.history = AboutHistory()
         self.nodes = {}
         self.ended = {}
         self.had_permissions = False
@@ -260,6 +254,8 @@ class Topology:
             state.append(later)
         if self.nodes:
             state.append([[epoch, asdict(self.nodes[epoch])] for epoch in sorted(self.nodes)])
+        if found := self.history.for_digest():
+            state.append(found)
         text = json.dumps(state, sort_keys=True, separators=(",", ":"), default=bytes.hex)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -278,8 +274,10 @@ class Topology:
         if isinstance(event, MarkSet):
             self.marked[event.name] = timestamp_ms, actor.user
         if isinstance(event, SubjectErased):
-            named = (event.subject, event.key_ids, event.reason)
-            self.erasures.append(Erasure(offset, timestamp_ms, actor.user, *named))
+            erased = Erasure(offset, timestamp_ms, actor.user, event.subject, event.key_ids, event.reason)
+            self.erasures.append(erased)
+        if isinstance(event, HistoryTrimmed | HistoryForked | BodiesExpired):
+            self.history.apply(offset, timestamp_ms, actor.user, event)
         return ""
 
     def on_bound(self, offset: int, event: Bound) -> None:
@@ -441,10 +439,13 @@ class Topology:
         """Remove a global parameter."""
         self.global_parameters.pop(event.name, None)
 
-    def on_subject_erased(self, offset: int, event: SubjectErased) -> None:
-        """Note the keys that were destroyed. The first erasure of a key counts."""
+    def on_keys_destroyed(self, offset: int, event: SubjectErased | BodiesExpired) -> None:
+        """Note the keys that were destroyed. The first event that names a key counts."""
         for key_id in event.key_ids:
             self.erased_keys.setdefault(key_id, offset)
+
+    def on_history(self, offset: int, event: HistoryTrimmed | HistoryForked) -> None:
+        """Nothing: `apply` notes the event, with its time."""
 
     def on_mark_set(self, offset: int, event: MarkSet) -> None:
         """Set a mark, or move one that exists."""
@@ -577,7 +578,10 @@ HANDLERS: dict[type[Any], Callable[[Topology, int, Any], None]] = {
     OperatorPolicyCleared: Topology.on_operator_policy_cleared,
     NodeJoined: Topology.on_node_joined,
     NodeLost: Topology.on_node_lost,
-    SubjectErased: Topology.on_subject_erased,
+    SubjectErased: Topology.on_keys_destroyed,
+    BodiesExpired: Topology.on_keys_destroyed,
+    HistoryTrimmed: Topology.on_history,
+    HistoryForked: Topology.on_history,
     MarkSet: Topology.on_mark_set,
     MarkDeleted: Topology.on_mark_deleted,
     ClockStepped: Topology.on_clock_stepped,

@@ -179,6 +179,17 @@ SAMPLES: dict[str, tuple[int, Actor, e.Event]] = {
         m.MarkSet("before-release", (("queues-0", 12), ("queues-1", 0)), "4.2 goes live"),
     ),
     "MarkDeleted": (TIMESTAMP_MS, ADMIN, m.MarkDeleted("before-release")),
+    "HistoryTrimmed": (
+        TIMESTAMP_MS,
+        ADMIN,
+        m.HistoryTrimmed("queues-0", 7, TIMESTAMP_MS, bytes(range(32)), "ab" * 32, ("one finding",), "older than 400d"),
+    ),
+    "HistoryForked": (
+        TIMESTAMP_MS,
+        ADMIN,
+        m.HistoryForked("ab" * 32, "cd" * 32, "mark:before-release", (("queues-0", 7),), "s3://bucket/prefix"),
+    ),
+    "BodiesExpired": (TIMESTAMP_MS, ADMIN, m.BodiesExpired("2026-11-23", ("k1", "k2"))),
     "Nacked-timeout": (TIMESTAMP_MS, BROKER, e.Nacked("/", "jfk", 5, ((1, 3),), True, "timeout")),
     "VhostCreated-tagged": (TIMESTAMP_MS, ADMIN, m.VhostCreated("shop", "The shop", ("eu", "paid"), "quorum")),
     "Checkpointed-final": (TIMESTAMP_MS, BROKER, e.Checkpointed(123_456, "ab" * 32, "rewindmq@one", True)),

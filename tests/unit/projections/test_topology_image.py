@@ -13,11 +13,14 @@ from rewindmq.projections.topology.topology import TOPOLOGY_VERSION
 from rewindmq.schemas.clock_events import ClockSet, ClockStepped
 from rewindmq.schemas.events import BrokerStarted, Event, MachineUpgraded, MetadataEvent, NodeLost, Tick
 from rewindmq.schemas.metadata_events import (
+    BodiesExpired,
     Bound,
     ExchangeDeclared,
     ExchangeDeleted,
     GlobalParameterCleared,
     GlobalParameterSet,
+    HistoryForked,
+    HistoryTrimmed,
     MarkDeleted,
     MarkSet,
     NodeJoined,
@@ -86,6 +89,17 @@ SENSIBLE: dict[type[Any], tuple[st.SearchStrategy[Any], ...]] = {
     SubjectErased: (NAMES, st.sampled_from([("k1",), ("k1", "k2")]), NAMES),
     MarkSet: (NAMES, st.just((("queues-0", 7), ("queues-1", 9))), NAMES),
     MarkDeleted: (NAMES,),
+    HistoryTrimmed: (
+        st.sampled_from(["queues-0", "queues-1"]),
+        st.integers(0, 9),
+        timestamps,
+        st.binary(max_size=32),
+        st.just("d1"),
+        st.sampled_from([(), ("f1", "f2")]),
+        NAMES,
+    ),
+    HistoryForked: (NAMES, st.just("ab"), NAMES, st.just((("queues-0", 7), ("queues-1", 9))), NAMES),
+    BodiesExpired: (st.sampled_from(["2026-11-23", "2026-11-24"]), st.sampled_from([("k1",), ("k1", "k3")])),
     ClockStepped: (NAMES, st.just("start"), timestamps, timestamps),
     ClockSet: (st.integers(-9, 9), timestamps),
     Tick: (),
@@ -192,9 +206,9 @@ def test_the_rules_of_this_version_are_these() -> None:
     """If this digest changes, a stored topology of before is not the fold of its log: raise TOPOLOGY_VERSION, and put
     the new digest here."""
     fold = golden()
-    assert TOPOLOGY_VERSION == 1
-    assert fold.topology.digest() == "ca60e5da10873b6eeee1fdd173ff17c7a45966cd94ef9e99b2340fdb8aebc774"
-    assert digest_of(image_of(fold).pieces()) == "df0d4e1bb507c5160bc2c25f235b7c39de5eeb9080f64bfd0598fb5219a4385f"
+    assert TOPOLOGY_VERSION == 2
+    assert fold.topology.digest() == "a067d7b0ecf8f20b251556ffb90450a68cef48b95b4c5f0433666175a0d94976"
+    assert digest_of(image_of(fold).pieces()) == "3a977a437a264da08a43f27abd5a97caabbcec8f35e957185c2f892be2bc867b"
 
 
 def golden() -> MetadataFold:
@@ -241,6 +255,9 @@ def golden() -> MetadataFold:
         MarkSet("m2", (("queues-0", 7),)),
         MarkDeleted("m2"),
         SubjectErased("s", ("k1", "k2"), "asked"),
+        HistoryTrimmed("queues-0", 7, 1_700_000_000_000, b"\x01\xff", "d1", ("one finding",), "older than 400d"),
+        HistoryForked("aa", "bb", "mark:before", (("queues-0", 7),), "s3://bucket/prefix"),
+        BodiesExpired("2026-11-23", ("k3",)),
         NodeJoined("n1", "0.2.0", 4, "n1:5672"),
         NodeJoined("n2", "0.2.0", 5, "n2:5672"),
         NodeLost("n1", 38, "stopped"),

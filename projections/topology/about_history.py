@@ -1,0 +1,70 @@
+"""What was done to the history itself: its beginning trimmed, a branch made of it, bodies made unreadable."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rewindmq.schemas.metadata_events import BodiesExpired, HistoryForked, HistoryTrimmed
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """A `SubjectErased`, with its offset, its time, and the user who asked for it."""
+
+    offset: int
+    time_ms: int
+    user: str
+    subject: str
+    key_ids: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The last `HistoryTrimmed` of a partition, with its offset in the metadata log, its time, and the user."""
+
+    at: int
+    time_ms: int
+    user: str
+    event: HistoryTrimmed
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """A `HistoryForked`, with its offset, its time, and the user."""
+
+    at: int
+    time_ms: int
+    user: str
+    event: HistoryForked
+
+
+@dataclass(slots=True)
+class AboutHistory:
+    """See the module. `floors` by partition; a floor only rises. `forks`: the last one says which history this is.
+    `expired_days`: day -> offset of the last event that says that its keys were destroyed."""
+
+    floors: dict[str, Floor] = field(default_factory=dict)
+    forks: list[Fork] = field(default_factory=list)
+    expired_days: dict[str, int] = field(default_factory=dict)
+
+    def apply(
+        self, offset: int, timestamp_ms: int, user: str, event: HistoryTrimmed | HistoryForked | BodiesExpired
+    ) -> None:
+        """Apply an event of the metadata log."""
+        if isinstance(event, HistoryTrimmed):
+            before = self.floors.get(event.partition)
+            if before is None or before.event.offset < event.offset:
+                self.floors[event.partition] = Floor(offset, timestamp_ms, user, event)
+        elif isinstance(event, HistoryForked):
+            self.forks.append(Fork(offset, timestamp_ms, user, event))
+        else:
+            self.expired_days[event.day] = offset
+
+    def for_digest(self) -> dict[str, Any]:
+        """The state for the topology's digest: empty where nothing was trimmed, forked or expired."""
+        state = {
+            "floors": [asdict(self.floors[name].event) for name in sorted(self.floors)],
+            "forks": [asdict(fork.event) for fork in self.forks],
+            "expired_days": self.expired_days,
+        }
+        return {kind: found for kind, found in state.items() if found}
