@@ -29,7 +29,7 @@ def write_parquet(frame: "DataFrame", objects: Objects) -> None:
     Raises NoAnswer, ArchiveError."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    write = partial(_write_rows, objects=objects, schema=to_arrow_schema(frame.schema, timezone="UTC"))
+    write = partial(_write_rows, objects=objects, schema=to_arrow_schema(frame.schema))
     frame.mapInArrow(write, WRITTEN).collect()
     create_once(objects, SUCCESS, b"")
 

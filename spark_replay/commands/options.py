@@ -27,20 +27,16 @@ format_option = click.option(
 )
 
 
-class _Place(click.ParamType):
-    """A directory, or object storage by its URL."""
-
-    name = "place"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if "://" not in str(value):
-            return Path(value)
-        if value.startswith("file://"):
-            return Path(value.removeprefix("file://"))
-        try:
-            return open_objects(value)
-        except BadUrl as error:
-            raise BadRequest(f"--out: {error}") from None
+def _place(_context: click.Context, _option: click.Parameter, given: str | None) -> Out | None:
+    """The directory, or the object storage by its URL."""
+    if given is None or "://" not in given:
+        return None if given is None else Path(given)
+    if given.startswith("file://"):
+        return Path(given.removeprefix("file://"))
+    try:
+        return open_objects(given)
+    except BadUrl as error:
+        raise BadRequest(f"--out: {error}") from None
 
 
 class _Directory(click.Path):
@@ -54,7 +50,7 @@ class _Directory(click.Path):
 
 out_option = click.option(
     "--out",
-    type=_Place(),
+    callback=_place,
     metavar="PLACE",
     help="The directory to write to, or s3://BUCKET/PREFIX, gs://..., az://... parquet and delta need one.",
 )

@@ -32,36 +32,41 @@ class FaultyStore(Objects):
     """The objects of a directory, with faults. `damaged`: keys of objects that it has kept in another way than sent."""
 
     def __init__(
-        self, objects: Objects, chance: Random, rate: float, damaged: set[str], meanwhile: Callable[[], None]
+        self,
+        objects: Objects,
+        chance: Random,
+        rates: dict[str, float],
+        damaged: set[str],
+        meanwhile: Callable[[], None],
     ) -> None:
-        """`rate`: how often a call meets a fault. `meanwhile`: the work of another archiver."""
+        """`rates`: how often a call meets a fault, by a part of its key. `meanwhile`: the work of another archiver."""
         super().__init__(objects.url, objects._store, objects._directory)
         self.met: list[str] = []
         self._chance = chance
-        self._rate = rate
+        self._rates = rates
         self._damaged = damaged
         self._meanwhile = meanwhile
 
     def create(self, key: str, data: bytes | BinaryIO) -> bool:
-        fault = self._fault(OF_UPLOADS)
+        fault = self._fault(key, OF_UPLOADS)
         if fault in ("cut", "changed"):
             return self._create_wrong(key, data, fault)
         return self._call(key, fault, lambda: super(FaultyStore, self).create(key, data))
 
     def get(self, key: str) -> bytes:
-        return self._call(key, self._fault(OF_ANY), lambda: super(FaultyStore, self).get(key))
+        return self._call(key, self._fault(key, OF_ANY), lambda: super(FaultyStore, self).get(key))
 
     def get_range(self, key: str, start: int, end: int) -> bytes:
-        fault = self._fault(OF_RANGES)
+        fault = self._fault(key, OF_RANGES)
         found = self._call(key, fault, lambda: super(FaultyStore, self).get_range(key, start, end))
         return self._with_changed_byte(found) if fault == "misread" else found
 
     def list(self, prefix: str, after: str = "") -> Iterator[str]:
-        keys = self._call(prefix, self._fault(OF_ANY), lambda: [*super(FaultyStore, self).list(prefix, after)])
+        keys = self._call(prefix, self._fault(prefix, OF_ANY), lambda: [*super(FaultyStore, self).list(prefix, after)])
         return iter(keys)
 
-    def _fault(self, of: tuple[str, ...]) -> str:
-        if self._chance.random() >= self._rate:
+    def _fault(self, key: str, of: tuple[str, ...]) -> str:
+        if self._chance.random() >= max((rate for part, rate in self._rates.items() if part in key), default=0):
             return ""
         self.met.append(self._chance.choice(of))
         return self.met[-1]
@@ -84,7 +89,7 @@ class FaultyStore(Objects):
         if not isinstance(data, bytes):
             data.seek(0)
             data = data.read()
-        kept = data[: self._chance.randrange(len(data))] if fault == "cut" else self._with_changed_byte(data)
+        kept = data[: self._below(len(data))] if fault == "cut" else self._with_changed_byte(data)
         created = super().create(key, kept)
         if created:
             self._damaged.add(key)
@@ -92,10 +97,14 @@ class FaultyStore(Objects):
             raise NoAnswer(f"{self.place(key)}: the connection broke")
         return created
 
+    def _below(self, end: int) -> int:
+        """A number from 0 on: what is drawn next does not depend on `end`, a length that differs from run to run."""
+        return int(self._chance.random() * end)
+
     def _with_changed_byte(self, data: bytes) -> bytes:
         changed = bytearray(data)
         if changed:
-            changed[self._chance.randrange(len(changed))] ^= 1 << self._chance.randrange(8)
+            changed[self._below(len(changed))] ^= 1 << self._below(8)
         return bytes(changed)
 
 

@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyarrow import fs, parquet
@@ -66,7 +67,7 @@ def cluster(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield started
 
 
-def events_of(cluster: StandaloneCluster) -> list[dict[str, object]]:
+def events_of(cluster: StandaloneCluster) -> list[dict[str, Any]]:
     """All events in the event logs."""
     files = [path for path in (cluster.directory / "events").rglob("*") if path.is_file()]
     return [json.loads(line) for path in files for line in path.read_text().splitlines() if line.startswith("{")]
