@@ -51,7 +51,7 @@ class ArchiveSupervisor:
         assert config.url is not None
         self._config = config
         self._order = ArchiveOrder(data_dir, config.url, config.lag_ms)
-        self._url = config.url
+        self._url: str = config.url
         self._stopping = threading.Event()
         self._process: SpawnProcess | None = None
         self._connection: Connection | None = None
