@@ -27,7 +27,7 @@ from functools import partial
 
 from rewindmq.engine.broker.access_control import Access
 from rewindmq.engine.broker.alarms import Alarms
-from rewindmq.engine.broker.archive_status import ArchiveStatus
+from rewindmq.engine.broker.archive_status import ArchiveStatus, LogEnd
 from rewindmq.engine.broker.clock_watch import ClockWatch
 from rewindmq.engine.broker.consumers import Consumers
 from rewindmq.engine.broker.exchanges import Exchanges
@@ -128,7 +128,7 @@ class Broker:
         self.erasures = Erasures(metadata, self.subjects)
         self.alarms = Alarms(config, self.memory, self.turns, self.sessions.by_id, partitions, self.forwarder)
         self.history_size = HistorySize(config.data, lambda: self.alarms.disk_limit_bytes)
-        ends = (metadata, *partitions)
+        ends: list[LogEnd] = [metadata, *partitions]
         self.archive = ArchiveStatus(config.archive.url, ends, clock) if config.archive.url else None
         self.clock_watch = ClockWatch(config.node, log_clock, metadata, partitions, keeper, self.turns)
 

@@ -12,7 +12,7 @@ from rewindmq.engine.runtime.durations import UNIT_MS, duration_ms
 SEGMENT_AGE_MS = UNIT_MS["h"]  # with --archive
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType):  # type: ignore[type-arg]
     """A duration such as `1h`, in milliseconds."""
 
     name = "duration"

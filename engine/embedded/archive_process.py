@@ -154,4 +154,3 @@ def _progress(manifest: Manifest, directory: Path) -> PartitionProgress:
         first_waiting_ms(directory, manifest.end),
         sum(waiting),
     )
-

@@ -85,7 +85,7 @@ class ArchiveSupervisor:
         elif self._process is not None:
             self._process.join()
 
-    # -- in the thread --------------------------------------------------------------------------------------------------
+    # -- in the thread ----------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
         """Start a process and wait until it has opened the URL.
@@ -145,7 +145,7 @@ class ArchiveSupervisor:
             if not self._loop.is_closed():  # else no status is left to tell
                 raise
 
-    # -- in the loop ------------------------------------------------------------------------------------------------------
+    # -- in the loop ------------------------------------------------------------------------------------------------
 
     def _told(self, progress: Progress) -> None:
         assert self._status is not None

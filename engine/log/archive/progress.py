@@ -1,6 +1,6 @@
 """What an archiver process and its broker tell each other through a pipe. Nothing heavy is imported here.
 
-    ArchiveOrder ->     <- Opened or Refused     None ->     <- Progress, again and again
+ArchiveOrder ->     <- Opened or Refused     None ->     <- Progress, again and again
 """
 
 from dataclasses import dataclass

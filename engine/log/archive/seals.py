@@ -2,8 +2,8 @@
 
     PARTITION/seals/BASE20.seal, BASE20.prints
 
-A seal proves itself by its signature, so no entry of the manifest names it. As with every object, it is created once and
-never replaced, and it is read back before it counts as archived. A seal that is damaged is left to `verify_seals`.
+A seal proves itself by its signature, so no entry of the manifest names it. As with every object, it is created once
+and never replaced, and it is read back before it counts as archived. A seal that is damaged is left to `verify_seals`.
 """
 
 from collections.abc import Iterator
@@ -19,8 +19,8 @@ SUFFIXES = (".prints", ".seal")  # a seal counts when its prints are there
 def archive_seals(manifest: Manifest, directory: Path, after: str = "") -> str:
     """Archive the seals of a partition that are not archived yet.
 
-    `after`: the key of a seal that is known to be archived, as those before it; the seals of a partition are archived in
-    their order. Returns the key of the last one. Raises ArchiveError, NoAnswer, OSError."""
+    `after`: the key of a seal that is known to be archived, as those before it; the seals of a partition are archived
+    in their order. Returns the key of the last one. Raises ArchiveError, NoAnswer, OSError."""
     partition, objects = manifest.partition, manifest.objects
     local = [path for path in sorted(directory.glob("_*.seal")) if _key(partition, path, ".seal") > after]
     if not local:

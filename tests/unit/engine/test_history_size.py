@@ -1,11 +1,11 @@
 """What the history takes on the disk, and when the disk is full (engine/broker/history_size.py)."""
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.broker import history_size
 from rewindmq.engine.broker.history_size import DAY_SECONDS, LEAST_SECONDS, WINDOW_SECONDS, HistorySize, measure
 
 FREE = 1_000_000_000
@@ -30,7 +30,7 @@ class Measured:
 
 @pytest.fixture
 def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measured:
-    monkeypatch.setattr(history_size.shutil, "disk_usage", lambda _: Disk)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Disk)
     return Measured(tmp_path)
 
 

@@ -46,7 +46,8 @@ class Aged:
         return [base_offset_of(path) for path in segment_files(self.data / "log" / name)]
 
     async def look(self) -> None:
-        """Look once, and let the commit land."""
+        """Commit, look once, and let that commit land."""
+        self.log.commit_and_wait()
         self.ages.look()
         self.ages.stop()
         self.log.commit_and_wait()
@@ -69,7 +70,7 @@ def in_loop(test: Callable[..., Any]) -> Callable[..., None]:
 
 @in_loop
 async def test_a_segment_is_closed_when_it_is_old_and_not_before(
-    data: Path, clocks: Clocks, _: pytest.MonkeyPatch
+    data: Path, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     aged = Aged(data, clocks)
     aged.log.start(Listener())
@@ -99,7 +100,9 @@ async def test_a_segment_is_closed_when_it_is_old_and_not_before(
 
 
 @in_loop
-async def test_a_wall_clock_that_jumps_closes_nothing(data: Path, clocks: Clocks, _: pytest.MonkeyPatch) -> None:
+async def test_a_wall_clock_that_jumps_closes_nothing(
+    data: Path, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     aged = Aged(data, clocks)
     aged.log.start(Listener())
     aged.ages.start()
@@ -113,7 +116,7 @@ async def test_a_wall_clock_that_jumps_closes_nothing(data: Path, clocks: Clocks
 
 
 @in_loop
-async def test_the_age_goes_on_over_a_restart(data: Path, clocks: Clocks, _: pytest.MonkeyPatch) -> None:
+async def test_the_age_goes_on_over_a_restart(data: Path, clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> None:
     first = Aged(data, clocks)
     fill(first.log.queues[0], range(5))  # by log time, at START_MS
     first.log.close()
@@ -130,7 +133,7 @@ async def test_the_age_goes_on_over_a_restart(data: Path, clocks: Clocks, _: pyt
 
 
 @in_loop
-async def test_few_segments_are_closed_at_once(data: Path, clocks: Clocks, _: pytest.MonkeyPatch) -> None:
+async def test_few_segments_are_closed_at_once(data: Path, clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> None:
     aged = Aged(data, clocks, partitions=2 * AT_ONCE)
     aged.log.start(Listener())
     aged.ages.start()
