@@ -6,7 +6,7 @@ from typing import cast
 
 import click
 
-from rewindmq.engine.cli.archive_options import with_archive
+from rewindmq.engine.cli.archive_options import Duration, with_archive
 from rewindmq.engine.cli.client import HTTP_PORT, Client, Json
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.settings import Settings, with_settings
@@ -18,7 +18,6 @@ from rewindmq.engine.runtime.durations import in_words
 from rewindmq.engine.runtime.watermarks import Limit, disk_limit, memory_watermark
 from rewindmq.engine.tls import TlsListener
 from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13
-from rewindmq.projections.rewind import UnreadableTime, parse_duration
 
 GIGABYTE = 1_000_000_000
 PURPOSES = {
@@ -40,14 +39,6 @@ def limit(parse: Callable[[str], Limit]) -> Callable[[click.Context, click.Param
             raise click.BadParameter(str(error)) from None
 
     return checked
-
-
-def duration(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
-    """A callback for click that reads a duration, in milliseconds."""
-    try:
-        return None if text is None else parse_duration(text)
-    except UnreadableTime as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def checked_header(_context: click.Context, _option: click.Parameter, name: str) -> str:
@@ -148,7 +139,7 @@ def require_possible(kafka: Kafka, subject_header: str, keys: Path | None, keep_
 @click.option(
     "--keep-history",
     metavar="DURATION",
-    callback=duration,
+    type=Duration(),
     help="Trim older history at each start, such as 400d: it goes for good. Queued messages stay.",
 )
 @click.option(
@@ -248,8 +239,7 @@ def start(
         keep_history_ms=keep_history,
         archive=archive,
     )
-    code = run(config)  # says by itself, in one line, what prevents a start
-    if code:
+    if code := run(config):  # says by itself, in one line, what prevents a start
         raise click.exceptions.Exit(code)
 
 

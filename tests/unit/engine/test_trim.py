@@ -262,3 +262,10 @@ def test_a_start_trims_what_is_not_to_be_kept(data: Path, story: Story, caplog: 
         pass
     trimming.trim_at_start(data, 400 * DAY_MS)
     assert "the history is not trimmed" in caplog.text
+
+
+def test_a_history_with_an_archive_is_refused(data: Path, story: Story) -> None:
+    (data / "log" / "archive.json").write_text('{"url": "file:///somewhere"}')
+    with pytest.raises(TrimRefused, match="a history with an archive cannot be trimmed yet"):
+        trimmed(data, story, 2)
+    assert starts(data)[0] == 0
