@@ -12,6 +12,7 @@ from rewindmq.engine.broker.users import first_user
 from rewindmq.engine.config import Config
 from rewindmq.engine.embedded.lifecycle import Alone
 from rewindmq.engine.log.contract import LogError, LogPartition
+from rewindmq.engine.log.embedded.directory import read_fork, write_layout
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.runtime.eager import at_once
 from rewindmq.engine.runtime.log_clock import LogClock
@@ -20,6 +21,7 @@ from rewindmq.projections.machine.machine import MACHINE_VERSION
 from rewindmq.projections.replay import Recovery, recover
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore
+from rewindmq.projections.topology.about_history import AboutHistory
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import Decoder, UndecodableRecord
 from rewindmq.schemas.events import Checkpointed, MachineUpgraded
@@ -44,6 +46,20 @@ def open_snapshots(config: Config, log: EmbeddedLog) -> Snapshots:
         snapshots.remove_leftovers(partition.name)
         snapshots.discard_beyond(partition.name, partition.next_offset)
     return snapshots
+
+
+def tell_fork(about: AboutHistory) -> None:
+    """Log where a fork branched."""
+    if about.forks:
+        logger.info("%s", about.forks[-1])
+
+
+def keep_layout(config: Config, log: EmbeddedLog, about: AboutHistory) -> None:
+    """Make the layout say the identity that the log says. Raises LogError, OSError."""
+    identity = about.forks[-1].event.identity if about.forks else None
+    if read_fork(config.data) != identity:
+        logger.warning("%s: its layout named another history than the log, and was made anew", config.data)
+        write_layout(config.data, len(log.queues), identity)
 
 
 def recovered(log: LogPartition, store: StateStore) -> Recovery:

@@ -49,6 +49,16 @@ def checked_header(_context: click.Context, _option: click.Parameter, name: str)
     return name
 
 
+def require_fitting(
+    kafka: Kafka, read_only: bool, load_definitions: Path | None, subject_header: str, keys: Path | None
+) -> None:
+    """Raise UsageError for options of `start` that do not fit together."""
+    if read_only and (kafka.servers is not None or load_definitions is not None):
+        raise click.UsageError("--read-only serves a data directory as it is: without --kafka and --load-definitions")
+    if subject_header and kafka.servers is not None and keys is None:
+        raise click.UsageError("--subject-header with --kafka needs --keys DIR, the same directory for all nodes")
+
+
 @click.command("start")
 @click.option("--data", required=True, type=click.Path(file_okay=False, path_type=Path), help="Data directory.")
 @click.option(
@@ -140,6 +150,11 @@ def checked_header(_context: click.Context, _option: click.Parameter, name: str)
     show_default=True,
     help="The lowest level that is logged to stderr.",
 )
+@click.option(
+    "--read-only",
+    is_flag=True,
+    help="Serve the history and refuse each change. Nothing is written, and nothing expires.",
+)
 @with_tls
 @with_kafka
 @click.option(
@@ -177,6 +192,7 @@ def start(
     log_level: str,
     vm_memory_high_watermark: Limit,
     disk_free_limit: Limit,
+    read_only: bool,
 ) -> None:
     """Run a broker in the foreground, until SIGINT or SIGTERM.
 
@@ -189,8 +205,7 @@ def start(
     """
     from rewindmq.engine.process import run
 
-    if subject_header and kafka.servers is not None and keys is None:
-        raise click.UsageError("--subject-header with --kafka needs --keys DIR, the same directory for all nodes")
+    require_fitting(kafka, read_only, load_definitions, subject_header, keys)
     if http_port is None and https_port is None:
         http_port = HTTP_PORT
     config = Config(
@@ -218,6 +233,7 @@ def start(
         log_level=log_level,
         vm_memory_high_watermark=vm_memory_high_watermark,
         disk_free_limit=disk_free_limit,
+        read_only=read_only,
     )
     code = run(config)  # says by itself, in one line, what prevents a start
     if code:
@@ -267,6 +283,7 @@ def facts(overview: dict[str, object], node: dict[str, object]) -> dict[str, Val
         "rabbitmq_version": overview["rabbitmq_version"],
         "node": overview["node"],
         "data_directory": node["db_dir"],
+        "fork": overview["fork"],
         "clock": node["clock"],
         "alarms": alarms(overview),
         "memory": {"total": {"rss": node["mem_used"]}},
@@ -287,6 +304,14 @@ def clock_line(clock: Json) -> str:
     """The difference between the time in the log and the wall clock."""
     difference_ms = cast(int, clock["difference_ms"])
     return f"Time in the log less wall clock: {difference_ms} ms (wall clock {clock['wall_time']})"
+
+
+def fork_lines(fork: Json | None) -> list[str]:
+    """Where the history branched from another one; no line if it is no fork."""
+    if fork is None:
+        return []
+    source = f" of {fork['source']}" if fork["source"] else ""
+    return [f"Fork{source} as of {fork['moment']}, made {fork['made']}: branched from {str(fork['parent'])[:16]}..."]
 
 
 def alarms(overview: dict[str, object]) -> list[str]:
@@ -320,6 +345,7 @@ def status_lines(client: Client, overview: dict[str, object], node: dict[str, ob
             f"Log: {each['partition']}, {each['next_offset']} events, durable up to {each['durable_offset']}"
             for each in log
         ),
+        *fork_lines(cast(Json | None, overview["fork"])),
         "",
         "Clock",
         "",
