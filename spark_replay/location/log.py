@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.location import HistoryPartition
+from rewindmq.engine.log.tiers import TieredLogReader
 from rewindmq.projections.replay import PartitionLog, RecordGroup, decoder_for
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Actor
@@ -110,7 +110,7 @@ def open_log(location: Location) -> HistoryLog:
         from rewindmq.engine.log.archive.reader import ArchivedLog
 
         return ArchivedLog(location.url)
-    return EmbeddedLogReader(Path(location))
+    return TieredLogReader(Path(location))
 
 
 def selected(log: HistoryLog, which: str, names: str | None) -> list[HistoryPartition]:

@@ -6,7 +6,7 @@ They read a data directory and object storage, and ask no broker.
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -17,6 +17,7 @@ from rewindmq.engine.cli.values import Value
 from rewindmq.projections.rewind import format_time
 
 if TYPE_CHECKING:
+    from rewindmq.engine.log.archive.local_space import Limits
     from rewindmq.engine.log.archive.manifest import Manifest
     from rewindmq.engine.log.archive.objects import Objects
 
@@ -34,6 +35,22 @@ STATUS_COLUMNS = (
     "lag",
     "lag_bytes",
 )
+
+
+class LocalLimit(click.ParamType):
+    """How much of the history stays here, such as `7d,50GB`."""
+
+    name = "limit"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> "Limits":
+        from rewindmq.engine.runtime.local_limits import local_limits
+
+        try:
+            return local_limits(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 archive_option = click.option(
     "--archive",
     "archive_url",
@@ -75,19 +92,29 @@ def done(what: Callable[[], T]) -> T:
     help="The archive: s3://BUCKET/PREFIX, gs://..., az://..., or a directory.",
 )
 @click.option("--roll", is_flag=True, help="End the last segments first, so that all is archived. No broker may run.")
+@click.option(
+    "--keep-local",
+    type=LocalLimit(),
+    metavar="LIMIT",
+    help="Then remove local segments beyond an age in log time, a size, or both (7d, 50GB, 7d,50GB).",
+)
 @with_settings
-def archive(settings: Settings, data: Path, archive_url: str, roll: bool) -> None:
+def archive(settings: Settings, data: Path, archive_url: str, roll: bool, keep_local: "Limits | None") -> None:
     """Bring what is new in the history into object storage.
 
     Closed segments and snapshots go there, are read back and proven. What is archived already is left as it is. Login
     and endpoint come from the environment (AWS_ACCESS_KEY_ID ...).
 
+    With --keep-local the oldest segments that the archive has are removed here. What reads them reads the archive.
+
     \b
     Examples:
       rewindmq archive --data ./data --to s3://bucket/prefix
       rewindmq archive --data ./data --to /mnt/archive --roll
+      rewindmq archive --data ./data --to s3://bucket/prefix --keep-local 7d,50GB
     """
     from rewindmq.engine.log.archive.archiver import Archiver, Report, close_segments
+    from rewindmq.engine.log.archive.directory_note import note_archive
     from rewindmq.engine.log.archive.objects import open_objects
 
     def archived() -> Report:
@@ -102,7 +129,9 @@ def archive(settings: Settings, data: Path, archive_url: str, roll: bool) -> Non
                 bar.length = total
                 bar.update(done - bar.pos)
 
-            return Archiver(objects, data).run(progress=progress)
+            report = Archiver(objects, data).run(progress=progress)
+        note_archive(data, objects.url)
+        return report
 
     rows: list[dict[str, Value]] = [
         {
@@ -117,7 +146,40 @@ def archive(settings: Settings, data: Path, archive_url: str, roll: bool) -> Non
         for each in done(archived).partitions
     ]
     columns = ("partition", "archived_end", "segments", "records", "bytes", "archived_bytes", "snapshots")
+    if keep_local is not None:
+        rows = _with_local(settings, data, archive_url, keep_local, rows)
+        columns = (*columns, "local_start", "freed_bytes")
     settings.show(columns, rows)
+
+
+def _with_local(
+    settings: Settings, data: Path, archive_url: str, limits: "Limits", rows: list[dict[str, Value]]
+) -> list[dict[str, Value]]:
+    """Remove what is beyond the limits. Returns the rows, and what was removed. CliError."""
+    from rewindmq.engine.log.archive.local_space import keep_local
+    from rewindmq.engine.log.archive.objects import open_objects
+    from rewindmq.projections.machine.machine import NewerHistory
+
+    try:
+        report = done(lambda: keep_local(data, open_objects(archive_url), limits))
+    except NewerHistory as error:
+        raise CliError(DATA, str(error)) from None
+    except OSError as error:
+        raise CliError(UNAVAILABLE, f"{data}: local segments could not be removed: {error.strerror}") from None
+    if not report.age_counts:
+        settings.banner("Nothing was removed for its age: this run notes the log time from which the next one counts.")
+    for each in report.partitions:
+        if each.why:
+            click.echo(f"{each.partition}: nothing was removed: {each.why}", err=True)
+    known = {each.partition: each for each in report.partitions}
+    return [
+        row
+        | {
+            "local_start": known[name].start_offset if (name := str(row["partition"])) in known else 0,
+            "freed_bytes": known[name].freed_bytes if name in known else 0,
+        }
+        for row in rows
+    ]
 
 
 @click.command("archive_status")
@@ -186,7 +248,7 @@ def _status_row(manifest: "Manifest", data: Path | None) -> dict[str, Value]:
         "segments": len(segments),
         "snapshots": len(manifest.snapshots),
         "bytes": sum(each.size_bytes for each in segments),
-        "archived_bytes": sum(map(archived_bytes, segments)) + sum(map(archived_bytes, manifest.snapshots)),
+        "archived_bytes": sum(map(archived_bytes, (*segments, *manifest.snapshots, *manifest.bases))),
         "lag": lag,
         "lag_bytes": lag_bytes,
     }
@@ -206,7 +268,7 @@ def archive_verify(settings: Settings, archive_url: str) -> None:
       rewindmq archive_verify --archive s3://bucket/prefix
     """
     from rewindmq.engine.log.archive.archiver import verify
-    from rewindmq.engine.log.archive.manifest import SegmentEntry
+    from rewindmq.engine.log.archive.manifest import SegmentEntry, SnapshotEntry
     from rewindmq.engine.log.archive.objects import open_objects
 
     damages: list[str] = []
@@ -222,7 +284,7 @@ def archive_verify(settings: Settings, archive_url: str) -> None:
                     segments += 1
                     records += entry.next_offset - entry.base_offset
                     chain = entry.chain.hex()
-                elif entry is not None:
+                elif isinstance(entry, SnapshotEntry):
                     snapshots += 1
                 if error is not None:
                     damaged += 1
