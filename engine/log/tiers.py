@@ -26,10 +26,11 @@ from typing import TYPE_CHECKING
 from rewindmq.engine.log.archive.directory_note import archive_of
 from rewindmq.engine.log.contract import BelowStart, Block, CorruptLog, LogError, NoAnswer
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
-from rewindmq.engine.log.embedded.reader import PartitionReader, Segment, SegmentReader
+from rewindmq.engine.log.embedded.reader import CutMeanwhile, PartitionReader, Segment, SegmentReader
 from rewindmq.engine.log.embedded.segments import segment_path
+from rewindmq.projections.floors import in_words
 from rewindmq.projections.replay import events_of
-from rewindmq.projections.rewind import format_time
+from rewindmq.projections.store.bases import Base, BaseError, Bases
 from rewindmq.projections.store.metadata_snapshots import newest
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.topology.about_history import AboutHistory, Floor
@@ -47,7 +48,7 @@ class TieredPartition:
     def __init__(self, local: PartitionReader) -> None:
         self.local = local
         self.name = local.name
-        self._archived: "ArchivedPartition | None" = None  # opened, and proven to be of this history
+        self._archived: ArchivedPartition | None = None  # opened, and proven to be of this history
 
     def __reduce__(self) -> "tuple[type[TieredPartition], tuple[PartitionReader]]":
         return TieredPartition, (self.local,)
@@ -58,10 +59,9 @@ class TieredPartition:
 
     @property
     def start_offset(self) -> int:
-        """The oldest offset that can be read: the floor where the directory has an archive, else the local start."""
-        start = self.local.start_offset
-        if start == 0 or archive_of(self._data_dir) is None:
-            return start
+        """The floor: the oldest offset that exists, here or in an archive."""
+        if self.local.start_offset == 0:
+            return 0
         floor = floors_of(self._data_dir).get(self.name)
         return 0 if floor is None else floor.event.offset
 
@@ -75,6 +75,16 @@ class TieredPartition:
         """As `PartitionReader.durable_offset`."""
         return self.local.durable_offset
 
+    def base(self) -> Base | None:
+        """The base at the floor; None if the history can be read from offset 0.
+
+        Raises LogError if the base is missing or damaged."""
+        start = self.start_offset
+        try:
+            return Bases(self._data_dir / "bases").open(self.name, start) if start > 0 else None
+        except BaseError as error:
+            raise LogError(f"{self.name} begins at offset {start}, and its base cannot be used: {error}") from None
+
     def segments(self) -> list[Segment]:
         """The local segments."""
         return self.local.segments()
@@ -82,22 +92,27 @@ class TieredPartition:
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
         """Yields blocks, as `LogPartition.read`.
 
-        Raises BelowStart where nothing has the records; NoAnswer while the archive that has them is away; CorruptLog."""
+        Raises BelowStart where nothing has the records; NoAnswer while the archive that has them is away;
+        CorruptLog."""
         at = offset
-        while True:
-            try:
-                for block in self.local.read(at, end):
-                    yield block
-                    at = block.first_offset + len(block.records)
-                return
-            except BelowStart as below:
-                start = self.local.start_offset
-                for block in self._archive(at, below).read(at, start if end is None else min(start, end)):
+        while end is None or at < end:
+            start = self.local.start_offset
+            if at < start:
+                for block in self._archive(at, start).read(at, start if end is None else min(start, end)):
                     yield block
                     at = block.first_offset + len(block.records)
                 if at < start and (end is None or at < end):
-                    raise LogError(f"{self.name}: the archive has no record {at}") from None
-            if end is not None and at >= end:
+                    raise LogError(f"{self.name}: the archive has no record {at}")
+                continue
+            try:
+                for block in self.local.read(at, end):
+                    if block.first_offset > at:  # it was cut before the reader looked
+                        break
+                    yield block
+                    at = block.first_offset + len(block.records)
+            except CutMeanwhile:
+                continue
+            if at >= self.local.start_offset:
                 return
 
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
@@ -111,22 +126,39 @@ class TieredPartition:
         """The offset as `LogPartition.offset_at`.
 
         Raises as `read`."""
-        try:
-            return self.local.offset_at(timestamp_ms)
-        except BelowStart as below:
-            return self._archive(None, below).offset_at(timestamp_ms)
+        found, start = self.local.offset_at(timestamp_ms), self.local.start_offset
+        if found > start or start in (0, self.start_offset) or self._ended_by(timestamp_ms):
+            return found
+        return self._archive(None, start).offset_at(timestamp_ms)
 
-    def _archive(self, offset: int | None, below: BelowStart) -> "ArchivedPartition":
+    def _ended_by(self, timestamp_ms: int) -> bool:
+        """Whether the records below the local start are known to end at this time or before it.
+
+        If the clock was set there, nothing is known."""
+        try:
+            segment = SegmentReader(segment_path(self.local.directory, self.local.start_offset), last=True)
+        except FileNotFoundError:
+            return False
+        try:
+            newest = segment.index.max_timestamp_before_ms
+            return not segment.header.begins_anew and 0 < newest <= timestamp_ms
+        finally:
+            segment.close()
+
+    def _archive(self, offset: int | None, start: int) -> "ArchivedPartition":
         """The archive of this partition, which has all records from `offset` on that are below the local start.
 
-        `offset`: None for the offset of a time. `below`: what the local log said. Raises as `read`."""
+        `offset`: None for the offset of a time. Raises as `read`."""
+        what = "the time" if offset is None else f"offset {offset}"
         floor = floors_of(self._data_dir).get(self.name)
         if floor is not None and offset is not None and offset < floor.event.offset:
-            raise BelowStart(below_floor(floor, f"offset {offset}"))
+            begins = f"lies below offset {floor.event.offset}, where the history begins"
+            raise BelowStart(f"{self.name}: {what} {begins}; {in_words(floor)}")
         url = archive_of(self._data_dir)
         if url is None:
+            begins = f"{what} lies below offset {start}, where the local log begins"
             have = "`rewindmq recover --archive URL` makes a directory with all of it, and Spark reads `--archive URL`"
-            raise BelowStart(f"{below}: if the history is archived, {have}") from None
+            raise BelowStart(f"{self.local.directory}: {begins}: if the history is archived, {have}")
         while self._archived is None or self._archived.next_offset < self.local.start_offset:
             start = self.local.start_offset
             try:
@@ -205,12 +237,3 @@ def floors_of(data_dir: Path) -> dict[str, Floor]:
                 end = max(end, offset + 1)
             known.end = end
         return known.history.floors
-
-
-def below_floor(floor: Floor, what: str) -> str:
-    """Says that `what` lies below the floor of a partition, for people."""
-    event = floor.event
-    return (
-        f"{event.partition}: {what} lies below offset {event.offset}, where history begins: {floor.user} trimmed at"
-        f" {format_time(floor.time_ms)} all records up to {format_time(event.until_ms)}"
-    )

@@ -2,7 +2,7 @@
 
 from rewindmq.engine.log.archive.local_space import Limits
 from rewindmq.engine.runtime.durations import duration_ms
-from rewindmq.engine.runtime.watermarks import size_of
+from rewindmq.engine.runtime.watermarks import BARE_LEAST, size_of
 
 
 def local_limits(text: str) -> Limits:
@@ -10,14 +10,23 @@ def local_limits(text: str) -> Limits:
 
     ValueError: the text is none of these."""
     age_ms = size_bytes = None
-    for part in text.split(","):
-        try:
-            if age_ms is None and part.strip()[-1:] in ("s", "m", "h", "d", "w"):
+    try:
+        for part in text.split(","):
+            if part.strip()[-1:] in tuple("smhdw"):
+                _require_first(age_ms)
                 age_ms = duration_ms(part)
-            elif size_bytes is None and (size_bytes := size_of(part)) > 0:
-                continue
             else:
-                raise ValueError
-        except ValueError:
-            raise ValueError(f"'{text}' is no limit: give an age, a size, or both, such as 7d, 50GB or 7d,50GB") from None
+                _require_first(size_bytes)
+                size_bytes = size_of(part)
+                if size_bytes == 0 or (part.strip().isdigit() and size_bytes < BARE_LEAST):
+                    raise ValueError
+    except ValueError:
+        known = "give an age, a size, or both, such as 7d, 50GB or 7d,50GB"
+        raise ValueError(f"'{text}' is no limit: {known}") from None
     return Limits(age_ms, size_bytes)
+
+
+def _require_first(found: int | None) -> None:
+    """Raise ValueError for a second limit of the same kind."""
+    if found is not None:
+        raise ValueError

@@ -6,7 +6,7 @@ They read a data directory and object storage, and ask no broker.
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -35,20 +35,6 @@ STATUS_COLUMNS = (
     "lag",
     "lag_bytes",
 )
-
-
-class LocalLimit(click.ParamType):
-    """How much of the history stays here, such as `7d,50GB`."""
-
-    name = "limit"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> "Limits":
-        from rewindmq.engine.runtime.local_limits import local_limits
-
-        try:
-            return local_limits(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
 
 
 archive_option = click.option(
@@ -94,12 +80,11 @@ def done(what: Callable[[], T]) -> T:
 @click.option("--roll", is_flag=True, help="End the last segments first, so that all is archived. No broker may run.")
 @click.option(
     "--keep-local",
-    type=LocalLimit(),
     metavar="LIMIT",
     help="Then remove local segments beyond an age in log time, a size, or both (7d, 50GB, 7d,50GB).",
 )
 @with_settings
-def archive(settings: Settings, data: Path, archive_url: str, roll: bool, keep_local: "Limits | None") -> None:
+def archive(settings: Settings, data: Path, archive_url: str, roll: bool, keep_local: str | None) -> None:
     """Bring what is new in the history into object storage.
 
     Closed segments and snapshots go there, are read back and proven. What is archived already is left as it is. Login
@@ -116,6 +101,12 @@ def archive(settings: Settings, data: Path, archive_url: str, roll: bool, keep_l
     from rewindmq.engine.log.archive.archiver import Archiver, Report, close_segments
     from rewindmq.engine.log.archive.directory_note import note_archive
     from rewindmq.engine.log.archive.objects import open_objects
+    from rewindmq.engine.runtime.local_limits import local_limits
+
+    try:
+        limits = None if keep_local is None else local_limits(keep_local)
+    except ValueError as error:
+        raise CliError(USAGE, f"--keep-local: {error}") from None
 
     def archived() -> Report:
         objects = open_objects(archive_url, make=True)
@@ -145,9 +136,17 @@ def archive(settings: Settings, data: Path, archive_url: str, roll: bool, keep_l
         }
         for each in done(archived).partitions
     ]
-    columns = ("partition", "archived_end", "segments", "records", "bytes", "archived_bytes", "snapshots")
-    if keep_local is not None:
-        rows = _with_local(settings, data, archive_url, keep_local, rows)
+    columns: tuple[str, ...] = (
+        "partition",
+        "archived_end",
+        "segments",
+        "records",
+        "bytes",
+        "archived_bytes",
+        "snapshots",
+    )
+    if limits is not None:
+        rows = _with_local(settings, data, archive_url, limits, rows)
         columns = (*columns, "local_start", "freed_bytes")
     settings.show(columns, rows)
 
@@ -248,7 +247,7 @@ def _status_row(manifest: "Manifest", data: Path | None) -> dict[str, Value]:
         "segments": len(segments),
         "snapshots": len(manifest.snapshots),
         "bytes": sum(each.size_bytes for each in segments),
-        "archived_bytes": sum(map(archived_bytes, (*segments, *manifest.snapshots, *manifest.bases))),
+        "archived_bytes": sum(map(archived_bytes, manifest.entries)),
         "lag": lag,
         "lag_bytes": lag_bytes,
     }

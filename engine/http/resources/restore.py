@@ -24,9 +24,9 @@ from rewindmq.engine.http.bodies import MAX_VALUES
 from rewindmq.engine.http.call import ApiError, Call, bad_request, boolean, integer, not_found, reply, text
 from rewindmq.engine.http.resources.bindings import binding_item
 from rewindmq.engine.http.resources.past import partition_name, readable_incarnation
+from rewindmq.engine.log.contract import NoAnswer
 from rewindmq.engine.rewind.bindings_at import LostBinding, split
 from rewindmq.engine.rewind.queue_at import history_of
-from rewindmq.engine.log.contract import NoAnswer
 from rewindmq.engine.rewind.restore import (
     FATES,
     LOST,

@@ -248,7 +248,8 @@ def verify(objects: Objects, partition: str) -> Iterator[tuple[Entry | None, Log
             yield segment, error
         else:
             yield segment, None
-    for file in (*manifest.snapshots, *manifest.bases):
+    files: list[SnapshotEntry | BaseEntry] = [*manifest.snapshots, *manifest.bases]
+    for file in files:
         try:
             prove_file(manifest, file)
         except CorruptObject as error:

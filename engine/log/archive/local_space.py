@@ -18,14 +18,14 @@ A segment goes only if all of these hold:
 The metadata log is never cut. A broker may run meanwhile, and a run may be killed at any moment: what it has written is
 used, or harmless.
 
-Age is measured in log time, and never by the wall clock alone (`steady_ms`): the time that counts follows the newest log
+Age is measured in log time, never by the wall clock alone (`steady_ms`): the time that counts follows the newest log
 time, at most twice as fast as the machine's monotonic clock. It is noted in `DIR/log/keep_local.json`. So the first run
 removes nothing for its age, and a clock that jumps ahead by years removes nothing either.
 """
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path

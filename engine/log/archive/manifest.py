@@ -186,6 +186,11 @@ class Manifest:
         """The largest time up to `end`, as the index has it."""
         return self.segments[-1].max_timestamp_ms if self.segments else 0
 
+    @property
+    def entries(self) -> "list[Entry]":
+        """All entries: segments, then snapshots, then bases."""
+        return [*self.segments, *self.snapshots, *self.bases]
+
     def key(self, entry: Entry, stored: StoredObject) -> str:
         """The key of an object that an entry names."""
         return f"{self.partition}/{_kind_of(entry)}s/{stored.name}"

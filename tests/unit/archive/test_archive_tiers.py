@@ -75,11 +75,12 @@ def test_reading_does_not_see_the_cut(data: Path) -> None:
     assert start > 300
     assert (log.start_offset, log.next_offset, log.durable_offset) == (0, whole.next_offset, whole.next_offset)
     assert shown(log.read()) == shown(whole.read())
-    for first, end in ((0, 1), (start - 1, start + 1), (start - 1, start), (start, start + 1), (17, 400), (start, None)):
+    bounds = [(0, 1), (start - 1, start + 1), (start - 1, start), (start, start + 1), (17, 400), (start, None)]
+    for first, end in bounds:
         assert shown(log.read(first, end)) == shown(whole.read(first, end)), (first, end)
     ranges = [(3, 9), (start - 2, start + 2), (start + 5, start + 6)]
     assert shown(log.read_ranges(ranges)) == shown(whole.read_ranges(ranges))
-    assert [each.base_offset for each in log.segments()][0] == start
+    assert next(each.base_offset for each in log.segments()) == start
 
 
 @pytest.mark.parametrize("clock_set", [False, True])
@@ -128,7 +129,7 @@ def test_without_an_archive_the_error_names_the_start_and_the_commands(data: Pat
     (data / "log" / "archive.json").unlink()
     log = partition(data)
     start = log.local.start_offset
-    assert log.start_offset == start
+    assert log.start_offset == 0
     with pytest.raises(BelowStart, match=rf"offset 7 lies below offset {start}.*rewindmq recover --archive URL"):
         list(log.read(7))
     with pytest.raises(BelowStart, match=rf"{start}.*--archive URL"):
@@ -146,7 +147,8 @@ def test_below_the_floor_the_error_says_who_trimmed_and_when(data: Path) -> None
     reader = partition(data)
     assert reader.start_offset == base_offset_of(floor)
     assert next(reader.read(reader.start_offset)).first_offset == reader.start_offset
-    with pytest.raises(BelowStart, match=rf"below offset {base_offset_of(floor)}.*ann trimmed at 2025-11-21T09:04:05"):
+    said = rf"below offset {base_offset_of(floor)}.*user 'ann' trimmed .* at 2025-11-21T09:04:05"
+    with pytest.raises(BelowStart, match=said):
         list(reader.read(base_offset_of(floor) - 1))
 
 
@@ -187,7 +189,7 @@ def test_a_reader_of_the_local_log_alone_says_that_it_was_cut(data: Path) -> Non
     reading = reader.read()
     next(reading)
     keep_local(data, objects, SMALL)
-    with pytest.raises(LogError, match=f"begins at offset {reader.start_offset}"):
+    with pytest.raises(LogError, match=f"it was cut off, the log begins at offset {reader.start_offset} now"):
         list(reading)
     assert reader.next_offset == Manifest.load(objects, "queues-0").end + len(
         [record for block in reader.read(Manifest.load(objects, "queues-0").end) for record in block.records]
