@@ -166,6 +166,7 @@ def open_broker(config: Config, wall_ms: WallClock | None = None, elapsed_ns: El
         metadata = SoleWriterMetadata(log.metadata, clock.now_ms)
         snapshots = embedded.open_snapshots(config, log)
         metadata.fold(snapshots)
+        embedded.end_trims(config.data, log, metadata.topology, snapshots)
         store = StateStore.open(config.data / "state")
         opened.callback(store.close)
         recoveries = [embedded.recovered(queue_log, store) for queue_log in log.queues]

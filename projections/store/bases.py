@@ -27,11 +27,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.machine import Machine, NewerHistory
 from rewindmq.projections.store.projector import live_ids
 from rewindmq.projections.store.snapshots import (
     CUT_SHORT,
-    METADATA,
+    FILE_METADATA,
     PART,
     SnapshotError,
     add_piece,
@@ -49,7 +49,7 @@ from rewindmq.schemas.registry import envelope_fingerprint
 
 SUFFIX = ".base"
 _SCHEMA = schema_of("rewindmq.base", ("head", "queue", "chunk", "record", "end"))
-_METADATA = (*METADATA, "rewindmq.chain", "rewindmq.schema")
+_METADATA = (*FILE_METADATA, "rewindmq.chain", "rewindmq.schema")
 _BLOCK_BYTES = 64 << 10  # of an Avro block, before it is compressed: `Base.record` reads one
 
 
@@ -82,7 +82,9 @@ class Base:
             raise BaseError(f"{path}: it is of {self.partition} at offset {self.offset}")
 
     def _check(self) -> dict[str, str]:
-        """Read all pieces, note where the records are, and check the sum. Returns the metadata. Raises SnapshotError."""
+        """Read all pieces, note where the records are, and check the sum. Returns the metadata.
+
+        Raises SnapshotError."""
         import fastavro
 
         with self.path.open("rb") as file:
@@ -111,14 +113,14 @@ class Base:
     def machine(self) -> Machine:
         """The state as the base holds it.
 
-        Raises BaseError if its digest is another one than the base says."""
+        Raises BaseError if its digest is another one than the base says, and NewerHistory."""
         pieces = self._pieces()
         try:
             head = next(pieces)
             machine = Machine.load(self.partition, head["content"], queues_in(pieces))
-        except BaseError:
+        except (BaseError, NewerHistory):
             raise
-        except Exception as error:  # NewerHistory, and damage that a wrong program wrote with a right sum
+        except Exception as error:  # the sum is right, so a program wrote it so
             raise BaseError(f"{self.path}: its state cannot be read: {error}") from error
         if (machine.digest(), machine.next_offset) != (self.digest, self.offset):
             what = f"offset {machine.next_offset} and digest {machine.digest()}"
@@ -202,6 +204,12 @@ class Bases:
 
         Raises BaseError if it is damaged or missing."""
         return Base(self.path(partition, offset))
+
+    def discard_below(self, partition: str, start: int) -> None:
+        """Remove the bases below offset `start`: the partition begins there."""
+        for offset in self.offsets(partition):
+            if offset < start:
+                self.path(partition, offset).unlink(missing_ok=True)
 
     def remove_leftovers(self, partition: str) -> None:
         """Remove the files of bases that a killed program was writing. No other program may write one."""

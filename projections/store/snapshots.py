@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 SUFFIX = ".snapshot"
 PART = ".part"
 CUT_SHORT = "cut short, its last record is missing"
-METADATA = (
+FILE_METADATA = (
     "rewindmq.partition",
     "rewindmq.offset",
     "rewindmq.clock_ms",
@@ -126,6 +126,12 @@ class Snapshots:
                 logger.error("%s: removed, the log of %s ends at offset %d", path, partition, end)
                 path.unlink()
 
+    def discard_below(self, partition: str, start: int) -> None:
+        """Remove the snapshots of states before offset `start`: the events that follow on them are gone."""
+        for offset in self.offsets(partition):
+            if offset < start:
+                self.path(partition, offset).unlink(missing_ok=True)
+
     def nearest(self, partition: str, offset: int) -> Path | None:
         """The file of the newest snapshot at or before `offset`; None if there is none."""
         at = max((each for each in self.offsets(partition) if each <= offset), default=None)
@@ -149,7 +155,7 @@ class Snapshots:
 def metadata_of(machine: Machine) -> dict[str, str]:
     """The metadata of a file that holds this machine's state."""
     values = (machine.partition, machine.next_offset, machine.clock_ms, machine.machine_version, machine.digest())
-    return dict(zip(METADATA, map(str, values), strict=True))
+    return dict(zip(FILE_METADATA, map(str, values), strict=True))
 
 
 def write_snapshot(path: Path, metadata: Mapping[str, str], pieces: Iterable[dict[str, Any]]) -> None:
@@ -216,7 +222,7 @@ def _load(file: BinaryIO) -> tuple[Machine, str]:
     import fastavro
 
     reader = fastavro.reader(file)
-    metadata = {name: reader.metadata[name] for name in METADATA}
+    metadata = {name: reader.metadata[name] for name in FILE_METADATA}
     pieces = _checked(reader, begin_sum(metadata))
     head = next(pieces)
     machine = Machine.load(metadata["rewindmq.partition"], head["content"], queues_in(pieces))
