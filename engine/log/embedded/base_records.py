@@ -1,9 +1,9 @@
 """Records of queued messages below the beginning of a partition: its base keeps them (projections/store/bases.py).
 
-    BaseRecords(directory).record(17)
+    BaseRecords(directory).record(start, 17)
 
-The loop asks for a record that the state store has lost (docs/decisions/0019). A base is checked whole when it is
-opened, and it may be large. So a thread opens it, and the asker waits for at most `WAIT_SECONDS`.
+The loop asks for a record that the state store has lost (Partition.message). A base is checked whole when it is opened,
+and it may be large. So a thread opens it, and the loop waits for at most `WAIT_SECONDS`.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
