@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from rewindmq.spark_replay.audit.fold import AuditProduct
 
 
+NOT_COUNTED = ("refused", "duplicates", "dead_lettered")  # an account does not count them
+
+
 def believe(product: "AuditProduct", machine: Machine) -> None:
     """Let the audit begin with the state of a base."""
     product.offset = max(0, machine.next_offset - 1)
@@ -86,7 +89,7 @@ def _account(product: "AuditProduct", queue: Queue) -> Account:
         queue.operator_policy,
     )
     account = Account(queue, declared, product.fail, product.now_ms)
-    account.counters = dict(queue.counters)
+    account.counters = {name: value for name, value in queue.counters.items() if name not in NOT_COUNTED}
     account.letters = dict(queue.letters_seen)
     account.restored = {
         source: {each for first, last in ranges for each in range(first, last + 1)}

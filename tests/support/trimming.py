@@ -52,7 +52,7 @@ def write_base(data: Path, offset: int) -> Path:
     for each in queued:
         record = None if older is None else older.record(each)
         if record is None:
-            [block] = [block for block in reader.read(each, each + 1)]
+            [block] = list(reader.read(each, each + 1))
             record = block.records[each - block.first_offset]
         records.append((each, record))
     assert queued, "the traffic leaves messages in the queues"

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -106,10 +107,8 @@ def test_a_cut_that_is_killed_between_any_two_removals_is_ended_at_the_next_open
         unlink(path, missing_ok)
 
     monkeypatch.setattr(Path, "unlink", killed)
-    try:
+    with suppress(KeyboardInterrupt):
         cut(data, PARTITION, offset)
-    except KeyboardInterrupt:
-        pass
     monkeypatch.undo()
     if starts(data)[0] == 0:  # no segment had gone: nothing says that a cut was begun
         assert steps == 0
