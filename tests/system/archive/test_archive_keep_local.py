@@ -49,7 +49,7 @@ class Life:
         self.data = data
         self.place = place
         self.broker = self._started()
-        self.middle = ""
+        self.middle = self.cut = ""
 
     def _started(self) -> RunningBroker:
         with pytest.MonkeyPatch.context() as patch:
@@ -118,6 +118,7 @@ def life(tmp_path: Path, place: Place) -> Iterator[Life]:
     assert taken(channel, "orders", 1_480) == list(range(1_480))
     publish(channel, "log", range(10, 20))
     connection.close()
+    life.cut = now()
     row = life.archive("--keep-local", "1kB")["queues-0"]
     assert row["freed_bytes"] > 100_000
     assert row["local_start"] == life.start > 1_000
@@ -179,6 +180,7 @@ def test_while_the_archive_is_away_what_is_local_works(life: Life) -> None:
     connection.close()
     with life.api() as api:
         assert numbers_of(past(api, "orders", time=now())) == [0, 1, 2]
+        assert numbers_of(past(api, "orders", time=life.cut)) == list(range(1_480, MESSAGES))  # some are in the base
         refused = past(api, "orders", time=life.middle)
         assert refused.status_code in (500, 503), refused.text
     assert life.broker.stop() == 0
