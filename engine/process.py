@@ -36,6 +36,7 @@ from rewindmq.engine.definitions.document import load
 from rewindmq.engine.embedded import start as embedded
 from rewindmq.engine.embedded.lifecycle import Alone
 from rewindmq.engine.embedded.partition import SoleWriterPartition
+from rewindmq.engine.embedded.trim import trim_at_start
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.file_modes import close_to_others
 from rewindmq.engine.http.app import make_app
@@ -138,6 +139,8 @@ async def _open(config: Config, failed: Callable[[Exception], None]) -> Broker:
         close_to_others(config.data)
         if config.kafka is not None:
             return await open_node(config, failed)
+        if config.keep_history_ms is not None:
+            trim_at_start(config.data, config.keep_history_ms)
         return open_broker(config)
     except (CorruptLog, UndecodableRecord, StoreError) as error:
         raise Failure(DATA_ERROR, str(error)) from error

@@ -14,9 +14,9 @@ from rewindmq.engine.broker.users import first_user
 from rewindmq.engine.config import Config
 from rewindmq.engine.embedded.lifecycle import Alone
 from rewindmq.engine.log.contract import LogError, LogPartition
-from rewindmq.engine.log.embedded.beginning import chain_of
 from rewindmq.engine.log.embedded.cut import cut
 from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.log_start import chain_of
 from rewindmq.engine.runtime.eager import at_once
 from rewindmq.engine.runtime.log_clock import LogClock
 from rewindmq.engine.runtime.metadata import SoleWriterMetadata, unbound

@@ -17,6 +17,7 @@ For each partition, while no broker runs (the lock is taken):
   within the kept time but in its last day, a clock may have jumped: that is refused.
 """
 
+import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -26,7 +27,13 @@ from rewindmq.engine.embedded.start import end_trims
 from rewindmq.engine.embedded.stretch import audit
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.cut import cut, prove_base
-from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
+from rewindmq.engine.log.embedded.directory import (
+    METADATA,
+    layout_file,
+    partition_directory,
+    queue_partition,
+    read_layout,
+)
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import PartitionReader, SegmentReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, segment_path
@@ -40,6 +47,8 @@ from rewindmq.projections.topology.metadata_fold import MetadataFold, fold_on
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.metadata_events import HistoryTrimmed
 from rewindmq.schemas.values import BROKER
+
+logger = logging.getLogger(__name__)
 
 DAY_MS = 86_400_000
 
@@ -92,6 +101,23 @@ def trim(data_dir: Path, wanted: Wanted, dry_run: bool = False, wall_ms: int | N
         raise LogError(f"{data_dir}: the trim was cut short, run it again: {error}") from None
     finally:
         log.close()
+
+
+def trim_at_start(data_dir: Path, keep_ms: int) -> None:
+    """Trim what is older than this time, before a broker starts; a broker starts also where that is refused.
+
+    Raises LogInUse, LogError, CorruptLog, NewerHistory."""
+    if not layout_file(data_dir).exists():
+        return  # a new one
+    try:
+        reports = trim(data_dir, Wanted(keep_ms=keep_ms, reason="--keep-history"))
+    except TrimRefused as error:
+        logger.warning("the history is not trimmed: %s", error)
+        return
+    for report in reports:
+        if report.offset > report.start:
+            told = (report.partition, report.start, report.offset, format_time(report.until_ms), report.freed_bytes)
+            logger.info("%s: offsets %d to %d, of %s and before, are trimmed: %d bytes", *told)
 
 
 class _Trim:

@@ -28,7 +28,7 @@ from rocksdict import WriteBatch
 
 from rewindmq.projections.machine.machine import Machine, NewerHistory
 from rewindmq.projections.store import keys, rocks
-from rewindmq.projections.store.bases import Base
+from rewindmq.projections.store.bases import Base, BaseError
 from rewindmq.projections.store.projector import Batch, Projector
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.store.rocks import Database, StoreError
@@ -95,10 +95,14 @@ class StateStore:
     def begin(self, base: Base) -> None:
         """Replace all that is stored of a partition by a base: its state, and the bodies of its messages.
 
-        After a crash on the way the store has no state of the partition. Raises StoreError, BaseError."""
+        After a crash on the way the store has no state of the partition. Raises StoreError, NewerHistory."""
         self.discard(base.partition)
         encoder, decoder = Encoder(), Decoder()
-        projector = Projector(self._db, base.machine(), QuarantineReport(), encoder, decoder, 0)
+        try:
+            machine = base.machine()
+        except BaseError as error:
+            raise StoreError(str(error)) from error
+        projector = Projector(self._db, machine, QuarantineReport(), encoder, decoder, 0)
 
         def body(key: bytes) -> bytes | None:
             record = base.record(keys.message_id_of(key))

@@ -226,7 +226,7 @@ def ends_of(log: HistoryLog) -> dict[str, int]:
 
 
 def ranges_of(log: HistoryLog) -> list[OffsetRange]:
-    """What there is of each queue partition; nothing where damage hides the end."""
+    """The offsets of each queue partition; none where damage hides the end."""
     starts = {partition.name: partition.start_offset for partition in log.queues}
     return [OffsetRange(name, min(starts[name], end), end) for name, end in ends_of(log).items()]
 

@@ -56,7 +56,7 @@ def trim(
     """
     from rewindmq.engine.embedded.trim import Wanted
     from rewindmq.engine.embedded.trim import trim as trim_history
-    from rewindmq.engine.log.embedded.beginning import ARCHIVE
+    from rewindmq.engine.log.embedded.log_start import ARCHIVE
 
     if (before is None) == (keep is None):
         raise CliError(USAGE, "give either --before TIME or --keep DURATION")

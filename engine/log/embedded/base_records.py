@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from rewindmq.engine.log.contract import LogError, NoAnswer
-from rewindmq.engine.log.embedded.beginning import base_at_start
+from rewindmq.engine.log.embedded.log_start import base_at_start
 from rewindmq.projections.store.bases import Base, BaseError
 
 WAIT_SECONDS: Final = 1.0

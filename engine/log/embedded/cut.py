@@ -15,9 +15,9 @@ the new start.
 from pathlib import Path
 
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.embedded.beginning import bases_of, unfinished_cut
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
 from rewindmq.engine.log.embedded.index import index_path, lengths_path
+from rewindmq.engine.log.embedded.log_start import bases_of, unfinished_cut
 from rewindmq.engine.log.embedded.reader import SegmentReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, segment_path, sync_directory
 from rewindmq.projections.store.bases import Base, BaseError

@@ -21,7 +21,6 @@ from typing import TypeVar
 from zlib import crc32
 
 from rewindmq.engine.log.contract import Block, CorruptLog, LogError
-from rewindmq.engine.log.embedded.beginning import base_at_start, beginning_of
 from rewindmq.engine.log.embedded.blocks import (
     BadBlock,
     Misplaced,
@@ -42,6 +41,7 @@ from rewindmq.engine.log.embedded.index import (
     next_chain,
     split,
 )
+from rewindmq.engine.log.embedded.log_start import base_at_start, beginning_of
 from rewindmq.engine.log.embedded.segment_schema import check_schema, records_of_today
 from rewindmq.engine.log.embedded.segments import (
     Header,
@@ -129,10 +129,10 @@ class SegmentReader:
         return self.header.chain_before or self.index.chain_before
 
     def first_place(self) -> Place:
-        """The end of what was before, if this is the first segment that is there (beginning.py).
+        """The end of what was before, if this is the first segment that is there (log_start.py).
 
         Raises CorruptLog."""
-        offset, chain = beginning_of(self.path, self.header.chain_before)
+        offset, chain = first_chain_of(self.path, self.header.chain_before)
         known = offset > 0 and self.index.chain_before == chain
         return Place(offset, 0, chain, self.index.max_timestamp_before_ms if known else 0)
 
@@ -534,6 +534,18 @@ class PartitionReader:
             return segment.place
         finally:
             segment.close()
+
+
+def first_chain_of(first: Path, stated: bytes | None) -> tuple[int, bytes]:
+    """Offset and hash chain with which the partition of this first segment begins (log_start.py).
+
+    `stated`: the chain that the segment's header states, if any. Raises CorruptLog."""
+    return beginning_of(first, stated, _records_of)
+
+
+def _records_of(directory: Path) -> Iterator[bytes]:
+    for block in PartitionReader(directory).read():
+        yield from block.records
 
 
 class EmbeddedLogReader:

@@ -7,7 +7,7 @@
     for segment in follow_on(parts): ...                                  and each goes on where the one before ended
 
 Every block must be whole, stand where it belongs (its own check states it; blocks.py), agree with the hash chain that
-runs from the partition's name, or from the base with which it begins (beginning.py), to its last block, and every
+runs from the partition's name, or from the base with which it begins (log_start.py), to its last block, and every
 record must be an envelope of the segment's schema. The first byte that is not as it should be raises CorruptLog with
 the file, the byte and the offset.
 
@@ -28,9 +28,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from rewindmq.engine.log.contract import CorruptLog, LogError
-from rewindmq.engine.log.embedded.beginning import beginning_of
 from rewindmq.engine.log.embedded.index import REBUILT
-from rewindmq.engine.log.embedded.reader import Place, SegmentReader, StoredBlock, check_joint
+from rewindmq.engine.log.embedded.reader import Place, SegmentReader, StoredBlock, check_joint, first_chain_of
 from rewindmq.engine.log.embedded.segment_schema import older_schema
 from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.schemas.codec import Decoder
@@ -118,7 +117,7 @@ def follow_on(segments: Iterable[VerifiedSegment]) -> Iterator[VerifiedSegment]:
     before: VerifiedSegment | None = None
     for segment in segments:
         if before is None:
-            offset, chain = beginning_of(segment.file, segment.chain_before if segment.checked else None)
+            offset, chain = first_chain_of(segment.file, segment.chain_before if segment.checked else None)
         else:
             offset, chain = before.next_offset, before.chain
         if segment.chain_before is None:

@@ -11,10 +11,9 @@ from functools import cached_property
 from pathlib import Path
 
 from rewindmq.engine.log.contract import CorruptLog, LogError
-from rewindmq.engine.log.embedded.beginning import beginning_of
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
 from rewindmq.engine.log.embedded.index import first_chain, next_chain
-from rewindmq.engine.log.embedded.reader import PartitionReader, Place, SegmentReader
+from rewindmq.engine.log.embedded.reader import PartitionReader, Place, SegmentReader, first_chain_of
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, sync_directory
 from rewindmq.engine.log.seals.seal import BadSeal, Stored, parsed_line
 from rewindmq.engine.log.seals.sealer import Harm, Run
@@ -39,7 +38,7 @@ class SegmentedPartition:
         except CorruptLog:  # `walk` says where
             return base_offset_of(files[0]), b""
         try:
-            return beginning_of(files[0], segment.header.chain_before)
+            return first_chain_of(files[0], segment.header.chain_before)
         finally:
             segment.close()
 

@@ -47,7 +47,7 @@ def data(lived: tuple[Path, Story], tmp_path: Path) -> Path:
 
 def ready(data: Path, story: Story) -> dict[str, list[bytes]]:
     """Start a broker, take what is ready in each queue, and stop it."""
-    with Harness(data, story.end_ms, partitions=1, segment_bytes=SEGMENT_BYTES) as h:
+    with Harness(data, now_ms=story.end_ms, partitions=1, segment_bytes=SEGMENT_BYTES) as h:
         return {name: h.ready(name) for name in QUEUES}
 
 
@@ -59,7 +59,7 @@ def assert_whole(data: Path) -> None:
     assert report.messages > 100
 
 
-def test_a_broker_goes_on_and_all_that_was_queued_is_there(data: Path, story: Story) -> None:
+def test_b22_a_broker_goes_on_and_all_that_was_queued_is_there(data: Path, story: Story) -> None:
     report = trimmed(data, story, 2, "a test")
     assert report.offset == starts(data)[0] > 0
     assert (report.findings, report.queued > 100, report.freed_bytes > 0) == ([], True, True)
@@ -80,7 +80,7 @@ def test_the_metadata_log_says_what_went(data: Path, story: Story) -> None:
     assert (floor.user, floor.time_ms) == ("", story.end_ms)
 
 
-def test_a_lost_store_begins_with_the_base(data: Path, story: Story) -> None:
+def test_b22_a_lost_store_begins_with_the_base(data: Path, story: Story) -> None:
     trimmed(data, story, 2)
     shutil.rmtree(data / "state")
     assert ready(data, story) == story.ready
@@ -168,7 +168,7 @@ STEPS = ("prove_base", "cut")
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_kill_between_two_steps_is_made_good(
+def test_b22_a_kill_between_two_steps_is_made_good(
     data: Path, story: Story, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(*_: object) -> None:
@@ -233,7 +233,7 @@ def test_a_kept_time_counts_from_the_newest_event_and_refuses_a_clock_that_jumpe
     assert far.offset == near.offset > 0
     [behind] = trim(data, keep, dry_run=True, wall_ms=story.days[1])
     assert behind.offset == 0
-    with Harness(data, story.end_ms + 4_000 * DAY_MS, partitions=1, segment_bytes=SEGMENT_BYTES):
+    with Harness(data, now_ms=story.end_ms + 4_000 * DAY_MS, partitions=1, segment_bytes=SEGMENT_BYTES):
         pass
     with pytest.raises(TrimRefused, match="a clock may have jumped; name the time with --before"):
         trim(data, Wanted(keep_ms=400 * DAY_MS), wall_ms=story.end_ms + 4_000 * DAY_MS)
@@ -246,3 +246,19 @@ def test_what_is_asked_wrongly_is_refused(data: Path, story: Story) -> None:
         trim(data, Wanted(before_ms=story.days[2], partition="queues-7"))
     with pytest.raises(LogError, match="no RewindMQ log"):
         trim(data / "nothing", Wanted(before_ms=1))
+
+
+def test_a_start_trims_what_is_not_to_be_kept(data: Path, story: Story, caplog: pytest.LogCaptureFixture) -> None:
+    trimming.trim_at_start(data / "new", DAY_MS)
+    assert not (data / "new").exists()
+    caplog.set_level("INFO")
+    trimming.trim_at_start(data, 10_000 * DAY_MS)
+    assert starts(data)[0] == 0
+    trimming.trim_at_start(data, 2 * DAY_MS)
+    assert starts(data)[0] > 0
+    assert f"queues-0: offsets 0 to {starts(data)[0]}, of 2023-11-1" in caplog.text
+    assert ready(data, story) == story.ready
+    with Harness(data, now_ms=story.end_ms + 4_000 * DAY_MS, partitions=1, segment_bytes=SEGMENT_BYTES):
+        pass
+    trimming.trim_at_start(data, 400 * DAY_MS)
+    assert "the history is not trimmed" in caplog.text

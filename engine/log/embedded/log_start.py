@@ -14,6 +14,7 @@ there:
 """
 
 import os
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from rewindmq.engine.log.contract import LogError
@@ -38,11 +39,12 @@ def data_dir_of(directory: Path) -> Path:
     return directory.parent.parent
 
 
-def beginning_of(first: Path, stated: bytes | None) -> tuple[int, bytes]:
+def beginning_of(first: Path, stated: bytes | None, metadata: Callable[[Path], Iterable[bytes]]) -> tuple[int, bytes]:
     """Offset and hash chain with which the partition of this first segment begins.
 
-    `stated`: the chain that the segment's header states; None in format 1. It is (0, the chain of an empty partition)
-    if nothing says that the log begins with this segment: then the segment does not follow on it. Raises CorruptLog."""
+    `stated`: the chain that the segment's header states; None in format 1. `metadata`: gives the records of the
+    metadata log in a directory. The result is (0, the chain of an empty partition) if nothing says that the log begins
+    with this segment: then the segment does not follow on it. Raises CorruptLog."""
     directory, offset = first.parent, base_offset_of(first)
     nothing = 0, first_chain(directory.name)
     if offset == 0 or directory.name == METADATA or stated is None:
@@ -50,7 +52,7 @@ def beginning_of(first: Path, stated: bytes | None) -> tuple[int, bytes]:
     bases = bases_of(directory)
     chain = chain_of(bases.path(directory.name, offset))
     if chain is None:
-        chain = _trimmed_chain(directory, offset)
+        chain = _trimmed_chain(directory, offset, metadata)
     if chain is not None:
         return offset, chain
     half_cut = unfinished_cut(directory) is not None
@@ -98,24 +100,20 @@ def chain_of(path: Path) -> bytes | None:
     return chain if len(chain) == 32 else None
 
 
-def _trimmed_chain(directory: Path, offset: int) -> bytes | None:
+def _trimmed_chain(directory: Path, offset: int, metadata: Callable[[Path], Iterable[bytes]]) -> bytes | None:
     """The chain that a HistoryTrimmed of this partition and offset states; None if there is none.
 
     It reads the whole metadata log: the base is lost, which is rare. Raises CorruptLog."""
-    from rewindmq.engine.log.embedded.reader import PartitionReader
-
-    metadata = directory.parent / METADATA
-    if not metadata.is_dir():
+    if not (directory.parent / METADATA).is_dir():
         return None
     decode, needle = Decoder().decode, directory.name.encode()
-    for block in PartitionReader(metadata).read():
-        for record in block.records:
-            if needle not in record:
-                continue
-            try:
-                event = decode(record)[2]
-            except UndecodableRecord:
-                continue
-            if isinstance(event, HistoryTrimmed) and (event.partition, event.offset) == (directory.name, offset):
-                return event.chain
+    for record in metadata(directory.parent / METADATA):
+        if needle not in record:
+            continue
+        try:
+            event = decode(record)[2]
+        except UndecodableRecord:
+            continue
+        if isinstance(event, HistoryTrimmed) and (event.partition, event.offset) == (directory.name, offset):
+            return event.chain
     return None
