@@ -2,8 +2,9 @@
 
 `mend`: the disk was full, or no file descriptor was left
 
-    RocksDB opened again -> each partition is at an offset that was flushed -> or, if the log has lost what follows, at its base -> the log is folded on top of it, up to the
-    live machine's offset -> the live machine's chunks are written over those of that fold
+    RocksDB opened again -> each partition is at an offset that was flushed, or later at the base of its log -> the log
+    is folded on top of it, up to the live machine's offset -> the live machine's chunks are written over those of that
+    fold
 
 The log has every event, so nothing of a failed batch is needed. The second fold is thrown away: the live machine goes
 on as it is. The live machine lays out its chunks in another way than the fold that was loaded, and so it writes all of
