@@ -38,6 +38,7 @@ from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.broker.users import Users
 from rewindmq.engine.broker.vhosts import Vhosts
 from rewindmq.engine.config import Config
+from rewindmq.engine.erasure.day_expiry import Expiry
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.erasures import Erasures
 from rewindmq.engine.erasure.key_store import KeyStore
@@ -62,7 +63,7 @@ from rewindmq.projections.machine.data.effects import DeadLetter
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.events import BrokerStarted, Event, Published
-from rewindmq.schemas.metadata_events import Bound, SubjectErased, Unbound, UserDeleted, VhostDeleted
+from rewindmq.schemas.metadata_events import BodiesExpired, Bound, SubjectErased, Unbound, UserDeleted, VhostDeleted
 
 
 class Broker:
@@ -90,7 +91,10 @@ class Broker:
         self.listeners: Listeners | None = None
         self.loop_share = LoopShare()  # of the management API, and of large bodies that clients fetch
         self.subjects = Subjects(
-            config.subject_header, KeyStore(config.keys_directory, topology.erased_keys), topology.erased_keys
+            config.subject_header,
+            KeyStore.of(config.keys_directory, topology),
+            topology.erased_keys,
+            None if config.keep_bodies_days is None else log_clock.now_ms,
         )
         machine_bytes = memory_of_machine()
         limit_bytes = config.vm_memory_high_watermark.of(machine_bytes)
@@ -124,6 +128,17 @@ class Broker:
         self.marks = Marks(metadata, partitions)
         self.erasures = Erasures(metadata, self.subjects)
         self.alarms = Alarms(config, self.memory, self.turns, self.sessions.by_id, partitions, self.forwarder)
+        self.expiry = Expiry(
+            config.keep_bodies_days,
+            log_clock,
+            metadata,
+            partitions,
+            keeper,
+            self.subjects,
+            self.turns.end,
+            self.loop_share,
+            2 * config.node_timeout_ms / 1_000 if keeper.reads_back else 0.0,
+        )
         self.clock_watch = ClockWatch(config.node, log_clock, metadata, partitions, keeper, self.turns)
 
     def serve(self, listeners: Listeners, doors: tuple[Door, ...]) -> None:
@@ -139,6 +154,7 @@ class Broker:
         self.alarms.stop()
         self.readings.close()
         self.clock_watch.stop()
+        self.expiry.stop()
         self.keeper.stop()
 
     @property
@@ -182,7 +198,7 @@ class Broker:
             self.router.exchanges_changed()
             self.access.changed()
         self.hidden.changed(event)
-        if isinstance(event, SubjectErased):
+        if isinstance(event, SubjectErased | BodiesExpired):
             self.subjects.erased(event.key_ids)
         elif isinstance(event, VhostDeleted):
             self.firehose.switch(event.vhost, False)

@@ -1,5 +1,6 @@
 """Commands of the broker itself: start, ping, version, status, cluster_status."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -18,6 +19,7 @@ from rewindmq.engine.tls import TlsListener
 from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13
 
 GIGABYTE = 1_000_000_000
+DAYS = re.compile(r"([1-9][0-9]{0,4})d")
 PURPOSES = {
     "amqp": "AMQP 0-9-1",
     "amqp/ssl": "AMQP 0-9-1 over TLS",
@@ -47,6 +49,16 @@ def checked_header(_context: click.Context, _option: click.Parameter, name: str)
     if reason is not None:
         raise click.BadParameter(reason)
     return name
+
+
+def days_of(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
+    """A callback for click that parses a number of days."""
+    if text is None:
+        return None
+    match = DAYS.fullmatch(text)
+    if match is None:
+        raise click.BadParameter(f"'{text}' is no number of days from 1d to 99999d, such as 30d")
+    return int(match[1])
 
 
 @click.command("start")
@@ -99,9 +111,15 @@ def checked_header(_context: click.Context, _option: click.Parameter, name: str)
     help="A header that names a subject. Bodies are encrypted under the subject's key, and can be erased.",
 )
 @click.option(
+    "--keep-bodies",
+    metavar="DAYS",
+    callback=days_of,
+    help="Such as 30d: bodies are encrypted under a key of their day, which is destroyed after so many days.",
+)
+@click.option(
     "--keys",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Directory of the subjects' keys (default: keys in the data directory); nodes on one Kafka share it.",
+    help="Directory of the keys of bodies (default: keys in the data directory); nodes on one Kafka share it.",
 )
 @click.option(
     "--max-message-size",
@@ -173,6 +191,7 @@ def start(
     consumer_timeout: int,
     semantics: str,
     subject_header: str,
+    keep_bodies: int | None,
     keys: Path | None,
     log_level: str,
     vm_memory_high_watermark: Limit,
@@ -189,8 +208,9 @@ def start(
     """
     from rewindmq.engine.process import run
 
-    if subject_header and kafka.servers is not None and keys is None:
-        raise click.UsageError("--subject-header with --kafka needs --keys DIR, the same directory for all nodes")
+    if (subject_header or keep_bodies is not None) and kafka.servers is not None and keys is None:
+        option = "--subject-header" if subject_header else "--keep-bodies"
+        raise click.UsageError(f"{option} with --kafka needs --keys DIR, the same directory for all nodes")
     if http_port is None and https_port is None:
         http_port = HTTP_PORT
     config = Config(
@@ -214,6 +234,7 @@ def start(
         consumer_timeout_ms=consumer_timeout,
         semantics=semantics,
         subject_header=subject_header,
+        keep_bodies_days=keep_bodies,
         keys=None if keys is None else keys.absolute(),
         log_level=log_level,
         vm_memory_high_watermark=vm_memory_high_watermark,
@@ -268,6 +289,7 @@ def facts(overview: dict[str, object], node: dict[str, object]) -> dict[str, Val
         "node": overview["node"],
         "data_directory": node["db_dir"],
         "clock": node["clock"],
+        "expired_bodies": node["expired_bodies"],
         "alarms": alarms(overview),
         "memory": {"total": {"rss": node["mem_used"]}},
         "vm_memory_limit": node["mem_limit"],
@@ -287,6 +309,25 @@ def clock_line(clock: Json) -> str:
     """The difference between the time in the log and the wall clock."""
     difference_ms = cast(int, clock["difference_ms"])
     return f"Time in the log less wall clock: {difference_ms} ms (wall clock {clock['wall_time']})"
+
+
+def bodies_lines(bodies: Json) -> list[str]:
+    """How long bodies are kept, and what is held back; nothing without --keep-bodies and expired days."""
+    keep_days, expired = bodies["keep_days"], cast(int, bodies["expired_days"])
+    if keep_days is None and not expired:
+        return []
+    last = f", the last one {bodies['last_expired']}" if expired else ""
+    return [
+        "Bodies",
+        "",
+        f"Kept: {'for ever' if keep_days is None else f'{keep_days} days'}; expired: {expired} days{last}",
+        *(
+            f"Held back: {each['day']}, by queue '{each['queue']}' of '{each['vhost']}': {each['messages']} messages"
+            for each in cast(list[Json], bodies["held"])
+        ),
+        *([f"Problem: {bodies['problem']}"] if bodies["problem"] else []),
+        "",
+    ]
 
 
 def alarms(overview: dict[str, object]) -> list[str]:
@@ -325,6 +366,7 @@ def status_lines(client: Client, overview: dict[str, object], node: dict[str, ob
         "",
         clock_line(cast(Json, node["clock"])),
         "",
+        *bodies_lines(cast(Json, node["expired_bodies"])),
         "Alarms",
         "",
         *(alarms(overview) or ["(none)"]),
