@@ -1,4 +1,4 @@
-"""Bodies for so many days, events for ever (B-19): the keys of a day are destroyed when it has been over for so long.
+"""Bodies for so many days, events for ever (B-21): the keys of a day are destroyed when it has been over for so long.
 
     look          once a minute: is it time for a pass?
     pass          each hour and each new day, by one node: today's key is made, the directory says which days are due
@@ -21,7 +21,6 @@ Rules of this file
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -220,8 +219,7 @@ class Expiry:
 
     async def _expire(self, days: list[str]) -> None:
         """Destroy the keys of those days that no queue holds."""
-        digits = "|".join(day.replace("-", "") for day in days)
-        pattern = re.compile(f"00000000({digits})-".encode())
+        parts = tuple(f"00000000{day.replace('-', '')}-".encode() for day in days)  # of the ids
         wanted = frozenset(days)
 
         def group_of(key_id: str) -> str | None:
@@ -231,7 +229,7 @@ class Expiry:
         watches: list[tuple[Partition, KeyWatch]] = []
         try:
             for partition in self._partitions:
-                watches.append((partition, KeyWatch(partition.projector, group_of, pattern)))
+                watches.append((partition, KeyWatch(partition.projector, group_of, parts)))
             await self._look_through(watches)
             # Another node may just be giving a consumer the message that this node's queues have no more.
             await asyncio.sleep(self._lag_seconds)

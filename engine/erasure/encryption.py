@@ -1,5 +1,5 @@
 """Encrypted bodies. A header names the subject of a message (B-15). The body is encrypted under a key of the subject,
-and can be read until somebody erases the subject. A broker that keeps bodies for so many days (B-19) encrypts all of
+and can be read until somebody erases the subject. A broker that keeps bodies for so many days (B-21) encrypts all of
 them, under a key of the day, or of the day and the subject. They can be read until the day has expired (day_expiry.py).
 
     publish   -> subject_of -> encrypt -> the log, RocksDB, dead letters: ciphertext, with its `Encryption`

@@ -186,16 +186,14 @@ class KeyStore:
     def _last_erased(self, name: str) -> int:
         """The last generation of a name's subject that was ended; 0: none was."""
         counted, ended = self._ended
-        source = self._erased if self._erasures is None else self._erasures
+        source: Collection[object] = self._erased if self._erasures is None else self._erasures
         if counted != len(source):
             known, ended = tuple(source), {}
-            named = (each.key_ids if isinstance(each, Erasure) else (each,) for each in known)
-            for key_id in chain.from_iterable(named):
-                match = KEY_ID.fullmatch(key_id)
-                if match is None:
-                    continue
-                subject = match[1][:DIGITS]
-                ended[subject] = max(int(match[2]), ended.get(subject, 0))
+            for key_id in chain.from_iterable(each.key_ids if isinstance(each, Erasure) else (each,) for each in known):
+                match = KEY_ID.fullmatch(str(key_id))
+                if match is not None:
+                    subject = match[1][:DIGITS]
+                    ended[subject] = max(int(match[2]), ended.get(subject, 0))
             self._ended = len(known), ended
         return ended.get(name[:DIGITS], 0)
 

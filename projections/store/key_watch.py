@@ -8,7 +8,6 @@ A body is in memory or in RocksDB, or it comes later. So when `look` has been th
 message that a queue holds. It may also have met messages that have left since it began.
 """
 
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -34,16 +33,15 @@ class Holding:
 
 
 class KeyWatch:
-    """See the head of this file. `group_of`: the group to which a key id belongs; None: it is not watched. `pattern`
-    matches a part of each watched id. `found`: by queue id and group."""
+    """See the head of this file. `found`: by queue id and group.
 
-    def __init__(
-        self, projector: "Projector", group_of: Callable[[str], str | None], pattern: "re.Pattern[bytes]"
-    ) -> None:
+    `group_of`: the group to which a key id belongs; None: it is not watched. `parts`: each watched id has one of them."""
+
+    def __init__(self, projector: "Projector", group_of: Callable[[str], str | None], parts: tuple[bytes, ...]) -> None:
         self.found: dict[int, dict[str, Holding]] = {}
         self._projector = projector
         self._group_of = group_of
-        self._pattern = pattern
+        self._parts = parts
         self._noted: dict[int, set[int]] = {}  # by queue id; met in memory, so `look` passes them over
         self._left: dict[int, frozenset[int]] = {}  # by queue id; before the first `look`, and RocksDB still has them
         self._decode = Decoder().decode
@@ -97,7 +95,7 @@ class KeyWatch:
             self.kept(queue_id, message_id, message)
 
     def _group_in(self, value: bytes) -> str | None:
-        if len(value) <= HEAD_BYTES and self._pattern.search(value) is None:
+        if len(value) <= HEAD_BYTES and not any(part in value for part in self._parts):
             return None
         message = self._decode(value, False)[2]
         if not isinstance(message, Published) or message.encryption is None:

@@ -61,6 +61,13 @@ def days_of(_context: click.Context, _option: click.Parameter, text: str | None)
     return int(match[1])
 
 
+def require_keys(kafka: Kafka, keys: Path | None, asked: dict[str, bool]) -> None:
+    """Refuse options on Kafka that need a directory of keys, without one."""
+    if kafka.servers is not None and keys is None:
+        for option in (name for name, given in asked.items() if given):
+            raise click.UsageError(f"{option} with --kafka needs --keys DIR, the same directory for all nodes")
+
+
 @click.command("start")
 @click.option("--data", required=True, type=click.Path(file_okay=False, path_type=Path), help="Data directory.")
 @click.option(
@@ -208,9 +215,7 @@ def start(
     """
     from rewindmq.engine.process import run
 
-    if (subject_header or keep_bodies is not None) and kafka.servers is not None and keys is None:
-        option = "--subject-header" if subject_header else "--keep-bodies"
-        raise click.UsageError(f"{option} with --kafka needs --keys DIR, the same directory for all nodes")
+    require_keys(kafka, keys, {"--subject-header": bool(subject_header), "--keep-bodies": keep_bodies is not None})
     if http_port is None and https_port is None:
         http_port = HTTP_PORT
     config = Config(

@@ -1,4 +1,4 @@
-"""Bodies for so many days, events for ever (B-19): which day's keys are destroyed, when, and what is never lost."""
+"""Bodies for so many days, events for ever (B-21): which day's keys are destroyed, when, and what is never lost."""
 
 import asyncio
 import re
@@ -124,7 +124,7 @@ def headers_of(message: Published) -> dict[str, object]:
     return mapping(parse(message.properties).header_table())
 
 
-def test_b19_a_key_of_a_day_has_an_id_that_older_versions_read(h: DaysHarness) -> None:
+def test_b21_a_key_of_a_day_has_an_id_that_older_versions_read(h: DaysHarness) -> None:
     h.send("q", b"one")
     h.send("q", b"two", "ada")
     days = h.keys.of_days()
@@ -137,7 +137,7 @@ def test_b19_a_key_of_a_day_has_an_id_that_older_versions_read(h: DaysHarness) -
     assert day_of(name_of("ada", "2026-13-23") + "-1") is None
 
 
-def test_b19_a_body_is_kept_for_its_days_and_not_longer(h: DaysHarness) -> None:
+def test_b21_a_body_is_kept_for_its_days_and_not_longer(h: DaysHarness) -> None:
     first = h.today
     h.send("q", b"one")
     message = h.fetch(h.session(), "q")
@@ -157,7 +157,7 @@ def test_b19_a_body_is_kept_for_its_days_and_not_longer(h: DaysHarness) -> None:
     assert h.keys.of_days().keys() >= {first}  # the tombstone
 
 
-def test_b19_no_body_of_a_queued_message_is_lost_however_old(h: DaysHarness) -> None:
+def test_b21_no_body_of_a_queued_message_is_lost_however_old(h: DaysHarness) -> None:
     first = h.today
     h.send("q", b"waits")
     h.pass_days(10)
@@ -176,7 +176,7 @@ def test_b19_no_body_of_a_queued_message_is_lost_however_old(h: DaysHarness) -> 
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_b19_a_dead_letter_and_a_delayed_message_hold_their_day(h: DaysHarness, before: bool) -> None:
+def test_b21_a_dead_letter_and_a_delayed_message_hold_their_day(h: DaysHarness, before: bool) -> None:
     """Its publish into the dead letters' queue is of today, and its body is under the key of the day it came on."""
     session = h.session()
     h.declare(session, "dead")
@@ -191,7 +191,7 @@ def test_b19_a_dead_letter_and_a_delayed_message_hold_their_day(h: DaysHarness, 
     assert {each.name[1] for each in h.expiry.held[first]} == {"dead"}
 
 
-def test_b19_a_message_that_comes_while_the_queues_are_looked_through_is_met(
+def test_b21_a_message_that_comes_while_the_queues_are_looked_through_is_met(
     h: DaysHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = h.today
@@ -216,7 +216,7 @@ def replace_route(message: Published, route: Any) -> Published:
 
 
 @pytest.mark.parametrize("restarts", [1, 2, 5])
-def test_b19_a_clock_that_jumps_by_a_year_destroys_nothing(h: DaysHarness, restarts: int) -> None:
+def test_b21_a_clock_that_jumps_by_a_year_destroys_nothing(h: DaysHarness, restarts: int) -> None:
     """Neither while the broker runs, nor at a start, nor at the next one."""
     h.send("q", b"one")
     message = h.fetch(h.session(), "q")
@@ -237,7 +237,7 @@ def test_b19_a_clock_that_jumps_by_a_year_destroys_nothing(h: DaysHarness, resta
     assert h.broker.subjects.decrypt(message).body == b"one"
 
 
-def test_b19_a_process_that_has_just_begun_and_one_whose_clock_was_set_wait(h: DaysHarness) -> None:
+def test_b21_a_process_that_has_just_begun_and_one_whose_clock_was_set_wait(h: DaysHarness) -> None:
     h.send("q", b"one")
     h.fetch(h.session(), "q")
     h.pass_days(KEPT)
@@ -259,7 +259,7 @@ def test_b19_a_process_that_has_just_begun_and_one_whose_clock_was_set_wait(h: D
     assert len(h.events()) == 1
 
 
-def test_b19_days_in_which_no_broker_ran_do_not_count(h: DaysHarness) -> None:
+def test_b21_days_in_which_no_broker_ran_do_not_count(h: DaysHarness) -> None:
     h.send("q", b"one")
     h.fetch(h.session(), "q")
     h.in_loop(h.broker.close)
@@ -272,7 +272,7 @@ def test_b19_days_in_which_no_broker_ran_do_not_count(h: DaysHarness) -> None:
     assert len(h.events()) == 1
 
 
-def test_b19_what_was_destroyed_before_a_crash_is_logged_after_it(h: DaysHarness) -> None:
+def test_b21_what_was_destroyed_before_a_crash_is_logged_after_it(h: DaysHarness) -> None:
     """`kill -9` between the two: clients already see why the body is gone."""
     first = h.today
     h.send("q", b"one")
@@ -289,7 +289,7 @@ def test_b19_what_was_destroyed_before_a_crash_is_logged_after_it(h: DaysHarness
     assert len(h.events()) == 1
 
 
-def test_b19_a_key_that_comes_back_from_a_backup_is_destroyed(h: DaysHarness) -> None:
+def test_b21_a_key_that_comes_back_from_a_backup_is_destroyed(h: DaysHarness) -> None:
     first = h.today
     h.send("q", b"one")
     h.fetch(h.session(), "q")
@@ -303,7 +303,7 @@ def test_b19_a_key_that_comes_back_from_a_backup_is_destroyed(h: DaysHarness) ->
     assert not h.keys.is_there(key_id)
 
 
-def test_b19_a_subject_and_a_day_each_destroy_what_they_promise(h: DaysHarness) -> None:
+def test_b21_a_subject_and_a_day_each_destroy_what_they_promise(h: DaysHarness) -> None:
     messages = []
     days = []
     for subject in ("ada", "bob"):
@@ -337,7 +337,7 @@ def test_b19_a_subject_and_a_day_each_destroy_what_they_promise(h: DaysHarness) 
     assert headers_of(opened[3]) == {"x-erased": True}
 
 
-def test_b19_an_erasure_reaches_the_subjects_keys_from_before_the_option_and_lost_ones(tmp_path: Path) -> None:
+def test_b21_an_erasure_reaches_the_subjects_keys_from_before_the_option_and_lost_ones(tmp_path: Path) -> None:
     with DaysHarness(tmp_path, keep_bodies_days=None) as h:
         h.declare(h.session(), "q")
         h.send("q", b"before", "ada")
@@ -362,13 +362,13 @@ def test_b19_an_erasure_reaches_the_subjects_keys_from_before_the_option_and_los
         assert not h.keys.is_there(lost)
 
 
-def test_b19_a_message_without_a_body_needs_no_key(h: DaysHarness) -> None:
+def test_b21_a_message_without_a_body_needs_no_key(h: DaysHarness) -> None:
     subjects = h.broker.subjects
     assert subjects.logged(None, b"") == (b"", None)
     assert h.keys.of_days() == {}
 
 
-def test_b19_without_the_option_nothing_expires_and_with_it_again_it_does(h: DaysHarness) -> None:
+def test_b21_without_the_option_nothing_expires_and_with_it_again_it_does(h: DaysHarness) -> None:
     first = h.today
     h.send("q", b"one")
     message = h.fetch(h.session(), "q")
@@ -387,7 +387,7 @@ def test_b19_without_the_option_nothing_expires_and_with_it_again_it_does(h: Day
     assert headers_of(h.broker.subjects.decrypt(message)) == {"x-expired-body": first}
 
 
-def test_b19_a_store_that_lacks_messages_decides_nothing(h: DaysHarness) -> None:
+def test_b21_a_store_that_lacks_messages_decides_nothing(h: DaysHarness) -> None:
     h.send("q", b"one")
     h.pass_days(KEPT)
     h.broker.partitions[0].projector.missing = 1
@@ -397,7 +397,7 @@ def test_b19_a_store_that_lacks_messages_decides_nothing(h: DaysHarness) -> None
     assert h.events() == []
 
 
-def test_b19_two_nodes_that_act_at_once_do_the_same(h: DaysHarness, tmp_path: Path) -> None:
+def test_b21_two_nodes_that_act_at_once_do_the_same(h: DaysHarness, tmp_path: Path) -> None:
     first = h.today
     h.send("q", b"one")
     h.fetch(h.session(), "q")
@@ -518,7 +518,7 @@ class Story:
 
 @given(STEPS)
 @settings(max_examples=examples(60), deadline=None)
-def test_b19_whatever_happens_no_queued_message_loses_its_body(
+def test_b21_whatever_happens_no_queued_message_loses_its_body(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any, str | None]]
 ) -> None:
     with DaysHarness(tmp_path_factory.mktemp("story") / "data", partitions=2) as h:
