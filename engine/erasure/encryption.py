@@ -183,7 +183,7 @@ class Subjects:
         try:
             known = self.keys.find(subject, day)
         except OSError as error:
-            raise no_key(error) from None
+            raise no_key(error, subject) from None
         if known is None:
             raise NoKeyYet(subject)
         key_id, key = known
@@ -204,7 +204,7 @@ class Subjects:
         await asyncio.wait((making,))
         error = making.exception()
         if isinstance(error, OSError):
-            raise no_key(error)
+            raise no_key(error, subject)
         if error is not None:
             raise error
 
@@ -356,10 +356,11 @@ def day_at(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms // 1000, UTC).date().isoformat()
 
 
-def no_key(error: OSError) -> ResourceError:
-    """The error for a publisher whose subject can get no key; it is logged, too."""
-    logger.error("no key for a subject: %s", error)
-    return ResourceError(f"no key for the message's subject: {error.strerror or error}")
+def no_key(error: OSError, subject: str) -> ResourceError:
+    """The error for a publisher whose message can get no key; it is logged, too."""
+    what = "day" if subject == NOBODY else "subject"
+    logger.error("no key for a %s: %s", what, error)
+    return ResourceError(f"no key for the message's {what}: {error.strerror or error}")
 
 
 def associated_data(key_id: str, subject: str) -> bytes:

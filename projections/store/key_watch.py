@@ -35,7 +35,7 @@ class Holding:
 class KeyWatch:
     """See the head of this file. `found`: by queue id and group.
 
-    `group_of`: the group to which a key id belongs; None: it is not watched. `parts`: each watched id has one of them."""
+    `group_of`: the group of a key id; None: it is not watched. `parts`: each watched id has one of them."""
 
     def __init__(self, projector: "Projector", group_of: Callable[[str], str | None], parts: tuple[bytes, ...]) -> None:
         self.found: dict[int, dict[str, Holding]] = {}

@@ -1,7 +1,7 @@
-"""A broker whose clocks are ahead by what a file says, read anew at each look; started as `python -m rewindmq.engine` is.
+"""A broker whose clocks are ahead by what a file says, and else as `python -m rewindmq.engine` starts it.
 
-The file `moved` in the directory beside the data has two numbers: milliseconds by which the wall clock is ahead, and the
-monotonic clock. The broker looks for days that expire five times a second.
+The file `moved` in the directory beside the data has two numbers: milliseconds by which the wall clock is ahead, and by
+which the monotonic clock is. The broker looks for days that expire five times a second.
 """
 
 import sys
@@ -69,4 +69,4 @@ if __name__ == "__main__":
     process.open_broker = partial(process.open_broker, wall_ms=moved.wall_ms, elapsed_ns=moved.elapsed_ns)
     process.open_node = partial(process.open_node, wall_ms=moved.wall_ms, elapsed_ns=moved.elapsed_ns)
     day_expiry.LOOK_SECONDS = 0.2
-    sys.exit(main())
+    main(["start", *sys.argv[1:]])

