@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from rewindmq.engine import process
-from rewindmq.engine.__main__ import main
+from rewindmq.engine.cli.main import main
 from rewindmq.engine.erasure import day_expiry
 from tests.support.running import RunningBroker
 
