@@ -8,6 +8,7 @@
     marks.py                                 named moments of the history
     turns.py                                 turns of work, group commits, durability
     alarms.py, clock_watch.py                memory and disk; the clocks
+    history_size.py, archive_status.py       what history costs; how its archive does
 
 A caller takes the part that it needs. A request that is refused raises a `rewindmq.engine.errors.AmqpError` with
 RabbitMQ's code and text. A method that changes something is a coroutine: on an embedded log it never waits
@@ -26,9 +27,11 @@ from functools import partial
 
 from rewindmq.engine.broker.access_control import Access
 from rewindmq.engine.broker.alarms import Alarms
+from rewindmq.engine.broker.archive_status import ArchiveStatus, LogEnd
 from rewindmq.engine.broker.clock_watch import ClockWatch
 from rewindmq.engine.broker.consumers import Consumers
 from rewindmq.engine.broker.exchanges import Exchanges
+from rewindmq.engine.broker.history_size import HistorySize
 from rewindmq.engine.broker.marks import Marks
 from rewindmq.engine.broker.open_sessions import OpenSessions
 from rewindmq.engine.broker.parameters import Parameters
@@ -41,7 +44,6 @@ from rewindmq.engine.config import Config
 from rewindmq.engine.erasure.day_expiry import Expiry
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.erasures import Erasures
-from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.engine.rewind.stream_consumers import Readings
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.routing.dead_letters import Forwarder
@@ -90,12 +92,7 @@ class Broker:
         self.doors: tuple[Door, ...] = ()
         self.listeners: Listeners | None = None
         self.loop_share = LoopShare()  # of the management API, and of large bodies that clients fetch
-        self.subjects = Subjects(
-            config.subject_header,
-            KeyStore.of(config.keys_directory, topology),
-            topology.erased_keys,
-            None if config.keep_bodies_days is None else log_clock.now_ms,
-        )
+        self.subjects = Subjects.of(config, topology, clock)
         machine_bytes = memory_of_machine()
         limit_bytes = config.vm_memory_high_watermark.of(machine_bytes)
         self.memory = MemoryAccount(limit_bytes, machine_bytes, lambda: self.alarms.look_soon())
@@ -128,17 +125,11 @@ class Broker:
         self.marks = Marks(metadata, partitions)
         self.erasures = Erasures(metadata, self.subjects)
         self.alarms = Alarms(config, self.memory, self.turns, self.sessions.by_id, partitions, self.forwarder)
-        self.expiry = Expiry(
-            config.keep_bodies_days,
-            log_clock,
-            metadata,
-            partitions,
-            keeper,
-            self.subjects,
-            self.turns.end,
-            self.loop_share,
-            2 * config.node_timeout_ms / 1_000 if keeper.reads_back else 0.0,
-        )
+        end_turn = self.turns.end
+        self.expiry = Expiry(config, log_clock, metadata, partitions, keeper, self.subjects, end_turn, self.loop_share)
+        self.history_size = HistorySize(config.data, lambda: self.alarms.disk_limit_bytes)
+        ends: list[LogEnd] = [metadata, *partitions]
+        self.archive = ArchiveStatus(config.archive.url, ends, clock) if config.archive.url else None
         self.clock_watch = ClockWatch(config.node, log_clock, metadata, partitions, keeper, self.turns)
 
     def serve(self, listeners: Listeners, doors: tuple[Door, ...]) -> None:
@@ -152,6 +143,7 @@ class Broker:
         for session in list(self.sessions.by_id.values()):
             self.sessions.close(session)
         self.alarms.stop()
+        self.history_size.stop()
         self.readings.close()
         self.clock_watch.stop()
         self.expiry.stop()

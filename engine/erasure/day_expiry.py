@@ -24,6 +24,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rewindmq.engine.config import Config
 from rewindmq.engine.erasure.encryption import Subjects, day_at
 from rewindmq.engine.erasure.key_store import NOBODY, day_of, is_of_nobody
 from rewindmq.engine.log.contract import LogError
@@ -74,11 +75,11 @@ class NotNow(Exception):
 class Expiry:
     """`keep_days`: how long a day's bodies are kept; None: no day expires. `days`: of each day that the directory of
     keys names, the keys that are not destroyed, or are and the history does not say so. `held`: the due days that
-    queues hold back. `lag_seconds`: how far another node's fold may be behind this one's."""
+    queues hold back."""
 
     def __init__(
         self,
-        keep_days: int | None,
+        config: Config,
         clock: LogClock,
         metadata: Metadata,
         partitions: Sequence[Partition],
@@ -86,9 +87,8 @@ class Expiry:
         subjects: Subjects,
         end_turn: Callable[[], None],
         share: LoopShare,
-        lag_seconds: float = 0.0,
     ) -> None:
-        self.keep_days = keep_days
+        self.keep_days = config.keep_bodies_days
         self.days: dict[str, list[str]] = {}
         self.held: dict[str, list[HeldBack]] = {}
         self.problem = ""
@@ -98,7 +98,7 @@ class Expiry:
         self._keeper = keeper
         self._subjects = subjects
         self._end_turn = end_turn
-        self._lag_seconds = lag_seconds
+        self._lag_seconds = 2 * config.node_timeout_ms / 1_000 if keeper.reads_back else 0.0  # of another node's fold
         self._share = share
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None

@@ -36,8 +36,10 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
+from rewindmq.engine.config import Config
 from rewindmq.engine.erasure.key_store import KEY_BYTES, NOBODY, KeyStore, day_of
 from rewindmq.engine.errors import PreconditionFailed, ResourceError
+from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.properties import with_entry
 from rewindmq.schemas.events import Published
@@ -126,6 +128,13 @@ class Subjects:
         self._counts: Iterator[int] = iter(())
         if header or clock is not None:
             cipher_of(bytes(KEY_BYTES))  # loads the library now: the first message does not wait for it
+
+    @classmethod
+    def of(cls, config: Config, topology: Topology, clock: Callable[[], int]) -> "Subjects":
+        """The encryption of a broker. `clock`: its log time."""
+        keys = KeyStore.of(config.keys_directory, topology)
+        dated = config.keep_bodies_days is not None
+        return cls(config.subject_header, keys, topology.erased_keys, clock if dated else None)
 
     # -- publishing ---------------------------------------------------------------------------------------------------
 

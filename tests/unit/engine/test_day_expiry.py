@@ -406,7 +406,7 @@ def test_b21_two_nodes_that_act_at_once_do_the_same(h: DaysHarness, tmp_path: Pa
     expiry = h.expiry
     broker = h.broker
     parts = broker.metadata, broker.partitions, broker.keeper, broker.subjects
-    other = Expiry(KEPT, expiry._clock, *parts, broker.turns.end, broker.loop_share)
+    other = Expiry(h.config, expiry._clock, *parts, broker.turns.end, broker.loop_share)
     other._began_ns, other._began_ms = expiry._began_ns, expiry._began_ms
 
     async def both() -> None:
