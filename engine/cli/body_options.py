@@ -56,8 +56,8 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
 
 
 def with_bodies(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator that adds these options. The command gets them as `bodies`, which are settings of `Config`, and has an
-    argument `kafka`."""
+    """A decorator that adds these options. The command gets settings of `Config` as `bodies`, and has an argument
+    `kafka`."""
 
     @functools.wraps(command)
     def with_one(
