@@ -89,8 +89,8 @@ def test_b21_the_life_of_a_day(broker: MovedBroker) -> None:
     next_day(broker)
     found = days(broker)[first]
     assert (found["state"], found["keys"]) == ("held", 2)
-    held = sorted((each["queue"], each["messages"]) for each in found["queues"])
-    assert held == [("dead", 1), ("stream", 1), ("waits", 1)]  # the loop's timer of the stream has not rung yet
+    held = {(each["queue"], each["messages"]) for each in found["queues"]}
+    assert held - {("stream", 1)} == {("dead", 1), ("waits", 1)}  # the stream's timer need not have rung yet
     said = cli(broker, "status").stdout
     assert f"Held back: {first}, by queue 'waits' of '/': 1 messages" in said
     assert "Kept: 2 days; expired: 0 days" in said
