@@ -1,17 +1,17 @@
 """Our own commands: archive the history in object storage, look at an archive, verify it.
 
-They read a data directory and object storage, and ask no broker.
+They read a data directory or topics of a Kafka, and object storage, and ask no broker.
 """
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from rewindmq.engine.cli.commands.archive_kafka import archive_topics, topic_ends, wants_kafka, with_bar
 from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
-from rewindmq.engine.cli.formatters import MACHINE_READABLE
+from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.values import Value
 from rewindmq.projections.rewind import format_time
@@ -47,14 +47,14 @@ archive_option = click.option(
 def done(what: Callable[[], T]) -> T:
     """Calls `what` and turns its errors into CliErrors."""
     from rewindmq.engine.log.archive.objects import BadUrl, ObstoreNotInstalled
-    from rewindmq.engine.log.contract import LogError, NoAnswer
+    from rewindmq.engine.log.contract import KafkaNotInstalled, LogError, NoAnswer
     from rewindmq.engine.log.embedded.lock import LogInUse
 
     try:
         return what()
     except BadUrl as error:
         raise CliError(USAGE, str(error)) from None
-    except (NoAnswer, ObstoreNotInstalled, LogInUse) as error:
+    except (NoAnswer, ObstoreNotInstalled, KafkaNotInstalled, LogInUse) as error:
         raise CliError(UNAVAILABLE, str(error)) from None
     except LogError as error:
         raise CliError(DATA, str(error)) from None
@@ -63,10 +63,10 @@ def done(what: Callable[[], T]) -> T:
 @click.command("archive")
 @click.option(
     "--data",
-    required=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Data directory of a broker, which may run.",
+    help="Data directory of a broker, which may run. With --kafka: that of a node, whose snapshots are archived, too.",
 )
+@with_kafka
 @click.option(
     "--to",
     "archive_url",
@@ -74,9 +74,23 @@ def done(what: Callable[[], T]) -> T:
     required=True,
     help="The archive: s3://BUCKET/PREFIX, gs://..., az://..., or a directory.",
 )
-@click.option("--roll", is_flag=True, help="End the last segments first, so that all is archived. No broker may run.")
+@click.option(
+    "--roll",
+    is_flag=True,
+    help="End the last segments first, so that all is archived. No broker may run; nodes on a Kafka may.",
+)
+@click.option(
+    "--segment-age",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=3_600.0,
+    show_default=True,
+    help="With --kafka: archive what is as old, although it is little.",
+)
 @with_settings
-def archive(settings: Settings, data: Path, archive_url: str, roll: bool) -> None:
+def archive(
+    settings: Settings, data: Path | None, kafka: Kafka, archive_url: str, roll: bool, segment_age: float
+) -> None:
     """Bring what is new in the history into object storage.
 
     Closed segments and snapshots go there, are read back and proven. What is archived already is left as it is. Login
@@ -86,23 +100,21 @@ def archive(settings: Settings, data: Path, archive_url: str, roll: bool) -> Non
     Examples:
       rewindmq archive --data ./data --to s3://bucket/prefix
       rewindmq archive --data ./data --to /mnt/archive --roll
+      rewindmq archive --kafka localhost:9092 --to s3://bucket/prefix
     """
     from rewindmq.engine.log.archive.archiver import Archiver, Report, close_segments
     from rewindmq.engine.log.archive.objects import open_objects
 
     def archived() -> Report:
+        if wants_kafka(data, kafka):
+            return archive_topics(settings, archive_url, kafka, data, roll, segment_age)
+        assert data is not None
         objects = open_objects(archive_url, make=True)
         if roll:
             close_segments(data)
         settings.banner(f"Archiving {data} to {objects.url} ...")
-        quiet = bool(settings.quiet or settings.silent or settings.formatter in MACHINE_READABLE)
-        with click.progressbar(length=1, file=sys.stderr, hidden=quiet or not sys.stderr.isatty()) as bar:
-
-            def progress(done: int, total: int) -> None:
-                bar.length = total
-                bar.update(done - bar.pos)
-
-            return Archiver(objects, data).run(progress=progress)
+        archiver = Archiver(objects, data)
+        return with_bar(settings, lambda progress: archiver.run(progress=progress))
 
     rows: list[dict[str, Value]] = [
         {
@@ -127,24 +139,29 @@ def archive(settings: Settings, data: Path, archive_url: str, roll: bool) -> Non
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Data directory: then the listing says how far the archive is behind it.",
 )
+@with_kafka
 @click.option("--format", "form", type=click.Choice(["text", "json"]), help="text, or a JSON list for programs.")
 @with_settings
-def archive_status(settings: Settings, archive_url: str, data: Path | None, form: str | None) -> None:
+def archive_status(settings: Settings, archive_url: str, data: Path | None, kafka: Kafka, form: str | None) -> None:
     """Show how far each partition is archived.
 
     `floor`: the oldest offset. `bytes`: of the segments as they were; `archived_bytes`: of the objects that hold them
-    and the snapshots. `lag`: records in the data directory that are not archived; `lag_bytes`: of their segments.
+    and the snapshots. `lag`: records in the data directory, or in the Kafka, that are not archived; `lag_bytes`: of
+    their segments.
 
     \b
-    Example:
+    Examples:
       rewindmq archive_status --archive s3://bucket/prefix --data ./data
+      rewindmq archive_status --archive s3://bucket/prefix --kafka localhost:9092
     """
     from rewindmq.engine.log.archive.manifest import Manifest
     from rewindmq.engine.log.archive.objects import open_objects
 
     def listed() -> list[dict[str, Value]]:
         objects = open_objects(archive_url)
-        return [_status_row(Manifest.load(objects, name), data) for name in _partitions(objects, data)]
+        names = _partitions(objects, data)
+        ends = topic_ends(objects, kafka) if kafka.asked_for else {}
+        return [_status_row(Manifest.load(objects, name), data, ends.get(name)) for name in names]
 
     if form == "json":
         settings.formatter = "json"
@@ -161,17 +178,20 @@ def _partitions(objects: "Objects", data: Path | None) -> list[str]:
     identity = read_identity(objects)
     if identity is None:
         raise ArchiveError(f"{objects.url}: there is no archive")
+    if data is not None and identity.log == "kafka":
+        raise OtherHistory(f"{objects.url}: the archive of a log in Kafka: name that one with --kafka")
     if data is not None and identity_of(data) != identity:
         raise OtherHistory(f"{objects.url}: the archive of another history than the one in {data}")
     return [METADATA, *map(queue_partition, range(identity.queue_partitions))]
 
 
-def _status_row(manifest: "Manifest", data: Path | None) -> dict[str, Value]:
+def _status_row(manifest: "Manifest", data: Path | None, end: int | None) -> dict[str, Value]:
+    """The row of a partition. `end`: that of the partition in Kafka, if it was asked."""
     from rewindmq.engine.log.archive.archiver import archived_bytes, segments_behind
     from rewindmq.engine.log.embedded.directory import partition_directory
     from rewindmq.engine.log.embedded.reader import PartitionReader
 
-    lag = lag_bytes = None
+    lag, lag_bytes = None if end is None else end - manifest.end, None
     if data is not None:
         directory = partition_directory(data, manifest.partition)
         behind = segments_behind(directory, manifest)

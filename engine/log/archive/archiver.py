@@ -35,6 +35,7 @@ from rewindmq.engine.log.archive.manifest import (
 )
 from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, Objects
 from rewindmq.engine.log.archive.pack import CorruptObject, Unpacked, pack
+from rewindmq.engine.log.archive.unpack import unpacked
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
 from rewindmq.engine.log.embedded.index import first_chain, next_chain
@@ -101,7 +102,7 @@ class Archiver:
                 progress(done, total)
             if not report.stopped:
                 for offset in self._snapshots.offsets(manifest.partition):
-                    self._archive_snapshot(manifest, offset, of_partition)
+                    archive_snapshot(manifest, self._snapshots, offset, of_partition)
             of_partition.archived_end = manifest.end
         return report
 
@@ -113,7 +114,7 @@ class Archiver:
 
     def _archive_segment(self, manifest: Manifest, path: Path, report: PartitionReport) -> None:
         before = Place(manifest.end, 0, manifest.chain, manifest.max_timestamp_ms)
-        with pack(path, before, _now_ms()) as packed:
+        with pack(path, before, now_ms()) as packed:
             entry = packed.entry
             self._objects.create(manifest.key(entry, entry.avro), packed.avro)
             self._objects.create(manifest.key(entry, entry.blocks), packed.blocks)
@@ -124,22 +125,25 @@ class Archiver:
         report.segment_bytes += entry.size_bytes
         report.archived_bytes += archived_bytes(entry)
 
-    def _archive_snapshot(self, manifest: Manifest, offset: int, report: PartitionReport) -> None:
-        """Archive a snapshot, unless it is archived already, or lies beyond the archived end."""
-        if offset > manifest.end or any(each.offset == offset for each in manifest.snapshots):
-            return
-        try:
-            with self._snapshots.path(manifest.partition, offset).open("rb") as file:
-                sha256, size = hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
-                stored = StoredObject(f"{offset:020d}-{sha256[:16]}.snapshot", size, sha256)
-                entry = SnapshotEntry(offset, stored, _now_ms())
-                self._objects.create(manifest.key(entry, stored), file)
-        except FileNotFoundError:  # any snapshot may be deleted at any time
-            return
-        prove_snapshot(manifest, entry)
-        manifest.extend(entry)
-        report.snapshots += 1
-        report.archived_bytes += size
+
+def archive_snapshot(manifest: Manifest, snapshots: Snapshots, offset: int, report: PartitionReport) -> None:
+    """Archive a snapshot, unless it is archived already, or lies beyond the archived end.
+
+    Raises CorruptObject, ArchiveError, NoAnswer."""
+    if offset > manifest.end or any(each.offset == offset for each in manifest.snapshots):
+        return
+    try:
+        with snapshots.path(manifest.partition, offset).open("rb") as file:
+            sha256, size = hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
+            stored = StoredObject(f"{offset:020d}-{sha256[:16]}.snapshot", size, sha256)
+            entry = SnapshotEntry(offset, stored, now_ms())
+            manifest.objects.create(manifest.key(entry, stored), file)
+    except FileNotFoundError:  # any snapshot may be deleted at any time
+        return
+    prove_snapshot(manifest, entry)
+    manifest.extend(entry)
+    report.snapshots += 1
+    report.archived_bytes += size
 
 
 def identity_of(data_dir: Path) -> Identity:
@@ -230,7 +234,7 @@ def verify(objects: Objects, partition: str) -> Iterator[tuple[SegmentEntry | Sn
         broken = error
     for segment in manifest.segments:
         try:
-            Unpacked(objects, partition, segment).prove()
+            unpacked(objects, partition, segment).prove()
         except CorruptObject as error:
             yield segment, error
         else:
@@ -246,5 +250,6 @@ def verify(objects: Objects, partition: str) -> Iterator[tuple[SegmentEntry | Sn
         yield None, broken
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
+    """The time, in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000
