@@ -70,6 +70,8 @@ class TopicArchiver:
         self._snapshots = None if snapshots is None else Snapshots(snapshots)
         self._age_ms = age_ms
         self._settle_seconds = settle_seconds
+        self.manifests: dict[str, Manifest] = {}  # by partition, once a run has read them
+        self._behind: dict[str, int] = {}  # the end of each manifest behind which Kafka goes on, as was checked
         self._gathering: dict[str, TopicPacker] = {}  # stretches that are not whole, by partition
 
     def run(
@@ -85,8 +87,37 @@ class TopicArchiver:
         queues = self._log.queues[: require_topics(self.objects, self._log).queue_partitions]
         queues = [each for each in queues if self.partitions is None or each.name in self.partitions]
         ends = self._settled([*queues, self._log.metadata])
+        for name in self._gathering.keys() - ends.keys():  # another archiver's now
+            self._gathering.pop(name).close()
+        for each in (self._log.metadata, *queues):
+            self._read_manifest(each)
         run = _Run(self, ends, roll, until, progress)
         return run.archived(self._log.metadata, queues)
+
+    def _read_manifest(self, partition: KafkaPartition) -> None:
+        """Read what is archived of a partition; a later run reads only the entries that came since.
+
+        Raises OtherHistory, LogError, CorruptObject, NoAnswer."""
+        known = self.manifests.pop(partition.name, None)  # after an error, the next run reads all entries again
+        if known is None:
+            known = Manifest.load(self.objects, partition.name)
+        else:
+            known.refresh()
+        self.require_behind(partition, known)
+        self.manifests[partition.name] = known
+
+    def require_behind(self, partition: KafkaPartition, manifest: Manifest) -> None:
+        """Check that the topic goes on where the archive ends.
+
+        Raises OtherHistory, LogError, CorruptObject, NoAnswer."""
+        start = require_reach(partition, manifest)
+        if self._behind.get(partition.name) != manifest.end:
+            require_same(partition, manifest, start)
+            self._behind[partition.name] = manifest.end
+
+    def note_end(self, manifest: Manifest) -> None:
+        """Note that this archiver has read the records before the end of the manifest in Kafka."""
+        self._behind[manifest.partition] = manifest.end
 
     def _settled(self, partitions: list[KafkaPartition]) -> dict[str, int]:
         """The end of each partition a moment ago, below which all records are still there.
@@ -145,7 +176,7 @@ class _Run:
         self._roll = roll
         self._until, self._progress = until, progress
         self._reports: dict[str, PartitionReport] = {}
-        self._manifests: dict[str, Manifest] = {}
+        self._manifests = archiver.manifests
         self._metadata: KafkaPartition | None = None  # until it is archived up to its end
         self._stopped = False
         self._done = self._all = 0
@@ -154,19 +185,16 @@ class _Run:
         """Archive all partitions."""
         self._metadata = metadata
         for partition in (metadata, *queues):
-            manifest = Manifest.load(self._archiver.objects, partition.name)
-            require_behind(partition, manifest)
-            self._manifests[partition.name] = manifest
             self._reports[partition.name] = PartitionReport(partition.name)
-            self._all += max(0, self._ends[partition.name] - manifest.end)
+            self._all += max(0, self._ends[partition.name] - self._manifests[partition.name].end)
         for partition in queues:
             self._archive(partition, self._roll)
         if self._metadata is not None:
             self._archive(metadata, self._roll)
-        for name, manifest in self._manifests.items():
+        for name, report in self._reports.items():
             if not self._stopped:
-                self._archiver.archive_snapshots(manifest, self._reports[name])
-            self._reports[name].archived_end = manifest.end
+                self._archiver.archive_snapshots(self._manifests[name], report)
+            report.archived_end = self._manifests[name].end
         return Report(list(self._reports.values()), self._stopped)
 
     def _archive(self, partition: KafkaPartition, roll: bool) -> None:
@@ -208,8 +236,9 @@ class _Run:
             if manifest.end <= entry.base_offset:
                 raise
             manifest.refresh()
-            require_behind(partition, manifest)
+            self._archiver.require_behind(partition, manifest)
             return
+        self._archiver.note_end(manifest)
         report = self._reports[manifest.partition]
         report.segments += 1
         report.records += entry.next_offset - entry.base_offset
@@ -269,15 +298,22 @@ def require_topics(objects: Objects, log: KafkaLogReader) -> Identity:
     return identity
 
 
-def require_behind(partition: KafkaPartition, manifest: Manifest) -> None:
-    """Check that the topic goes on where the archive ends: nothing between is gone, and nothing before is another.
+def require_reach(partition: KafkaPartition, manifest: Manifest) -> int:
+    """Check that no record between the end of the archive and that of the topic is gone. Returns where the topic begins.
 
-    Raises OtherHistory, LogError, CorruptObject, NoAnswer."""
+    Raises OtherHistory, LogError, NoAnswer."""
     start, end = partition.start_offset, partition.next_offset
     if start > manifest.end:
         raise LogError(f"Kafka: {partition.name} begins at offset {start}, and is archived up to {manifest.end} only")
     if end < manifest.end:
         raise OtherHistory(f"Kafka: {partition.name} ends at offset {end}, and is archived up to {manifest.end}")
+    return start
+
+
+def require_same(partition: KafkaPartition, manifest: Manifest, start: int) -> None:
+    """Check that the last archived record is the one in the topic, which begins at `start`.
+
+    Raises OtherHistory, LogError, CorruptObject, NoAnswer."""
     archived = _last_record(manifest)
     if archived is None or archived.offset < start:
         return
