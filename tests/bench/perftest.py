@@ -49,11 +49,18 @@ def perftest(
     cpu = broker.cpu_seconds() - cpu
     rate = re.search(rf"{'receiving' if consumers else 'sending'} rate avg: (\d+)", done.stdout)
     if done.returncode or not rate:
-        raise RuntimeError(f"PerfTest failed: {done.stdout[-1000:]}{done.stderr[-1000:]}")
+        raise RuntimeError(f"PerfTest failed: {_reason(done.stdout + done.stderr)}")
     per_second = float(rate[1])
     counted = next((int(options[options.index(each) + 1]) for each in COUNTED if each in options), None)
     messages = counted if counted is not None else per_second * float(options[options.index("-z") + 1])
     return Result(messages, per_second, cpu, done.stdout)
+
+
+def _reason(output: str) -> str:
+    """The lines of PerfTest's output that say why it failed, without Java's lists of calls."""
+    lines = [line for line in output.splitlines() if not line.startswith("\tat ")]
+    said = [line for line in lines if "ERROR" in line or "Exception" in line]
+    return "\n".join(list(dict.fromkeys(said or lines))[-5:])
 
 
 def latency(result: Result, which: str) -> dict[str, float]:
