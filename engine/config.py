@@ -21,6 +21,20 @@ BOTH_FAMILIES = {LOCALHOST: ("127.0.0.1", "::1"), "": ("0.0.0.0", "::"), "::": (
 
 
 @dataclass(frozen=True, slots=True)
+class ArchiveConfig:
+    """What is archived beside the broker, and when."""
+
+    url: str | None = None  # of the archive; None: nothing is archived
+    segment_age_ms: int | None = None  # a segment that is older is closed; None: by its size alone
+    lag_ms: int = 60_000  # the archiver looks so often
+
+    @property
+    def allowed_lag_ms(self) -> int:
+        """How old the oldest record may be that is not archived."""
+        return self.lag_ms + (self.segment_age_ms or 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The settings of one broker.
 
@@ -51,6 +65,7 @@ class Config:
     subject_header: str = ""  # the header with the subject of a message: the subject's key encrypts the body
     keys: Path | None = None  # directory of these keys; None: `keys` in `data`. Nodes on one Kafka share it
     load_definitions: Path | None = None  # a file or directory, imported at each start; then there is no `guest`
+    archive: ArchiveConfig = ArchiveConfig()
 
     # With `kafka` the log is in Kafka, and any number of nodes share it. Each node needs its own `node` and `data`.
     kafka: str | None = None  # bootstrap servers, "host:port,host:port"; None: the embedded log, in `data`

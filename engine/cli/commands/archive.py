@@ -4,12 +4,21 @@ They read a data directory or topics of a Kafka, and object storage, and ask no 
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from rewindmq.engine.cli.commands.archive_kafka import archive_topics, topic_ends, wants_kafka, with_bar
+from rewindmq.engine.cli.archive_options import Duration
+from rewindmq.engine.cli.commands.archive_kafka import (
+    archive_topics,
+    is_quiet,
+    topic_lag,
+    topics_by_name,
+    wants_kafka,
+    with_bar,
+)
 from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.settings import Settings, with_settings
@@ -17,8 +26,10 @@ from rewindmq.engine.cli.values import Value
 from rewindmq.projections.rewind import format_time
 
 if TYPE_CHECKING:
+    from rewindmq.engine.log.archive.archiver import Report
     from rewindmq.engine.log.archive.manifest import Manifest
     from rewindmq.engine.log.archive.objects import Objects
+    from rewindmq.engine.log.kafka.reader import KafkaPartition
 
 T = TypeVar("T")
 
@@ -33,6 +44,11 @@ STATUS_COLUMNS = (
     "archived_bytes",
     "lag",
     "lag_bytes",
+    "waiting_since",
+)
+NOTHING_CLOSED = (
+    "Nothing is closed: the last segment of each partition is open and stays behind. --roll ends it when the broker is"
+    " stopped, and `rewindmq start --segment-age 1h` while it runs."
 )
 archive_option = click.option(
     "--archive",
@@ -81,15 +97,15 @@ def done(what: Callable[[], T]) -> T:
 )
 @click.option(
     "--segment-age",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0),
-    default=3_600.0,
+    type=Duration(),
+    metavar="DURATION",
+    default="1h",
     show_default=True,
     help="With --kafka: archive what is as old, although it is little.",
 )
 @with_settings
 def archive(
-    settings: Settings, data: Path | None, kafka: Kafka, archive_url: str, roll: bool, segment_age: float
+    settings: Settings, data: Path | None, kafka: Kafka, archive_url: str, roll: bool, segment_age: int
 ) -> None:
     """Bring what is new in the history into object storage.
 
@@ -102,19 +118,13 @@ def archive(
       rewindmq archive --data ./data --to /mnt/archive --roll
       rewindmq archive --kafka localhost:9092 --to s3://bucket/prefix
     """
-    from rewindmq.engine.log.archive.archiver import Archiver, Report, close_segments
-    from rewindmq.engine.log.archive.objects import open_objects
+    topics = wants_kafka(data, kafka)
 
-    def archived() -> Report:
-        if wants_kafka(data, kafka):
+    def archived() -> "Report":
+        if topics:
             return archive_topics(settings, archive_url, kafka, data, roll, segment_age)
         assert data is not None
-        objects = open_objects(archive_url, make=True)
-        if roll:
-            close_segments(data)
-        settings.banner(f"Archiving {data} to {objects.url} ...")
-        archiver = Archiver(objects, data)
-        return with_bar(settings, lambda progress: archiver.run(progress=progress))
+        return _archive_directory(settings, archive_url, data, roll)
 
     rows: list[dict[str, Value]] = [
         {
@@ -130,6 +140,31 @@ def archive(
     ]
     columns = ("partition", "archived_end", "segments", "records", "bytes", "archived_bytes", "snapshots")
     settings.show(columns, rows)
+    if data is None or topics or is_quiet(settings) or any(row["segments"] for row in rows):
+        return
+    if done(lambda: _is_behind(data, rows)):
+        click.echo(NOTHING_CLOSED, err=True)
+
+
+def _archive_directory(settings: Settings, url: str, data: Path, roll: bool) -> "Report":
+    """Archive what is new in a data directory.
+
+    Raises LogError."""
+    from rewindmq.engine.log.archive.archiver import Archiver, close_segments
+    from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
+    from rewindmq.engine.log.archive.objects import open_objects
+    from rewindmq.engine.log.contract import LogError
+
+    objects = open_objects(url, make=True)
+    if roll:
+        close_segments(data)
+    settings.banner(f"Archiving {data} to {objects.url} ...")
+    archiver = Archiver(objects, data)
+    report = with_bar(settings, lambda progress: archiver.run(progress=progress))
+    with suppress(LogError):  # this user may have no right to write there
+        if archive_of(data) is None:
+            note_archive(data, objects.url)
+    return report
 
 
 @click.command("archive_status")
@@ -147,7 +182,7 @@ def archive_status(settings: Settings, archive_url: str, data: Path | None, kafk
 
     `floor`: the oldest offset. `bytes`: of the segments as they were; `archived_bytes`: of the objects that hold them
     and the snapshots. `lag`: records in the data directory, or in the Kafka, that are not archived; `lag_bytes`: of
-    their segments.
+    their segments; `waiting_since`: the time of the oldest of them.
 
     \b
     Examples:
@@ -160,8 +195,8 @@ def archive_status(settings: Settings, archive_url: str, data: Path | None, kafk
     def listed() -> list[dict[str, Value]]:
         objects = open_objects(archive_url)
         names = _partitions(objects, data)
-        ends = topic_ends(objects, kafka) if kafka.asked_for else {}
-        return [_status_row(Manifest.load(objects, name), data, ends.get(name)) for name in names]
+        topics = topics_by_name(objects, kafka) if kafka.asked_for else {}
+        return [_status_row(Manifest.load(objects, name), data, topics.get(name)) for name in names]
 
     if form == "json":
         settings.formatter = "json"
@@ -185,18 +220,20 @@ def _partitions(objects: "Objects", data: Path | None) -> list[str]:
     return [METADATA, *map(queue_partition, range(identity.queue_partitions))]
 
 
-def _status_row(manifest: "Manifest", data: Path | None, end: int | None) -> dict[str, Value]:
-    """The row of a partition. `end`: that of the partition in Kafka, if it was asked."""
-    from rewindmq.engine.log.archive.archiver import archived_bytes, segments_behind
+def _status_row(manifest: "Manifest", data: Path | None, topic: "KafkaPartition | None") -> dict[str, Value]:
+    from rewindmq.engine.log.archive.archiver import archived_bytes, first_waiting_ms, segments_behind
     from rewindmq.engine.log.embedded.directory import partition_directory
     from rewindmq.engine.log.embedded.reader import PartitionReader
 
-    lag, lag_bytes = None if end is None else end - manifest.end, None
+    lag = lag_bytes = waiting_since_ms = None
+    if topic is not None:
+        lag, waiting_since_ms = topic_lag(topic, manifest.end)
     if data is not None:
         directory = partition_directory(data, manifest.partition)
         behind = segments_behind(directory, manifest)
         lag = PartitionReader(directory).next_offset - manifest.end
         lag_bytes = sum(path.stat().st_size for path in behind) if lag else 0
+        waiting_since_ms = first_waiting_ms(directory, manifest.end)
     segments = manifest.segments
     return {
         "partition": manifest.partition,
@@ -209,7 +246,17 @@ def _status_row(manifest: "Manifest", data: Path | None, end: int | None) -> dic
         "archived_bytes": sum(map(archived_bytes, segments)) + sum(map(archived_bytes, manifest.snapshots)),
         "lag": lag,
         "lag_bytes": lag_bytes,
+        "waiting_since": None if waiting_since_ms is None else format_time(waiting_since_ms),
     }
+
+
+def _is_behind(data: Path, rows: list[dict[str, Value]]) -> bool:
+    """Whether any partition has records that are not archived. LogError."""
+    from rewindmq.engine.log.archive.archiver import first_waiting_ms
+    from rewindmq.engine.log.embedded.directory import partition_directory
+
+    ends = [(partition_directory(data, str(row["partition"])), int(str(row["archived_end"]))) for row in rows]
+    return any(first_waiting_ms(directory, end) is not None for directory, end in ends)
 
 
 @click.command("archive_verify")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rewindmq.engine.log.archive.archiver import Report
     from rewindmq.engine.log.archive.objects import Objects
     from rewindmq.engine.log.archive.topic_recovery import RecoveredTopic
-    from rewindmq.engine.log.kafka.reader import KafkaLogReader
+    from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 
 T = TypeVar("T")
 
@@ -30,10 +30,10 @@ def wants_kafka(data: Path | None, kafka: Kafka) -> bool:
     return data is None or kafka.asked_for
 
 
-def archive_topics(settings: Settings, url: str, kafka: Kafka, data: Path | None, roll: bool, age: float) -> "Report":
+def archive_topics(settings: Settings, url: str, kafka: Kafka, data: Path | None, roll: bool, age_ms: int) -> "Report":
     """Archive what is new in the topics. `data`: a node's directory, with snapshots of this history.
 
-    `age`: in seconds. Raises LogError."""
+    Raises LogError."""
     from rewindmq.engine.log.archive.objects import open_objects
     from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
 
@@ -41,7 +41,7 @@ def archive_topics(settings: Settings, url: str, kafka: Kafka, data: Path | None
     log = topics_of(kafka, data)
     snapshots = None if data is None else data / "snapshots"
     settings.banner(f"Archiving {kafka.prefix}.* at {kafka.servers} to {objects.url} ...")
-    archiver = TopicArchiver(objects, log, snapshots=snapshots, age_ms=int(age * 1000))
+    archiver = TopicArchiver(objects, log, snapshots=snapshots, age_ms=age_ms)
     try:
         return with_bar(settings, lambda progress: archiver.run(roll, progress=progress))
     finally:
@@ -63,15 +63,24 @@ def topics_of(kafka: Kafka, data: Path | None) -> "KafkaLogReader":
     return log
 
 
-def topic_ends(objects: "Objects", kafka: Kafka) -> dict[str, int]:
-    """The end of each archived partition in Kafka.
+def topics_by_name(objects: "Objects", kafka: Kafka) -> "dict[str, KafkaPartition]":
+    """The partitions of the archived topics.
 
     Raises OtherHistory, LogError, NoAnswer."""
     from rewindmq.engine.log.archive.topic_archiver import require_topics
 
     log = topics_of(kafka, None)
     require_topics(objects, log)
-    return {each.name: each.next_offset for each in (log.metadata, *log.queues)}
+    return {each.name: each for each in (log.metadata, *log.queues)}
+
+
+def topic_lag(partition: "KafkaPartition", archived_end: int) -> tuple[int, int | None]:
+    """How many records are not archived, and the time of the first of them.
+
+    Raises LogError, NoAnswer."""
+    from rewindmq.engine.log.archive.topic_archiver import first_waiting_ms
+
+    return partition.next_offset - archived_end, first_waiting_ms(partition, archived_end)
 
 
 def recover_to_kafka(settings: Settings, url: str, kafka: Kafka, replication: int | None) -> "list[RecoveredTopic]":
@@ -89,10 +98,14 @@ def recover_to_kafka(settings: Settings, url: str, kafka: Kafka, replication: in
     return with_bar(settings, lambda progress: recover_topics(objects, clients, kafka.prefix, replication, progress))
 
 
+def is_quiet(settings: Settings) -> bool:
+    """Whether only the result is wanted."""
+    return bool(settings.quiet or settings.silent or settings.formatter in MACHINE_READABLE)
+
+
 def with_bar(settings: Settings, work: Callable[[Callable[[int, int], None]], T]) -> T:
     """The result of `work(progress)`, with a bar for people who watch."""
-    quiet = bool(settings.quiet or settings.silent or settings.formatter in MACHINE_READABLE)
-    with click.progressbar(length=1, file=sys.stderr, hidden=quiet or not sys.stderr.isatty()) as bar:
+    with click.progressbar(length=1, file=sys.stderr, hidden=is_quiet(settings) or not sys.stderr.isatty()) as bar:
 
         def progress(done: int, total: int) -> None:
             bar.length = total

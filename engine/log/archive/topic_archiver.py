@@ -271,6 +271,14 @@ def records_of(partition: KafkaPartition, start: int, end: int) -> Iterator[Topi
         yield from map(record_of, batch)
 
 
+def first_waiting_ms(partition: KafkaPartition, archived_end: int) -> int | None:
+    """The time of the first record that is not archived; None if there is none.
+
+    Raises LogError, NoAnswer."""
+    first = next(records_of(partition, archived_end, partition.next_offset), None)
+    return None if first is None else first.timestamp_ms
+
+
 def topic_identity(log: KafkaLogReader) -> Identity:
     """Which history the topics hold: the hash chain behind the first record of the metadata log says it.
 
@@ -299,9 +307,9 @@ def require_topics(objects: Objects, log: KafkaLogReader) -> Identity:
 
 
 def require_reach(partition: KafkaPartition, manifest: Manifest) -> int:
-    """Check that no record between the end of the archive and that of the topic is gone. Returns where the topic begins.
+    """Check that no record between the end of the archive and that of the topic is gone.
 
-    Raises OtherHistory, LogError, NoAnswer."""
+    Returns where the topic begins. Raises OtherHistory, LogError, NoAnswer."""
     start, end = partition.start_offset, partition.next_offset
     if start > manifest.end:
         raise LogError(f"Kafka: {partition.name} begins at offset {start}, and is archived up to {manifest.end} only")

@@ -185,11 +185,17 @@ class PartitionWriter:
         assert self._sidecars is not None
         self._sidecars.add(entry, encoded)
 
+    @property
+    def last_base(self) -> int:
+        """The base offset of the last segment."""
+        return self._before.offset
+
     def roll(self) -> None:
         """Begin a segment, unless the last one is empty.
 
-        Raises OSError: the last one is still open."""
+        Raises OSError: the last one is still open, and the next block begins a segment."""
         if self.place.offset > self._before.offset:
+            self._roll_next = True  # a file of the new name may be there: no block may go into the old one
             self._roll()
 
     def close(self) -> None:
