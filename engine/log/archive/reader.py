@@ -178,10 +178,10 @@ class ArchivedPartition:
             return segment
 
         records = entry.next_offset - entry.base_offset
-        return _cache.get(entry.blocks.sha256, made, lambda _: _RECORD_BYTES * records)
+        return _cache.get(_key(entry), made, lambda _: _RECORD_BYTES * records)
 
     def _blocks(self, segment: Unpacked | UnpackedTopic, number: int) -> Sequence[StoredBlock | TopicRun]:
-        key = segment.entry.blocks.sha256, number
+        key = *_key(segment.entry), number
 
         def made() -> Sequence[StoredBlock | TopicRun]:
             return segment.read(number)
@@ -218,6 +218,11 @@ class ArchivedLog:
 
 def _partition(url: str, name: str, framed: bool) -> ArchivedPartition:
     return ArchivedPartition(open_objects(url), name, framed)
+
+
+def _key(entry: SegmentEntry) -> tuple[str, ...]:
+    """What names the content of a segment."""
+    return entry.avro.sha256, entry.blocks.sha256
 
 
 def _given(segment: Unpacked | UnpackedTopic, block: StoredBlock | TopicRun, position: int) -> Block:

@@ -156,6 +156,15 @@ def test_any_records_come_back(
         assert partition.offset_at(at_ms) == first
 
 
+def test_stretches_that_differ_in_a_value_alone_are_not_taken_for_each_other(tmp_path: Path) -> None:
+    for number in (1, 3):
+        objects = open_objects(str(tmp_path / str(number)), make=True)
+        told = [TopicRecord(0, START_MS, wrap(record(number, START_MS, 5)), None)]
+        archive_stretch(objects, PARTITION, told)
+        [block] = ArchivedLog(objects.url).queues[0].read()
+        assert block.records == [told[0].value]
+
+
 def test_a_stretch_ends_where_it_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = plain(2)
     packer = TopicPacker(PARTITION, 0, first_chain(PARTITION), 0)
