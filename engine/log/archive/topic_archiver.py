@@ -89,6 +89,8 @@ class TopicArchiver:
         ends = self._settled([*queues, self._log.metadata])
         for name in self._gathering.keys() - ends.keys():  # another archiver's now
             self._gathering.pop(name).close()
+        for name in self.manifests.keys() - ends.keys():
+            del self.manifests[name]
         for each in (self._log.metadata, *queues):
             self._read_manifest(each)
         run = _Run(self, ends, roll, until, progress)
@@ -142,6 +144,11 @@ class TopicArchiver:
     def keep(self, packer: TopicPacker) -> None:
         """Keep a stretch that is not whole for the next run."""
         self._gathering[packer.partition] = packer
+
+    def waiting(self, partition: str) -> tuple[int | None, int]:
+        """Of the records that are read and not archived: the time of the first one, and the size of all in bytes."""
+        packer = self._gathering.get(partition)
+        return (None, 0) if packer is None else (packer.first_ms, packer.size_bytes)
 
     def is_due(self, packer: TopicPacker) -> bool:
         """Whether a stretch is old enough."""
