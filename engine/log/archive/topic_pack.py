@@ -22,7 +22,6 @@
 - Records are given out only if the hash chain behind them is the one before the next archived block.
 """
 
-import hashlib
 import json
 import struct
 import sys
@@ -31,6 +30,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import accumulate, pairwise
 from typing import BinaryIO, Final, NamedTuple
 
@@ -44,7 +44,7 @@ from rewindmq.engine.log.archive.pack import (
     little_endian,
     numbers_in,
 )
-from rewindmq.engine.log.embedded.index import Entry, next_chain
+from rewindmq.engine.log.embedded.index import Entry
 from rewindmq.engine.log.embedded.segments import MAGIC, SYNC_BYTES, encode_long, read_long
 from rewindmq.schemas.registry import envelope_fingerprint, envelope_schema_json, released_schema_json
 from rewindmq.schemas.shapes import UnknownSchema
@@ -63,6 +63,7 @@ ASIDE_BYTES: Final = 1 << 20  # of values that are not in the .avro; with more, 
 _MAGIC: Final = b"rwmqtop1"
 _HEAD: Final = struct.Struct(">IQ")
 _TIME: Final = struct.Struct(">q")
+_FRAMING_BYTES: Final = len(HEADER)
 _ASIDE: Final = 0xFFFFFFFF  # a length: the value is not in the .avro
 _MOST_BYTES: Final = 1 << 30  # of a .blocks, inflated: more is refused
 
@@ -112,13 +113,14 @@ class TopicRun:
 
 def linked(chain: bytes, gap: int, timestamp_ms: int, value: bytes) -> bytes:
     """The hash chain behind a record that stands behind a gap of so many offsets."""
-    return next_chain(behind_gap(chain, gap) if gap else chain, _TIME.pack(timestamp_ms), value)
+    before = behind_gap(chain, gap) if gap else chain
+    return sha256(before + _TIME.pack(timestamp_ms) + value).digest()
 
 
 def behind_gap(chain: bytes, gap: int) -> bytes:
     """The hash chain behind so many offsets without a record."""
     for _ in range(gap):
-        chain = next_chain(chain)
+        chain = sha256(chain).digest()
     return chain
 
 
@@ -137,7 +139,7 @@ class TopicPacker:
         self.size_bytes = 0
         self._newest_ms = newest_ms
         self._file: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115  Packed closes it, or `close`
-        self._sha = hashlib.sha256()
+        self._sha = sha256()
         self._position = 0
         self._fingerprint = b""
         self._program: Program = []
@@ -172,27 +174,31 @@ class TopicPacker:
         index = len(self._lengths)
         if not index:
             self._begin(record)
+        content = value or b""
+        size = len(content)
         gap = offset - self.next_offset
         if gap:
             self._gaps.append((index, gap))
-        if value is not None and self._is_ours(value):
-            self._lengths.append(len(value) - len(HEADER))
-            self._parts.append(value[len(HEADER) :])
+            self.chain = behind_gap(self.chain, gap)
+        if value is not None and self._is_ours(value, size):
+            self._lengths.append(size - _FRAMING_BYTES)
+            self._parts.append(value[_FRAMING_BYTES:])
         else:
             self._lengths.append(_ASIDE)
-            self._aside.append((index, -1 if value is None else len(value)))
-            self._aside_parts.append(value or b"")
-            self._aside_bytes += len(value or b"")
+            self._aside.append((index, -1 if value is None else size))
+            self._aside_parts.append(content)
+            self._aside_bytes += size
         self._times.append(timestamp_ms - self._last_ms)
         self._last_ms = timestamp_ms
+        if timestamp_ms > self._newest_ms:
+            self._newest_ms = timestamp_ms
         self._key_numbers.append(self._keys.setdefault(key, len(self._keys)))
         if headers:
             self._headers.append((index, headers))
-        self._newest_ms = max(self._newest_ms, timestamp_ms)
-        self.chain = linked(self.chain, gap, timestamp_ms, value or b"")
+        self.chain = sha256(self.chain + _TIME.pack(timestamp_ms) + content).digest()
         self.next_offset = offset + 1
-        self._block_bytes += len(value or b"")
-        self.size_bytes += len(value or b"") + len(key or b"")
+        self._block_bytes += size
+        self.size_bytes += size + len(key or b"")
         if self._block_bytes >= BLOCK_BYTES:
             self._flush()
 
@@ -215,7 +221,7 @@ class TopicPacker:
                 format=FORMAT,
                 size_bytes=self.size_bytes,
                 avro=self._stored("avro", self._position, self._sha.hexdigest()),
-                blocks=self._stored("blocks", len(blocks), hashlib.sha256(blocks).hexdigest()),
+                blocks=self._stored("blocks", len(blocks), sha256(blocks).hexdigest()),
                 archived_ms=archived_ms,
             ),
             self._file,
@@ -233,12 +239,12 @@ class TopicPacker:
         self.first_ms = record.timestamp_ms
         self._write(_avro_header(self.partition, self.base_offset, schema, self._sync))
 
-    def _is_ours(self, value: bytes) -> bool:
-        """Whether the value is a single object of this stretch's schema."""
+    def _is_ours(self, value: bytes, size: int) -> bool:
+        """Whether the value, of so many bytes, is a single object of this stretch's schema."""
         if not value.startswith(self._framing):
             return False
         try:
-            return skip(self._program, value, len(self._framing)) == len(value)
+            return skip(self._program, value, _FRAMING_BYTES) == size
         except (IndexError, MalformedRecord):
             return False
 
@@ -342,7 +348,7 @@ class UnpackedTopic:
         wanted = schema and _avro_header(self._partition, self.entry.base_offset, schema, self._sync)
         if wanted and head != wanted:
             raise CorruptObject(self.place, 0, self.entry.base_offset, "not the header of this segment")
-        sha = hashlib.sha256(head)
+        sha = sha256(head)
         for number, archived in enumerate(self.archived):
             if archived.position != end:
                 raise CorruptObject(self.place, end, archived.first_offset, "no block is said to begin here")
@@ -372,8 +378,11 @@ class UnpackedTopic:
         bare = self._bare(archived, raw)
         values: list[bytes | None] = []
         at, chain = 0, archived.chain_before
-        for index in range(archived.first_record, archived.first_record + archived.records):
-            length = self._lengths[index]
+        behind = archived.first_record + archived.records
+        rows = zip(
+            self._lengths[archived.first_record : behind], self._times[archived.first_record : behind], strict=True
+        )
+        for index, (length, time_ms) in enumerate(rows, archived.first_record):
             value: bytes | None
             if length == _ASIDE:
                 value = self._aside[index]
@@ -381,7 +390,7 @@ class UnpackedTopic:
                 value = self._framing + bare[at : at + length]
                 at += length
             values.append(value)
-            chain = linked(chain, self._gaps.get(index, 0), self._times[index], value or b"")
+            chain = linked(chain, self._gaps.get(index, 0), time_ms, value or b"")
         following = self.archived[number + 1 : number + 2]
         if not following:
             chain = behind_gap(chain, self.entry.next_offset - archived.next_offset)
@@ -436,7 +445,7 @@ class UnpackedTopic:
             stored = self._objects.get(self._blocks)
         except MissingObject:
             raise self._corrupt_blocks("the object is gone") from None
-        if hashlib.sha256(stored).hexdigest() != self.entry.blocks.sha256:
+        if sha256(stored).hexdigest() != self.entry.blocks.sha256:
             raise self._corrupt_blocks("its SHA-256 is not the one in the manifest")
         if not stored.startswith(_MAGIC):
             raise self._corrupt_blocks("not a file of blocks that this version knows")
@@ -502,12 +511,12 @@ class UnpackedTopic:
 
 def _fingerprint_of(value: bytes | None) -> bytes:
     """The fingerprint of the schema that a single object names; empty for other values."""
-    return value[len(MARKER) : len(HEADER)] if value is not None and value.startswith(MARKER) else b""
+    return value[len(MARKER) : _FRAMING_BYTES] if value is not None and value.startswith(MARKER) else b""
 
 
 def _known_schema(fingerprint: bytes) -> str | None:
     """The schema with this fingerprint; None for one that this version does not know."""
-    if len(fingerprint) != len(HEADER) - len(MARKER):
+    if len(fingerprint) != _FRAMING_BYTES - len(MARKER):
         return None
     if fingerprint.hex() == envelope_fingerprint():
         return envelope_schema_json()
@@ -519,7 +528,7 @@ def _known_schema(fingerprint: bytes) -> str | None:
 
 def _sync_of(partition: str, base_offset: int, chain: bytes) -> bytes:
     """The sync marker of an .avro: nobody can foresee the hash chain of a history."""
-    return hashlib.sha256(b"archive %s %d %s" % (partition.encode(), base_offset, chain)).digest()[:SYNC_BYTES]
+    return sha256(b"archive %s %d %s" % (partition.encode(), base_offset, chain)).digest()[:SYNC_BYTES]
 
 
 def _avro_header(partition: str, base_offset: int, schema: str, sync: bytes) -> bytes:

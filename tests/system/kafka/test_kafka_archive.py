@@ -3,6 +3,7 @@
 import json
 import threading
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from rewindmq.engine.log.archive.objects import Objects, open_objects
 from rewindmq.engine.log.archive.reader import ArchivedLog
 from rewindmq.engine.log.archive.topic_archiver import TopicArchiver, records_of
 from rewindmq.engine.log.archive.topic_recovery import recover_topics
-from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.embedded.index import first_chain
 from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.log import KafkaLog
@@ -173,6 +174,39 @@ def test_another_archiver_that_cuts_elsewhere_is_followed(
     archive(objects, topics)
     assert len(Manifest.load(objects, "queues-0").segments) > 2
     assert blocks(ArchivedLog(objects.url).queues[0]) == blocks(log_of(topics).queues[0])
+
+
+def test_a_store_that_fails_at_any_call_loses_nothing(
+    topics: InKafka, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same archiver goes on, as that of a node does; each time the store fails one call later."""
+    monkeypatch.setattr(topic_pack, "SEGMENT_RECORDS", 4)
+    archiver = TopicArchiver(objects, log_of(topics), settle_seconds=0)
+    calls, fails_at = 0, 0
+
+    def failing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == fails_at:
+                raise NoAnswer("the store is away")
+            return call(*arguments)
+
+        return called
+
+    for name in ("create", "get", "get_range", "list"):
+        monkeypatch.setattr(Objects, name, failing(getattr(Objects, name)))
+    failures = 0
+    while failures == fails_at:
+        fails_at, calls = fails_at + 1, 0
+        try:
+            archiver.run(roll=True)
+        except NoAnswer:
+            failures += 1
+    archiver.close()
+    assert failures >= 5
+    assert blocks(ArchivedLog(objects.url).queues[0]) == blocks(log_of(topics).queues[0])
+    assert [error for name in ("metadata-0", "queues-0") for _, error in verify(objects, name) if error] == []
 
 
 def test_topics_of_another_history_are_refused(topics: InKafka, objects: Objects, kafka: KafkaCluster) -> None:
