@@ -25,7 +25,8 @@ from rewindmq.engine.log.archive.topic_pack import TopicRun, UnpackedTopic
 from rewindmq.engine.log.archive.unpack import unpacked
 from rewindmq.engine.log.contract import Block
 from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
-from rewindmq.engine.log.embedded.reader import StoredBlock, records_of_today, require_known_schema
+from rewindmq.engine.log.embedded.reader import StoredBlock
+from rewindmq.engine.log.embedded.segment_schema import records_of_today, require_known_schema
 from rewindmq.engine.log.embedded.segments import record_timestamp
 
 T = TypeVar("T")

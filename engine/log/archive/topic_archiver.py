@@ -106,6 +106,7 @@ class TopicArchiver:
         else:
             known.refresh()
         self.require_behind(partition, known)
+        known.make_pages()  # that a run left out which was ended
         self.manifests[partition.name] = known
 
     def require_behind(self, partition: KafkaPartition, manifest: Manifest) -> None:
