@@ -13,11 +13,10 @@ from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.tls import with_tls
 from rewindmq.engine.cli.values import Value
-from rewindmq.engine.config import LOCALHOST, MAX_MESSAGE_SIZE, VERSION, ArchiveConfig, Config
+from rewindmq.engine.config import LOCALHOST, MAX_MESSAGE_SIZE, VERSION, Config
 from rewindmq.engine.logging_setup import LEVELS
 from rewindmq.engine.runtime.durations import in_words
 from rewindmq.engine.runtime.watermarks import Limit, disk_limit, memory_watermark
-from rewindmq.engine.tls import TlsListener
 from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13
 from rewindmq.projections.rewind import UnreadableTime, parse_duration
 
@@ -51,9 +50,18 @@ def duration(_context: click.Context, _option: click.Parameter, text: str | None
         raise click.BadParameter(str(error)) from None
 
 
-def require_possible(kafka: Kafka, keep_history: int | None) -> None:
+def require_possible(config: Config) -> None:
     """Refuse options of `start` that make no sense together. UsageError."""
-    if keep_history is not None and kafka.servers is not None:
+    if config.read_only and (config.kafka is not None or config.load_definitions is not None):
+        raise click.UsageError("--read-only serves a data directory as it is: without --kafka and --load-definitions")
+    if config.read_only and (config.archive.url is not None or config.keep_history_ms is not None):
+        raise click.UsageError("--read-only changes nothing: without --archive and --keep-history")
+    if config.kafka is None:
+        return
+    if config.encrypts and config.keys is None:
+        option = "--subject-header" if config.subject_header else "--keep-bodies"
+        raise click.UsageError(f"{option} with --kafka needs --keys DIR, the same directory for all nodes")
+    if config.keep_history_ms is not None:
         raise click.UsageError("--keep-history is for a log in the data directory; Kafka has its own retention")
 
 
@@ -142,6 +150,11 @@ def require_possible(kafka: Kafka, keep_history: int | None) -> None:
     show_default=True,
     help="The lowest level that is logged to stderr.",
 )
+@click.option(
+    "--read-only",
+    is_flag=True,
+    help="Serve the history and refuse each change. Nothing is written, and nothing expires.",
+)
 @with_tls
 @with_kafka
 @with_archive
@@ -160,28 +173,14 @@ def require_possible(kafka: Kafka, keep_history: int | None) -> None:
 )
 def start(
     data: Path,
-    host: str,
-    amqp_port: int,
     http_port: int | None,
-    prometheus_port: int | None,
-    partitions: int | None,
-    node: str,
     https_port: int | None,
-    load_definitions: Path | None,
-    max_message_size: int,
-    loopback_users: str,
-    tls: TlsListener | None,
     kafka: Kafka,
-    kafka_replication: int | None,
     node_timeout: int,
+    loopback_users: str,
     consumer_timeout: int,
-    semantics: str,
-    bodies: dict[str, Any],
-    log_level: str,
-    vm_memory_high_watermark: Limit,
-    disk_free_limit: Limit,
     keep_history: int | None,
-    archive: ArchiveConfig,
+    **same: Any,  # Config has these under the same names
 ) -> None:
     """Run a broker in the foreground, until SIGINT or SIGTERM.
 
@@ -194,36 +193,22 @@ def start(
     """
     from rewindmq.engine.process import run
 
-    require_possible(kafka, keep_history)
     if http_port is None and https_port is None:
         http_port = HTTP_PORT
     config = Config(
         data=data.absolute(),
-        host=host,
-        amqp_port=amqp_port,
         http_port=http_port,
         https_port=https_port,
-        partitions=partitions,
-        node=node,
-        prometheus_port=prometheus_port,
         kafka=kafka.servers,
         kafka_prefix=kafka.prefix,
-        kafka_replication=kafka_replication,
-        load_definitions=load_definitions,
         kafka_settings=kafka.settings,
         node_timeout_ms=node_timeout * 1000,
-        max_message_size=max_message_size,
         loopback_users=tuple(filter(None, loopback_users.split(","))),
-        tls=tls,
         consumer_timeout_ms=consumer_timeout,
-        semantics=semantics,
-        log_level=log_level,
-        vm_memory_high_watermark=vm_memory_high_watermark,
-        disk_free_limit=disk_free_limit,
         keep_history_ms=keep_history,
-        archive=archive,
-        **bodies,
+        **same,
     )
+    require_possible(config)
     code = run(config)  # says by itself, in one line, what prevents a start
     if code:
         raise click.exceptions.Exit(code)
@@ -272,6 +257,7 @@ def facts(overview: dict[str, object], node: dict[str, object]) -> dict[str, Val
         "rabbitmq_version": overview["rabbitmq_version"],
         "node": overview["node"],
         "data_directory": node["db_dir"],
+        "fork": overview["fork"],
         "clock": node["clock"],
         "expired_bodies": node["expired_bodies"],
         "alarms": alarms(overview),
@@ -313,6 +299,14 @@ def bodies_lines(bodies: Json) -> list[str]:
         *([f"Problem: {bodies['problem']}"] if bodies["problem"] else []),
         "",
     ]
+
+
+def fork_lines(fork: Json | None) -> list[str]:
+    """Where the history branched from another one; no line if it is no fork."""
+    if fork is None:
+        return []
+    source = f" of {fork['source']}" if fork["source"] else ""
+    return [f"Fork{source} as of {fork['moment']}, made {fork['made']}: branched from {str(fork['parent'])[:16]}..."]
 
 
 def alarms(overview: dict[str, object]) -> list[str]:
@@ -369,6 +363,7 @@ def status_lines(client: Client, overview: dict[str, object], node: dict[str, ob
             f"Log: {each['partition']}, {each['next_offset']} events, durable up to {each['durable_offset']}"
             for each in log
         ),
+        *fork_lines(cast(Json | None, overview["fork"])),
         "",
         "Clock",
         "",
