@@ -21,6 +21,20 @@ BOTH_FAMILIES = {LOCALHOST: ("127.0.0.1", "::1"), "": ("0.0.0.0", "::"), "::": (
 
 
 @dataclass(frozen=True, slots=True)
+class ArchiveConfig:
+    """What is archived beside the broker, and when."""
+
+    url: str | None = None  # of the archive; None: nothing is archived
+    segment_age_ms: int | None = None  # a segment that is older is closed; None: by its size alone
+    lag_ms: int = 60_000  # the archiver looks so often
+
+    @property
+    def allowed_lag_ms(self) -> int:
+        """How old the oldest record may be that is not archived."""
+        return self.lag_ms + (self.segment_age_ms or 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The settings of one broker.
 
@@ -46,11 +60,13 @@ class Config:
     disk_free_limit: Limit = DISK_FREE_LIMIT  # less free disk space than this blocks publishers
     consumer_timeout_ms: int = 1_800_000  # how long a delivery may stay unacked; a queue's own setting wins
     segment_bytes: int = 268_435_456
+    keep_history_ms: int | None = None  # older history is trimmed at each start (embedded/trim.py); None: all is kept
     snapshot_events: int = 1_000_000
     metadata_snapshot_events: int = 10_000
     subject_header: str = ""  # the header with the subject of a message: the subject's key encrypts the body
     keys: Path | None = None  # directory of these keys; None: `keys` in `data`. Nodes on one Kafka share it
     load_definitions: Path | None = None  # a file or directory, imported at each start; then there is no `guest`
+    archive: ArchiveConfig = ArchiveConfig()
 
     # With `kafka` the log is in Kafka, and any number of nodes share it. Each node needs its own `node` and `data`.
     kafka: str | None = None  # bootstrap servers, "host:port,host:port"; None: the embedded log, in `data`

@@ -5,10 +5,10 @@ Rules of this file
 - One line on stdout when clients may come, which names the build; everything else goes to the log on stderr
   (logging_setup.py). If there is a compiled build that does not run, the log says why, once.
 - SIGTERM and SIGINT stop cleanly: connections are closed with 320, everything is durable and persisted.
-- What prevents a start is one line on stderr and an exit code of sysexits.h: 65 the data are damaged, 69 a port is
-  taken, another broker has the data directory or Kafka is not there, 78 the directory cannot be used, or its history is
-  a newer version's. The same when a running node has to give up: 69 with Kafka, 70 when its own fold fails, 78 when
-  other nodes have gone on to a newer version.
+- What prevents a start is one line on stderr and an exit code of sysexits.h: 64 the URL names no archive, 65 the data
+  are damaged, 69 a port is taken, another broker has the data directory or Kafka is not there, 78 the directory cannot
+  be used, or its history is a newer version's. The same when a running node has to give up: 69 with Kafka, 70 when its
+  own fold fails, 78 when other nodes have gone on to a newer version.
 """
 
 import asyncio
@@ -34,8 +34,11 @@ from rewindmq.engine.cluster.state_copy import remove_leftovers
 from rewindmq.engine.config import VERSION, Config, bracketed
 from rewindmq.engine.definitions.document import load
 from rewindmq.engine.embedded import start as embedded
+from rewindmq.engine.embedded.archive_supervisor import ArchiveRefused, ArchiveSupervisor
 from rewindmq.engine.embedded.lifecycle import Alone
 from rewindmq.engine.embedded.partition import SoleWriterPartition
+from rewindmq.engine.embedded.segment_ages import SegmentAges
+from rewindmq.engine.embedded.trim import trim_at_start
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.file_modes import close_to_others
 from rewindmq.engine.http.app import make_app
@@ -51,7 +54,7 @@ from rewindmq.projections.machine.machine import NewerHistory
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.schemas.codec import UndecodableRecord
 
-DATA_ERROR, UNAVAILABLE, SOFTWARE, CONFIG_ERROR = 65, 69, 70, 78
+USAGE, DATA_ERROR, UNAVAILABLE, SOFTWARE, CONFIG_ERROR = 64, 65, 69, 70, 78
 
 # A full collection looks at every queue (20,000: 0.3 s, in which nothing else happens), and a long listing made enough
 # objects for one. So it takes 2,000,000 new objects, and not 7,000 with a quarter of those that are there.
@@ -83,6 +86,15 @@ def run(config: Config) -> int:
 
 
 async def _main(config: Config) -> None:
+    archiver = await _open_archive(config)
+    try:
+        await _run_broker(config, archiver)
+    finally:
+        if archiver is not None:
+            archiver.stop()
+
+
+async def _run_broker(config: Config, archiver: ArchiveSupervisor | None) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -105,6 +117,10 @@ async def _main(config: Config) -> None:
         amqp_door, http_door = shares(descriptors, len(broker.partitions))
         server = AmqpServer(broker, amqp_door)
         broker.alarms.start(server)
+        if config.kafka is None:
+            broker.history_size.start()
+        if archiver is not None:
+            archiver.start(broker.archive)
         await _listen(server, config)
         broker.serve(server, (amqp_door, http_door))
         body_workers = WorkerPool()
@@ -132,12 +148,28 @@ async def _main(config: Config) -> None:
     logger.info("stopped")
 
 
+async def _open_archive(config: Config) -> ArchiveSupervisor | None:
+    """Start the archiver, before anything is written: a URL that names no archive prevents the start."""
+    if config.archive.url is None:
+        return None
+    archiver = ArchiveSupervisor(config.archive, config.data)
+    try:
+        await archiver.open()
+    except ArchiveRefused as refused:
+        raise Failure(USAGE if refused.wrong_url else UNAVAILABLE, f"archive: {refused}") from None
+    except (EOFError, OSError) as error:
+        raise Failure(UNAVAILABLE, f"archive: its process ended: {_reason(error)}") from None
+    return archiver
+
+
 async def _open(config: Config, failed: Callable[[Exception], None]) -> Broker:
     try:
         config.data.mkdir(parents=True, exist_ok=True)
         close_to_others(config.data)
         if config.kafka is not None:
             return await open_node(config, failed)
+        if config.keep_history_ms is not None:
+            trim_at_start(config.data, config.keep_history_ms)
         return open_broker(config)
     except (CorruptLog, UndecodableRecord, StoreError) as error:
         raise Failure(DATA_ERROR, str(error)) from error
@@ -166,6 +198,7 @@ def open_broker(config: Config, wall_ms: WallClock | None = None, elapsed_ns: El
         metadata = SoleWriterMetadata(log.metadata, clock.now_ms)
         snapshots = embedded.open_snapshots(config, log)
         metadata.fold(snapshots)
+        embedded.end_trims(config.data, log, metadata.topology, snapshots)
         store = StateStore.open(config.data / "state")
         opened.callback(store.close)
         recoveries = [embedded.recovered(queue_log, store) for queue_log in log.queues]
@@ -174,12 +207,16 @@ def open_broker(config: Config, wall_ms: WallClock | None = None, elapsed_ns: El
             SoleWriterPartition(index, queue_log, each.machine, each.projector, clock.now_ms)
             for index, (queue_log, each) in enumerate(zip(log.queues, recoveries, strict=True))
         ]
-        alone = Alone(config, log, metadata, store, partitions, snapshots)
+        age_ms = config.archive.segment_age_ms
+        ages = None if age_ms is None else SegmentAges(log, clock, age_ms)
+        alone = Alone(config, log, metadata, store, partitions, snapshots, ages)
         broker = Broker(config, clock, metadata, partitions, alone, WorkerPool())
         log.start(alone)
         alone.start(broker)
         _start(broker)
         embedded.take_over(broker, alone)
+        if ages is not None:
+            ages.start()
         broker.clock_watch.start(gap_ms)
         opened.pop_all()
     return broker

@@ -30,6 +30,8 @@ LONG = (
     "simulation/*::test_the_histories_meet_everything",
     "simulation/test_simulation_archive.py::test_a_planted_defect_is_found*",
     "simulation/test_simulation_clocks.py::test_histories_under_a_wrong_clock",
+    "system/archive/test_archive_beside.py::test_kills_of_both_*",
+    "system/archive/test_archive_beside.py::test_a_store_that_is_away_and_comes_back",
     "system/archive/test_archive_commands.py::test_a_kill_at_any_moment_and_several_at_once*",
     "system/clients/test_clients_celery_canvas.py::*",
     "system/clients/test_clients_celery.py::test_tasks_for_later_do_not_keep_one_for_now_waiting",

@@ -8,6 +8,7 @@
     marks.py                                 named moments of the history
     turns.py                                 turns of work, group commits, durability
     alarms.py, clock_watch.py                memory and disk; the clocks
+    history_size.py, archive_status.py       what history costs; how its archive does
 
 A caller takes the part that it needs. A request that is refused raises a `rewindmq.engine.errors.AmqpError` with
 RabbitMQ's code and text. A method that changes something is a coroutine: on an embedded log it never waits
@@ -26,9 +27,11 @@ from functools import partial
 
 from rewindmq.engine.broker.access_control import Access
 from rewindmq.engine.broker.alarms import Alarms
+from rewindmq.engine.broker.archive_status import ArchiveStatus, LogEnd
 from rewindmq.engine.broker.clock_watch import ClockWatch
 from rewindmq.engine.broker.consumers import Consumers
 from rewindmq.engine.broker.exchanges import Exchanges
+from rewindmq.engine.broker.history_size import HistorySize
 from rewindmq.engine.broker.marks import Marks
 from rewindmq.engine.broker.open_sessions import OpenSessions
 from rewindmq.engine.broker.parameters import Parameters
@@ -124,6 +127,9 @@ class Broker:
         self.marks = Marks(metadata, partitions)
         self.erasures = Erasures(metadata, self.subjects)
         self.alarms = Alarms(config, self.memory, self.turns, self.sessions.by_id, partitions, self.forwarder)
+        self.history_size = HistorySize(config.data, lambda: self.alarms.disk_limit_bytes)
+        ends: list[LogEnd] = [metadata, *partitions]
+        self.archive = ArchiveStatus(config.archive.url, ends, clock) if config.archive.url else None
         self.clock_watch = ClockWatch(config.node, log_clock, metadata, partitions, keeper, self.turns)
 
     def serve(self, listeners: Listeners, doors: tuple[Door, ...]) -> None:
@@ -137,6 +143,7 @@ class Broker:
         for session in list(self.sessions.by_id.values()):
             self.sessions.close(session)
         self.alarms.stop()
+        self.history_size.stop()
         self.readings.close()
         self.clock_watch.stop()
         self.keeper.stop()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from rewindmq.engine.config import VERSION, Config
 from rewindmq.engine.embedded.flow_control import DiskFlow
 from rewindmq.engine.embedded.partition import SoleWriterPartition
+from rewindmq.engine.embedded.segment_ages import SegmentAges
 from rewindmq.engine.log.contract import Log
 from rewindmq.engine.runtime.lifecycle import Members, mend_store, persist
 from rewindmq.engine.runtime.metadata import SoleWriterMetadata
@@ -54,6 +55,7 @@ class Alone:
         store: StateStore,
         partitions: list[SoleWriterPartition],
         snapshots: Snapshots,
+        ages: SegmentAges | None = None,
     ) -> None:
         self.epoch = 0
         self.log = log
@@ -65,6 +67,7 @@ class Alone:
         self._full = False
         self._stopped = False
         self._snapshots = snapshots
+        self._ages = ages
         self._metadata_snapshots = MetadataSnapshots(snapshots, metadata, config.metadata_snapshot_events)
         self._snapshot_offsets = {
             name: max(self._snapshots.offsets(name), default=0) for name in (log.name for log in log.queues)
@@ -180,6 +183,8 @@ class Alone:
 
         LogError: the disk refuses. Confirmed publishes are safe."""
         self._stopped = True
+        if self._ages is not None:
+            self._ages.stop()
         try:
             self._come_to_rest()
             self._say_last_words()

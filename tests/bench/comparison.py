@@ -14,7 +14,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from tests.bench import bench_kafka, bench_memory, bench_queues, bench_spark_fold, bench_throughput
-from tests.bench.peers import PEERS, Broker, switch
+from tests.bench.peers import PEERS, Broker, start_rewindmq, switch
 
 REWINDMQ = ("rewindmq", "compiled")
 WITH_QUORUM_QUEUES = ("rabbitmq", "rabbitmq43", *REWINDMQ)
@@ -102,6 +102,21 @@ def _throughput() -> Iterator[Group]:
             yield Group("throughput", heading, _of_fresh_broker(measure), repeated=True)
 
 
+def _archiving(peer: str, scale: Scale) -> Figures:
+    """With an archiver beside the broker that always has work, and without one, in turn."""
+    figures: Figures = {}
+    for name, options in (("", []), (", archiving", ["--segment-age", "1s", "--archive-lag", "1s", "--archive"])):
+        with PEERS[peer].home() as home:
+            where = [str(home / "archive")] if options else []
+            broker = start_rewindmq(home, *options, *where, build=PEERS[peer].build)
+            try:
+                found = bench_throughput.throughput(broker, bench_throughput.ACKED, 100, scale.seconds)
+            finally:
+                broker.stop()
+        figures |= {f"{row}{name}": value for row, value in found.items()}
+    return figures
+
+
 def _million(peer: str, scale: Scale) -> Figures:
     with PEERS[peer].home() as home:
         return bench_memory.million(PEERS[peer], home, scale.messages)
@@ -148,6 +163,13 @@ GROUPS = (
         "queues",
         "100 queues, each with a publisher at 20 a second and a consumer (confirms, acks): from publish to delivery",
         _of_fresh_broker(lambda broker, scale: bench_queues.trickle(broker, scale.seconds)),
+    ),
+    Group(
+        "archiving",
+        "The archive beside the broker (a directory): one producer, one consumer, 100 bytes, confirms, manual acks",
+        _archiving,
+        REWINDMQ,
+        repeated=True,
     ),
     Group("million", "A million ready messages of 100 bytes", _million),
     Group(

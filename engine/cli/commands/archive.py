@@ -5,6 +5,7 @@ They read a data directory and object storage, and ask no broker.
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -33,6 +34,11 @@ STATUS_COLUMNS = (
     "archived_bytes",
     "lag",
     "lag_bytes",
+    "waiting_since",
+)
+NOTHING_CLOSED = (
+    "Nothing is closed: the last segment of each partition is open and stays behind. --roll ends it when the broker is"
+    " stopped, and `rewindmq start --segment-age 1h` while it runs."
 )
 archive_option = click.option(
     "--archive",
@@ -88,21 +94,28 @@ def archive(settings: Settings, data: Path, archive_url: str, roll: bool) -> Non
       rewindmq archive --data ./data --to /mnt/archive --roll
     """
     from rewindmq.engine.log.archive.archiver import Archiver, Report, close_segments
+    from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
     from rewindmq.engine.log.archive.objects import open_objects
+    from rewindmq.engine.log.contract import LogError
+
+    quiet = bool(settings.quiet or settings.silent or settings.formatter in MACHINE_READABLE)
 
     def archived() -> Report:
         objects = open_objects(archive_url, make=True)
         if roll:
             close_segments(data)
         settings.banner(f"Archiving {data} to {objects.url} ...")
-        quiet = bool(settings.quiet or settings.silent or settings.formatter in MACHINE_READABLE)
         with click.progressbar(length=1, file=sys.stderr, hidden=quiet or not sys.stderr.isatty()) as bar:
 
             def progress(done: int, total: int) -> None:
                 bar.length = total
                 bar.update(done - bar.pos)
 
-            return Archiver(objects, data).run(progress=progress)
+            report = Archiver(objects, data).run(progress=progress)
+        with suppress(LogError):  # this user may have no right to write there
+            if archive_of(data) is None:
+                note_archive(data, objects.url)
+        return report
 
     rows: list[dict[str, Value]] = [
         {
@@ -118,6 +131,8 @@ def archive(settings: Settings, data: Path, archive_url: str, roll: bool) -> Non
     ]
     columns = ("partition", "archived_end", "segments", "records", "bytes", "archived_bytes", "snapshots")
     settings.show(columns, rows)
+    if not quiet and not any(row["segments"] for row in rows) and done(lambda: _is_behind(data, rows)):
+        click.echo(NOTHING_CLOSED, err=True)
 
 
 @click.command("archive_status")
@@ -133,7 +148,8 @@ def archive_status(settings: Settings, archive_url: str, data: Path | None, form
     """Show how far each partition is archived.
 
     `floor`: the oldest offset. `bytes`: of the segments as they were; `archived_bytes`: of the objects that hold them
-    and the snapshots. `lag`: records in the data directory that are not archived; `lag_bytes`: of their segments.
+    and the snapshots. `lag`: records in the data directory that are not archived; `lag_bytes`: of their segments;
+    `waiting_since`: the time of the oldest of them.
 
     \b
     Example:
@@ -167,16 +183,17 @@ def _partitions(objects: "Objects", data: Path | None) -> list[str]:
 
 
 def _status_row(manifest: "Manifest", data: Path | None) -> dict[str, Value]:
-    from rewindmq.engine.log.archive.archiver import archived_bytes, segments_behind
+    from rewindmq.engine.log.archive.archiver import archived_bytes, first_waiting_ms, segments_behind
     from rewindmq.engine.log.embedded.directory import partition_directory
     from rewindmq.engine.log.embedded.reader import PartitionReader
 
-    lag = lag_bytes = None
+    lag = lag_bytes = waiting_since_ms = None
     if data is not None:
         directory = partition_directory(data, manifest.partition)
         behind = segments_behind(directory, manifest)
         lag = PartitionReader(directory).next_offset - manifest.end
         lag_bytes = sum(path.stat().st_size for path in behind) if lag else 0
+        waiting_since_ms = first_waiting_ms(directory, manifest.end)
     segments = manifest.segments
     return {
         "partition": manifest.partition,
@@ -189,7 +206,17 @@ def _status_row(manifest: "Manifest", data: Path | None) -> dict[str, Value]:
         "archived_bytes": sum(map(archived_bytes, segments)) + sum(map(archived_bytes, manifest.snapshots)),
         "lag": lag,
         "lag_bytes": lag_bytes,
+        "waiting_since": None if waiting_since_ms is None else format_time(waiting_since_ms),
     }
+
+
+def _is_behind(data: Path, rows: list[dict[str, Value]]) -> bool:
+    """Whether any partition has records that are not archived. LogError."""
+    from rewindmq.engine.log.archive.archiver import first_waiting_ms
+    from rewindmq.engine.log.embedded.directory import partition_directory
+
+    ends = [(partition_directory(data, str(row["partition"])), int(str(row["archived_end"]))) for row in rows]
+    return any(first_waiting_ms(directory, end) is not None for directory, end in ends)
 
 
 @click.command("archive_verify")

@@ -6,16 +6,19 @@ from typing import cast
 
 import click
 
+from rewindmq.engine.cli.archive_options import with_archive
 from rewindmq.engine.cli.client import HTTP_PORT, Client, Json
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.tls import with_tls
 from rewindmq.engine.cli.values import Value
-from rewindmq.engine.config import LOCALHOST, MAX_MESSAGE_SIZE, VERSION, Config
+from rewindmq.engine.config import LOCALHOST, MAX_MESSAGE_SIZE, VERSION, ArchiveConfig, Config
 from rewindmq.engine.logging_setup import LEVELS
+from rewindmq.engine.runtime.durations import in_words
 from rewindmq.engine.runtime.watermarks import Limit, disk_limit, memory_watermark
 from rewindmq.engine.tls import TlsListener
 from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13
+from rewindmq.projections.rewind import UnreadableTime, parse_duration
 
 GIGABYTE = 1_000_000_000
 PURPOSES = {
@@ -39,6 +42,14 @@ def limit(parse: Callable[[str], Limit]) -> Callable[[click.Context, click.Param
     return checked
 
 
+def duration(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
+    """A callback for click that reads a duration, in milliseconds."""
+    try:
+        return None if text is None else parse_duration(text)
+    except UnreadableTime as error:
+        raise click.BadParameter(str(error)) from None
+
+
 def checked_header(_context: click.Context, _option: click.Parameter, name: str) -> str:
     """A callback for click that refuses an impossible --subject-header."""
     from rewindmq.engine.erasure.encryption import why_no_subject_header
@@ -47,6 +58,14 @@ def checked_header(_context: click.Context, _option: click.Parameter, name: str)
     if reason is not None:
         raise click.BadParameter(reason)
     return name
+
+
+def require_possible(kafka: Kafka, subject_header: str, keys: Path | None, keep_history: int | None) -> None:
+    """Refuse options of `start` that make no sense together. UsageError."""
+    if subject_header and kafka.servers is not None and keys is None:
+        raise click.UsageError("--subject-header with --kafka needs --keys DIR, the same directory for all nodes")
+    if keep_history is not None and kafka.servers is not None:
+        raise click.UsageError("--keep-history is for a log in the data directory; Kafka has its own retention")
 
 
 @click.command("start")
@@ -127,6 +146,12 @@ def checked_header(_context: click.Context, _option: click.Parameter, name: str)
     help="Free disk space below which publishers are held back.",
 )
 @click.option(
+    "--keep-history",
+    metavar="DURATION",
+    callback=duration,
+    help="Trim older history at each start, such as 400d: it goes for good. Queued messages stay.",
+)
+@click.option(
     "--loopback-users",
     metavar="NAME,...",
     default="guest",
@@ -142,6 +167,7 @@ def checked_header(_context: click.Context, _option: click.Parameter, name: str)
 )
 @with_tls
 @with_kafka
+@with_archive
 @click.option(
     "--kafka-replication",
     type=click.IntRange(1),
@@ -177,6 +203,8 @@ def start(
     log_level: str,
     vm_memory_high_watermark: Limit,
     disk_free_limit: Limit,
+    keep_history: int | None,
+    archive: ArchiveConfig,
 ) -> None:
     """Run a broker in the foreground, until SIGINT or SIGTERM.
 
@@ -189,8 +217,7 @@ def start(
     """
     from rewindmq.engine.process import run
 
-    if subject_header and kafka.servers is not None and keys is None:
-        raise click.UsageError("--subject-header with --kafka needs --keys DIR, the same directory for all nodes")
+    require_possible(kafka, subject_header, keys, keep_history)
     if http_port is None and https_port is None:
         http_port = HTTP_PORT
     config = Config(
@@ -218,6 +245,8 @@ def start(
         log_level=log_level,
         vm_memory_high_watermark=vm_memory_high_watermark,
         disk_free_limit=disk_free_limit,
+        keep_history_ms=keep_history,
+        archive=archive,
     )
     code = run(config)  # says by itself, in one line, what prevents a start
     if code:
@@ -273,6 +302,7 @@ def facts(overview: dict[str, object], node: dict[str, object]) -> dict[str, Val
         "vm_memory_limit": node["mem_limit"],
         "disk_free": node["disk_free"],
         "disk_free_limit": node["disk_free_limit"],
+        "history": overview.get("history"),
         "file_descriptors": {
             "total_used": node["fd_used"],
             "total_limit": node["fd_total"],
@@ -296,6 +326,29 @@ def alarms(overview: dict[str, object]) -> list[str]:
         f"{names[str(each['resource'])]} alarm on node {each['node']}: {each['reason']}"
         for each in cast(list[dict[str, object]], overview["alarms"])
     ]
+
+
+def history_lines(history: Json) -> list[str]:
+    """What the history costs, and how its archive does. An older broker says neither."""
+    size, days = cast(int | None, history.get("local_bytes")), cast(float | None, history.get("disk_full_in_days"))
+    lines = [] if size is None else [f"On this disk: {size / GIGABYTE:.4f} gb"]
+    if days is not None:
+        lines.append(f"Disk full in {days:g} days, by the growth of the last hours")
+    archive = cast(Json | None, history.get("archive"))
+    if archive is None:
+        return [*lines, "Archive: (none)"]
+    lines.append(f"Archive: {archive['url']}")
+    if archive["archived_until"] is None:
+        lines.append("Archived until: (not known yet)")
+    else:
+        records, seconds = cast(int, archive["lag_records"]), int(cast(float, archive["lag_seconds"]))
+        lines.append(f"In the archive: {cast(int, archive['archived_bytes']) / GIGABYTE:.4f} gb")
+        lines.append(f"Archived until: {archive['archived_until']}")
+        oldest = f", the oldest {in_words(seconds * 1_000)} old" if records else ""
+        lines.append(f"Not archived: {records} records{oldest}")
+    if archive["error"] is not None:
+        lines.append(f"Archiving fails: {archive['error']}")
+    return lines
 
 
 def status_lines(client: Client, overview: dict[str, object], node: dict[str, object]) -> list[str]:
@@ -342,6 +395,10 @@ def status_lines(client: Client, overview: dict[str, object], node: dict[str, ob
         "",
         f"Low free disk space watermark: {cast(int, node['disk_free_limit']) / GIGABYTE:.4f} gb",
         f"Free disk space: {cast(int, node['disk_free']) / GIGABYTE:.4f} gb",
+        "",
+        "History",
+        "",
+        *history_lines(cast(Json, overview.get("history") or {})),
         "",
         "Totals",
         "",

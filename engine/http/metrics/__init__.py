@@ -2,4 +2,5 @@
 
 exposition.py   the text format        objects.py   metrics of queues, channels and connections
 node.py         of the node            ours.py      those that RabbitMQ does not have
+history.py      what history costs
 """

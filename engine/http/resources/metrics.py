@@ -21,6 +21,7 @@ from starlette.responses import Response
 from rewindmq.engine.http.call import ApiError
 from rewindmq.engine.http.filters import NameFilter
 from rewindmq.engine.http.metrics.exposition import MEDIA_TYPE, Metric, exposition, lines_of, single
+from rewindmq.engine.http.metrics.history import history_metrics, queue_history
 from rewindmq.engine.http.metrics.node import NODE, clusterwide, global_counters, info, object_totals
 from rewindmq.engine.http.metrics.objects import (
     CHANNELS,
@@ -58,6 +59,7 @@ async def metrics(broker: "Broker", apart: bool = False, seen: list[str] | None 
     if apart:
         shown = [pair for pair in pairs if vhosts is None or pair[1].vhost in vhosts]
         found += of_objects(QUEUES, QUEUES, await queues_seen(broker, work, shown), True)
+        found.append(await queue_history(broker, work, pairs, shown))
     else:
         found += of_objects(QUEUES, QUEUES, [await all_queues(work, statistics(broker), pairs)], False)
     found += of_objects(CHANNELS, CHANNELS, await channels_seen(broker, work, pairs, vhosts), apart)
@@ -67,6 +69,7 @@ async def metrics(broker: "Broker", apart: bool = False, seen: list[str] | None 
         *log_gauges(broker),
         *door_metrics(broker),
         *await history_counters(broker, work, pairs),
+        *history_metrics(broker),
         memory_held(broker),
     ]
     return await answer(exposition(work, [("rabbitmq_", metric) for metric in found]), MEDIA_TYPE)

@@ -108,7 +108,7 @@ async def overview(call: Call) -> Response:
     if not call.asks("disable_stats"):
         item |= overview_stats(broker, now, call.user if not monitors else None, sessions)
     if monitors:
-        item |= {"listeners": listeners(broker), "contexts": contexts(broker)}
+        item |= {"listeners": listeners(broker), "contexts": contexts(broker), "history": history_item(broker)}
     return single(call, item)
 
 
@@ -125,6 +125,19 @@ def overview_stats(broker: "Broker", now: dict[str, int], user: str | None, sess
         "churn_rates": known.rates.shown(("node", "churn"), churn),
         "queue_totals": known.rates.shown((rates_key, "queue_totals"), depth),
         "statistics_db_event_queue": 0,
+    }
+
+
+def history_item(broker: "Broker") -> Item:
+    """What the history costs, as JSON. null: not known yet, or (`archive`) there is none."""
+    size = broker.history_size
+    full_in_days = size.full_in_days
+    growth = size.growth_per_day
+    return {
+        "local_bytes": size.local_bytes if size.by_partition else None,
+        "growth_bytes_per_day": None if growth is None else int(growth),
+        "disk_full_in_days": None if full_in_days is None else round(full_in_days, 1),
+        "archive": None if broker.archive is None else broker.archive.item(),
     }
 
 

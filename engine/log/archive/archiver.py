@@ -9,18 +9,18 @@ For each partition, the metadata log first, and for each closed segment behind t
     3  prove       both objects are read back: SHA-256, and the hash chain of the log
     4  extend      one entry in the manifest: from here on the segment counts as archived
 
-Then the same for each snapshot below the archived end. The last segment of a partition is still being written, and is
-left out.
+Then the same for each snapshot below the archived end, and for seals (seals.py). The last segment of a partition is
+still being written, and is left out.
 
 - A crash before step 4 leaves objects that no entry names. The next run packs the same bytes and finds them.
 - Two archivers of one history do the same work, and one of them extends the manifest. An archiver of another history
   is stopped by `archive.json`, or by the hash chain.
-- Seals and keys are not archived: a seal stands in the copies of the one who seals (docs/operators/seals.md).
+- Keys of subjects are not archived.
 """
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -37,12 +37,13 @@ from rewindmq.engine.log.archive.manifest import (
 from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, Objects
 from rewindmq.engine.log.archive.pack import CorruptObject, Unpacked, pack
 from rewindmq.engine.log.archive.pages import page_key
+from rewindmq.engine.log.archive.seals import archive_seals
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
 from rewindmq.engine.log.embedded.index import first_chain, next_chain
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.engine.log.embedded.reader import Place, SegmentReader
-from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
+from rewindmq.engine.log.embedded.reader import PartitionReader, Place, SegmentReader
+from rewindmq.engine.log.embedded.segments import base_offset_of, record_timestamp, segment_files
 from rewindmq.projections.store.snapshots import Snapshots
 
 
@@ -74,6 +75,8 @@ class Archiver:
         self._objects = objects
         self._data_dir = data_dir
         self._snapshots = Snapshots(data_dir / "snapshots")
+        self.manifests: list[Manifest] = []  # of the metadata log and each queue partition, once a run has read them
+        self._seals: dict[str, str] = {}  # the key of the last archived seal, by partition
 
     def run(
         self, until: Callable[[], bool] = lambda: False, progress: Callable[[int, int], None] = lambda done, all: None
@@ -85,7 +88,7 @@ class Archiver:
         identity = identity_of(self._data_dir)
         require_identity(self._objects, identity)
         names = (METADATA, *map(queue_partition, range(identity.queue_partitions)))
-        manifests = [Manifest.load(self._objects, name) for name in names]
+        manifests = self._read_manifests(names)
         waiting = [self._waiting(manifest) for manifest in manifests]
         total = sum(path.stat().st_size for paths in waiting for path in paths)
         done = 0
@@ -105,8 +108,22 @@ class Archiver:
             if not report.stopped:
                 for offset in self._snapshots.offsets(manifest.partition):
                     self._archive_snapshot(manifest, offset, of_partition)
+                self._archive_seals(manifest)
             of_partition.archived_end = manifest.end
         return report
+
+    def _read_manifests(self, names: Sequence[str]) -> list[Manifest]:
+        """All manifests; a later run reads only the entries that came since.
+
+        Raises ArchiveError, NoAnswer."""
+        known, self.manifests = self.manifests, []  # after an error, the next run reads all entries again
+        if known:
+            for manifest in known:
+                manifest.refresh()
+        else:
+            known = [Manifest.load(self._objects, name) for name in names]
+        self.manifests = known
+        return known
 
     def _waiting(self, manifest: Manifest) -> list[Path]:
         """The closed segments behind the end of the manifest.
@@ -143,6 +160,12 @@ class Archiver:
         manifest.extend(entry)
         report.snapshots += 1
         report.archived_bytes += size
+
+    def _archive_seals(self, manifest: Manifest) -> None:
+        """Archive the seals of a partition."""
+        name = manifest.partition
+        directory = partition_directory(self._data_dir, name)
+        self._seals[name] = archive_seals(manifest, directory, self._seals.get(name, ""))
 
 
 def identity_of(data_dir: Path) -> Identity:
@@ -181,6 +204,15 @@ def segments_behind(directory: Path, manifest: Manifest) -> list[Path]:
         why = f"its records before offset {manifest.end} are others than the archived ones"
         raise OtherHistory(f"{behind[0]}: {why}: archive to another URL")
     return behind
+
+
+def first_waiting_ms(directory: Path, archived_end: int) -> int | None:
+    """The time of the first record of a partition that is not archived; None if there is none.
+
+    Raises LogError, CorruptLog."""
+    for block in PartitionReader(directory).read(archived_end, archived_end + 1):
+        return record_timestamp(block.records[archived_end - block.first_offset])
+    return None
 
 
 def close_segments(data_dir: Path) -> None:

@@ -220,7 +220,10 @@ def open_objects(url: str, make: bool = False) -> Objects:
                 raise BadUrl(f"{directory}: no such directory, and no archive")
         except OSError as error:
             raise BadUrl(f"{directory}: {error.strerror}") from None
-        return Objects(f"file://{directory}", LocalStore(directory), directory)
+        try:
+            return Objects(f"file://{directory}", LocalStore(directory), directory)
+        except BaseError as error:
+            raise BadUrl(f"{directory}: {_reason(error)}") from None
     url = url.rstrip("/")
     if not parts.netloc:
         raise BadUrl(f"{url}: no bucket is named")

@@ -25,6 +25,7 @@ from pathlib import Path
 from rewindmq.engine.log.archive.manifest import Manifest, SegmentEntry, SnapshotEntry, read_identity
 from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, Objects
 from rewindmq.engine.log.archive.pack import CorruptObject, Unpacked
+from rewindmq.engine.log.archive.seals import recover_seals
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import (
     METADATA,
@@ -89,6 +90,8 @@ def recover(
                 progress(done, total)
             for snapshot in manifest.snapshots:
                 _recover_snapshot(manifest, snapshot, Snapshots(data_dir / "snapshots"))
+            for path, content in recover_seals(manifest, directory):
+                _write(path, [content])
         for manifest in manifests:
             _complete(manifest, partition_directory(data_dir, manifest.partition))
         write_layout(data_dir, identity.queue_partitions)

@@ -33,7 +33,7 @@ class Gathering(Protocol):
 
     def close_group(self) -> int:
         """In the loop: close the group that gathers; the next commit ends here. Returns how many records wait to be
-        written."""
+        written; a segment that is to begin counts as one."""
 
     def write_closed(self) -> None:
         """In the thread: write and sync the groups of this commit.

@@ -1,6 +1,7 @@
 """Makes and reads the directory of an embedded log: its layout, which never changes.
 
     DIR/log/_reserve             room for a full disk (reserve.py)
+    DIR/log/archive.json         which archive has the history, if any (engine/log/archive/directory_note.py)
     DIR/log/layout.json          {"format": 1, "queue_partitions": N}, written once, when all of these are made:
     DIR/log/metadata-0/          segments and their sidecars
     DIR/log/queues-0/ .. queues-N-1/

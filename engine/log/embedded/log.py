@@ -5,6 +5,7 @@ log = EmbeddedLog.open(data_dir, partitions=2, segment_bytes=268_435_456)
 append -> group (in memory) -> closed groups -> [commit thread] writer: block, fdatasync, index -> durable_offset
 """
 
+import logging
 import os
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -13,15 +14,19 @@ from typing import Final
 
 from rewindmq.engine.log.contract import LARGE_RECORD_BYTES, Block, LogError, LogListener
 from rewindmq.engine.log.embedded.commit import Committer
+from rewindmq.engine.log.embedded.cut import end_cut
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, prepare, queue_partition, write_layout
 from rewindmq.engine.log.embedded.lock import lock
 from rewindmq.engine.log.embedded.reader import PartitionReader, Segment
 from rewindmq.engine.log.embedded.reserve import RESERVE_BYTES, START_BYTES, Reserve
 from rewindmq.engine.log.embedded.writer import PartitionWriter
+from rewindmq.projections.store.bases import Base
 
 # This many bytes may wait for the disk before publishers wait. They and the acks behind them fit into the reserve.
 WAITING_BYTES: Final = RESERVE_BYTES // 2
 BLOCK_BYTES = 4 << 20  # a group that reaches this becomes a block, and the next one begins
+
+logger = logging.getLogger(__name__)
 
 
 class Group:
@@ -47,7 +52,6 @@ class EmbeddedPartition:
         self._reserve = reserve
         self._writer = PartitionWriter(directory, segment_bytes, begin)
         self._reader = PartitionReader(directory)
-        self.start_offset = self._writer.start_offset
         self.next_offset = self._writer.place.offset
         self.durable_offset = self.next_offset
         self._group = Group()
@@ -57,6 +61,12 @@ class EmbeddedPartition:
         self._written_bytes = 0  # all bytes ever written; counted in the thread
         self._closed_large_bytes = 0  # the same, of large records
         self._written_large_bytes = 0
+        self._roll_asked = False
+
+    @property
+    def start_offset(self) -> int:
+        """The oldest record that is here. Another process may cut older segments meanwhile."""
+        return self._reader.start_offset
 
     @property
     def waiting_bytes(self) -> int:
@@ -99,10 +109,17 @@ class EmbeddedPartition:
         """The partition's segments, in the order of their offsets."""
         return self._reader.segments()
 
+    def base(self) -> Base | None:
+        """The base with which the partition begins; None if it begins at offset 0.
+
+        Raises LogError if the base is missing or damaged."""
+        return self._reader.base()
+
     def close_group(self) -> int:
         self._end_group()
         self._commit_end = self.next_offset
-        return self.next_offset - self._writer.place.offset  # and no look at the groups: the thread may be taking them
+        waiting = self.next_offset - self._writer.place.offset  # no look at the groups: the thread may be taking them
+        return waiting + self._roll_asked
 
     def _end_group(self) -> None:
         if self._group.records:
@@ -125,12 +142,31 @@ class EmbeddedPartition:
             self._closed_groups.popleft()
             self._written_bytes += group.size
             self._written_large_bytes += group.large_bytes
+        if self._roll_asked:
+            self._roll_asked = False
+            self._roll()
+
+    def _roll(self) -> None:
+        """Begin a segment, in the thread. If the disk refuses, the next block begins it."""
+        try:
+            self._writer.roll()
+        except OSError as error:
+            logger.warning("%s: no new segment could be begun, the last one goes on: %s", self.name, error)
 
     def land(self) -> bool:
         written = self._writer.place.offset
         moved = written > self.durable_offset
         self.durable_offset = written
         return moved
+
+    @property
+    def last_base(self) -> int:
+        """The base offset of the last segment."""
+        return self._writer.last_base
+
+    def roll_soon(self) -> None:
+        """Let the next commit end with a new segment, unless the last one is empty then."""
+        self._roll_asked = True
 
     def roll(self) -> None:
         """Begin a segment, unless the last one is empty. For tools: nothing waits to be written."""
@@ -169,6 +205,7 @@ class EmbeddedLog:
             reserve = Reserve(data_dir / "log")
             count, new = prepare(data_dir, partitions)
             for name in (METADATA, *map(queue_partition, range(count))):
+                end_cut(partition_directory(data_dir, name))
                 opened.append(EmbeddedPartition(partition_directory(data_dir, name), segment_bytes, new, reserve))
             if new and any(partition.next_offset for partition in opened):
                 raise LogError(f"{data_dir}: there is a history, but log/layout.json, which describes it, is gone")
@@ -205,6 +242,11 @@ class EmbeddedLog:
     def full(self) -> bool:
         """Whether the disk is so full that the log has taken from its reserve, or could not make one."""
         return not self._reserve.refill()
+
+    @property
+    def partitions(self) -> Sequence[EmbeddedPartition]:
+        """All partitions: the metadata log, then those of queues."""
+        return (self.metadata, *self.queues)
 
     @property
     def crowded(self) -> bool:

@@ -33,10 +33,10 @@ from rewindmq.engine.log.embedded.index import (
     lengths_path,
     next_chain,
 )
-from rewindmq.engine.log.embedded.reader import Place, SegmentReader, older_schema
+from rewindmq.engine.log.embedded.reader import Place, SegmentReader
+from rewindmq.engine.log.embedded.segment_schema import older_schema
 from rewindmq.engine.log.embedded.segments import (
     SYNC_BYTES,
-    base_offset_of,
     create,
     encode_header,
     segment_files,
@@ -138,10 +138,9 @@ class PartitionWriter:
         files = segment_files(directory)
         if not files and not begin:
             raise LogError(f"{directory}: partition {directory.name} has no segment: its history is gone")
-        self.start_offset = base_offset_of(files[0]) if files else 0
         try:
             for path in files:
-                self.place = self._recover(path, path == files[-1])
+                self.place = self._recover(path, path == files[0], path == files[-1])
             if files:
                 sync_directory(directory)  # a broker that was killed may not have done it
             else:
@@ -185,11 +184,17 @@ class PartitionWriter:
         assert self._sidecars is not None
         self._sidecars.add(entry, encoded)
 
+    @property
+    def last_base(self) -> int:
+        """The base offset of the last segment."""
+        return self._before.offset
+
     def roll(self) -> None:
         """Begin a segment, unless the last one is empty.
 
-        Raises OSError: the last one is still open."""
+        Raises OSError: the last one is still open, and the next block begins a segment."""
         if self.place.offset > self._before.offset:
+            self._roll_next = True  # a file of the new name may be there: no block may go into the old one
             self._roll()
 
     def close(self) -> None:
@@ -233,11 +238,11 @@ class PartitionWriter:
         self._before = before
         self.place = Place(before.offset, len(header), next_chain(before.chain, header), newest)
 
-    def _recover(self, path: Path, last: bool) -> Place:
+    def _recover(self, path: Path, first: bool, last: bool) -> Place:
         """Check a segment against the end of the one before, repair its sidecars, cut a torn tail. Returns its end."""
-        self._before = before = self.place
         segment = SegmentReader(path, last)
         try:
+            self._before = before = segment.first_place() if first else self.place
             segment.require_behind(before)
             end = segment.indexed_end()
             if last or end is None or not segment.index.has_lengths(end.offset):

@@ -1,0 +1,105 @@
+"""How the archive of a running broker does, for `status`, the overview and metrics.
+
+    archiver process -> archive_supervisor.py -> ArchiveStatus -> engine/http
+
+Lag is what would be lost with the disk: all records that are not in the archive, those of the open segments too. So it
+is up to --segment-age and --archive-lag where all is well.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from rewindmq.engine.log.archive.progress import PartitionProgress
+from rewindmq.projections.rewind import format_time
+
+Item = dict[str, object]
+
+
+class LogEnd(Protocol):
+    """A partition of the log, as far as the lag is concerned."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def durable_position(self) -> int: ...
+
+
+class ArchiveStatus:
+    """What the archiver told last. `url`: without a login. `clock`: log time in ms; `monotonic`: seconds."""
+
+    def __init__(
+        self,
+        url: str,
+        partitions: Sequence[LogEnd],
+        clock: Callable[[], int],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.url = url
+        self.failures = 0  # passes that failed, and archivers that ended
+        self.error: str | None = None  # why the last pass failed
+        self.archived: dict[str, PartitionProgress] = {}  # by partition; empty: not known yet
+        self._partitions = partitions
+        self._clock = clock
+        self._monotonic = monotonic
+        self._looked = monotonic()  # when the end of the archive was last known
+        self._looked_ms = clock()
+
+    def told(self, archived: Sequence[PartitionProgress]) -> None:
+        """Take how far the partitions are archived."""
+        if archived:
+            self.archived = {each.partition: each for each in archived}
+            self._looked, self._looked_ms = self._monotonic(), self._clock()
+
+    @property
+    def archived_bytes(self) -> int:
+        """Size of all objects."""
+        return sum(each.archived_bytes for each in self.archived.values())
+
+    @property
+    def archived_until_ms(self) -> int | None:
+        """Every record before this time is archived, in all partitions; None: not known yet."""
+        if not self.archived:
+            return None
+        waiting = [
+            self._looked_ms if known.oldest_waiting_ms is None else known.oldest_waiting_ms
+            for known in self.archived.values()
+        ]
+        return min(waiting, default=None)
+
+    def lag_records(self, partition: LogEnd) -> int:
+        """How many durable records of the partition are not archived."""
+        known = self.archived.get(partition.name)
+        return partition.durable_position - (known.archived_end if known is not None else 0)
+
+    def lag_seconds(self, partition: LogEnd) -> float:
+        """How old the oldest record of the partition is that is not archived; 0: all are archived."""
+        known = self.archived.get(partition.name)
+        if known is None or not self.lag_records(partition):
+            return 0.0
+        if known.oldest_waiting_ms is None:  # the first came after the last look
+            return self._monotonic() - self._looked
+        return max(0, self._clock() - known.oldest_waiting_ms) / 1_000
+
+    def lags(self) -> list[tuple[LogEnd, int, int, float]]:
+        """Of each partition that the archiver knows: records, bytes and seconds that are not archived."""
+        return [
+            (each, self.lag_records(each), self.archived[each.name].waiting_bytes, self.lag_seconds(each))
+            for each in self._partitions
+            if each.name in self.archived
+        ]
+
+    def item(self) -> Item:
+        """The status as JSON."""
+        lags = self.lags()
+        until_ms = self.archived_until_ms
+        return {
+            "url": self.url,
+            "archived_until": None if until_ms is None else format_time(until_ms),
+            "archived_bytes": self.archived_bytes if self.archived else None,
+            "lag_records": sum(records for _, records, _, _ in lags) if lags else None,
+            "lag_bytes": sum(size for _, _, size, _ in lags) if lags else None,
+            "lag_seconds": round(max(seconds for *_, seconds in lags), 1) if lags else None,
+            "failures": self.failures,
+            "error": self.error,
+        }

@@ -1,0 +1,136 @@
+"""How much disk the history takes, how fast it grows, and when the disk is full at this pace.
+
+    once a minute, in a thread     names and sizes of the files in DIR/log, DIR/snapshots, DIR/bases
+    every five minutes             a sample is kept, for six hours
+
+- A measurement takes at most a hundredth of the time: after one that took long the next one waits longer.
+- The pace is the growth between the oldest sample and now. Less than ten minutes say nothing. A history that does not
+  grow fills no disk, and one from which old segments are cut counts by what remains.
+- The disk is full where --disk-free-limit holds publishers back.
+"""
+
+import asyncio
+import logging
+import os
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+LOOK_SECONDS: Final = 60.0
+SHARE: Final = 100  # a look may take this part of the time
+SAMPLE_SECONDS: Final = 300.0
+WINDOW_SECONDS: Final = 6 * 3_600.0
+LEAST_SECONDS: Final = 600.0  # of growth, for a pace
+DAY_SECONDS: Final = 86_400.0
+FOLDERS: Final = ("log", "snapshots", "bases")
+
+logger = logging.getLogger(__name__)
+
+
+class HistorySize:
+    """The sizes of one data directory. `limit_bytes`: of free disk space, below which publishers are held back."""
+
+    def __init__(
+        self, data_dir: Path, limit_bytes: Callable[[], int], monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.by_partition: dict[str, int] = {}  # bytes; empty: not measured yet
+        self._data_dir = data_dir
+        self._limit_bytes = limit_bytes
+        self._monotonic = monotonic
+        self._samples: deque[tuple[float, int]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
+
+    @property
+    def local_bytes(self) -> int:
+        """Size of the history in the data directory."""
+        return sum(self.by_partition.values())
+
+    def start(self) -> None:
+        """Measure once a minute from now on."""
+        loop = asyncio.get_running_loop()
+        began = self._monotonic()
+        measuring = loop.run_in_executor(None, measure, self._data_dir)
+        measuring.add_done_callback(partial(self._measured, began))
+
+    def stop(self) -> None:
+        """Measure no more."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def take(self, by_partition: dict[str, int]) -> None:
+        """Take a measurement."""
+        self.by_partition = by_partition
+        now = self._monotonic()
+        if not self._samples or now - self._samples[-1][0] >= SAMPLE_SECONDS:
+            self._samples.append((now, self.local_bytes))
+        while len(self._samples) > 1 and now - self._samples[1][0] >= WINDOW_SECONDS:
+            self._samples.popleft()
+
+    @property
+    def growth_per_day(self) -> float | None:
+        """Bytes a day, by the growth of the last hours; None: too little is known."""
+        if not self._samples:
+            return None
+        since, before = self._samples[0]
+        seconds = self._monotonic() - since
+        return None if seconds < LEAST_SECONDS else (self.local_bytes - before) / seconds * DAY_SECONDS
+
+    @property
+    def full_in_days(self) -> float | None:
+        """In how many days the disk is full at this pace; None: not known, or the history does not grow."""
+        growth = self.growth_per_day
+        if growth is None or growth <= 0:
+            return None
+        try:
+            free = shutil.disk_usage(self._data_dir).free
+        except OSError:
+            return None
+        return max(0, free - self._limit_bytes()) / growth
+
+    def _measured(self, began: float, measuring: "asyncio.Future[dict[str, int]]") -> None:
+        if self._stopped or measuring.cancelled():
+            return
+        error = measuring.exception()
+        if error is None:
+            self.take(measuring.result())
+        else:
+            logger.warning("the size of the history is not known: %s", error)
+        pause = max(LOOK_SECONDS, (self._monotonic() - began) * SHARE)
+        self._timer = asyncio.get_running_loop().call_later(pause, self.start)
+
+
+def measure(data_dir: Path) -> dict[str, int]:
+    """The size of each partition's files in bytes: segments, their sidecars, seals, snapshots, bases.
+
+    Raises OSError."""
+    found: dict[str, int] = {}
+    for folder in FOLDERS:
+        for partition in _directories(data_dir / folder):
+            found[partition.name] = found.get(partition.name, 0) + _size(Path(partition.path))
+    return found
+
+
+def _directories(directory: Path) -> Iterator["os.DirEntry[str]"]:
+    try:
+        with os.scandir(directory) as entries:
+            yield from (each for each in entries if each.is_dir())
+    except FileNotFoundError:
+        return
+
+
+def _size(directory: Path) -> int:
+    """The bytes of the files in a directory. A file that is removed meanwhile does not count."""
+    total = 0
+    with os.scandir(directory) as entries:
+        for each in entries:
+            try:
+                total += each.stat().st_size
+            except FileNotFoundError:
+                continue
+    return total

@@ -1,0 +1,69 @@
+"""The options of `start` that archive the history beside the broker."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from rewindmq.engine.config import ArchiveConfig
+from rewindmq.engine.runtime.durations import UNIT_MS, duration_ms
+
+SEGMENT_AGE_MS = UNIT_MS["h"]  # with --archive
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]
+    """A duration such as `1h`, in milliseconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return value if isinstance(value, int) else duration_ms(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.option(
+        "--archive",
+        "archive_url",
+        metavar="URL",
+        help="Archive the history beside the broker: s3://BUCKET/PREFIX, gs://..., az://..., or a directory.",
+    ),
+    click.option(
+        "--segment-age",
+        type=Duration(),
+        metavar="DURATION",
+        help="Close segments that are older, so that they can be archived (default with --archive: 1h).",
+    ),
+    click.option(
+        "--archive-lag",
+        type=Duration(),
+        metavar="DURATION",
+        help="How often the archiver looks for closed segments (default: 1m).",
+    ),
+)
+
+
+def with_archive(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator that adds these options. The command gets them as `archive`, and has an argument `kafka`."""
+
+    @functools.wraps(command)
+    def with_one(
+        *arguments: Any, archive_url: str | None, segment_age: int | None, archive_lag: int | None, **options: Any
+    ) -> Any:
+        if archive_lag is not None and archive_url is None:
+            raise click.UsageError("--archive-lag needs --archive")
+        if options["kafka"].servers is not None and (archive_url is not None or segment_age is not None):
+            raise click.UsageError("a log in Kafka cannot be archived yet, and Kafka closes its segments by itself")
+        if segment_age is None and archive_url is not None:
+            segment_age = SEGMENT_AGE_MS
+        config = ArchiveConfig(archive_url, segment_age)
+        if archive_lag is not None:
+            config = ArchiveConfig(archive_url, segment_age, archive_lag)
+        return command(*arguments, archive=config, **options)
+
+    for option in reversed(OPTIONS):
+        with_one = option(with_one)
+    return with_one

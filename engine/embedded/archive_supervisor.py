@@ -1,0 +1,192 @@
+"""Keeps the archiver process of a broker (archive_process.py) running, and takes what it tells.
+
+    supervisor = ArchiveSupervisor(config.archive, config.data)
+    await supervisor.open()                       # ArchiveRefused: the URL names no archive
+    supervisor.start(status)                      # once the log is open
+    supervisor.stop()
+
+- A thread waits for the process. It hands what it reads to the loop, where alone the status changes.
+- If the process ends (killed, out of memory), another one is started after a second, then two, up to a minute.
+- The broker logs one line when archiving begins to fail and one when it works again, whatever happens between, and the
+  same when the archive is further behind than the options allow. Publishers are not held back.
+"""
+
+import asyncio
+import logging
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Final, TypeVar
+
+from rewindmq.engine.broker.archive_status import ArchiveStatus
+from rewindmq.engine.config import ArchiveConfig
+from rewindmq.engine.embedded.archive_process import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, archive_history
+from rewindmq.engine.log.archive.progress import ArchiveOrder, Opened, Progress, Refused
+from rewindmq.engine.runtime.durations import in_words
+
+WORKED_SECONDS: Final = 60.0  # a process that lived so long is started anew at once
+SLACK_MS: Final = 10_000  # a pass takes time
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class ArchiveRefused(Exception):
+    """There can be no archive; the text says why. `wrong_url`: the URL is to blame, else this installation."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(refused.text)
+        self.wrong_url = refused.wrong_url
+
+
+class ArchiveSupervisor:
+    """Starts the process, and starts it again."""
+
+    def __init__(self, config: ArchiveConfig, data_dir: Path) -> None:
+        assert config.url is not None
+        self._config = config
+        self._order = ArchiveOrder(data_dir, config.url, config.lag_ms)
+        self._url: str = config.url
+        self._stopping = threading.Event()
+        self._process: SpawnProcess | None = None
+        self._connection: Connection | None = None
+        self._thread: threading.Thread | None = None
+        self._loop = asyncio.get_running_loop()
+        self._status: ArchiveStatus | None = None
+        self._failing_since: float | None = None
+        self._behind = False
+
+    async def open(self) -> None:
+        """Start the first process.
+
+        ArchiveRefused."""
+        await asyncio.to_thread(self._begin)
+
+    def start(self, status: ArchiveStatus | None) -> None:
+        """Archive from now on, and tell `status`."""
+        assert status is not None
+        status.url = self._url
+        self._status = status
+        self._thread = threading.Thread(target=self._supervise, name="archiver", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the process. What it is working on is given up: another one finds it."""
+        self._stopping.set()
+        if self._process is not None:
+            self._process.terminate()
+        if self._thread is not None:
+            self._thread.join()
+        elif self._process is not None:
+            self._process.join()
+
+    # -- in the thread ----------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Start a process and wait until it has opened the URL.
+
+        Raises ArchiveRefused; EOFError, OSError: the process ended."""
+        spawn = multiprocessing.get_context("spawn")
+        ours, theirs = spawn.Pipe()
+        process = spawn.Process(target=archive_history, args=(theirs,), name="archiver", daemon=True)
+        self._process, self._connection = process, ours
+        process.start()
+        theirs.close()  # else this process would not see the end of the pipe
+        if self._stopping.is_set():  # `stop` may have looked before there was a process
+            process.terminate()
+        ours.send(self._order)
+        answer: Opened | Refused = ours.recv()
+        if isinstance(answer, Refused):
+            raise ArchiveRefused(answer)
+        self._url = answer.url
+
+    def _supervise(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        begun = True  # `open` has started the first process
+        while not self._stopping.is_set():
+            started = time.monotonic()
+            try:
+                if not begun:
+                    self._begin()
+                assert self._connection is not None
+                self._connection.send(None)
+                while True:
+                    self._in_loop(self._told, self._connection.recv())
+            except ArchiveRefused as refused:
+                why = str(refused)
+            except (EOFError, OSError):
+                why = "the archiver process ended"
+            begun = False
+            self._end_process()
+            if self._stopping.is_set():
+                return
+            self._in_loop(self._failed, why)
+            if time.monotonic() - started >= WORKED_SECONDS:
+                pause = FIRST_PAUSE_SECONDS
+            self._stopping.wait(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    def _end_process(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.join()
+        if self._connection is not None:
+            self._connection.close()
+
+    def _in_loop(self, call: Callable[[T], None], argument: T) -> None:
+        try:
+            self._loop.call_soon_threadsafe(call, argument)
+        except RuntimeError:
+            if not self._loop.is_closed():  # else no status is left to tell
+                raise
+
+    # -- in the loop ------------------------------------------------------------------------------------------------
+
+    def _told(self, progress: Progress) -> None:
+        assert self._status is not None
+        self._status.told(progress.partitions)
+        if progress.error is not None:
+            self._failed(progress.error)
+        elif progress.ended:
+            self._works()
+            self._look_at_lag()
+
+    def _failed(self, why: str) -> None:
+        assert self._status is not None
+        self._status.failures += 1
+        self._status.error = why
+        if self._failing_since is None:
+            self._failing_since = time.monotonic()
+            logger.warning("archiving fails, and is tried again at least once a minute: %s", why)
+
+    def _works(self) -> None:
+        assert self._status is not None
+        self._status.error = None
+        if self._failing_since is not None:
+            took_ms = int((time.monotonic() - self._failing_since) * 1_000)
+            self._failing_since = None
+            logger.warning("archiving works again, after %s", in_words(took_ms))
+
+    def _look_at_lag(self) -> None:
+        """Log when the archive is further behind than the options allow, and when it no longer is."""
+        assert self._status is not None
+        allowed_ms = self._config.allowed_lag_ms
+        lags = self._status.lags()
+        behind = max((seconds for *_, seconds in lags), default=0.0) * 1_000 > allowed_ms + SLACK_MS
+        if behind and not self._behind:
+            records = sum(each[1] for each in lags)
+            logger.warning(
+                "the archive is behind: %d records are not in it, the oldest %s old; --segment-age and --archive-lag"
+                " allow %s",
+                records,
+                in_words(int(max(seconds for *_, seconds in lags) * 1_000)),
+                in_words(allowed_ms),
+            )
+        elif self._behind and not behind:
+            logger.warning("the archive is no longer behind")
+        self._behind = behind

@@ -1,0 +1,89 @@
+"""Metrics of what the history costs: its size, by tier and by queue, and how far its archive is.
+
+A queue's part is an estimate, made when it is asked for out of counts that each queue has anyway. So it takes no
+memory between two questions, with however many queues.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rewindmq.engine.http.metrics.exposition import Labels, Metric, single
+from rewindmq.engine.runtime.loop_share import Work
+
+if TYPE_CHECKING:
+    from rewindmq.engine.broker.broker import Broker
+    from rewindmq.engine.runtime.partition import Partition
+    from rewindmq.projections.machine.data.queue import Queue
+
+    Pairs = list[tuple[Partition, Queue]]
+
+LOCAL, ARCHIVE = "local", "archive"
+# Bytes in the log besides the body: of a publish with its routing, and of an ack, each in a group commit of many.
+PUBLISH_BYTES = 75
+ACK_BYTES = 43
+QUEUE_HELP = (
+    "Estimate: the bytes of each partition, divided among the queues that exist now by their publishes and"
+    " settlements, with the mean size of the bodies that the queue holds now"
+)
+
+
+def history_metrics(broker: "Broker") -> Iterator[Metric]:
+    """The size of the history, and the archive. A figure that is not known yet is left out."""
+    size, archive = broker.history_size, broker.archive
+    metric = Metric("rewindmq_history_bytes", "gauge", "Size of the history: on this machine's disk, in the archive")
+    if size.by_partition:
+        metric.add(size.local_bytes, {"tier": LOCAL})
+    if archive is not None and archive.archived:
+        metric.add(archive.archived_bytes, {"tier": ARCHIVE})
+    yield metric
+    full_in_days = size.full_in_days
+    if full_in_days is not None:
+        help = "Days until the disk is full, by the growth of the history in the last hours"
+        yield single("rewindmq_disk_full_in_days", help, full_in_days)
+    if archive is None:
+        return
+    help = "Passes of the archiver that failed, and archivers that ended"
+    yield single("rewindmq_archive_failures_total", help, archive.failures)
+    stored = Metric("rewindmq_archived_bytes", "gauge", "Size of the objects in the archive")
+    for each in archive.archived.values():
+        stored.add(each.archived_bytes, {"partition": each.partition})
+    lags = (
+        Metric("rewindmq_archive_lag_records", "gauge", "Durable records that are not in the archive"),
+        Metric("rewindmq_archive_lag_bytes", "gauge", "Size of the segments that are not in the archive"),
+        Metric("rewindmq_archive_lag_seconds", "gauge", "Age of the oldest record that is not in the archive"),
+    )
+    for partition, *values in archive.lags():
+        for lag, value in zip(lags, values, strict=True):
+            lag.add(value, {"partition": partition.name})
+    yield from (stored, *lags)
+
+
+async def queue_history(broker: "Broker", work: Work, pairs: "Pairs", shown: "Pairs") -> Metric:
+    """The estimated size of the history of the queues that are `shown`, by tier. `pairs`: all queues."""
+    weights: dict[str, float] = {}
+    async for partition, queue in work.over(pairs):
+        weights[partition.name] = weights.get(partition.name, 0.0) + weight(queue)
+    sizes: dict[str, dict[str, int]] = {LOCAL: broker.history_size.by_partition}
+    if broker.archive is not None:
+        sizes[ARCHIVE] = {name: each.archived_bytes for name, each in broker.archive.archived.items()}
+    return Metric("rewindmq_queue_history_bytes", "gauge", QUEUE_HELP, more=_shares(sizes, weights, shown))
+
+
+def _shares(
+    sizes: dict[str, dict[str, int]], weights: dict[str, float], pairs: "Pairs"
+) -> Iterator[tuple[str, Labels, float]]:
+    for partition, queue in pairs:
+        whole = weights[partition.name]
+        for tier, by_partition in sizes.items():
+            size = by_partition.get(partition.name)
+            if size is not None and whole:
+                labels = {"vhost": queue.vhost, "queue": queue.name, "tier": tier}
+                yield "", labels, round(size * min(1.0, weight(queue) / whole))
+
+
+def weight(queue: "Queue") -> float:
+    """The bytes of a queue's events, roughly."""
+    there = queue.messages_ready + queue.messages_unacked + queue.messages_delayed
+    held_bytes = queue.message_bytes_ready + queue.message_bytes_unacked + queue.message_bytes_delayed
+    body = held_bytes / there if there else 0.0
+    return queue.published * (PUBLISH_BYTES + body) + max(0, queue.published - there) * ACK_BYTES

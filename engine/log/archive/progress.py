@@ -1,0 +1,54 @@
+"""What an archiver process and its broker tell each other through a pipe. Nothing heavy is imported here.
+
+ArchiveOrder ->     <- Opened or Refused     None ->     <- Progress, again and again
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveOrder:
+    """What to archive: a data directory, to a URL, with a pause of so many milliseconds between two passes."""
+
+    data_dir: Path
+    url: str
+    pause_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The URL names an archive. `url`: as it is shown."""
+
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """There can be no archive. `wrong_url`: the URL is to blame, else this installation."""
+
+    text: str
+    wrong_url: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProgress:
+    """How far a partition is archived.
+
+    `archived_bytes`: size of its objects, snapshots too. `oldest_waiting_ms`: time of the first record that is not
+    archived; None: there was none. `waiting_bytes`: of the local segments that are not archived, the last one too."""
+
+    partition: str
+    archived_end: int
+    archived_bytes: int
+    oldest_waiting_ms: int | None
+    waiting_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the archive is. Empty `partitions`: not known yet. `ended`: the pass is over. `error`: why it failed."""
+
+    partitions: tuple[PartitionProgress, ...]
+    ended: bool
+    error: str | None = None
