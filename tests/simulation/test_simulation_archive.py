@@ -153,7 +153,7 @@ def chains_of(data: Path, name: str) -> dict[int, bytes]:
 def run(stages: list[Path], directory: Path, seed: int) -> list[str]:
     with (
         patch.object(manifests, "ENTRIES", ENTRIES),
-        patch.object(archivers, "_now_ms", lambda: 7),
+        patch.object(archivers, "now_ms", lambda: 7),
         patch("os.fsync", lambda descriptor: None),  # no power fails here
     ):
         try:

@@ -174,7 +174,7 @@ def past_offline(history: "History", keys: Path, query: PastQuery) -> dict[str, 
     vhost, queue = query.vhost, query.queue
     refusal: Exception | None = None
     try:
-        store = KeyStore(keys, topology_of(history.open().metadata, history.snapshots).erased_keys)
+        store = KeyStore.of(keys, topology_of(history.open().metadata, history.snapshots))
         cut = Cut(Subjects("", store, {}), MAX_BODY_SHOWN)
         for each in histories_of(history, vhost, queue):
             try:
@@ -275,9 +275,11 @@ def log_rows(data: Path, queues: list[str]) -> list[dict[str, Value]]:
 
 def history_error_code(history: "History", error: "LogError") -> int:
     """The exit code when a history cannot be opened or read."""
-    from rewindmq.engine.log.contract import CorruptLog
+    from rewindmq.engine.log.contract import CorruptLog, NoAnswer
     from rewindmq.engine.log.location import OtherHistory
 
+    if isinstance(error, NoAnswer):
+        return UNAVAILABLE
     return DATA if history.kafka is None or isinstance(error, CorruptLog | OtherHistory) else UNAVAILABLE
 
 

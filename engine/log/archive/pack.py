@@ -173,7 +173,7 @@ class _PackWriter:
     def add(self, block: StoredBlock) -> None:
         """Take the next block."""
         entry = block.entry
-        size = sum(_numbers("I", block.lengths))
+        size = sum(numbers_in("I", block.lengths))
         if self._gathered and self._size + size > BLOCK_BYTES:
             self._flush()
         if self._first_ms is None:
@@ -243,7 +243,7 @@ class _PackWriter:
         raw = self._header.raw
         head = _HEAD.pack(len(raw), len(self._archived), len(self._counts), len(self._lengths) // 4)
         table = b"".join(_ARCHIVED.pack(*each) for each in self._archived)
-        numbers = (_little_endian(self._counts), _little_endian(self._times), self._lengths)
+        numbers = (little_endian(self._counts), little_endian(self._times), self._lengths)
         return _MAGIC + zstd.compress(b"".join((head, raw, table, *numbers)), level=LEVEL)
 
 
@@ -383,7 +383,7 @@ class Unpacked:
     def _lengths_in(self, archived: ArchivedBlock) -> "array[int]":
         """The lengths of the records in an archived block."""
         first = archived.first_offset - self.entry.base_offset
-        return _numbers("I", self._lengths[4 * first : 4 * (first + archived.records)])
+        return numbers_in("I", self._lengths[4 * first : 4 * (first + archived.records)])
 
     def _blocks_body(self) -> bytes:
         """The content of the .blocks, which the manifest's SHA-256 proves."""
@@ -417,8 +417,8 @@ class Unpacked:
         counts, times = end + 4 * originals, end + 12 * originals
         if len(body) != times + 4 * records:
             raise ValueError(f"{len(body)} bytes")
-        self._counts = _numbers("I", body[end:counts])
-        self._times = array("q", accumulate(_numbers("q", body[counts:times])))
+        self._counts = numbers_in("I", body[end:counts])
+        self._times = array("q", accumulate(numbers_in("q", body[counts:times])))
         self._lengths = body[times:]
         self._firsts = list(accumulate((each.blocks for each in self.archived), initial=0))
         base, end_offset = self.entry.base_offset, self.entry.next_offset
@@ -460,13 +460,15 @@ def _stored(header: Header, suffix: str, size: int, sha256: str) -> StoredObject
     return StoredObject(f"{header.base_offset:020d}-{sha256[:16]}.{suffix}", size, sha256)
 
 
-def _little_endian(numbers: "array[int]") -> bytes:
+def little_endian(numbers: "array[int]") -> bytes:
+    """The numbers as bytes, on every machine the same."""
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers.tobytes()
 
 
-def _numbers(code: str, data: bytes) -> "array[int]":
+def numbers_in(code: str, data: bytes) -> "array[int]":
+    """The numbers in bytes of `little_endian`. `code`: the array's type code."""
     numbers = array(code)
     numbers.frombytes(data)
     if sys.byteorder == "big":
