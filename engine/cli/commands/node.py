@@ -248,8 +248,7 @@ def start(
         keep_history_ms=keep_history,
         archive=archive,
     )
-    code = run(config)  # says by itself, in one line, what prevents a start
-    if code:
+    if code := run(config):  # it says by itself, in one line, what prevents a start
         raise click.exceptions.Exit(code)
 
 
