@@ -14,7 +14,7 @@ from rewindmq.engine.log.contract import CorruptLog
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
 from rewindmq.engine.log.embedded.verify import follow_on, verify_segment
-from rewindmq.projections.machine.data.effects import Effect, Keep, QueueGone, endings
+from rewindmq.projections.machine.data.effects import Effect, Keep, QueueGone, Refuse, endings
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import beginning, decoder_for, drive, groups_of
 from rewindmq.projections.rewind import At, state_at
@@ -100,6 +100,9 @@ class Held:
         for effect in effects:
             if isinstance(effect, Keep):
                 self._queues.setdefault(effect.queue.queue_id, set()).add(effect.message_id)
+        for effect in effects:
+            if isinstance(effect, Refuse):  # its body may be kept for a dead letter; it never was in the queue
+                self._queues.get(effect.queue.queue_id, set()).discard(effect.message_id)
         for queue, message_id, _, _ in endings(effects):
             held = self._queues.get(queue.queue_id)
             if held is not None:
