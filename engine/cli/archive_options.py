@@ -41,7 +41,7 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--archive-lag",
         type=Duration(),
         metavar="DURATION",
-        help="How often the archiver looks for closed segments (default: 1m).",
+        help="How often the archiver looks for closed segments; on Kafka how far it may be behind (default: 1m).",
     ),
 )
 
@@ -55,9 +55,10 @@ def with_archive(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         if archive_lag is not None and archive_url is None:
             raise click.UsageError("--archive-lag needs --archive")
-        if options["kafka"].servers is not None and (archive_url is not None or segment_age is not None):
-            raise click.UsageError("a log in Kafka cannot be archived yet, and Kafka closes its segments by itself")
-        if segment_age is None and archive_url is not None:
+        in_kafka = options["kafka"].servers is not None
+        if in_kafka and segment_age is not None:
+            raise click.UsageError("--segment-age is for an embedded log: on Kafka --archive-lag says it all")
+        if segment_age is None and archive_url is not None and not in_kafka:
             segment_age = SEGMENT_AGE_MS
         config = ArchiveConfig(archive_url, segment_age)
         if archive_lag is not None:

@@ -3,7 +3,8 @@
     broker (archive_supervisor.py)                     this process
         the order                 ->                   the URL is opened
                                   <-    Opened, Refused
-        None: the log is open     ->                   passes begin
+        None: the log is open     ->                   passes begin; on Kafka the names of the partitions that this
+                                                       node owns, and again when they change
                                   <-    Progress after each pass, and during a long one
 
 - It is nice(10): where processor time is short, the broker has nine parts of ten. With less than the tenth part an
@@ -18,10 +19,11 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from rewindmq.engine.log.archive.archiver import Archiver, archived_bytes, first_waiting_ms
 from rewindmq.engine.log.archive.directory_note import note_archive
@@ -55,20 +57,63 @@ def archive_history(connection: Connection) -> None:
             connection.send(Refused(str(error), isinstance(error, BadUrl)))
             return
         connection.send(Opened(objects.url))
-        connection.recv()
-        ArchivePasses(connection, order, objects).run()
+        ArchivePasses(connection, order, source_of(order, objects)).run()
     except (EOFError, BrokenPipeError, ConnectionResetError):  # the broker ended
         return
+
+
+class Source(Protocol):
+    """What is archived."""
+
+    def owned(self, names: frozenset[str] | None) -> None:
+        """Archive these partitions from now on; None: all."""
+
+    def archive(self, until: Callable[[], bool], progress: Callable[[int, int], None]) -> object:
+        """Archive what is new. Arguments and errors as `Archiver.run`."""
+
+    def known(self) -> tuple[PartitionProgress, ...]:
+        """How far the archive is; empty: not known.
+
+        Raises LogError, OSError."""
+
+
+def source_of(order: ArchiveOrder, objects: Objects) -> Source:
+    """What the order names."""
+    if order.topics is None:
+        return DirectorySource(order.data_dir, objects)
+    from rewindmq.engine.cluster.topic_source import TopicSource
+
+    return TopicSource(order.topics, order.data_dir, objects)
+
+
+class DirectorySource:
+    """The data directory of a broker."""
+
+    def __init__(self, data_dir: Path, objects: Objects) -> None:
+        self._data_dir = data_dir
+        self._objects = objects
+        self._archiver = Archiver(objects, data_dir)
+
+    def owned(self, names: frozenset[str] | None) -> None:
+        """Do nothing: a broker owns all partitions of its directory."""
+
+    def archive(self, until: Callable[[], bool], progress: Callable[[int, int], None]) -> None:
+        """Archive all that is closed."""
+        self._archiver.run(until, progress)
+        note_archive(self._data_dir, self._objects.url)
+
+    def known(self) -> tuple[PartitionProgress, ...]:
+        """How far the archive is."""
+        return progress_of(self._archiver.manifests, self._data_dir)
 
 
 class ArchivePasses:
     """The passes of one archiver process."""
 
-    def __init__(self, connection: Connection, order: ArchiveOrder, objects: Objects) -> None:
+    def __init__(self, connection: Connection, order: ArchiveOrder, source: Source) -> None:
         self._connection = connection
         self._order = order
-        self._objects = objects
-        self._archiver = Archiver(objects, order.data_dir)
+        self._source = source
         self._known: tuple[PartitionProgress, ...] = ()
         self._told = 0.0  # by the monotonic clock
 
@@ -77,6 +122,7 @@ class ArchivePasses:
 
         Raises EOFError, BrokenPipeError, ConnectionResetError: the broker ended."""
         pause = FIRST_PAUSE_SECONDS
+        self._source.owned(self._connection.recv())
         while True:
             error = self._pass()
             self._tell(ended=True, error=error)
@@ -90,11 +136,8 @@ class ArchivePasses:
     def _pass(self) -> str | None:
         """Archive all that is closed. Returns what went wrong."""
         try:
-            report = self._archiver.run(self._broker_ended, self._during)
-            if report.stopped:
-                raise EOFError
-            note_archive(self._order.data_dir, self._objects.url)
-            self._known = progress_of(self._archiver.manifests, self._order.data_dir)
+            self._source.archive(self._broker_ended, self._during)
+            self._known = self._source.known()
         except LogError as error:
             self._look_again()
             return str(error)
@@ -112,16 +155,13 @@ class ArchivePasses:
 
     def _look_again(self) -> None:
         """Measure how far the archive is, as far as that can be known after an error."""
-        try:
-            if self._archiver.manifests:
-                self._known = progress_of(self._archiver.manifests, self._order.data_dir)
-        except (LogError, OSError):
-            pass  # what was known before is told again
+        with suppress(LogError, OSError):  # then what was known before is told again
+            self._known = self._source.known() or self._known
 
     def _during(self, _done: int, _all: int) -> None:
         """Tell the broker how far a long pass is."""
         if time.monotonic() - self._told >= TOLD_SECONDS:
-            self._known = progress_of(self._archiver.manifests, self._order.data_dir)
+            self._known = self._source.known()
             self._tell(ended=False, error=None)
 
     def _tell(self, ended: bool, error: str | None) -> None:
@@ -129,13 +169,19 @@ class ArchivePasses:
         self._connection.send(Progress(self._known, ended, error))
 
     def _broker_ended(self) -> bool:
-        """Whether the pipe has ended. The broker sends nothing more through it."""
-        return self._connection.poll(0)
+        """Take what the broker has sent, and return False.
+
+        Raises EOFError: the broker ended."""
+        while self._connection.poll(0):
+            self._source.owned(self._connection.recv())
+        return False
 
     def _wait(self, seconds: float) -> None:
-        """Wait, and raise EOFError when the broker ends meanwhile."""
+        """Wait, no longer than until the broker sends something.
+
+        Raises EOFError: the broker ended."""
         if self._connection.poll(seconds):
-            self._connection.recv()
+            self._source.owned(self._connection.recv())
 
 
 def progress_of(manifests: Iterable[Manifest], data_dir: Path) -> tuple[PartitionProgress, ...]:

@@ -235,7 +235,10 @@ def test_a_url_that_is_none_prevents_the_start(url: str, line: str, tmp_path: Pa
     [
         (("--archive-lag", "1m"), "--archive-lag needs --archive"),
         (("--segment-age", "soon"), "'soon' is no duration"),
-        (("--archive", "s3://b/p", "--kafka", "localhost:1"), "a log in Kafka cannot be archived yet"),
+        (
+            ("--archive", "s3://b/p", "--segment-age", "1h", "--kafka", "localhost:1"),
+            "--segment-age is for an embedded log",
+        ),
     ],
 )
 def test_options_that_make_no_sense(options: tuple[str, ...], line: str, tmp_path: Path) -> None:
