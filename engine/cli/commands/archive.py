@@ -27,6 +27,7 @@ from rewindmq.projections.rewind import format_time
 
 if TYPE_CHECKING:
     from rewindmq.engine.log.archive.archiver import Report
+    from rewindmq.engine.log.archive.local_space import Limits
     from rewindmq.engine.log.archive.manifest import Manifest
     from rewindmq.engine.log.archive.objects import Objects
     from rewindmq.engine.log.kafka.reader import KafkaPartition
@@ -50,6 +51,8 @@ NOTHING_CLOSED = (
     "Nothing is closed: the last segment of each partition is open and stays behind. --roll ends it when the broker is"
     " stopped, and `rewindmq start --segment-age 1h` while it runs."
 )
+
+
 archive_option = click.option(
     "--archive",
     "archive_url",
@@ -96,6 +99,11 @@ def done(what: Callable[[], T]) -> T:
     help="End the last segments first, so that all is archived. No broker may run; nodes on a Kafka may.",
 )
 @click.option(
+    "--keep-local",
+    metavar="LIMIT",
+    help="Then remove local segments beyond an age in log time, a size, or both (7d, 50GB, 7d,50GB).",
+)
+@click.option(
     "--segment-age",
     type=Duration(),
     metavar="DURATION",
@@ -105,20 +113,37 @@ def done(what: Callable[[], T]) -> T:
 )
 @with_settings
 def archive(
-    settings: Settings, data: Path | None, kafka: Kafka, archive_url: str, roll: bool, segment_age: int
+    settings: Settings,
+    data: Path | None,
+    kafka: Kafka,
+    archive_url: str,
+    roll: bool,
+    keep_local: str | None,
+    segment_age: int,
 ) -> None:
     """Bring what is new in the history into object storage.
 
     Closed segments and snapshots go there, are read back and proven. What is archived already is left as it is. Login
     and endpoint come from the environment (AWS_ACCESS_KEY_ID ...).
 
+    With --keep-local the oldest segments that the archive has are removed here. What reads them reads the archive.
+
     \b
     Examples:
       rewindmq archive --data ./data --to s3://bucket/prefix
       rewindmq archive --data ./data --to /mnt/archive --roll
+      rewindmq archive --data ./data --to s3://bucket/prefix --keep-local 7d,50GB
       rewindmq archive --kafka localhost:9092 --to s3://bucket/prefix
     """
+    from rewindmq.engine.runtime.local_limits import local_limits
+
     topics = wants_kafka(data, kafka)
+    if topics and keep_local is not None:
+        raise CliError(USAGE, "--keep-local is for an embedded log")
+    try:
+        limits = None if keep_local is None else local_limits(keep_local)
+    except ValueError as error:
+        raise CliError(USAGE, f"--keep-local: {error}") from None
 
     def archived() -> "Report":
         if topics:
@@ -138,7 +163,18 @@ def archive(
         }
         for each in done(archived).partitions
     ]
-    columns = ("partition", "archived_end", "segments", "records", "bytes", "archived_bytes", "snapshots")
+    columns: tuple[str, ...] = (
+        "partition",
+        "archived_end",
+        "segments",
+        "records",
+        "bytes",
+        "archived_bytes",
+        "snapshots",
+    )
+    if limits is not None and data is not None:
+        rows = _with_local(settings, data, archive_url, limits, rows)
+        columns = (*columns, "local_start", "freed_bytes")
     settings.show(columns, rows)
     if data is None or topics or is_quiet(settings) or any(row["segments"] for row in rows):
         return
@@ -165,6 +201,36 @@ def _archive_directory(settings: Settings, url: str, data: Path, roll: bool) -> 
         if archive_of(data) is None:
             note_archive(data, objects.url)
     return report
+
+
+def _with_local(
+    settings: Settings, data: Path, archive_url: str, limits: "Limits", rows: list[dict[str, Value]]
+) -> list[dict[str, Value]]:
+    """Remove what is beyond the limits. Returns the rows, and what was removed. CliError."""
+    from rewindmq.engine.log.archive.local_space import keep_local
+    from rewindmq.engine.log.archive.objects import open_objects
+    from rewindmq.projections.machine.machine import NewerHistory
+
+    try:
+        report = done(lambda: keep_local(data, open_objects(archive_url), limits))
+    except NewerHistory as error:
+        raise CliError(DATA, str(error)) from None
+    except OSError as error:
+        raise CliError(UNAVAILABLE, f"{data}: local segments could not be removed: {error.strerror}") from None
+    if not report.age_counts:
+        settings.banner("Nothing was removed for its age: this run notes the log time from which the next one counts.")
+    for each in report.partitions:
+        if each.why:
+            click.echo(f"{each.partition}: nothing was removed: {each.why}", err=True)
+    known = {each.partition: each for each in report.partitions}
+    return [
+        row
+        | {
+            "local_start": known[name].start_offset if (name := str(row["partition"])) in known else 0,
+            "freed_bytes": known[name].freed_bytes if name in known else 0,
+        }
+        for row in rows
+    ]
 
 
 @click.command("archive_status")
@@ -243,7 +309,7 @@ def _status_row(manifest: "Manifest", data: Path | None, topic: "KafkaPartition 
         "segments": len(segments),
         "snapshots": len(manifest.snapshots),
         "bytes": sum(each.size_bytes for each in segments),
-        "archived_bytes": sum(map(archived_bytes, segments)) + sum(map(archived_bytes, manifest.snapshots)),
+        "archived_bytes": sum(map(archived_bytes, manifest.entries)),
         "lag": lag,
         "lag_bytes": lag_bytes,
         "waiting_since": None if waiting_since_ms is None else format_time(waiting_since_ms),
@@ -273,7 +339,7 @@ def archive_verify(settings: Settings, archive_url: str) -> None:
       rewindmq archive_verify --archive s3://bucket/prefix
     """
     from rewindmq.engine.log.archive.archiver import verify
-    from rewindmq.engine.log.archive.manifest import SegmentEntry
+    from rewindmq.engine.log.archive.manifest import SegmentEntry, SnapshotEntry
     from rewindmq.engine.log.archive.objects import open_objects
 
     damages: list[str] = []
@@ -289,7 +355,7 @@ def archive_verify(settings: Settings, archive_url: str) -> None:
                     segments += 1
                     records += entry.next_offset - entry.base_offset
                     chain = entry.chain.hex()
-                elif entry is not None:
+                elif isinstance(entry, SnapshotEntry):
                     snapshots += 1
                 if error is not None:
                     damaged += 1

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rewindmq.engine.log.contract import LogError
     from rewindmq.engine.log.location import History
     from rewindmq.projections.metadata_verification import MetadataVerification
+    from rewindmq.projections.topology.about_history import Fork
 
 BODY_SHOWN = 64  # bytes of a body in a table; the other formatters show what the API gives
 COLUMNS = (
@@ -173,7 +174,7 @@ def past_offline(history: "History", keys: Path, query: PastQuery) -> dict[str, 
     vhost, queue = query.vhost, query.queue
     refusal: Exception | None = None
     try:
-        store = KeyStore(keys, topology_of(history.open().metadata, history.snapshots).erased_keys)
+        store = KeyStore.of(keys, topology_of(history.open().metadata, history.snapshots))
         cut = Cut(Subjects("", store, {}), MAX_BODY_SHOWN)
         for each in histories_of(history, vhost, queue):
             try:
@@ -238,7 +239,7 @@ def verify(settings: Settings, data: Path, event_by_event: bool, kafka: Kafka) -
     except LogError as error:
         away = history_error_code(history, error) == UNAVAILABLE
         raise CliError(UNAVAILABLE if away else DIFFERENT, str(error)) from None
-    rows += [metadata_row(metadata), *(state_row(report) for report in reports)]
+    rows += [metadata_row(metadata), *(state_row(report) for report in reports), *map(fork_row, metadata.forks)]
     settings.show(("partition", "check", "events", "queues", "messages", "result", "chain", "repeats"), rows)
     for offset, what in metadata.differences:
         click.echo(f"{metadata.partition}: the snapshot at offset {offset} {what}", err=True)
@@ -274,9 +275,11 @@ def log_rows(data: Path, queues: list[str]) -> list[dict[str, Value]]:
 
 def history_error_code(history: "History", error: "LogError") -> int:
     """The exit code when a history cannot be opened or read."""
-    from rewindmq.engine.log.contract import CorruptLog
+    from rewindmq.engine.log.contract import CorruptLog, NoAnswer
     from rewindmq.engine.log.location import OtherHistory
 
+    if isinstance(error, NoAnswer):
+        return UNAVAILABLE
     return DATA if history.kafka is None or isinstance(error, CorruptLog | OtherHistory) else UNAVAILABLE
 
 
@@ -290,6 +293,20 @@ def metadata_row(report: "MetadataVerification") -> dict[str, Value]:
         "queues": None,
         "messages": None,
         "result": report.result,
+        "chain": None,
+    }
+
+
+def fork_row(fork: "Fork") -> dict[str, Value]:
+    """A branch of the history, as a row."""
+    return {
+        "partition": "metadata-0",
+        "check": "fork",
+        "events": fork.at,
+        "repeats": None,
+        "queues": None,
+        "messages": None,
+        "result": str(fork),
         "chain": None,
     }
 

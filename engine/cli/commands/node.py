@@ -2,21 +2,21 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import click
 
 from rewindmq.engine.cli.archive_options import with_archive
+from rewindmq.engine.cli.body_options import with_bodies
 from rewindmq.engine.cli.client import HTTP_PORT, Client, Json
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.tls import with_tls
 from rewindmq.engine.cli.values import Value
-from rewindmq.engine.config import LOCALHOST, MAX_MESSAGE_SIZE, VERSION, ArchiveConfig, Config
+from rewindmq.engine.config import LOCALHOST, MAX_MESSAGE_SIZE, VERSION, Config
 from rewindmq.engine.logging_setup import LEVELS
 from rewindmq.engine.runtime.durations import in_words
 from rewindmq.engine.runtime.watermarks import Limit, disk_limit, memory_watermark
-from rewindmq.engine.tls import TlsListener
 from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13
 from rewindmq.projections.rewind import UnreadableTime, parse_duration
 
@@ -50,21 +50,13 @@ def duration(_context: click.Context, _option: click.Parameter, text: str | None
         raise click.BadParameter(str(error)) from None
 
 
-def checked_header(_context: click.Context, _option: click.Parameter, name: str) -> str:
-    """A callback for click that refuses an impossible --subject-header."""
-    from rewindmq.engine.erasure.encryption import why_no_subject_header
-
-    reason = why_no_subject_header(name) if name else None
-    if reason is not None:
-        raise click.BadParameter(reason)
-    return name
-
-
-def require_possible(kafka: Kafka, subject_header: str, keys: Path | None, keep_history: int | None) -> None:
+def require_possible(config: Config) -> None:
     """Refuse options of `start` that make no sense together. UsageError."""
-    if subject_header and kafka.servers is not None and keys is None:
-        raise click.UsageError("--subject-header with --kafka needs --keys DIR, the same directory for all nodes")
-    if keep_history is not None and kafka.servers is not None:
+    if config.read_only and (config.kafka is not None or config.load_definitions is not None):
+        raise click.UsageError("--read-only serves a data directory as it is: without --kafka and --load-definitions")
+    if config.read_only and (config.archive.url, config.keep_history_ms, config.keep_bodies_days) != (None, None, None):
+        raise click.UsageError("--read-only changes nothing: without --archive, --keep-history and --keep-bodies")
+    if config.kafka is not None and config.keep_history_ms is not None:
         raise click.UsageError("--keep-history is for a log in the data directory; Kafka has its own retention")
 
 
@@ -111,18 +103,6 @@ def require_possible(kafka: Kafka, subject_header: str, keys: Path | None, keep_
     help="The RabbitMQ that queues behave like, unless x-semantics says another.",
 )
 @click.option(
-    "--subject-header",
-    metavar="NAME",
-    default="",
-    callback=checked_header,
-    help="A header that names a subject. Bodies are encrypted under the subject's key, and can be erased.",
-)
-@click.option(
-    "--keys",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Directory of the subjects' keys (default: keys in the data directory); nodes on one Kafka share it.",
-)
-@click.option(
     "--max-message-size",
     type=click.IntRange(0, MAX_MESSAGE_SIZE),
     default=134_217_728,
@@ -165,9 +145,15 @@ def require_possible(kafka: Kafka, subject_header: str, keys: Path | None, keep_
     show_default=True,
     help="The lowest level that is logged to stderr.",
 )
+@click.option(
+    "--read-only",
+    is_flag=True,
+    help="Serve the history and refuse each change. Nothing is written, and nothing expires.",
+)
 @with_tls
 @with_kafka
 @with_archive
+@with_bodies
 @click.option(
     "--kafka-replication",
     type=click.IntRange(1),
@@ -182,29 +168,15 @@ def require_possible(kafka: Kafka, subject_header: str, keys: Path | None, keep_
 )
 def start(
     data: Path,
-    host: str,
-    amqp_port: int,
     http_port: int | None,
-    prometheus_port: int | None,
-    partitions: int | None,
-    node: str,
     https_port: int | None,
-    load_definitions: Path | None,
-    max_message_size: int,
-    loopback_users: str,
-    tls: TlsListener | None,
     kafka: Kafka,
-    kafka_replication: int | None,
     node_timeout: int,
+    loopback_users: str,
     consumer_timeout: int,
-    semantics: str,
-    subject_header: str,
-    keys: Path | None,
-    log_level: str,
-    vm_memory_high_watermark: Limit,
-    disk_free_limit: Limit,
+    bodies: dict[str, Any],
     keep_history: int | None,
-    archive: ArchiveConfig,
+    **same: Any,  # Config has these under the same names
 ) -> None:
     """Run a broker in the foreground, until SIGINT or SIGTERM.
 
@@ -217,37 +189,23 @@ def start(
     """
     from rewindmq.engine.process import run
 
-    require_possible(kafka, subject_header, keys, keep_history)
     if http_port is None and https_port is None:
         http_port = HTTP_PORT
     config = Config(
         data=data.absolute(),
-        host=host,
-        amqp_port=amqp_port,
         http_port=http_port,
         https_port=https_port,
-        partitions=partitions,
-        node=node,
-        prometheus_port=prometheus_port,
         kafka=kafka.servers,
         kafka_prefix=kafka.prefix,
-        kafka_replication=kafka_replication,
-        load_definitions=load_definitions,
         kafka_settings=kafka.settings,
         node_timeout_ms=node_timeout * 1000,
-        max_message_size=max_message_size,
         loopback_users=tuple(filter(None, loopback_users.split(","))),
-        tls=tls,
         consumer_timeout_ms=consumer_timeout,
-        semantics=semantics,
-        subject_header=subject_header,
-        keys=None if keys is None else keys.absolute(),
-        log_level=log_level,
-        vm_memory_high_watermark=vm_memory_high_watermark,
-        disk_free_limit=disk_free_limit,
         keep_history_ms=keep_history,
-        archive=archive,
+        **bodies,
+        **same,
     )
+    require_possible(config)
     code = run(config)  # says by itself, in one line, what prevents a start
     if code:
         raise click.exceptions.Exit(code)
@@ -296,7 +254,9 @@ def facts(overview: dict[str, object], node: dict[str, object]) -> dict[str, Val
         "rabbitmq_version": overview["rabbitmq_version"],
         "node": overview["node"],
         "data_directory": node["db_dir"],
+        "fork": overview["fork"],
         "clock": node["clock"],
+        "expired_bodies": node["expired_bodies"],
         "alarms": alarms(overview),
         "memory": {"total": {"rss": node["mem_used"]}},
         "vm_memory_limit": node["mem_limit"],
@@ -317,6 +277,33 @@ def clock_line(clock: Json) -> str:
     """The difference between the time in the log and the wall clock."""
     difference_ms = cast(int, clock["difference_ms"])
     return f"Time in the log less wall clock: {difference_ms} ms (wall clock {clock['wall_time']})"
+
+
+def fork_lines(fork: Json | None) -> list[str]:
+    """Where the history branched from another one; no line if it is no fork."""
+    if fork is None:
+        return []
+    source = f" of {fork['source']}" if fork["source"] else ""
+    return [f"Fork{source} as of {fork['moment']}, made {fork['made']}: branched from {str(fork['parent'])[:16]}..."]
+
+
+def bodies_lines(bodies: Json) -> list[str]:
+    """How long bodies are kept, and what is held back; nothing without --keep-bodies and expired days."""
+    keep_days, expired = bodies["keep_days"], cast(int, bodies["expired_days"])
+    if keep_days is None and not expired:
+        return []
+    last = f", the last one {bodies['last_expired']}" if expired else ""
+    return [
+        "Bodies",
+        "",
+        f"Kept: {'for ever' if keep_days is None else f'{keep_days} days'}; expired: {expired} days{last}",
+        *(
+            f"Held back: {each['day']}, by queue '{each['queue']}' of '{each['vhost']}': {each['messages']} messages"
+            for each in cast(list[Json], bodies["held"])
+        ),
+        *([f"Problem: {bodies['problem']}"] if bodies["problem"] else []),
+        "",
+    ]
 
 
 def alarms(overview: dict[str, object]) -> list[str]:
@@ -373,11 +360,13 @@ def status_lines(client: Client, overview: dict[str, object], node: dict[str, ob
             f"Log: {each['partition']}, {each['next_offset']} events, durable up to {each['durable_offset']}"
             for each in log
         ),
+        *fork_lines(cast(Json | None, overview["fork"])),
         "",
         "Clock",
         "",
         clock_line(cast(Json, node["clock"])),
         "",
+        *bodies_lines(cast(Json, node["expired_bodies"])),
         "Alarms",
         "",
         *(alarms(overview) or ["(none)"]),

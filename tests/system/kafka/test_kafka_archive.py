@@ -1,4 +1,4 @@
-"""The archive of a history in Kafka, and a Kafka that is lost: topics are made again from the archive (B-20)."""
+"""The archive of a history in Kafka, and a Kafka that is lost: topics are made again from the archive (B-23)."""
 
 import json
 import threading
@@ -253,7 +253,7 @@ def clients(place: InKafka) -> KafkaClients:
     return KafkaClients(place.bootstrap)
 
 
-def test_b20_topics_are_made_again_from_the_archive(
+def test_b23_topics_are_made_again_from_the_archive(
     topics: InKafka, objects: Objects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(topic_pack, "SEGMENT_RECORDS", 4)
@@ -346,10 +346,10 @@ def test_each_archive_is_recovered_to_its_own_kind(topics: InKafka, objects: Obj
     failed(run(*arguments, "--data", str(tmp_path / "new")), 65, message)
     failed(run(*arguments), 64, "Error: say where to recover to: --data DIR, or --kafka HOST:PORT")
     both = (*arguments, "--data", str(tmp_path / "new"), "--kafka", topics.bootstrap)
-    failed(run(*both), 64, "Error: --data and --kafka: a history is recovered to one of both")
+    failed(run(*both), 64, "Error: --data and --at are not for a recovery to a Kafka")
 
 
-def test_b20_a_kafka_is_lost_and_nodes_go_on_from_the_archive(kafka: KafkaCluster, tmp_path: Path) -> None:
+def test_b23_a_kafka_is_lost_and_nodes_go_on_from_the_archive(kafka: KafkaCluster, tmp_path: Path) -> None:
     """Ids and queues are as they were, less what had not been archived, which is said in numbers."""
     url = str(tmp_path / "archive")
     with Nodes(tmp_path / "before", kafka, timeout=NEVER) as nodes:
