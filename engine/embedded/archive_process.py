@@ -81,7 +81,7 @@ def source_of(order: ArchiveOrder, objects: Objects) -> Source:
     """What the order names."""
     if order.topics is None:
         return DirectorySource(order.data_dir, objects)
-    from rewindmq.engine.cluster.archived_topics import TopicSource
+    from rewindmq.engine.cluster.topic_source import TopicSource
 
     return TopicSource(order.topics, order.data_dir, objects)
 
