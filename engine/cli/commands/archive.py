@@ -99,17 +99,17 @@ def done(what: Callable[[], T]) -> T:
     help="End the last segments first, so that all is archived. No broker may run; nodes on a Kafka may.",
 )
 @click.option(
-    "--keep-local",
-    metavar="LIMIT",
-    help="Then remove local segments beyond an age in log time, a size, or both (7d, 50GB, 7d,50GB).",
-)
-@click.option(
     "--segment-age",
     type=Duration(),
     metavar="DURATION",
     default="1h",
     show_default=True,
     help="With --kafka: archive what is as old, although it is little.",
+)
+@click.option(
+    "--keep-local",
+    metavar="LIMIT",
+    help="Then remove local segments beyond an age in log time, a size, or both (7d, 50GB, 7d,50GB).",
 )
 @with_settings
 def archive(
@@ -118,8 +118,8 @@ def archive(
     kafka: Kafka,
     archive_url: str,
     roll: bool,
-    keep_local: str | None,
     segment_age: int,
+    keep_local: str | None,
 ) -> None:
     """Bring what is new in the history into object storage.
 
@@ -139,7 +139,7 @@ def archive(
 
     topics = wants_kafka(data, kafka)
     if topics and keep_local is not None:
-        raise CliError(USAGE, "--keep-local is for an embedded log")
+        raise CliError(USAGE, "--keep-local is about the segments of a data directory, and not about topics")
     try:
         limits = None if keep_local is None else local_limits(keep_local)
     except ValueError as error:
@@ -182,27 +182,6 @@ def archive(
         click.echo(NOTHING_CLOSED, err=True)
 
 
-def _archive_directory(settings: Settings, url: str, data: Path, roll: bool) -> "Report":
-    """Archive what is new in a data directory.
-
-    Raises LogError."""
-    from rewindmq.engine.log.archive.archiver import Archiver, close_segments
-    from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
-    from rewindmq.engine.log.archive.objects import open_objects
-    from rewindmq.engine.log.contract import LogError
-
-    objects = open_objects(url, make=True)
-    if roll:
-        close_segments(data)
-    settings.banner(f"Archiving {data} to {objects.url} ...")
-    archiver = Archiver(objects, data)
-    report = with_bar(settings, lambda progress: archiver.run(progress=progress))
-    with suppress(LogError):  # this user may have no right to write there
-        if archive_of(data) is None:
-            note_archive(data, objects.url)
-    return report
-
-
 def _with_local(
     settings: Settings, data: Path, archive_url: str, limits: "Limits", rows: list[dict[str, Value]]
 ) -> list[dict[str, Value]]:
@@ -231,6 +210,27 @@ def _with_local(
         }
         for row in rows
     ]
+
+
+def _archive_directory(settings: Settings, url: str, data: Path, roll: bool) -> "Report":
+    """Archive what is new in a data directory.
+
+    Raises LogError."""
+    from rewindmq.engine.log.archive.archiver import Archiver, close_segments
+    from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
+    from rewindmq.engine.log.archive.objects import open_objects
+    from rewindmq.engine.log.contract import LogError
+
+    objects = open_objects(url, make=True)
+    if roll:
+        close_segments(data)
+    settings.banner(f"Archiving {data} to {objects.url} ...")
+    archiver = Archiver(objects, data)
+    report = with_bar(settings, lambda progress: archiver.run(progress=progress))
+    with suppress(LogError):  # this user may have no right to write there
+        if archive_of(data) is None:
+            note_archive(data, objects.url)
+    return report
 
 
 @click.command("archive_status")

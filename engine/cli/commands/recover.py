@@ -1,4 +1,4 @@
-"""Our own command: make a data directory, or topics on a Kafka, from an archive alone. It asks no broker."""
+"""Our own command: make a data directory, or topics on a Kafka, from an archive. It asks no broker."""
 
 import sys
 from pathlib import Path
@@ -59,9 +59,9 @@ def recover(
       rewindmq recover --archive s3://bucket/prefix --kafka localhost:9092 --kafka-prefix again
     """
     if kafka.asked_for:
-        if data is not None or at is not None:
-            raise CliError(USAGE, "--data and --at are not for a recovery to a Kafka, which has the whole history")
-        _recover_topics(settings, archive_url, kafka, replication)
+        if at is not None:
+            raise CliError(USAGE, "--at makes a data directory, and no topics: leave --kafka out")
+        _recover_topics(settings, archive_url, data, kafka, replication)
         return
     if data is None:
         raise CliError(USAGE, "say where to recover to: --data DIR, or --kafka HOST:PORT")
@@ -107,7 +107,9 @@ def recover(
     settings.show(("partition", "next_offset", "archived_until", "segments", "bytes", "snapshots"), rows)
 
 
-def _recover_topics(settings: Settings, url: str, kafka: Kafka, replication: int | None) -> None:
+def _recover_topics(settings: Settings, url: str, data: Path | None, kafka: Kafka, replication: int | None) -> None:
+    if data is not None:
+        raise CliError(USAGE, "--data and --kafka: a history is recovered to one of both")
     rows: list[dict[str, Value]] = [
         {
             "partition": each.partition,

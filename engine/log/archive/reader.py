@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 CACHE_BYTES: Final = 64 << 20  # about 8 archived blocks: each is kept with the original blocks that it makes
 _ENTRY_BYTES: Final = 1_000  # of an entry of the manifest in memory
-_RECORD_BYTES: Final = 16  # of a record in an unpacked .blocks
+_RECORD_BYTES: Final = 4  # of a record in an unpacked .blocks
 
 
 class _Cache:

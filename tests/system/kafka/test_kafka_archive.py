@@ -346,7 +346,7 @@ def test_each_archive_is_recovered_to_its_own_kind(topics: InKafka, objects: Obj
     failed(run(*arguments, "--data", str(tmp_path / "new")), 65, message)
     failed(run(*arguments), 64, "Error: say where to recover to: --data DIR, or --kafka HOST:PORT")
     both = (*arguments, "--data", str(tmp_path / "new"), "--kafka", topics.bootstrap)
-    failed(run(*both), 64, "Error: --data and --at are not for a recovery to a Kafka")
+    failed(run(*both), 64, "Error: --data and --kafka: a history is recovered to one of both")
 
 
 def test_b23_a_kafka_is_lost_and_nodes_go_on_from_the_archive(kafka: KafkaCluster, tmp_path: Path) -> None:
