@@ -60,6 +60,7 @@ class Config:
     disk_free_limit: Limit = DISK_FREE_LIMIT  # less free disk space than this blocks publishers
     consumer_timeout_ms: int = 1_800_000  # how long a delivery may stay unacked; a queue's own setting wins
     segment_bytes: int = 268_435_456
+    keep_history_ms: int | None = None  # older history is trimmed at each start (embedded/trim.py); None: all is kept
     snapshot_events: int = 1_000_000
     metadata_snapshot_events: int = 10_000
     subject_header: str = ""  # the header with the subject of a message: the subject's key encrypts the body

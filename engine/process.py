@@ -38,6 +38,7 @@ from rewindmq.engine.embedded.archive_supervisor import ArchiveRefused, ArchiveS
 from rewindmq.engine.embedded.lifecycle import Alone
 from rewindmq.engine.embedded.partition import SoleWriterPartition
 from rewindmq.engine.embedded.segment_ages import SegmentAges
+from rewindmq.engine.embedded.trim import trim_at_start
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.file_modes import close_to_others
 from rewindmq.engine.http.app import make_app
@@ -167,6 +168,8 @@ async def _open(config: Config, failed: Callable[[Exception], None]) -> Broker:
         close_to_others(config.data)
         if config.kafka is not None:
             return await open_node(config, failed)
+        if config.keep_history_ms is not None:
+            trim_at_start(config.data, config.keep_history_ms)
         return open_broker(config)
     except (CorruptLog, UndecodableRecord, StoreError) as error:
         raise Failure(DATA_ERROR, str(error)) from error
@@ -195,6 +198,7 @@ def open_broker(config: Config, wall_ms: WallClock | None = None, elapsed_ns: El
         metadata = SoleWriterMetadata(log.metadata, clock.now_ms)
         snapshots = embedded.open_snapshots(config, log)
         metadata.fold(snapshots)
+        embedded.end_trims(config.data, log, metadata.topology, snapshots)
         store = StateStore.open(config.data / "state")
         opened.callback(store.close)
         recoveries = [embedded.recovered(queue_log, store) for queue_log in log.queues]

@@ -33,6 +33,7 @@ from rewindmq.projections.last_words import Behind, LastWords
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import RepeatedBodies, Repeats
+from rewindmq.projections.store.bases import Base
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.store.store import Projector, StateStore, StoreError
 from rewindmq.schemas.codec import Decoder, UndecodableRecord
@@ -89,6 +90,23 @@ Before = Mapping[Any, Callable[[int, int, Any], None]]
 After = Callable[[int, int, Actor, Event, list[Effect]], None]
 # Called with (offset, reason) when the machine has just skipped a record that cannot be decoded
 Undecodable = Callable[[int, str], None]
+
+
+def base_of(log: PartitionLog) -> Base | None:
+    """The base with which the log begins; None if it begins at offset 0, or is a log that keeps no bases.
+
+    Raises LogError if the base is missing or damaged."""
+    ask = getattr(log, "base", None)  # Kafka, an archive and logs in memory have none
+    base: Base | None = None if ask is None else ask()
+    return base
+
+
+def beginning(log: PartitionLog) -> Machine:
+    """The state with which the log begins: that of its base, or an empty one.
+
+    Raises LogError, BaseError, NewerHistory."""
+    base = base_of(log)
+    return Machine(log.name) if base is None else base.machine()
 
 
 def decoder_for(log: PartitionLog) -> Decoder:
@@ -225,7 +243,8 @@ def recover(log: PartitionLog, store: StateStore) -> Recovery:
 
     The caller has to carry out only the dead letters that the machine's outboxes still hold. All earlier sessions are
     gone, and the fold learns it from the `BrokerStarted` that the caller appends next. A state that is ahead of its log
-    belongs to a history that no longer exists: it is discarded.
+    belongs to a history that no longer exists: it is discarded. A state that is older than the log begins anew with the
+    base at the beginning of the log.
     Raises StoreError when the store cannot be read, and CorruptLog from the log."""
     if store.applied_offset(log.name) > log.next_offset:
         logger.error(
@@ -244,16 +263,27 @@ def recover(log: PartitionLog, store: StateStore) -> Recovery:
             log.name,
         )
         store.discard(log.name)
+    if store.applied_offset(log.name) < log.start_offset:
+        _begin_with_base(log, store)
     machine, projector = store.open_partition(log.name)
     stored_offset = machine.next_offset
-    if stored_offset < log.start_offset:
-        raise StoreError(
-            f"{store.path}: the state of {log.name} is at offset {stored_offset}, but its log begins at"
-            f" {log.start_offset}: what lies between is gone; restore the state directory or the log from a backup"
-        )
     words = last_words_before(log, stored_offset)
     replayed = catch_up(log, projector, None, words)
     return Recovery(machine, projector, projector.quarantine, stored_offset, replayed, words.found)
+
+
+def _begin_with_base(log: PartitionLog, store: StateStore) -> None:
+    """Replace the stored state, which is older than the log, by the base with which the log begins.
+
+    Raises StoreError if there is no base, LogError if it cannot be used."""
+    base = base_of(log)
+    if base is None:
+        raise StoreError(
+            f"{store.path}: the state of {log.name} is at offset {store.applied_offset(log.name)}, but its log begins"
+            f" at {log.start_offset}: what lies between is gone; restore the state directory or the log from a backup"
+        )
+    logger.info("%s: the state begins with the base at offset %d", log.name, base.offset)
+    store.begin(base)
 
 
 def catch_up(log: PartitionLog, projector: Projector, end: int | None, words: LastWords | None = None) -> int:

@@ -8,6 +8,7 @@ expired).
 `state at offset N` means: every event below N has happened; the clock stands where the last of them left it.
 The fold starts from the nearest snapshot at or before that offset. If a snapshot is damaged, the fold starts from the
 one before it: a snapshot saves time and decides nothing.
+A history whose older part was trimmed begins with a base, and no moment before it can be asked for.
 """
 
 import logging
@@ -19,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.replay import PartitionLog, decoder_for, fold
+from rewindmq.projections.replay import PartitionLog, beginning, decoder_for, fold
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,19 @@ class UnreadableTime(RewindError):
 
 class OutsideHistory(RewindError):
     """The time lies before the history, or the log does not have the offset."""
+
+
+class BelowFloor(OutsideHistory):
+    """The moment lies before the beginning of a partition's history. `start`: the offset of the beginning."""
+
+    def __init__(self, partition: str, start: int, text: str) -> None:
+        super().__init__(text)
+        self.partition = partition
+        self.start = start
+
+    def __reduce__(self) -> tuple[type["BelowFloor"], tuple[str, int, str]]:
+        """Makes the error picklable: it may come from another process."""
+        return BelowFloor, (self.partition, self.start, str(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +88,15 @@ def parse_time(text: str) -> int:
     if moment.tzinfo is None:
         raise UnreadableTime(f"{text!r} has no zone: add Z for UTC, or an offset such as +01:00")
     return _in_range(text, (moment - _EPOCH) // timedelta(milliseconds=1))
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds of a duration as people write it: `400d`, `1h30m`; in s, m, h, d and w.
+
+    Raises UnreadableTime for any other text."""
+    if not _AGO.fullmatch(f"-{text.strip()}"):
+        raise UnreadableTime(f"{text!r} is not a duration: give a number and a unit, such as 400d, 36h or 90m")
+    return sum(int(count) * _UNIT_MS[unit] for count, unit in _PART_OF_AGO.findall(text))
 
 
 def absolute(text: str) -> str:
@@ -123,6 +146,19 @@ def require_in_history(logs: Iterable[PartitionLog], time_ms: int) -> None:
     raise OutsideHistory(f"{format_time(time_ms)} lies before the history, which begins {format_time(min(begins))}")
 
 
+def require_above_floor(log: PartitionLog, time_ms: int) -> None:
+    """Raise BelowFloor when the time lies before the beginning of a partition whose older part was trimmed."""
+    start = log.start_offset
+    if start > 0 and log.offset_at(time_ms) <= start:
+        _require_not_before(log, start, beginning(log), time_ms)
+
+
+def _require_not_before(log: PartitionLog, start: int, begun: Machine, time_ms: int) -> None:
+    if time_ms < begun.log_ms:
+        began = f"{log.name} begins at offset {start}, with the state of {format_time(begun.log_ms)}"
+        raise BelowFloor(log.name, start, f"{began}: {format_time(time_ms)} lies before it")
+
+
 def state_at(log: PartitionLog, snapshots: Snapshots | None, at: At) -> Machine:
     """The partition's machine at a moment.
 
@@ -135,22 +171,27 @@ def state_at(log: PartitionLog, snapshots: Snapshots | None, at: At) -> Machine:
         offset = at.offset
     if not 0 <= offset <= log.next_offset:
         raise OutsideHistory(f"{log.name} has offsets {log.start_offset} to {log.next_offset}, not {offset}")
-    machine = Machine(log.name) if snapshots is None else _nearest(snapshots, log.name, offset)
-    if machine.next_offset < log.start_offset:
-        raise OutsideHistory(f"{log.name}: what lies below offset {log.start_offset} is no longer kept")
+    start = log.start_offset
+    if offset < start:
+        raise BelowFloor(log.name, start, f"{log.name} begins at offset {start}: offset {offset} is no longer kept")
+    machine = beginning(log) if snapshots is None else _nearest(snapshots, log, offset)
+    if machine.next_offset < start:
+        raise OutsideHistory(f"{log.name}: what lies below offset {start} is no longer kept")
     fold(machine, log, offset)
     if at.time_ms is not None:
+        if offset == start > 0:
+            _require_not_before(log, start, machine, at.time_ms)
         ignored: list[Effect] = []
         machine.advance(at.time_ms, ignored)
     return machine
 
 
-def _nearest(snapshots: Snapshots, partition: str, offset: int) -> Machine:
-    path = snapshots.nearest(partition, offset)
-    while path is not None:
+def _nearest(snapshots: Snapshots, log: PartitionLog, offset: int) -> Machine:
+    path = snapshots.nearest(log.name, offset)
+    while path is not None and int(path.stem) >= log.start_offset:  # those below can't be gone on from
         try:
             return load(path)
         except SnapshotError as error:
             logger.warning("%s; folding from the one before", error)
-            path = snapshots.nearest(partition, int(path.stem) - 1)
-    return Machine(partition)
+            path = snapshots.nearest(log.name, int(path.stem) - 1)
+    return beginning(log)

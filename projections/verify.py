@@ -5,8 +5,8 @@
 For each partition it compares the canonical digest of all queues, the state that belongs to no queue, the quarantined
 records, and the body of every message that is in a queue or its outbox, byte for byte with the log's (B-09). A
 difference names queue and key. `verify` runs beside a stopped broker, and beside a running one, whose last persisted
-state it then sees. It starts from the beginning of the log and trusts no snapshot. Memory: the folded state, and 8
-bytes a message.
+state it then sees. It starts from the beginning of the log, or from the base there, and trusts no snapshot. Memory: the
+folded state, and 8 bytes a message.
 """
 
 import heapq
@@ -22,6 +22,8 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import (
     PartitionLog,
+    base_of,
+    beginning,
     decoder_for,
     drive,
     events_of,
@@ -140,7 +142,8 @@ def verify_partition(
     `begun`: a snapshot at or before `stored_offset` to begin the fold with; the caller vouches for it. The list of
     quarantined records is compared only by a fold from the beginning. `event_by_event` as in `verify`."""
     report = _begun(log, store)
-    fresh, decoder = begun or Machine(log.name), decoder_for(log)
+    fresh, decoder = begun or beginning(log), decoder_for(log)
+    from_zero = fresh.next_offset == 0
     repeats = None if event_by_event else Repeats(fresh, decoder)
     words = last_words_before(log, fresh.next_offset)
     quarantined = report.quarantined
@@ -159,7 +162,7 @@ def verify_partition(
     report.behind = words.found
     if report.stored:
         _compare_state(fresh, store, report)
-    if report.stored and begun is None:
+    if report.stored and from_zero:
         _compare_quarantined(store, report)
     queues = fresh.by_id
     report.queues = len(queues)
@@ -262,26 +265,35 @@ def _pairs(ids: "array[int]", queue_id: int) -> Iterator[tuple[int, int]]:
 def _compare_bodies(
     log: PartitionLog, store: StateStore, queues: dict[int, Queue], live: "dict[int, array[int]]", report: Verification
 ) -> None:
-    """Compare the stored bodies with the log's: reads the log once more, with the bodies of live messages, in order."""
+    """Compare the stored bodies with the log's, or its base's: reads the log once more, with the bodies of live
+    messages, in order."""
     prefix = keys.partition_prefix(log.name)
     encoder, decoder = Encoder(), decoder_for(log)
     stamp = encoder.prefix(STAMP_MS, BROKER)
     wanted = heapq.merge(*[_pairs(ids, queue_id) for queue_id, ids in live.items()])
     following = next(wanted, None)
+
+    def compare(message_id: int, queue_id: int, record: bytes) -> None:
+        _, _, event = decoder.decode(record)
+        assert isinstance(event, Published), f"{log.name}: message {message_id} was never published"
+        key = keys.message(prefix, queue_id, message_id)
+        stored = _get(store, key, queues[queue_id], prefix, report, message_id)
+        by_the_log = encoder.encode(stamp, event)
+        if stored is not None and stored != by_the_log:
+            what = _first_difference(stored, by_the_log)
+            report.differs(_name(queues[queue_id]), keys.describe(key, prefix), what, message_id)
+        report.messages += 1
+
+    base = base_of(log) if following is not None and following[0] < log.start_offset else None
+    while base is not None and following is not None and following[0] < base.offset:
+        record = base.record(following[0])
+        assert record is not None, f"{base.path}: it holds each message that is queued there"
+        compare(*following, record)
+        following = next(wanted, None)
     groups = iter(()) if following is None else groups_of(log, following[0], report.offset)
     for offsets, records, _ in groups:
-        first_offset, behind = offsets[0], offsets[-1] + 1
-        while following is not None and following[0] < behind:
-            message_id, queue_id = following
-            _, _, event = decoder.decode(records[message_id - first_offset])
-            assert isinstance(event, Published), f"{log.name}: message {message_id} was never published"
-            key = keys.message(prefix, queue_id, message_id)
-            stored = _get(store, key, queues[queue_id], prefix, report, message_id)
-            by_the_log = encoder.encode(stamp, event)
-            if stored is not None and stored != by_the_log:
-                what = _first_difference(stored, by_the_log)
-                report.differs(_name(queues[queue_id]), keys.describe(key, prefix), what, message_id)
-            report.messages += 1
+        while following is not None and following[0] <= offsets[-1]:
+            compare(*following, records[following[0] - offsets[0]])
             following = next(wanted, None)
         if following is None:
             break

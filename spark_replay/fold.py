@@ -28,7 +28,7 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import RepeatedOutcomes, Repeats
-from rewindmq.projections.replay import PartitionLog, RecordGroup, decoder_for, drive
+from rewindmq.projections.replay import PartitionLog, RecordGroup, beginning, decoder_for, drive
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, SnapshotSet
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Checkpointed, Event
@@ -168,7 +168,7 @@ def _tasks(items: list[Any], task: Any, settings: dict[str, Any], batches: "Iter
 def log_task(
     offset_range: OffsetRange, location: Location, snapshots: SnapshotSet | None, fold: Any, settings: dict[str, Any]
 ) -> "Iterator[pa.RecordBatch]":
-    """Fold a range, in a Spark task. Without snapshots the fold begins at the beginning of the partition.
+    """Fold a range, in a Spark task. Without snapshots the fold begins at the beginning of the partition, or its base.
 
     Raises CorruptLog, LogError, SnapshotError."""
     log = partition_of(location, offset_range.partition)
@@ -206,18 +206,18 @@ def broker_snapshots(location: Location) -> SnapshotSet | None:
 
 
 def from_snapshot(snapshots: SnapshotSet | None, log: PartitionLog, offset: int) -> Machine:
-    """The machine at the nearest sound snapshot at or before `offset`.
+    """The machine at the nearest sound snapshot at or before `offset`, or else at the beginning of the log.
 
     A snapshot saves time and decides nothing: a damaged one is skipped. Raises LogError when the log no longer has the
     events behind the snapshot."""
-    machine = Machine(log.name)
+    start = log.start_offset
     if snapshots is not None:
-        for at in reversed([each for each in snapshots.offsets(log.name) if each <= offset]):
+        for at in reversed([each for each in snapshots.offsets(log.name) if min(start, offset) <= each <= offset]):
             try:
-                machine = snapshots.load(log.name, at)
-                break
+                return snapshots.load(log.name, at)
             except SnapshotError:
                 continue
+    machine = beginning(log)
     _require_what_follows(machine, log, offset)
     return machine
 

@@ -1,25 +1,31 @@
 """A broker's start on an embedded log: it recovers the data directory's history, and takes it over.
 
-log opened (torn tails cut) -> metadata folded -> each partition: stored state loaded, rest of the log folded
--> BrokerStarted in the metadata log (its offset is the epoch) and in each partition: it ends all earlier sessions, and
-removes messages that were not durable -> reconciled: bindings of deleted queues, policies, dead letters that still wait
+log opened (torn tails cut, cuts ended) -> metadata folded -> trims ended -> each partition: stored state loaded, or the
+base where the log begins; rest of the log folded -> BrokerStarted in the metadata log (its offset is the epoch) and in
+each partition: it ends all earlier sessions, and removes messages that were not durable -> reconciled: bindings of
+deleted queues, policies, dead letters that still wait
 """
 
 import logging
+from pathlib import Path
 
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.broker.users import first_user
 from rewindmq.engine.config import Config
 from rewindmq.engine.embedded.lifecycle import Alone
 from rewindmq.engine.log.contract import LogError, LogPartition
+from rewindmq.engine.log.embedded.cut import cut
 from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.log_start import chain_of
 from rewindmq.engine.runtime.eager import at_once
 from rewindmq.engine.runtime.log_clock import LogClock
 from rewindmq.engine.runtime.metadata import SoleWriterMetadata, unbound
 from rewindmq.projections.machine.machine import MACHINE_VERSION
 from rewindmq.projections.replay import Recovery, recover
+from rewindmq.projections.store.bases import Bases
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore
+from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import Decoder, UndecodableRecord
 from rewindmq.schemas.events import Checkpointed, MachineUpgraded
@@ -44,6 +50,28 @@ def open_snapshots(config: Config, log: EmbeddedLog) -> Snapshots:
         snapshots.remove_leftovers(partition.name)
         snapshots.discard_beyond(partition.name, partition.next_offset)
     return snapshots
+
+
+def end_trims(data_dir: Path, log: EmbeddedLog, topology: Topology, snapshots: Snapshots) -> None:
+    """End the trims that the metadata log names and that a crash cut short, and look for the bases of the logs."""
+    for partition in log.queues:
+        floor = topology.history.floors.get(partition.name)
+        if floor is not None and partition.start_offset < floor.event.offset:
+            try:
+                cut(data_dir, partition.name, floor.event.offset)
+                snapshots.discard_below(partition.name, floor.event.offset)
+            except LogError as error:  # the log has everything still, so nothing is lost
+                logger.error("%s: a trim of it could not be ended: %s", partition.name, error)
+        start = partition.start_offset
+        base = Bases(data_dir / "bases").path(partition.name, start)
+        if start > 0 and chain_of(base) is None:
+            logger.warning(
+                "%s begins at offset %d, and its base is lost (%s): the stored state goes on. If that is lost too,"
+                " this partition is: bring the base back from a backup, or trim again",
+                partition.name,
+                start,
+                base,
+            )
 
 
 def recovered(log: LogPartition, store: StateStore) -> Recovery:

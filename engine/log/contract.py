@@ -75,9 +75,12 @@ class LogPartition(Protocol):
 
     name: str
     framed: bool  # False: records are bare; True: Avro single objects (engine/log/shared_contract.py)
-    start_offset: int  # oldest record kept
     next_offset: int  # offset of the next append
     durable_offset: int  # everything below is durable
+
+    @property
+    def start_offset(self) -> int:
+        """The offset of the oldest record that is here."""
 
     def append(self, timestamp_ms: int, record: bytes) -> int:
         """Add a record to the group that is gathering. Returns its offset. Timestamps do not go back."""

@@ -4,13 +4,15 @@ stopped broker.
     past = queue_at(History(data_dir), "/", "orders", At(time_ms=...), first=0, count=100)
 
 The fold starts from the nearest snapshot of the queue's partition in the data directory. The rest, and the bodies by
-their offsets, are read from the log, in the data directory or in Kafka. Nothing here writes or touches the live broker.
+their offsets, are read from the log, in the data directory or in Kafka. What was published before the log begins is in
+its base. Nothing here writes or touches the live broker.
 
 An incarnation is the life of a queue from a declaration to its end. Its name is the queue id: the offset of the
 declaration. A queue that was deleted and declared again is another incarnation, also in a vhost that was made anew.
 """
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -18,10 +20,12 @@ from itertools import islice
 from rewindmq.engine.config import Config
 from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader
 from rewindmq.engine.log.placement import partition_of
+from rewindmq.projections.floors import explained
 from rewindmq.projections.machine.data.queue import MessageView, Queue
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.replay import decoder_for
-from rewindmq.projections.rewind import At, OutsideHistory, format_time, require_in_history, state_at
+from rewindmq.projections.marks import topology_of
+from rewindmq.projections.replay import base_of, decoder_for
+from rewindmq.projections.rewind import At, BelowFloor, OutsideHistory, format_time, require_in_history, state_at
 from rewindmq.schemas.events import Published
 
 # Two bodies with no more than so many records between them are read in one range.
@@ -141,7 +145,10 @@ def folded_queue(
     log = log_of(reader, vhost, queue)
     if at.time_ms is not None:
         require_in_history([reader.metadata, *reader.queues], at.time_ms)
-    machine = state_at(log, history.snapshots, at)
+    try:
+        machine = state_at(log, history.snapshots, at)
+    except BelowFloor as error:
+        raise explained(error, topology_of(reader.metadata, history.snapshots).history.floors) from None
     found = machine.queue(vhost, queue)
     if found is None or incarnation not in (None, found.queue_id):
         when = f"offset {at.offset}" if at.time_ms is None else format_time(at.time_ms)
@@ -155,9 +162,11 @@ def folded_queue(
 def published_at(log: HistoryPartition, message_ids: Iterable[int]) -> Iterator[tuple[int, tuple[int, Published]]]:
     """Yield (id, (timestamp, event)) of each message, in the order of the log. OutsideHistory."""
     wanted = sorted(message_ids)
-    if wanted and wanted[0] < log.start_offset:  # a snapshot may name it
-        raise OutsideHistory(f"{log.name}: message {wanted[0]} is no longer kept")
     decoder = decoder_for(log)
+    start = log.start_offset
+    older = wanted[: bisect_left(wanted, start)]
+    yield from _published_before(log, start, older)
+    del wanted[: len(older)]
     at = 0
     for block in log.read_ranges(neighbourhoods(wanted)):
         behind = block.first_offset + len(block.records)
@@ -171,6 +180,21 @@ def published_at(log: HistoryPartition, message_ids: Iterable[int]) -> Iterator[
             yield message_id, (timestamp_ms if block.timestamps_ms is None else block.timestamps_ms[index], event)
             at += 1
     assert at == len(wanted), f"{log.name}: there is no record {wanted[at]}"
+
+
+def _published_before(
+    log: HistoryPartition, start: int, message_ids: list[int]
+) -> Iterator[tuple[int, tuple[int, Published]]]:
+    """`published_at` for messages that were published before the log begins: its base has those still queued there."""
+    base = base_of(log) if message_ids else None
+    for message_id in message_ids:
+        record = None if base is None else base.record(message_id)
+        if record is None:
+            what = f"message {message_id} is no longer kept, the history begins at offset {start}"
+            raise BelowFloor(log.name, start, f"{log.name}: {what}")
+        timestamp_ms, _, event = decoder_for(log).decode(record)
+        assert isinstance(event, Published), f"{log.name}: the base has publishes only"
+        yield message_id, (timestamp_ms, event)
 
 
 def neighbourhoods(offsets: list[int]) -> Iterator[tuple[int, int]]:

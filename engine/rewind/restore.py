@@ -185,7 +185,7 @@ class RestoreRequest:
     def _named(self, log: HistoryPartition) -> Plan:
         messages = []
         time_ms = 0
-        start = max(log.start_offset, self.incarnation or 0)
+        start = self.incarnation or 0
         beyond = [each for each in self.ids if not start <= each < log.next_offset]
         if beyond:
             raise OutsideHistory(f"{log.name} has no message {min(beyond)}")

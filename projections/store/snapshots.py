@@ -20,11 +20,10 @@ Rules
   exists: the broker removes it at start, before new events take the same offsets.
 """
 
-import functools
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -33,39 +32,39 @@ from rewindmq.projections.machine.machine import Machine, NewerHistory
 logger = logging.getLogger(__name__)
 
 SUFFIX = ".snapshot"
-_PART = ".part"
+PART = ".part"
 CUT_SHORT = "cut short, its last record is missing"
-_METADATA = (
+FILE_METADATA = (
     "rewindmq.partition",
     "rewindmq.offset",
     "rewindmq.clock_ms",
     "rewindmq.machine_version",
     "rewindmq.digest",
 )
-_SCHEMA = {
-    "type": "record",
-    "name": "Piece",
-    "namespace": "rewindmq.snapshot",
-    "doc": "One piece of a partition's folded state.",
-    "fields": [
-        {
-            "name": "kind",
-            "type": {"type": "enum", "name": "Kind", "symbols": ["head", "queue", "chunk", "end"]},
-            "doc": "head, queue, chunk (of the queue before it), or end: the SHA-256 of everything before",
-        },
-        {"name": "queue_id", "type": "long", "doc": "offset of the QueueDeclared that made it; -1 without a queue"},
-        {"name": "number", "type": "long", "doc": "the chunk's number, ascending in delivery order; else 0"},
-        {"name": "content", "type": "bytes", "doc": "packed by the queue machine"},
-    ],
-}
 
 
-@functools.cache
-def _parsed_schema() -> Any:
-    """The schema, parsed for fastavro. A broker loads that with its first snapshot: it takes 3 MB."""
-    import fastavro
+def schema_of(namespace: str, kinds: Sequence[str]) -> dict[str, Any]:
+    """The schema of a file of pieces of these kinds."""
+    return {
+        "type": "record",
+        "name": "Piece",
+        "namespace": namespace,
+        "doc": "One piece of a partition's folded state.",
+        "fields": [
+            {
+                "name": "kind",
+                "type": {"type": "enum", "name": "Kind", "symbols": list(kinds)},
+                "doc": "head, queue, chunk (of the queue before it), or end: the SHA-256 of everything before",
+            },
+            {"name": "queue_id", "type": "long", "doc": "offset of the QueueDeclared that made it; -1 without a queue"},
+            {"name": "number", "type": "long", "doc": "the chunk's number, ascending in delivery order; else 0"},
+            {"name": "content", "type": "bytes", "doc": "packed by the queue machine"},
+        ],
+    }
 
-    return fastavro.parse_schema(_SCHEMA)
+
+_SCHEMA = schema_of("rewindmq.snapshot", ("head", "queue", "chunk", "end"))
+_BLOCK_BYTES = 16_000  # of an Avro block, before it is compressed
 
 
 class SnapshotError(Exception):
@@ -101,8 +100,7 @@ class Snapshots:
 
         Raises OSError when the disk does not take it."""
         path = self.path(machine.partition, machine.next_offset)
-        values = (machine.partition, machine.next_offset, machine.clock_ms, machine.machine_version, machine.digest())
-        write_snapshot(path, dict(zip(_METADATA, map(str, values), strict=True)), _state(machine))
+        write_snapshot(path, metadata_of(machine), state_of(machine))
         return path
 
     def offsets(self, partition: str) -> list[int]:
@@ -117,7 +115,7 @@ class Snapshots:
 
     def remove_leftovers(self, partition: str) -> None:
         """Remove the files of snapshots that a killed broker was writing. Only the partition's broker may call it."""
-        for path in (self.directory / partition).glob(f"{'[0-9]' * 20}.*{_PART}"):
+        for path in (self.directory / partition).glob(f"{'[0-9]' * 20}.*{PART}"):
             path.unlink()
 
     def discard_beyond(self, partition: str, end: int) -> None:
@@ -127,6 +125,12 @@ class Snapshots:
                 path = self.path(partition, offset)
                 logger.error("%s: removed, the log of %s ends at offset %d", path, partition, end)
                 path.unlink()
+
+    def discard_below(self, partition: str, start: int) -> None:
+        """Remove the snapshots of states before offset `start`: the events that follow on them are gone."""
+        for offset in self.offsets(partition):
+            if offset < start:
+                self.path(partition, offset).unlink(missing_ok=True)
 
     def nearest(self, partition: str, offset: int) -> Path | None:
         """The file of the newest snapshot at or before `offset`; None if there is none."""
@@ -148,25 +152,41 @@ class Snapshots:
         return self.directory / partition / f"{offset:020d}{SUFFIX}"
 
 
+def metadata_of(machine: Machine) -> dict[str, str]:
+    """The metadata of a file that holds this machine's state."""
+    values = (machine.partition, machine.next_offset, machine.clock_ms, machine.machine_version, machine.digest())
+    return dict(zip(FILE_METADATA, map(str, values), strict=True))
+
+
 def write_snapshot(path: Path, metadata: Mapping[str, str], pieces: Iterable[dict[str, Any]]) -> None:
     """Write a snapshot, durably. The pieces are those before the last record.
 
     Raises OSError when the disk does not take it."""
+    write_pieces(path, metadata, pieces, _SCHEMA, _BLOCK_BYTES)
+
+
+def write_pieces(
+    path: Path, metadata: Mapping[str, str], pieces: Iterable[dict[str, Any]], schema: dict[str, Any], block_bytes: int
+) -> None:
+    """Write a file of pieces, durably: whole or not at all. The pieces are those before the last record.
+
+    Raises OSError when the disk does not take it."""
     import fastavro
 
+    parsed = fastavro.parse_schema(schema)
     folder = path.parent
     folder.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(f".{os.getpid()}{_PART}")
+    beside = path.with_suffix(f".{os.getpid()}{PART}")
     try:
         with beside.open("wb") as file:
             records = _with_end(pieces, begin_sum(metadata))
-            fastavro.writer(file, _parsed_schema(), records, codec="zstandard", metadata=dict(metadata))
+            fastavro.writer(file, parsed, records, "zstandard", block_bytes, dict(metadata))
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
-    _sync_directory(folder)
+    sync_directory(folder)
 
 
 def load(path: Path) -> Machine:
@@ -202,33 +222,38 @@ def _load(file: BinaryIO) -> tuple[Machine, str]:
     import fastavro
 
     reader = fastavro.reader(file)
-    metadata = {name: reader.metadata[name] for name in _METADATA}
-    sha = begin_sum(metadata)
-    pieces: Iterator[Any] = iter(reader)
+    metadata = {name: reader.metadata[name] for name in FILE_METADATA}
+    pieces = _checked(reader, begin_sum(metadata))
     head = next(pieces)
-    add_piece(sha, head)
-    machine = Machine.load(metadata["rewindmq.partition"], head["content"], _queues(pieces, sha))
+    machine = Machine.load(metadata["rewindmq.partition"], head["content"], queues_in(pieces))
     return machine, metadata["rewindmq.digest"]
 
 
-def _queues(pieces: Iterator[Any], sha: "hashlib._Hash") -> Iterator[tuple[bytes, dict[int, bytes]]]:
-    """Yields queue after queue up to the end record, whose checksum must match.
+def _checked(pieces: Iterable[Any], sha: "hashlib._Hash") -> Iterator[Any]:
+    """Yields the pieces up to the end record, whose checksum must match.
 
     Raises SnapshotError."""
-    queue: tuple[bytes, dict[int, bytes]] | None = None
     for piece in pieces:
-        if piece["kind"] == "chunk" and queue is not None:
-            queue[1][piece["number"]] = piece["content"]
-        elif queue is not None:
-            yield queue
-            queue = None
         if piece["kind"] == "end":
             require_sum(sha, piece)
             return
-        if piece["kind"] == "queue":
-            queue = (piece["content"], {})
         add_piece(sha, piece)
+        yield piece
     raise SnapshotError(CUT_SHORT)
+
+
+def queues_in(pieces: Iterable[Any]) -> Iterator[tuple[bytes, dict[int, bytes]]]:
+    """Yields each queue with its chunks. `pieces`: those of the queues."""
+    queue: tuple[bytes, dict[int, bytes]] | None = None
+    for piece in pieces:
+        if piece["kind"] == "queue":
+            if queue is not None:
+                yield queue
+            queue = (piece["content"], {})
+        elif queue is not None:
+            queue[1][piece["number"]] = piece["content"]
+    if queue is not None:
+        yield queue
 
 
 def _with_end(pieces: Iterable[dict[str, Any]], sha: "hashlib._Hash") -> Iterator[dict[str, Any]]:
@@ -238,7 +263,8 @@ def _with_end(pieces: Iterable[dict[str, Any]], sha: "hashlib._Hash") -> Iterato
     yield {"kind": "end", "queue_id": -1, "number": 0, "content": sha.digest()}
 
 
-def _state(machine: Machine) -> Iterator[dict[str, Any]]:
+def state_of(machine: Machine) -> Iterator[dict[str, Any]]:
+    """Yields the pieces of the machine's state."""
     yield {"kind": "head", "queue_id": -1, "number": 0, "content": machine.head()}
     for queue_id, meta, chunks in machine.pieces():
         yield {"kind": "queue", "queue_id": queue_id, "number": 0, "content": meta}
@@ -263,7 +289,7 @@ def add_piece(sha: "hashlib._Hash", piece: dict[str, Any]) -> None:
     sha.update(piece["content"])
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
     """Fsync a directory, so that a new name survives a power failure too."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

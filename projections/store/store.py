@@ -28,6 +28,7 @@ from rocksdict import WriteBatch
 
 from rewindmq.projections.machine.machine import Machine, NewerHistory
 from rewindmq.projections.store import keys, rocks
+from rewindmq.projections.store.bases import Base, BaseError
 from rewindmq.projections.store.projector import Batch, Projector
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.store.rocks import Database, StoreError
@@ -90,6 +91,27 @@ class StateStore:
         for each in self._projectors:
             each.cache.limit_bytes = BODY_CACHE_BYTES // len(self._projectors)
         return machine, projector
+
+    def begin(self, base: Base) -> None:
+        """Replace all that is stored of a partition by a base: its state, and the bodies of its messages.
+
+        After a crash on the way the store has no state of the partition. Raises StoreError, NewerHistory."""
+        self.discard(base.partition)
+        encoder, decoder = Encoder(), Decoder()
+        try:
+            machine = base.machine()
+        except BaseError as error:
+            raise StoreError(str(error)) from error
+        projector = Projector(self._db, machine, QuarantineReport(), encoder, decoder, 0)
+
+        def body(key: bytes) -> bytes | None:
+            record = base.record(keys.message_id_of(key))
+            return None if record is None else encoder.encode(projector.stamp, decoder.decode(record)[2])
+
+        _, missing = projector.write_anew(body)
+        if missing:
+            self.discard(base.partition)
+            raise StoreError(f"{base.path}: the bodies of {missing} messages cannot be read")
 
     def discard(self, partition: str) -> None:
         """Delete all that is stored of a partition. Call it before `open_partition`."""

@@ -16,8 +16,8 @@ source check each other. The row `records` names the build. They fold event by e
 recovery and `verify` use (projections/machine/repeats.py), is not used here.
 
 A partition whose chain is broken, or whose beginning is gone, is not folded: the records behind the break are not
-history. An audit works beside running brokers; it reads up to the end that was durable when it began, and the state
-that RocksDB had persisted.
+history. A partition whose older part was trimmed is folded from its base on (base_beliefs.py). An audit works beside
+running brokers; it reads up to the end that was durable when it began, and the state that RocksDB had persisted.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.log.contract import CorruptLog
+from rewindmq.engine.log.placement import partition_of as placement_of
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.projections.verify import NOT_CHECKED, stored_offset, verify_partition
@@ -99,9 +100,7 @@ def _audited_history(
 ) -> list[Finding]:
     log = open_log(location)
     reach = _reach_of_archive(log) if isinstance(location, InArchive) else ends_of(log)
-    ends = [
-        OffsetRange(name, 0, end) for name, end in ends_of(open_log(location)).items()
-    ]  # later than `reach` (dead_letter_join.py)
+    ends = ranges_of(open_log(location))  # later than `reach` (dead_letter_join.py)
     proven = None if external is None or not isinstance(location, str) else Proven(external.directory)
     findings = _bytes(spark, location, log, proven, since_last)
     sound = {finding.partition for finding in findings if finding.ok}
@@ -226,6 +225,12 @@ def ends_of(log: HistoryLog) -> dict[str, int]:
     return found
 
 
+def ranges_of(log: HistoryLog) -> list[OffsetRange]:
+    """The offsets of each queue partition; none where damage hides the end."""
+    starts = {partition.name: partition.start_offset for partition in log.queues}
+    return [OffsetRange(name, min(starts[name], end), end) for name, end in ends_of(log).items()]
+
+
 def _reach_of_archive(log: HistoryLog) -> dict[str, int]:
     """The offsets up to which all partitions are archived: those before the earliest of their last times.
 
@@ -271,7 +276,12 @@ def arrivals(book: PolicyBook, for_driver: Iterable[Any], letters: Iterable[Any]
             yield row
 
     found: list[Finding] = []
-    for finding in check_arrivals(counted(), destinations.owed):
+    starts = [partition.start_offset for partition in open_log(book.location).queues]
+
+    def gone(vhost: str, queue: str, queue_id: int) -> bool:
+        return queue_id < starts[placement_of(vhost, queue, len(starts))]
+
+    for finding in check_arrivals(counted(), destinations.owed, gone):
         if len(found) < LISTED:
             found.append(finding)
     return found or [Finding(ARRIVALS, True, "all", None, None, None, f"{count} letters sent and arrived")]

@@ -15,8 +15,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.replay import PartitionLog, decoder_for
+from rewindmq.projections.replay import PartitionLog, beginning, decoder_for
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots
 from rewindmq.projections.verify import NOT_CHECKED
 from rewindmq.spark_replay import columns
@@ -39,7 +38,7 @@ LEDGERS = "ledgers"
 
 @dataclass(frozen=True, slots=True)
 class AuditChunk(OffsetRange):
-    """Events `start` to `end`, from the ledger at `start` (0: from nothing), past the snapshots at `meets`.
+    """Events `start` to `end`, past the snapshots at `meets`; from the ledger at `start`, or from the start of the log.
 
     `last`: it is the last chunk of its partition. `letters_before`: it also yields the kept letters of earlier chunks,
     as no other chunk does."""
@@ -57,16 +56,17 @@ def plan_audit(
     Only ledgers and snapshots up to `reach` are met: letters behind it do not count."""
     chunks: list[AuditChunk] = []
     for end in ends:
-        met = [at for at in external.offsets(end.partition) if 0 < at <= reach[end.partition]]
+        met = [at for at in external.offsets(end.partition) if end.start < at <= reach[end.partition]]
         kept = set(Ledgers(external, end.partition).offsets())
-        starts = [0, *(at for at in met if at in kept and at < end.end)]
+        begin = end.start
+        starts = [begin, *(at for at in met if at in kept and at < end.end)]
         if since_last:
             starts = starts[-1:]
         for number, start in enumerate(starts):
             last = number + 1 == len(starts)
             stop = end.end if last else starts[number + 1]
             inside = tuple(at for at in met if start < at <= stop)
-            chunks.append(AuditChunk(end.partition, start, stop, inside, last, since_last and start > 0))
+            chunks.append(AuditChunk(end.partition, start, stop, inside, last, since_last and start > begin))
     return chunks
 
 
@@ -120,9 +120,9 @@ class _Unfinished:
 def _begun(
     log: PartitionLog, external: Snapshots, ledgers: Ledgers, chunk: AuditChunk, letter_rows: LetterRows
 ) -> AuditProduct:
-    if chunk.start == 0:
+    if chunk.start == log.start_offset:
         product = AuditProduct(chunk.partition, letter_rows)
-        product.begin(Machine(chunk.partition))
+        product.begin(beginning(log))
         return product
     return ledgers.begin(at_snapshot(external, log, chunk.start), letter_rows)
 

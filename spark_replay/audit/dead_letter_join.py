@@ -21,6 +21,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.projections.machine.data.effects import DeadLetter, Release
+from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import DeadLettersForwarded, Event, Published
 from rewindmq.schemas.metadata_events import Bound
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 ARRIVALS = "arrivals"
 NOTED = "letters"  # by such a row a task tells the driver how many letters it noted; it is no finding
 FORWARDED, SENT, GIVEN_UP, ARRIVED = range(4)  # kinds of rows, in the order in which they are read
+# Of a partition that begins with a base: the numbers up to which a source had sent, and a target had taken in
+SENT_BEFORE, ARRIVED_BEFORE = -2, -1
 SORTED_BY = ("vhost", "queue", "queue_id", "sequence", "kind", "partition", "offset")
 _DIED_BEFORE = b"x-death"
 
@@ -48,6 +51,16 @@ class LetterRows:
         self.rows: list[tuple[Any, ...]] = []
         self.count = 0
         self.under_way: dict[tuple[int, int], int] = {}  # (queue_id, message) -> number, until the outbox releases it
+
+    def begin(self, queue: Queue, offset: int, now_ms: int) -> None:
+        """Note what a queue had sent and taken in when the history begins, with a base."""
+        number = (queue.vhost, queue.name, queue.queue_id, 0)
+        self._row(number, SENT_BEFORE, offset, now_ms, queue.next_sequence - 1)
+        for letter in queue.outbox.values():
+            self.under_way[queue.queue_id, letter.message_id] = letter.sequence
+        for (vhost, name, queue_id), sequence in queue.letters_seen.items():
+            target = f"{queue.vhost}/{queue.name}"
+            self._row((vhost, name, queue_id, 0), ARRIVED_BEFORE, offset, now_ms, sequence, None, target)
 
     def sent(self, offset: int, now_ms: int, letter: DeadLetter) -> None:
         """Note a letter that a queue of this partition sends."""
@@ -115,23 +128,37 @@ class LetterRows:
 # -- the join -----------------------------------------------------------------------------------------------------
 
 
-def check_arrivals(rows: Iterable[Any], owed: Callable[[Any, set[str]], list[str]]) -> Iterator[Finding]:
+def check_arrivals(
+    rows: Iterable[Any],
+    owed: Callable[[Any, set[str]], list[str]],
+    gone: Callable[[str, str, int], bool] = lambda vhost, queue, queue_id: False,
+) -> Iterator[Finding]:
     """Yields what is wrong with `rows` of LETTERS, which come in the order SORTED_BY.
 
-    `owed(sent, targets)`: where else a letter should have arrived that did arrive in `targets`."""
-    for (vhost, queue, _), of_source in groupby(rows, attrgetter("vhost", "queue", "queue_id")):
+    `owed(sent, targets)`: where else a letter should have arrived that did arrive in `targets`. `gone(vhost, queue,
+    queue id)`: whether a source without a base had been declared in a part that was trimmed."""
+    for (vhost, queue, queue_id), of_source in groupby(rows, attrgetter("vhost", "queue", "queue_id")):
         source, forwarded_to = f"{vhost}/{queue}", 0
+        sent_before, arrived_before = -1, dict[str, int]()
         for sequence, found in groupby(of_source, attrgetter("sequence")):
             letters = list(found)
+            for row in letters:
+                if row.kind == SENT_BEFORE:
+                    sent_before = row.message_id
+                elif row.kind == ARRIVED_BEFORE:
+                    arrived_before[row.target] = row.message_id
             forwarded_to = max([forwarded_to, *(row.message_id for row in letters if row.kind == FORWARDED)])
             sent = next((row for row in letters if row.kind == SENT), None)
             arrived = [row for row in letters if row.kind == ARRIVED]
             for row in arrived:
+                if sent is None and (sequence <= sent_before or (sent_before < 0 and gone(vhost, queue, queue_id))):
+                    continue  # it was sent in a part that was trimmed
                 if sent is None or (sent.message_id, sent.reason) != (row.message_id, row.reason):
                     yield _never_sent(source, sent, row)
             given_up = any(row.kind == GIVEN_UP for row in letters)
             if sent is not None and sequence <= forwarded_to and not given_up:
-                for target in owed(sent, {row.target for row in arrived}):
+                earlier = {target for target, number in arrived_before.items() if sequence <= number}
+                for target in owed(sent, earlier | {row.target for row in arrived}):
                     detail = f"dead letter {sequence} was forwarded, and never arrived in {target}"
                     yield Finding(ARRIVALS, False, sent.partition, sent.offset, source, sent.message_id, detail)
 

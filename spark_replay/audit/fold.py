@@ -52,6 +52,7 @@ from rewindmq.schemas.events import (
 )
 from rewindmq.schemas.values import EPOCH_SHIFT, Actor, Policy
 from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.audit.base_beliefs import believe
 from rewindmq.spark_replay.audit.checkpoint_claims import Claims
 from rewindmq.spark_replay.audit.consumers import Attached
 from rewindmq.spark_replay.audit.dead_letter_join import LetterRows
@@ -100,7 +101,7 @@ _Row = tuple[str, bool, str, int | None, str | None, int | None, str]
 
 
 class AuditProduct:
-    """A `fold.Product` that must see a partition from its beginning.
+    """A `fold.Product` that must see a partition from its beginning, or from its base on.
 
     `letter_rows`: collects dead letters, for the join with other partitions."""
 
@@ -135,8 +136,9 @@ class AuditProduct:
         """The audit sees every event (`fold.Product`)."""
 
     def begin(self, machine: Machine) -> None:
-        """Start at the beginning of a partition, or where an earlier audit stopped (`fold.Product`)."""
-        assert machine.next_offset == 0 or self.events, "an audit begins at the beginning, or where it was put down"
+        """Start at the beginning of a partition, at its base, or where an earlier audit stopped (`fold.Product`)."""
+        if machine.next_offset and not self.events and not hasattr(self, "machine"):
+            believe(self, machine)
         self.machine = machine
 
     @property
@@ -161,7 +163,7 @@ class AuditProduct:
             vhost, name = believed["key"]
             queue = machine.queue(vhost, name)
             assert queue is not None, f"there is an account of {vhost}/{name}, but no queue"
-            product._open(Account.believing(believed, queue, product.fail))
+            product.open_account(Account.believing(believed, queue, product.fail))
         return product
 
     # -- findings ---------------------------------------------------------------------------------------------------
@@ -354,9 +356,10 @@ class AuditProduct:
         if queue is None:
             self.fail(CONSERVATION, "/".join(key), None, "declared, but there is no queue")
             return None
-        return self._open(Account(queue, event, self.fail, self.now_ms))
+        return self.open_account(Account(queue, event, self.fail, self.now_ms))
 
-    def _open(self, account: Account) -> Account:
+    def open_account(self, account: Account) -> Account:
+        """Keep an account from now on."""
         self.accounts[account.key] = self.account_of[account.queue] = account
         return account
 

@@ -38,7 +38,7 @@ class Levels:
         """Add a message that the queue took in."""
         if self.highest is not None:
             self.level_of[message_id] = self.default if priority is None else min(max(priority, 0), self.highest)
-            self._by_level(message_id)
+            self.take_place(message_id)
 
     def ready_again(self, message_id: int) -> None:
         """Note that a delivered message is ready again."""
@@ -47,7 +47,7 @@ class Levels:
         if self.returned_first:
             self.back[message_id] = None
         else:
-            self._by_level(message_id)
+            self.take_place(message_id)
 
     def delivered(self, message_id: int) -> str | None:
         """Note that a message is no longer ready. Returns what is wrong with its turn, or None."""
@@ -68,7 +68,8 @@ class Levels:
             self._not_ready(message_id)
             del self.level_of[message_id]
 
-    def _by_level(self, message_id: int) -> None:
+    def take_place(self, message_id: int) -> None:
+        """Note that a message is ready by its level."""
         self.ready[message_id] = None
         level = self.level_of[message_id]
         self.counts[level] = self.counts.get(level, 0) + 1

@@ -113,5 +113,8 @@ def _sound(partition: Sealable, steps: Sequence[Step], keys: Keys | None) -> Fin
     unsealed = partition.next_offset - reached
     detail = "" if steps else f"{NOT_CHECKED}there are no seals; "
     detail += f"{len(steps)} seals up to offset {reached}, {unsealed} offsets behind it not sealed"
+    start = partition.beginning[0]
+    if trimmed := sum(step.stored.seal.base_offset < start for step in steps):
+        detail += f"; of {trimmed} seals what is below offset {start} is not checked: it was trimmed"
     detail += f", signed by {signed}" if keys is not None else ", signatures not checked (--public-key)"
     return Finding(SEALS, True, partition.name, None, None, None, detail)

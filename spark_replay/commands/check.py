@@ -10,7 +10,13 @@ import click
 
 from rewindmq.spark_replay.commands.exit_status import EX_DATAERR
 from rewindmq.spark_replay.commands.location_options import with_location, with_topics
-from rewindmq.spark_replay.commands.options import require_makeable, require_writable, snapshots_option, start_spark
+from rewindmq.spark_replay.commands.options import (
+    directory,
+    require_makeable,
+    require_writable,
+    snapshots_option,
+    start_spark,
+)
 from rewindmq.spark_replay.location.log import InKafka, Location
 
 
@@ -101,7 +107,7 @@ def verify(location: Location, snapshots: Path | None, form: str) -> int:
 @click.option(
     "--out",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=directory,
     help="The directory of the snapshots: a new one, or that of an earlier run.",
 )
 def cut(location: Location, every: int, out: Path) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 import click
 
+from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.location import FIRST_ANSWER_SECONDS
 from rewindmq.spark_replay.commands.output import discard_output
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.kafka_settings import read_settings
-from rewindmq.spark_replay.location.log import InKafka, Location, in_archive, open_log
+from rewindmq.spark_replay.location.log import InArchive, InKafka, Location, in_archive, open_log
 from rewindmq.spark_replay.location.ranges import BadRequest
 
 _DATA = click.option("--data", type=click.Path(path_type=Path), help="The broker's data directory.")
@@ -85,7 +86,9 @@ def with_topics(command: Callable[..., Any]) -> Callable[..., Any]:
 def _as_run(command: Callable[..., Any], location: Location, others: dict[str, Any]) -> Any:
     """Run the command within its lineage run, which begins when Spark is started."""
     name = click.get_current_context().info_name or ""
-    files = [others.get("out"), others.get("page"), others.get("checkpoint")]
+    out = others.get("out")
+    written = InArchive(out.url) if isinstance(out, Objects) else out
+    files = [written, others.get("page"), others.get("checkpoint")]
     with lineage.run(name, location, queue=others.get("queue"), files=files):
         status = 0
         try:

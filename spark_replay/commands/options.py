@@ -8,10 +8,14 @@ from typing import Any
 
 import click
 
+from rewindmq.engine.log.archive.objects import BadUrl, Objects, open_objects
 from rewindmq.projections.rewind import absolute
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.log import InKafka, Location
 from rewindmq.spark_replay.location.ranges import BadRequest
+
+# A directory, or object storage
+Out = Path | Objects
 
 queue_option = click.option("--queue", help="Only this queue: vhost/name, or the name of a queue in the vhost /.")
 format_option = click.option(
@@ -21,9 +25,36 @@ format_option = click.option(
     show_default=True,
     type=click.Choice(["table", "json", "csv", "parquet", "delta"]),
 )
+
+
+def _place(_context: click.Context, _option: click.Parameter, given: str | None) -> Out | None:
+    """The directory, or the object storage by its URL."""
+    if given is None or "://" not in given:
+        return None if given is None else Path(given)
+    if given.startswith("file://"):
+        return Path(given.removeprefix("file://"))
+    try:
+        return open_objects(given)
+    except BadUrl as error:
+        raise BadRequest(f"--out: {error}") from None
+
+
+class _Directory(click.Path):
+    """A directory of this machine."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if "://" in str(value):
+            raise BadRequest(f"--out: {value} is a URL; this command writes to a directory only")
+        return super().convert(value, param, ctx)
+
+
 out_option = click.option(
-    "--out", type=click.Path(path_type=Path), help="The directory to write to. parquet and delta need one."
+    "--out",
+    callback=_place,
+    metavar="PLACE",
+    help="The directory to write to, or s3://BUCKET/PREFIX, gs://..., az://... parquet and delta need one.",
 )
+directory = _Directory(file_okay=False, path_type=Path)
 without_option = click.option(
     "--without",
     "left_out",
@@ -51,13 +82,20 @@ def moment_option(*names: str, **settings: Any) -> Callable[[Any], Any]:
     return click.option(*names, callback=resolved, **settings)
 
 
-def require_out(form: str, out: Path | None) -> None:
-    """Raise BadRequest unless the result can be written to `out` in this format."""
+def require_out(form: str, out: Out | None) -> None:
+    """Check that the result can be written to `out` in this format.
+
+    Raises BadRequest; NoAnswer where object storage does not answer."""
     if form in ("parquet", "delta") and out is None:
         raise BadRequest(f"--format {form}: name a directory with --out")
-    if out is not None and out.exists():
-        raise BadRequest(f"--out: {out} exists already")
-    if out is not None:
+    if isinstance(out, Objects):
+        if form == "delta":
+            raise BadRequest("--format delta: Spark writes it to a directory only; parquet goes to a URL, too")
+        if next(out.list(""), None) is not None:
+            raise BadRequest(f"--out: something is at {out.url} already")
+    elif out is not None:
+        if out.exists():
+            raise BadRequest(f"--out: {out} exists already")
         require_makeable("--out", out)
 
 

@@ -9,17 +9,20 @@ import csv
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rewindmq.spark_replay.commands.failures import NoSpark
+from rewindmq.spark_replay.commands.object_output import create_once, write_parquet
 from rewindmq.spark_replay.history.properties import plain, properties_object
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter
 
+    from rewindmq.spark_replay.commands.options import Out
     from rewindmq.spark_replay.history.state import State
 
 # Formats that are directories, written by Spark; the second needs a connector
@@ -88,19 +91,30 @@ def message_object(row: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def write_frame(frame: "DataFrame", form: str, out: Path | None) -> None:
-    """Write all rows, in the frame's order, to stdout or to files below `out`."""
+def write_frame(frame: "DataFrame", form: str, out: "Out | None") -> None:
+    """Write all rows, in the frame's order, to stdout or to files below `out`.
+
+    Raises NoAnswer, ArchiveError for object storage; NoSpark."""
     if form in TABLES:
         assert out is not None, "the command asked for it"
-        save(frame.write, form, out)
+        if isinstance(out, Path):
+            save(frame.write, form, out)
+        else:
+            write_parquet(frame, out)
         return
     if out is None:
         _write_rows(frame, form, sys.stdout)
         return
-    out.mkdir(parents=True)
-    suffix = "txt" if form == "table" else form
-    with (out / f"part-0.{suffix}").open("w") as target:
+    name = f"part-0.{'txt' if form == 'table' else form}"
+    if isinstance(out, Path):
+        out.mkdir(parents=True)
+        with (out / name).open("w") as target:
+            _write_rows(frame, form, target)
+        return
+    with tempfile.TemporaryFile("w+") as target:
         _write_rows(frame, form, target)
+        target.seek(0)
+        create_once(out, name, target.read().encode())
 
 
 def save(writer: "DataFrameWriter", form: str, out: Path) -> None:

@@ -8,6 +8,8 @@ import click
 
 from rewindmq.spark_replay.commands.location_options import with_location
 from rewindmq.spark_replay.commands.options import (
+    Out,
+    directory,
     format_option,
     moment_option,
     out_option,
@@ -76,7 +78,7 @@ def history(
     queue: str | None,
     snapshots: Path | None,
     form: str,
-    out: Path | None,
+    out: Out | None,
 ) -> None:
     """Show the outcomes of every event, one row an outcome."""
     from rewindmq.spark_replay.commands.output import write_frame
@@ -94,7 +96,7 @@ def history(
 @click.option(
     "--out",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=directory,
     help="The directory of the kept history: a new one, or that of an earlier run.",
 )
 @click.option("--format", "form", default="parquet", type=click.Choice(["parquet", "delta"]), show_default=True)
@@ -118,7 +120,7 @@ def keep_history(location: Location, queue: str | None, out: Path, form: str) ->
 @queue_option
 @format_option
 @out_option
-def biography(location: Location, message: str, queue: str | None, form: str, out: Path | None) -> None:
+def biography(location: Location, message: str, queue: str | None, form: str, out: Out | None) -> None:
     """Show everything that happened to one message, and to the dead letters that came of it."""
     from rewindmq.spark_replay.commands.output import write_frame
     from rewindmq.spark_replay.history.history import biography as biography_of
@@ -143,7 +145,7 @@ def biography(location: Location, message: str, queue: str | None, form: str, ou
 @format_option
 @out_option
 def diff(
-    location: Location, start: str, end: str | None, summary: bool, queue: str | None, form: str, out: Path | None
+    location: Location, start: str, end: str | None, summary: bool, queue: str | None, form: str, out: Out | None
 ) -> None:
     """Show which messages came into the queues and left them between two moments, and why."""
     from rewindmq.spark_replay.commands.output import write_frame
@@ -177,7 +179,7 @@ def slo(
     every: str | None,
     queue: str | None,
     form: str,
-    out: Path | None,
+    out: Out | None,
 ) -> None:
     """Show how long messages waited for their first delivery and stayed in their queue, and how many came back."""
     from rewindmq.spark_replay.commands.output import write_frame

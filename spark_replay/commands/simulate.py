@@ -1,12 +1,12 @@
 """The commands that try changes on a history and bring messages back: what-if, restore."""
 
 import sys
-from pathlib import Path
 
 import click
 
 from rewindmq.spark_replay.commands.location_options import with_location
 from rewindmq.spark_replay.commands.options import (
+    Out,
     format_option,
     moment_option,
     out_option,
@@ -48,7 +48,7 @@ def what_if(
     show: str,
     every: float,
     form: str,
-    out: Path | None,
+    out: Out | None,
 ) -> None:
     """Show which messages would have ended differently under another policy, argument or profile, or without events."""
     from rewindmq.spark_replay.commands.output import write_frame

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.engine.log.location import HistoryPartition
+from rewindmq.projections.replay import base_of
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, broker_snapshots, cut_at_snapshots, fold_frame, fold_log, fold_range
 from rewindmq.spark_replay.history.outcome_rows import history_columns
@@ -142,9 +144,17 @@ def require_message(location: Location, message: str) -> None:
     named = [each for each in log.queues if partition in (None, each.name)]
     if not named:
         raise BadRequest(f"no message {message} in the history: there is no partition {partition}")
-    if not any(each.start_offset <= message_id < each.next_offset for each in named):
+    if not any(_has(each, message_id) for each in named):
         there = ", ".join(f"{each.name} has offsets {each.start_offset} to {each.next_offset - 1}" for each in named)
         raise BadRequest(f"no message {message} in the history: {there}")
+
+
+def _has(log: HistoryPartition, message_id: int) -> bool:
+    """Whether a record with this offset is there, or was when an older part was trimmed and a message was queued."""
+    if message_id < log.start_offset:
+        base = base_of(log)
+        return base is not None and base.record(message_id) is not None
+    return message_id < log.next_offset
 
 
 def parse_message(text: str) -> tuple[str | None, int]:

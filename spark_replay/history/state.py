@@ -27,7 +27,7 @@ from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, broker_snapshots, fold_log
 from rewindmq.spark_replay.history.events import canonical_json
 from rewindmq.spark_replay.history.outcomes import is_queue
-from rewindmq.spark_replay.location.log import Location, first_event_ms, open_log, read_messages, selected
+from rewindmq.spark_replay.location.log import Location, first_event_ms, open_log, read_messages, require_kept, selected
 from rewindmq.spark_replay.location.marks import offsets_of
 from rewindmq.spark_replay.location.ranges import (
     BadRequest,
@@ -126,6 +126,7 @@ def plan_state(
     first_ms = first_event_ms(log)
     clock_ms = None if time is None else ending_time_ms(time, first_ms, future=True)
     if clock_ms is not None:
+        require_kept(log, partitions, clock_ms)
         ends = [OffsetRange(p.name, p.start_offset, p.offset_at(clock_ms)) for p in partitions]
     elif offsets is not None:
         named = parse_offsets(offsets, [p.name for p in partitions], "--offsets")

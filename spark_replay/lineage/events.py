@@ -30,7 +30,7 @@ from openlineage.client.facet_v2 import (
 )
 
 from rewindmq.spark_replay.audit.findings import Finding
-from rewindmq.spark_replay.lineage.settings import Settings
+from rewindmq.spark_replay.lineage.settings import Settings, dataset_at
 from rewindmq.spark_replay.location.log import InArchive, InKafka, Location
 
 PRODUCER = "urn:rewindmq:spark_replay"
@@ -91,8 +91,7 @@ def dataset_of(location: Location, partition: str) -> Name:
     `partition`: its name or its topic, as some findings have it. Of several Kafka brokers the first stands for all, as
     in OpenLineage's own integrations."""
     if isinstance(location, InArchive):
-        at = urlsplit(location.url)
-        return ("file", at.path) if at.scheme in ("", "file") else (f"{at.scheme}://{at.netloc}", at.path.strip("/"))
+        return dataset_at(location.url)
     if not isinstance(location, InKafka):
         return "file", location
     host = location.bootstrap.split(",")[0].strip()

@@ -24,8 +24,8 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import HistoryPartition
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.commands.failures import cause_of
-from rewindmq.spark_replay.lineage.settings import PREFIX, Settings, heard, read_settings
-from rewindmq.spark_replay.location.log import InKafka, Location, partition_of
+from rewindmq.spark_replay.lineage.settings import PREFIX, Settings, dataset_at, heard, read_settings
+from rewindmq.spark_replay.location.log import InArchive, InKafka, Location, partition_of
 from rewindmq.spark_replay.location.ranges import OffsetRange, joined
 
 if TYPE_CHECKING:
@@ -43,12 +43,17 @@ def run(
     location: Location,
     spark: "SparkSession | None" = None,
     queue: str | None = None,
-    files: Iterable[Path | None] = (),
+    files: Iterable[Path | InArchive | None] = (),
 ) -> Iterator["LineageRun"]:
     """A run of `command` around the code inside; without `spark` it begins at `begin`.
 
-    `files`: directories and files that it writes. Raises BadRequest when its configuration is senseless."""
-    outputs = [("file", str(path.resolve())) for path in files if path is not None]
+    `files`: directories, files and object storage that it writes. Raises BadRequest when its configuration is
+    senseless."""
+    outputs = [
+        ("file", str(each.resolve())) if isinstance(each, Path) else dataset_at(each.url)
+        for each in files
+        if each is not None
+    ]
     this = LineageRun(command, location, queue, outputs, read_settings({}))
     before = _current.set(this)
     try:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from rewindmq.spark_replay.location.ranges import BadRequest
@@ -209,3 +210,9 @@ def _tags(text: str) -> tuple[tuple[str, str, str], ...]:
         key, value, source = [*item.split(":"), "", ""][:3]
         tags.append((key, value or "true", source or "CONFIG"))
     return tuple(tags)
+
+
+def dataset_at(url: str) -> tuple[str, str]:
+    """The namespace and the name of a dataset in object storage, or in a directory."""
+    at = urlsplit(url)
+    return ("file", at.path) if at.scheme in ("", "file") else (f"{at.scheme}://{at.netloc}", at.path.strip("/"))

@@ -10,6 +10,7 @@ workers get offsets. Records of the embedded log are bare and carry their time; 
 and Kafka gives their time (`rewindmq.engine.log.shared_contract`).
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.location import HistoryPartition
-from rewindmq.projections.replay import PartitionLog, RecordGroup, decoder_for
+from rewindmq.projections.floors import explained
+from rewindmq.projections.marks import topology_of
+from rewindmq.projections.replay import PartitionLog, RecordGroup, base_of, decoder_for
+from rewindmq.projections.rewind import BelowFloor, require_above_floor
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay.location.ranges import BadRequest
@@ -217,7 +221,12 @@ def read_messages(location: Location, partition: str, ids: Sequence[int]) -> dic
     decoder = decoder_for(log)
     found: dict[int, tuple[int, Actor, Published]] = {}
     wanted = sorted(ids)
-    at = 0
+    at = bisect_left(wanted, log.start_offset)
+    base = base_of(log) if at else None
+    for message_id in wanted[:at]:
+        record = None if base is None else base.record(message_id)
+        assert record is not None, f"{partition} offset {message_id} is below the beginning, and not in the base"
+        found[message_id] = _published(decoder, record, None)
     while at < len(wanted):
         before = at
         for block in log.read(wanted[at], wanted[-1] + 1):
@@ -238,3 +247,14 @@ def _published(decoder: "Decoder", record: bytes, logged_ms: int | None) -> tupl
     timestamp_ms, actor, event = decoder.decode(record, True)
     assert isinstance(event, Published), "a message's id is the offset of its publish"
     return timestamp_ms if logged_ms is None else logged_ms, actor, event
+
+
+def require_kept(log: HistoryLog, partitions: Sequence[HistoryPartition], time_ms: int) -> None:
+    """Raise BelowFloor when a time lies before the beginning of one of these partitions, whose older part was trimmed.
+
+    Raises LogError."""
+    for partition in partitions:
+        try:
+            require_above_floor(partition, time_ms)
+        except BelowFloor as error:
+            raise explained(error, topology_of(log.metadata).history.floors) from None

@@ -127,12 +127,14 @@ def plan_chunks(
 
     The findings are about snapshots behind that end."""
     taken = {name: offsets for name, offsets in offsets_of(snapshots).items() if name not in broken}
-    ends = {each.name: each.next_offset for each in open_log(location).queues if each.name not in broken}
+    logs = {each.name: each for each in open_log(location).queues if each.name not in broken}
+    ends = {name: log.next_offset for name, log in logs.items()}
     chunks = []
     for name, end in ends.items():
-        inside = [at for at in taken.get(name, ()) if 0 < at <= end]
-        chunks += [Chunk(name, a, b, (b,)) for a, b in pairwise([0, *inside])]
-        last = inside[-1] if inside else 0
+        start = logs[name].start_offset
+        inside = [at for at in taken.get(name, ()) if start < at <= end]
+        chunks += [Chunk(name, a, b, (b,)) for a, b in pairwise([start, *inside])]
+        last = inside[-1] if inside else start
         if last < end or not inside:
             chunks.append(Chunk(name, last, end))
     beyond = beyond_the_end(taken, ends)

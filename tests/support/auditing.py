@@ -4,8 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.replay import decoder_for
+from rewindmq.projections.replay import beginning, decoder_for
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.audit import conclude, ends_of
 from rewindmq.spark_replay.audit.dead_letter_join import NOTED, SORTED_BY, LetterRows
@@ -26,9 +25,9 @@ def findings_of(data: Path) -> list[Finding]:
     for partition in log.queues:
         letter_rows = LetterRows(partition.name, reach[partition.name])
         product = AuditProduct(partition.name, letter_rows)
-        offset_range = OffsetRange(partition.name, 0, reach[partition.name])
-        groups = groups_up_to(partition, 0, offset_range.end)
-        fold_input = FoldInput(offset_range, Machine(partition.name), groups, decoder_for(partition))
+        offset_range = OffsetRange(partition.name, partition.start_offset, reach[partition.name])
+        groups = groups_up_to(partition, offset_range.start, offset_range.end)
+        fold_input = FoldInput(offset_range, beginning(partition), groups, decoder_for(partition))
         for batch in fold_range(product, fold_input):
             kept = letters if batch.schema.equals(columns.LETTERS) else rows
             kept += batch.to_pylist()

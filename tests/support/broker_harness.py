@@ -74,7 +74,7 @@ class Client(NeverCongested):
 
 class Harness:
     def __init__(self, data: Path, **settings: Any) -> None:
-        self.now_ms = 1_700_000_000_000
+        self.now_ms: int = settings.pop("now_ms", 1_700_000_000_000)
         self.config = Config(data=data, **settings)
         self.loop = asyncio.new_event_loop()
         self.broker = self.open(self.config)

@@ -18,6 +18,7 @@ from rewindmq.engine.runtime.durations import in_words
 from rewindmq.engine.runtime.watermarks import Limit, disk_limit, memory_watermark
 from rewindmq.engine.tls import TlsListener
 from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13
+from rewindmq.projections.rewind import UnreadableTime, parse_duration
 
 GIGABYTE = 1_000_000_000
 PURPOSES = {
@@ -41,6 +42,14 @@ def limit(parse: Callable[[str], Limit]) -> Callable[[click.Context, click.Param
     return checked
 
 
+def duration(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
+    """A callback for click that reads a duration, in milliseconds."""
+    try:
+        return None if text is None else parse_duration(text)
+    except UnreadableTime as error:
+        raise click.BadParameter(str(error)) from None
+
+
 def checked_header(_context: click.Context, _option: click.Parameter, name: str) -> str:
     """A callback for click that refuses an impossible --subject-header."""
     from rewindmq.engine.erasure.encryption import why_no_subject_header
@@ -49,6 +58,14 @@ def checked_header(_context: click.Context, _option: click.Parameter, name: str)
     if reason is not None:
         raise click.BadParameter(reason)
     return name
+
+
+def require_possible(kafka: Kafka, subject_header: str, keys: Path | None, keep_history: int | None) -> None:
+    """Refuse options of `start` that make no sense together. UsageError."""
+    if subject_header and kafka.servers is not None and keys is None:
+        raise click.UsageError("--subject-header with --kafka needs --keys DIR, the same directory for all nodes")
+    if keep_history is not None and kafka.servers is not None:
+        raise click.UsageError("--keep-history is for a log in the data directory; Kafka has its own retention")
 
 
 @click.command("start")
@@ -129,6 +146,12 @@ def checked_header(_context: click.Context, _option: click.Parameter, name: str)
     help="Free disk space below which publishers are held back.",
 )
 @click.option(
+    "--keep-history",
+    metavar="DURATION",
+    callback=duration,
+    help="Trim older history at each start, such as 400d: it goes for good. Queued messages stay.",
+)
+@click.option(
     "--loopback-users",
     metavar="NAME,...",
     default="guest",
@@ -181,6 +204,7 @@ def start(
     vm_memory_high_watermark: Limit,
     disk_free_limit: Limit,
     archive: ArchiveConfig,
+    keep_history: int | None,
 ) -> None:
     """Run a broker in the foreground, until SIGINT or SIGTERM.
 
@@ -193,15 +217,12 @@ def start(
     """
     from rewindmq.engine.process import run
 
-    if subject_header and kafka.servers is not None and keys is None:
-        raise click.UsageError("--subject-header with --kafka needs --keys DIR, the same directory for all nodes")
-    if http_port is None and https_port is None:
-        http_port = HTTP_PORT
+    require_possible(kafka, subject_header, keys, keep_history)
     config = Config(
         data=data.absolute(),
         host=host,
         amqp_port=amqp_port,
-        http_port=http_port,
+        http_port=HTTP_PORT if http_port is None and https_port is None else http_port,
         https_port=https_port,
         partitions=partitions,
         node=node,
@@ -223,6 +244,7 @@ def start(
         vm_memory_high_watermark=vm_memory_high_watermark,
         disk_free_limit=disk_free_limit,
         archive=archive,
+        keep_history_ms=keep_history,
     )
     code = run(config)  # says by itself, in one line, what prevents a start
     if code:

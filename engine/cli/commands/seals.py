@@ -311,7 +311,7 @@ def _row(sealed: Any) -> dict[str, Value]:
 
 def _checked_row(checked: "Checked") -> dict[str, Value]:
     if checked.harm is None:
-        return _row(checked.seal) | {"result": "holds"}
+        return _row(checked.seal) | {"result": checked.unchecked or "holds"}
     harm = checked.harm
     return {
         "partition": harm.partition,

@@ -22,6 +22,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 from rewindmq.engine.log.archive.manifest import (
@@ -35,6 +36,7 @@ from rewindmq.engine.log.archive.manifest import (
 )
 from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, Objects
 from rewindmq.engine.log.archive.pack import CorruptObject, Unpacked, pack
+from rewindmq.engine.log.archive.pages import page_key
 from rewindmq.engine.log.archive.seals import archive_seals
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
@@ -94,6 +96,7 @@ class Archiver:
         for manifest, paths in zip(manifests, waiting, strict=True):
             of_partition = PartitionReport(manifest.partition)
             report.partitions.append(of_partition)
+            manifest.make_pages()  # that a run left out which was ended, or an older version
             for path in paths:
                 if report.stopped or until():
                     report.stopped = True
@@ -253,8 +256,8 @@ def prove_snapshot(manifest: Manifest, entry: SnapshotEntry) -> None:
 def verify(objects: Objects, partition: str) -> Iterator[tuple[SegmentEntry | SnapshotEntry | None, LogError | None]]:
     """Read all that is archived of a partition. Yields each entry, with what is wrong with it, if anything.
 
-    What is wrong with the manifest comes last, without an entry. Raises NoAnswer."""
-    manifest = Manifest(objects, partition)
+    What is wrong with the manifest or its pages comes last, without an entry. Raises NoAnswer."""
+    manifest = Manifest(objects, partition, use_pages=False)
     broken: ArchiveError | None = None
     try:
         manifest.refresh()
@@ -274,8 +277,28 @@ def verify(objects: Objects, partition: str) -> Iterator[tuple[SegmentEntry | Sn
             yield snapshot, error
         else:
             yield snapshot, None
+    for damage in _wrong_pages(manifest):
+        yield None, damage
     if broken is not None:
         yield None, broken
+
+
+def _wrong_pages(manifest: Manifest) -> Iterator[CorruptObject]:
+    """Yields what is wrong with the pages of a manifest. One that is missing is not wrong.
+
+    Raises NoAnswer."""
+    for number in range(manifest.whole_pages):
+        key = page_key(manifest.partition, number)
+        try:
+            page = manifest.objects.get(key)
+        except MissingObject:
+            continue
+        wanted = manifest.page(number)
+        if page != wanted:
+            same = (ours == theirs for ours, theirs in zip(page, wanted, strict=False))
+            position = sum(1 for _ in takewhile(bool, same))
+            why = "its entries are not those of the manifest: delete it, and the next archive run makes it again"
+            yield CorruptObject(manifest.objects.place(key), position, 0, why)
 
 
 def _now_ms() -> int:

@@ -2,6 +2,7 @@
 
     URL/archive.json                            which history this is; created once
     URL/PARTITION/manifest/0000000000.json      entry 0, then 1, 2 ...
+    URL/PARTITION/pages/0000000000.json         many entries in one object (pages.py)
     URL/PARTITION/segments/..., snapshots/...   the objects that the entries name
 
     manifest = Manifest.load(objects, "queues-0")
@@ -9,18 +10,21 @@
     manifest.end                                the offset behind the last archived record
     manifest.extend(entry)                      at the next number
 
-- An entry is created under its number and never changed. Of two archivers one creates it; the other one reads it.
+- An entry is created under its number, read back, and never changed. Of two archivers one creates it, and both read
+  it.
 - An entry states the SHA-256 of the entry before it. So the last one stands for all: none can be changed or taken out.
+  It has a check of its own, too (descriptions.py).
 - Segments follow on one another in offset and hash chain, as they do in the log (engine/log/embedded/index.py).
 - An object counts from the moment in which an entry names it. An object that no entry names is harmless.
 """
 
 import hashlib
-import json
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, TypeVar
 
+from rewindmq.engine.log.archive.descriptions import decode_checked, encode_checked
 from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, Objects
+from rewindmq.engine.log.archive.pages import ENTRIES, page_key, proven_entries
 from rewindmq.engine.log.embedded.index import first_chain
 
 IDENTITY: Final = "archive.json"
@@ -78,6 +82,9 @@ class SnapshotEntry:
     before: str = ""
 
 
+_KEYS: Final = {"kind", *(each.name for kind in (SegmentEntry, SnapshotEntry) for each in fields(kind))}
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Which history an archive holds.
@@ -98,11 +105,11 @@ def read_identity(objects: Objects) -> Identity | None:
     except MissingObject:
         return None
     try:
-        values = json.loads(stored)
+        values = decode_checked(stored, {"format", *(each.name for each in fields(Identity))})
         stated = values["format"]
         found = Identity(values["history"], values["queue_partitions"], values["log"])
     except (ValueError, KeyError, TypeError):
-        raise ArchiveError(f"{objects.place(IDENTITY)}: not a description of an archive") from None
+        raise ArchiveError(f"{objects.place(IDENTITY)}: not a description of an archive: it was changed") from None
     if stated != FORMAT:
         raise ArchiveError(f"{objects.place(IDENTITY)}: format {stated}, this version reads format {FORMAT}")
     return found
@@ -112,11 +119,11 @@ def require_identity(objects: Objects, identity: Identity) -> None:
     """Begin the archive of this history, or check that it is the one that is archived here.
 
     Raises OtherHistory, ArchiveError."""
-    stored = _encoded({"format": FORMAT, **asdict(identity)})
     found = read_identity(objects)
-    if found is None and not objects.create(IDENTITY, stored):
+    if found is None:
+        objects.create(IDENTITY, encode_checked({"format": FORMAT, **asdict(identity)}))
         found = read_identity(objects)
-    if found not in (None, identity):
+    if found != identity:
         raise OtherHistory(
             f"{objects.place(IDENTITY)}: the archive of another history ({found}; this is {identity}):"
             " archive to another URL"
@@ -126,13 +133,17 @@ def require_identity(objects: Objects, identity: Identity) -> None:
 class Manifest:
     """The entries of one partition, in order, and where they end."""
 
-    def __init__(self, objects: Objects, partition: str) -> None:
+    def __init__(self, objects: Objects, partition: str, use_pages: bool = True) -> None:
+        """`use_pages`: take entries from pages where they are proven; else read each one by itself."""
         self.objects = objects
         self.partition = partition
         self.segments: list[SegmentEntry] = []
         self.snapshots: list[SnapshotEntry] = []
         self._count = 0
         self._last = NOTHING_BEFORE  # SHA-256 of the last entry
+        self._use_pages = use_pages
+        self._passed_over = -1  # the last page that was missing or wrong
+        self._without_page: set[int] = set()  # numbers of the pages whose entries were not taken from them
 
     @classmethod
     def load(cls, objects: Objects, partition: str) -> "Manifest":
@@ -148,12 +159,60 @@ class Manifest:
 
         Raises as `load`."""
         after = self._key(self._count - 1) if self._count else ""
-        for key in list(self.objects.list(f"{self.partition}/manifest", after)):
-            if key != self._key(self._count):
-                raise ArchiveError(
-                    f"{self.objects.place(self._key(self._count))}: this entry is gone, and {key} is there"
-                )
-            self._take(self.objects.get(key))
+        end, behind = self._count, ""
+        for key in self.objects.list(f"{self.partition}/manifest", after):
+            if key != self._key(end):
+                behind = key
+                break
+            end += 1
+        while self._count < end:
+            if not self._take_page(end):
+                self._take(self.objects.get(self._key(self._count)))
+        if behind:
+            raise ArchiveError(f"{self.objects.place(self._key(end))}: this entry is gone, and {behind} is there")
+
+    def _take_page(self, end: int) -> bool:
+        """Count in the next entries from their page, and the entry that proves it. `end`: how many entries there are.
+
+        Returns False where no such page is proven. Raises as `load`."""
+        number, known = divmod(self._count, ENTRIES)
+        proof = (number + 1) * ENTRIES - 1
+        few = proof - self._count < 2  # the page would save no request
+        if not self._use_pages or proof >= end or few or number == self._passed_over:
+            return False
+        self._passed_over = number
+        try:
+            page = self.objects.get(page_key(self.partition, number))
+        except MissingObject:
+            return False
+        following = self.objects.get(self._key(proof))
+        entries = proven_entries(page, known, self._last, following)
+        if entries is None:
+            return False
+        for stored in (*entries, following):
+            self._take(stored)
+        self._without_page.discard(number)
+        return True
+
+    def make_pages(self) -> None:
+        """Create the pages of all entries that were not taken from one.
+
+        Raises ArchiveError, NoAnswer."""
+        for number in sorted(self._without_page):
+            self.objects.create(page_key(self.partition, number), self.page(number))
+            self._without_page.discard(number)
+
+    def page(self, number: int) -> bytes:
+        """A page as it must be, made of its entries.
+
+        Raises ArchiveError, NoAnswer."""
+        first = number * ENTRIES
+        return b"".join(self.objects.get(self._key(each)) for each in range(first, first + ENTRIES - 1))
+
+    @property
+    def whole_pages(self) -> int:
+        """How many pages the archive can have."""
+        return self._count // ENTRIES
 
     @property
     def end(self) -> int:
@@ -180,17 +239,20 @@ class Manifest:
 
         If another archiver has added the same history meanwhile, its entry is returned. Raises ArchiveError when it
         has added something else, and NoAnswer."""
-        while True:
+        found = None
+        while found is None:
             numbered = replace(entry, number=self._count, before=self._last)
             self._require_behind(numbered)
-            stored = _encoded(_as_json(numbered))
-            if self.objects.create(self._key(self._count), stored):
-                self._take(stored)
-                return numbered
-            self._take(self.objects.get(self._key(self._count)))
-            same = self._same(entry)
-            if same is not None:
-                return same
+            stored = encode_checked(_as_json(numbered))
+            mine = self.objects.create(self._key(self._count), stored)
+            there = self.objects.get(self._key(self._count))
+            if mine and there != stored:
+                place = self.objects.place(self._key(self._count))
+                raise ArchiveError(f"{place}: not the entry that was sent: delete it and run again")
+            self._take(there)
+            found = numbered if mine else self._same(entry)
+        self.make_pages()
+        return found
 
     def _same(self, entry: E) -> E | None:
         """The last entry, if it says of the same stretch of history what `entry` says."""
@@ -213,7 +275,7 @@ class Manifest:
         """Check the entry with the next number, and count it in."""
         place = self.objects.place(self._key(self._count))
         try:
-            entry = _from_json(json.loads(stored))
+            entry = _from_json(stored)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             why = f"{type(error).__name__}: {error}"
             raise ArchiveError(f"{place}: not an entry of a manifest ({why}): it was changed") from None
@@ -226,13 +288,11 @@ class Manifest:
             self.snapshots.append(entry)
         self._last = hashlib.sha256(stored).hexdigest()
         self._count += 1
+        if self._count % ENTRIES == 0:
+            self._without_page.add(self._count // ENTRIES - 1)
 
     def _key(self, number: int) -> str:
         return f"{self.partition}/manifest/{number:0{_DIGITS}d}.json"
-
-
-def _encoded(values: dict[str, Any]) -> bytes:
-    return json.dumps(values, sort_keys=True).encode() + b"\n"
 
 
 def _as_json(entry: SegmentEntry | SnapshotEntry) -> dict[str, Any]:
@@ -243,10 +303,11 @@ def _as_json(entry: SegmentEntry | SnapshotEntry) -> dict[str, Any]:
     return {"kind": "segment" if isinstance(entry, SegmentEntry) else "snapshot", **values}
 
 
-def _from_json(values: dict[str, Any]) -> SegmentEntry | SnapshotEntry:
-    """The entry in these values.
+def _from_json(stored: bytes) -> SegmentEntry | SnapshotEntry:
+    """The entry in these bytes.
 
-    Raises KeyError, TypeError, ValueError, AttributeError for values that are none."""
+    Raises KeyError, TypeError, ValueError, AttributeError for bytes that are none."""
+    values = decode_checked(stored, _KEYS)
     kind = {"segment": SegmentEntry, "snapshot": SnapshotEntry}[values["kind"]]
     given = {each.name: values[each.name] for each in fields(kind)}
     for name in ("chain_before", "chain"):

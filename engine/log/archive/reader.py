@@ -23,7 +23,8 @@ from rewindmq.engine.log.archive.objects import ArchiveError, Objects, open_obje
 from rewindmq.engine.log.archive.pack import Unpacked
 from rewindmq.engine.log.contract import Block
 from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
-from rewindmq.engine.log.embedded.reader import StoredBlock, records_of_today, require_known_schema
+from rewindmq.engine.log.embedded.reader import StoredBlock
+from rewindmq.engine.log.embedded.segment_schema import records_of_today, require_known_schema
 from rewindmq.engine.log.embedded.segments import record_timestamp
 
 T = TypeVar("T")

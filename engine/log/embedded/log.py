@@ -14,11 +14,13 @@ from typing import Final
 
 from rewindmq.engine.log.contract import LARGE_RECORD_BYTES, Block, LogError, LogListener
 from rewindmq.engine.log.embedded.commit import Committer
+from rewindmq.engine.log.embedded.cut import end_cut
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, prepare, queue_partition, write_layout
 from rewindmq.engine.log.embedded.lock import lock
 from rewindmq.engine.log.embedded.reader import PartitionReader, Segment
 from rewindmq.engine.log.embedded.reserve import RESERVE_BYTES, START_BYTES, Reserve
 from rewindmq.engine.log.embedded.writer import PartitionWriter
+from rewindmq.projections.store.bases import Base
 
 # This many bytes may wait for the disk before publishers wait. They and the acks behind them fit into the reserve.
 WAITING_BYTES: Final = RESERVE_BYTES // 2
@@ -50,7 +52,6 @@ class EmbeddedPartition:
         self._reserve = reserve
         self._writer = PartitionWriter(directory, segment_bytes, begin)
         self._reader = PartitionReader(directory)
-        self.start_offset = self._writer.start_offset
         self.next_offset = self._writer.place.offset
         self.durable_offset = self.next_offset
         self._group = Group()
@@ -61,6 +62,11 @@ class EmbeddedPartition:
         self._closed_large_bytes = 0  # the same, of large records
         self._written_large_bytes = 0
         self._roll_asked = False
+
+    @property
+    def start_offset(self) -> int:
+        """The oldest record that is here. Another process may cut older segments meanwhile."""
+        return self._reader.start_offset
 
     @property
     def waiting_bytes(self) -> int:
@@ -102,6 +108,12 @@ class EmbeddedPartition:
     def segments(self) -> list[Segment]:
         """The partition's segments, in the order of their offsets."""
         return self._reader.segments()
+
+    def base(self) -> Base | None:
+        """The base with which the partition begins; None if it begins at offset 0.
+
+        Raises LogError if the base is missing or damaged."""
+        return self._reader.base()
 
     def close_group(self) -> int:
         self._end_group()
@@ -193,6 +205,7 @@ class EmbeddedLog:
             reserve = Reserve(data_dir / "log")
             count, new = prepare(data_dir, partitions)
             for name in (METADATA, *map(queue_partition, range(count))):
+                end_cut(partition_directory(data_dir, name))
                 opened.append(EmbeddedPartition(partition_directory(data_dir, name), segment_bytes, new, reserve))
             if new and any(partition.next_offset for partition in opened):
                 raise LogError(f"{data_dir}: there is a history, but log/layout.json, which describes it, is gone")

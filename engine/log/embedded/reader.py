@@ -13,12 +13,11 @@ there. Anywhere else it is CorruptLog, and so is a whole block that belongs else
 knows as durable.
 """
 
-import functools
-import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 from zlib import crc32
 
 from rewindmq.engine.log.contract import Block, CorruptLog, LogError
@@ -39,10 +38,11 @@ from rewindmq.engine.log.embedded.index import (
     Entry,
     Index,
     encode_lengths,
-    first_chain,
     next_chain,
     split,
 )
+from rewindmq.engine.log.embedded.log_start import base_at_start, beginning_of
+from rewindmq.engine.log.embedded.segment_schema import check_schema, records_of_today
 from rewindmq.engine.log.embedded.segments import (
     Header,
     base_offset_of,
@@ -52,16 +52,11 @@ from rewindmq.engine.log.embedded.segments import (
     record_timestamp,
     segment_files,
 )
-from rewindmq.schemas.evolution import upgraded
-from rewindmq.schemas.registry import (
-    envelope_fingerprint,
-    envelope_schema_json,
-    fingerprint_of,
-    released_schema_json,
-)
-from rewindmq.schemas.shapes import UndecodableRecord, UnknownSchema
+from rewindmq.projections.store.bases import Base
 
 _BYTES_AT_ONCE = 1 << 20
+CUTS = 3  # while a question is answered
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +127,14 @@ class SegmentReader:
 
         In format 1 the index states it, if at all."""
         return self.header.chain_before or self.index.chain_before
+
+    def first_place(self) -> Place:
+        """The end of what was before, if this is the first segment that is there (log_start.py).
+
+        Raises CorruptLog."""
+        offset, chain = first_chain_of(self.path, self.header.chain_before)
+        known = offset > 0 and self.index.chain_before == chain
+        return Place(offset, 0, chain, self.index.max_timestamp_before_ms if known else 0)
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -322,6 +325,10 @@ class SegmentReader:
             raise
 
 
+class CutMeanwhile(LogError):
+    """The records that were asked for were cut off while they were read."""
+
+
 class _Doubt(Exception):
     """A block of format 2 and its index entry disagree. `end`: up to this byte the index knows of durable blocks."""
 
@@ -339,6 +346,8 @@ class PartitionReader:
         self.directory = directory
         self.name = directory.name
         self._headers: dict[Path, Header] = {}
+        self._first: tuple[Path, Place] | None = None  # the first segment, and the place before it
+        self._base: Base | None = None  # the last that was asked for
 
     def __reduce__(self) -> tuple[type["PartitionReader"], tuple[Path]]:
         return PartitionReader, (self.directory,)
@@ -347,17 +356,27 @@ class PartitionReader:
     def start_offset(self) -> int:
         return base_offset_of(self._files()[0])
 
+    def base(self) -> Base | None:
+        """The base with which the partition begins; None if it begins at offset 0.
+
+        Raises LogError if the base is missing or damaged."""
+        if self._base is None or self._base.offset != self.start_offset:
+            self._base = base_at_start(self.directory)
+        return self._base
+
     @property
     def next_offset(self) -> int:
         """The end of the whole blocks now."""
-        return self._end(self._files()).offset
+        return self._anew(self._end).offset
 
     @property
     def durable_offset(self) -> int:
         """The end of the whole blocks now, all durable.
 
         Blocks that the index does not know are synced first, as a starting broker does."""
-        files = self._files()
+        return self._anew(self._durable_end)
+
+    def _durable_end(self, files: list[Path]) -> int:
         segment = self._open(files, len(files) - 1)
         try:
             indexed = segment.indexed_end()
@@ -411,7 +430,9 @@ class PartitionReader:
 
         A new segment begins where the clock was set. The last such stretch counts that begins at the time or before
         it."""
-        files = self._files()
+        return self._anew(lambda files: self._offset_at(files, timestamp_ms))
+
+    def _offset_at(self, files: list[Path], timestamp_ms: int) -> int:
         end = len(files)
         for number in reversed(range(len(files))):
             segment = self._open(files, number)
@@ -445,12 +466,23 @@ class PartitionReader:
         return self._end(files[:end], end == len(files)).offset
 
     def segments(self) -> list[Segment]:
-        files = self._files()
+        return self._anew(self._listed)
+
+    def _listed(self, files: list[Path]) -> list[Segment]:
         listed = []
         for number, path in enumerate(files):
             place = self._end(files[: number + 1], number == len(files) - 1)
             listed.append(Segment(path, base_offset_of(path), place.offset, place.position, place.max_timestamp_ms))
         return listed
+
+    def _anew(self, ask: Callable[[list[Path]], T]) -> T:
+        """Ask about the segments that are there; ask anew if some of them are cut off meanwhile."""
+        for _ in range(CUTS):
+            try:
+                return ask(self._files())
+            except CutMeanwhile:
+                continue
+        return ask(self._files())
 
     def _files(self) -> list[Path]:
         files = segment_files(self.directory) if self.directory.is_dir() else []
@@ -458,9 +490,18 @@ class PartitionReader:
             raise LogError(f"{self.directory}: partition {self.name} has no segment")
         return files
 
+    def _reader(self, path: Path, last: bool) -> SegmentReader:
+        """Open a segment that was listed.
+
+        Raises CutMeanwhile."""
+        try:
+            return SegmentReader(path, last, self._headers.get(path))
+        except FileNotFoundError:
+            raise CutMeanwhile(f"{path}: it was cut off, the log begins at offset {self.start_offset} now") from None
+
     def _open(self, files: list[Path], number: int) -> SegmentReader:
         path = files[number]
-        segment = SegmentReader(path, number == len(files) - 1, self._headers.get(path))
+        segment = self._reader(path, number == len(files) - 1)
         if segment.size() > len(segment.header.raw):  # an empty segment may be made again, with another sync marker
             self._headers[path] = segment.header
         return segment
@@ -471,15 +512,18 @@ class PartitionReader:
         if before is None:
             if chain is not None and number > 0:
                 return segment.beginning(Place(0, 0, chain, segment.index.max_timestamp_before_ms))
-            before = self._end(files[:number], False)
+            before = self._end(files[:number], False) if number > 0 else self._first_place(segment)
         segment.require_behind(before)
         return segment.beginning(before)
 
+    def _first_place(self, segment: SegmentReader) -> Place:
+        if self._first is None or self._first[0] != segment.path:
+            self._first = segment.path, segment.first_place()
+        return self._first[1]
+
     def _end(self, files: list[Path], last: bool = True) -> Place:
-        """The end of the last of `files`; the partition's beginning when there are none."""
-        if not files:
-            return Place(0, 0, first_chain(self.name), 0)
-        segment = SegmentReader(files[-1], last, self._headers.get(files[-1]))
+        """The end of the last of `files`."""
+        segment = self._reader(files[-1], last)
         try:
             indexed = segment.indexed_end()
             if indexed is not None:
@@ -490,6 +534,18 @@ class PartitionReader:
             return segment.place
         finally:
             segment.close()
+
+
+def first_chain_of(first: Path, stated: bytes | None) -> tuple[int, bytes]:
+    """Offset and hash chain with which the partition of this first segment begins (log_start.py).
+
+    `stated`: the chain that the segment's header states, if any. Raises CorruptLog."""
+    return beginning_of(first, stated, _records_of)
+
+
+def _records_of(directory: Path) -> Iterator[bytes]:
+    for block in PartitionReader(directory).read():
+        yield from block.records
 
 
 class EmbeddedLogReader:
@@ -506,57 +562,6 @@ class EmbeddedLogReader:
     @property
     def partitions(self) -> list[PartitionReader]:
         return [self.metadata, *self.queues]
-
-
-@functools.lru_cache(maxsize=64)
-def older_schema(schema_json: str) -> str | None:
-    """The fingerprint of a segment's schema; None if it means the same as today's schema."""
-    if schema_json == envelope_schema_json():
-        return None
-    fingerprint = fingerprint_of(json.loads(schema_json))
-    return None if fingerprint == envelope_fingerprint() else fingerprint
-
-
-def check_schema(header: Header, path: Path) -> None:
-    """Check that this version knows the schema of the segment.
-
-    Raises LogError if it does not, CorruptLog if the header holds no schema."""
-    try:
-        older_schema(header.schema)
-    except Exception as error:  # a damaged schema: JSON and fastavro fail in many ways over it
-        why = f"not a whole segment header: its schema: {type(error).__name__}: {error}"
-        raise CorruptLog(path, 0, header.base_offset, why) from None
-    require_known_schema(header.schema, str(path))
-
-
-def require_known_schema(schema_json: str, place: str) -> None:
-    """Check that this version knows the schema of the segment at `place`.
-
-    Raises LogError."""
-    older = older_schema(schema_json)
-    try:
-        if older is not None:
-            released_schema_json(older)
-    except UnknownSchema as error:
-        what = "written by another version of RewindMQ, or its header is damaged"
-        raise LogError(f"{place}: {what}: {error}") from None
-
-
-def records_of_today(schema_json: str, records: list[bytes]) -> list[bytes]:
-    """Records of a segment with this schema, as binaries of today's schema."""
-    older = older_schema(schema_json)
-    return records if older is None else [_today(record, older) for record in records]
-
-
-def _today(record: bytes, fingerprint: str) -> bytes:
-    """A record of an older schema as one of today's.
-
-    A record that does not fit its own schema must not pass for one of another: it becomes the empty record, which
-    cannot be decoded."""
-    try:
-        return upgraded(record, fingerprint)
-    except UndecodableRecord:
-        return b""
 
 
 def check_joint(path: Path, base_offset: int, chain_before: bytes | None, offset: int, chain: bytes) -> None:

@@ -186,8 +186,8 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def parse_header(data: bytes) -> Header:
-    """The header with which these bytes begin.
+def container_metadata(data: bytes) -> tuple[dict[bytes, bytes], int]:
+    """The metadata of the Avro container file that begins with these bytes, and the index of the byte behind it.
 
     Raises IndexError, ValueError."""
     if data[:4] != MAGIC:
@@ -202,6 +202,14 @@ def parse_header(data: bytes) -> Header:
             key, at = _read_bytes(data, at)
             metadata[key], at = _read_bytes(data, at)
         count, at = read_long(data, at)
+    return metadata, at
+
+
+def parse_header(data: bytes) -> Header:
+    """The header with which these bytes begin.
+
+    Raises IndexError, ValueError."""
+    metadata, at = container_metadata(data)
     end = at + SYNC_BYTES
     if end > len(data):
         raise ValueError(f"it ends at byte {len(data)}")

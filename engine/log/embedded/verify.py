@@ -7,8 +7,9 @@
     for segment in follow_on(parts): ...                                  and each goes on where the one before ended
 
 Every block must be whole, stand where it belongs (its own check states it; blocks.py), agree with the hash chain that
-runs from the partition's name to its last block, and every record must be an envelope of the segment's schema. The
-first byte that is not as it should be raises CorruptLog with the file, the byte and the offset.
+runs from the partition's name, or from the base with which it begins (log_start.py), to its last block, and every
+record must be an envelope of the segment's schema. The first byte that is not as it should be raises CorruptLog with
+the file, the byte and the offset.
 
 A segment states the hash chain with which it begins, so it is proven by itself. One comparison proves that the segment
 before ends with this chain.
@@ -27,8 +28,9 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from rewindmq.engine.log.contract import CorruptLog, LogError
-from rewindmq.engine.log.embedded.index import REBUILT, first_chain
-from rewindmq.engine.log.embedded.reader import Place, SegmentReader, StoredBlock, check_joint, older_schema
+from rewindmq.engine.log.embedded.index import REBUILT
+from rewindmq.engine.log.embedded.reader import Place, SegmentReader, StoredBlock, check_joint, first_chain_of
+from rewindmq.engine.log.embedded.segment_schema import older_schema
 from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.shapes import Cursor, UndecodableRecord, read, shape_of
@@ -114,8 +116,10 @@ def follow_on(segments: Iterable[VerifiedSegment]) -> Iterator[VerifiedSegment]:
     Each is checked to go on where the one before ended, in offset and chain. Raises CorruptLog."""
     before: VerifiedSegment | None = None
     for segment in segments:
-        offset = before.next_offset if before else 0
-        chain = before.chain if before else first_chain(segment.file.parent.name)
+        if before is None:
+            offset, chain = first_chain_of(segment.file, segment.chain_before if segment.checked else None)
+        else:
+            offset, chain = before.next_offset, before.chain
         if segment.chain_before is None:
             segment = verify_segment(segment.file, True, chain)
         check_joint(segment.file, segment.base_offset, segment.chain_before, offset, chain)

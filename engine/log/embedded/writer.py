@@ -33,10 +33,10 @@ from rewindmq.engine.log.embedded.index import (
     lengths_path,
     next_chain,
 )
-from rewindmq.engine.log.embedded.reader import Place, SegmentReader, older_schema
+from rewindmq.engine.log.embedded.reader import Place, SegmentReader
+from rewindmq.engine.log.embedded.segment_schema import older_schema
 from rewindmq.engine.log.embedded.segments import (
     SYNC_BYTES,
-    base_offset_of,
     create,
     encode_header,
     segment_files,
@@ -138,10 +138,9 @@ class PartitionWriter:
         files = segment_files(directory)
         if not files and not begin:
             raise LogError(f"{directory}: partition {directory.name} has no segment: its history is gone")
-        self.start_offset = base_offset_of(files[0]) if files else 0
         try:
             for path in files:
-                self.place = self._recover(path, path == files[-1])
+                self.place = self._recover(path, path == files[0], path == files[-1])
             if files:
                 sync_directory(directory)  # a broker that was killed may not have done it
             else:
@@ -239,11 +238,11 @@ class PartitionWriter:
         self._before = before
         self.place = Place(before.offset, len(header), next_chain(before.chain, header), newest)
 
-    def _recover(self, path: Path, last: bool) -> Place:
+    def _recover(self, path: Path, first: bool, last: bool) -> Place:
         """Check a segment against the end of the one before, repair its sidecars, cut a torn tail. Returns its end."""
-        self._before = before = self.place
         segment = SegmentReader(path, last)
         try:
+            self._before = before = segment.first_place() if first else self.place
             segment.require_behind(before)
             end = segment.indexed_end()
             if last or end is None or not segment.index.has_lengths(end.offset):

@@ -7,12 +7,13 @@ too. A file is written whole under another name and then linked, so a seal is ne
 
 import os
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
-from rewindmq.engine.log.embedded.index import next_chain
-from rewindmq.engine.log.embedded.reader import PartitionReader, Place, SegmentReader
+from rewindmq.engine.log.embedded.index import first_chain, next_chain
+from rewindmq.engine.log.embedded.reader import PartitionReader, Place, SegmentReader, first_chain_of
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, sync_directory
 from rewindmq.engine.log.seals.seal import BadSeal, Stored, parsed_line
 from rewindmq.engine.log.seals.sealer import Harm, Run
@@ -26,6 +27,20 @@ class SegmentedPartition:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.name = directory.name
+
+    @cached_property
+    def beginning(self) -> tuple[int, bytes]:
+        files = segment_files(self.directory) if self.directory.is_dir() else []
+        if not files or base_offset_of(files[0]) == 0:
+            return 0, first_chain(self.name)
+        try:
+            segment = _opened(files[0], len(files) == 1)
+        except CorruptLog:  # `walk` says where
+            return base_offset_of(files[0]), b""
+        try:
+            return first_chain_of(files[0], segment.header.chain_before)
+        finally:
+            segment.close()
 
     @property
     def next_offset(self) -> int:

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import METADATA
-from rewindmq.engine.log.embedded.index import next_chain
+from rewindmq.engine.log.embedded.index import first_chain, next_chain
 from rewindmq.engine.log.kafka.clients import TIMEOUT_SECONDS, text_of
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.engine.log.kafka.topics import MAX_MESSAGE_BYTES
@@ -110,6 +110,11 @@ class TopicPartition:
         self.name = partition.name
         self._partition = partition
         self._chain = chain
+
+    @property
+    def beginning(self) -> tuple[int, bytes]:
+        """Offset 0: `walk` refuses topics that have lost their beginning."""
+        return 0, first_chain(self.name)
 
     @property
     def next_offset(self) -> int:

@@ -64,6 +64,12 @@ class Sealable(Protocol):
     name: str
 
     @property
+    def beginning(self) -> tuple[int, bytes]:
+        """The offset of the first record that is there, and the hash chain before it.
+
+        Raises CorruptLog, LogError."""
+
+    @property
     def next_offset(self) -> int: ...
 
     def walk(self, start: int, end: int | None, chain: bytes) -> Iterator[Run]:
@@ -96,10 +102,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A seal that holds, or the harm that was found."""
+    """A seal that holds, or the harm that was found. `unchecked`: what of its stretch can't be checked any more."""
 
     seal: Seal | None
     harm: Harm | None
+    unchecked: str = ""
 
 
 # -- sealing -----------------------------------------------------------------------------------------------------------
@@ -122,9 +129,12 @@ def seal(
         if copy.seal.partition == partition.name and copy.seal.digest not in there:
             raise BadSeal(f"{partition.name}: the seal of {copy.seal.offsets} is gone; there is a copy, {copy.where}")
     last = max(before, key=lambda each: each.seal.next_offset, default=None)
-    offset, chain, previous = 0, first_chain(partition.name), ""
+    start, begun = partition.beginning
+    offset, chain, previous = start, begun, ""
     if last is not None:
         offset, chain, previous = last.seal.next_offset, bytes.fromhex(last.seal.chain), last.seal.digest
+        if offset < start:  # the records behind the last seal were trimmed
+            offset, chain = start, begun
     end = partition.next_offset
     if end < offset:
         raise BadSeal(f"{partition.name}: the log ends at offset {end}, and was sealed up to {offset - 1}")
@@ -183,7 +193,8 @@ def check(partitions: Iterable[Sealable], keys: Keys, copies: Sequence[Stored] =
         steps, harms = plan(partition, keys, copies)
         for step in steps:
             harm = examine(partition, step)
-            yield Checked(step.stored.seal, None) if harm is None else Checked(None, harm)
+            seal = step.stored.seal
+            yield Checked(None, harm) if harm else Checked(seal, None, unchecked(partition.beginning[0], seal))
         yield from (Checked(None, harm) for harm in harms)
 
 
@@ -213,7 +224,7 @@ def plan(partition: Sealable, keys: Keys | None, copies: Sequence[Stored] = ()) 
         if each.seal.digest not in there:
             what = f"the seal of {each.seal.offsets} is gone; there is a copy, {each.where}"
             harms.append(Harm(partition.name, each.seal.base_offset, what))
-    steps, more = _linked(partition.name, sound)
+    steps, more = _linked(partition, sound)
     return steps, sorted(harms + more, key=lambda harm: harm.offset or 0)
 
 
@@ -236,15 +247,19 @@ def _wrong(partition: Sealable, stored: Stored, keys: Keys | None) -> str | None
     return None
 
 
-def _linked(name: str, stored: Iterable[Stored]) -> tuple[list[Step], list[Harm]]:
-    """Check that each seal follows on the one that it names. Returns the steps, and the harms."""
+def _linked(partition: Sealable, stored: Iterable[Stored]) -> tuple[list[Step], list[Harm]]:
+    """Check that each seal follows on the one that it names, or begins with the history. Returns steps and harms."""
+    name = partition.name
+    start, begun = partition.beginning if stored else (0, b"")
     known = {"": (0, first_chain(name))}  # digest -> its end
     steps, harms = [], []
     reached = 0
     for each in sorted(stored, key=lambda one: one.seal.base_offset):
         seal = each.seal
         end, chain = known.get(seal.previous, (-1, None))
-        if end != seal.base_offset:
+        if seal.base_offset == start > 0:
+            chain = begun
+        elif end != seal.base_offset:
             chain = None
             if reached < seal.base_offset:
                 what = f"the seal of offsets {reached} to {seal.base_offset - 1} is gone, which {each.where} follows on"
@@ -262,6 +277,9 @@ def examine(partition: Sealable, step: Step) -> Harm | None:
 
     Raises LogError when the stretch cannot be read."""
     seal = step.stored.seal
+    start, begun = partition.beginning
+    if seal.base_offset < start:
+        return _examine_rest(partition, seal, start, begun)
     tree, prints, chain = Tree(), bytearray(), step.chain or b""
     corrupt: CorruptLog | None = None
     try:
@@ -290,6 +308,30 @@ def examine(partition: Sealable, step: Step) -> Harm | None:
     return None
 
 
+def _examine_rest(partition: Sealable, seal: Seal, start: int, chain: bytes) -> Harm | None:
+    """Check what is left of a stretch whose beginning was trimmed: the hash chain at its end."""
+    if seal.next_offset < start:
+        return None
+    try:
+        for run in partition.walk(start, seal.next_offset, chain) if start < seal.next_offset else ():
+            chain = run.chain
+    except CorruptLog as error:
+        return Harm(partition.name, error.offset, str(error))
+    if chain.hex() == seal.chain:
+        return None
+    what = f"the records from offset {start} on are not those that were sealed with {seal.offsets}"
+    return Harm(partition.name, start, what)
+
+
+def unchecked(start: int, seal: Seal) -> str:
+    """What of a seal cannot be checked any more, because the history begins at offset `start`; else empty."""
+    if start <= seal.base_offset:
+        return ""
+    if seal.next_offset <= start:
+        return "not checked: trimmed"
+    return f"holds from offset {start} on, by the hash chain; not checked: {seal.base_offset} to {start - 1}, trimmed"
+
+
 # -- proofs ------------------------------------------------------------------------------------------------------------
 
 
@@ -302,6 +344,10 @@ def prove(partition: Sealable, offset: int) -> dict[str, Any]:
     if found is None:
         raise BadSeal(f"{partition.name}: offset {offset} is not sealed yet: run 'rewindmq seal'")
     seal = found.seal
+    start = partition.beginning[0]
+    if seal.base_offset < start:
+        what = f"the proof needs all of {seal.offsets}, and what is below offset {start} was trimmed"
+        raise BadSeal(f"{partition.name}: {what}")
     records = [record for run in partition.walk(seal.base_offset, seal.next_offset, b"") for record in run.records]
     index = offset - seal.base_offset
     if index >= len(records):

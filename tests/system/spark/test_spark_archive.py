@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import decoder_for, drive
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots
+from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.seals import check_seals
 from rewindmq.spark_replay.fold import from_snapshot, log_groups
@@ -28,6 +30,9 @@ from rewindmq.spark_replay.location.log import InArchive, in_archive, partition_
 from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.snapshots.verify import verify
 from rewindmq.spark_replay.source.options import TableOptions
+from rewindmq.spark_replay.what_if.alternative import Candidate
+from rewindmq.spark_replay.what_if.candidates import candidate_without
+from rewindmq.spark_replay.what_if.what_if import what_if
 from tests.support.archiving import archive_all
 
 AT = 300  # the offset of the snapshots
@@ -166,3 +171,35 @@ def test_the_command_line_reads_an_archive(archive: InArchive, tmp_path: Path) -
     ):
         done = run("verify", *arguments)
         assert (done.returncode, len(done.stderr.splitlines())) == (status, 1), done.stderr
+
+
+def test_what_if_over_an_archive_is_that_of_the_directory(
+    spark: SparkSession, snapped: Path, archive: InArchive
+) -> None:
+    """Other limits from a moment on, and a world without a user: its messages, and all that came of them."""
+    user = Counter(row.user for row in history(spark, archive).collect() if row.user).most_common(1)[0][0]
+    shorter = Candidate("shorter", ".", {"max-length": 2})
+    candidates = [shorter, candidate_without([f"user={user}"])]
+    of_archive, of_data = (what_if(spark, where, candidates, every_ms=50) for where in (archive, str(snapped)))
+    for name in ("fates", "depth", "assumptions", "summary"):
+        rows = sorted(getattr(of_archive, name).collect(), key=str)
+        assert rows == sorted(getattr(of_data, name).collect(), key=str), name
+        assert rows
+    assert {row.candidate for row in of_archive.fates.collect()} == {each.name for each in candidates}
+
+
+def test_the_commands_of_what_if_read_an_archive(
+    spark: SparkSession, archive: InArchive, snapped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = history(spark, archive).where("outcome = 'published' and partition = 'queues-0'").first()
+    assert message is not None
+    without = f"message=queues-0:{message.message_id}"
+    candidate = '{"name": "shorter", "pattern": ".", "definition": {"max-length": 2}}'
+    printed = []
+    for where in (("--archive", archive.url), ("--data", str(snapped))):
+        options = ("--candidate", candidate, "--without", without, "--show", "fates", "--format", "json")
+        assert cli.run(["what-if", *where, *options]) == 0
+        printed.append(capsys.readouterr().out)
+    assert sorted(printed[0].splitlines()) == sorted(printed[1].splitlines())
+    assert cli.run(["what-if", "--archive", archive.url, "--without", "message=queues-0:99999999"]) == 64
+    assert "no message queues-0:99999999" in capsys.readouterr().err

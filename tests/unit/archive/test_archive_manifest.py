@@ -1,11 +1,13 @@
 """The manifest is only ever extended; what was changed in it, or taken out of it, is found."""
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from rewindmq.engine.log.archive.descriptions import decode_checked, encode_checked
 from rewindmq.engine.log.archive.manifest import (
     IDENTITY,
     Identity,
@@ -105,7 +107,43 @@ def test_a_changed_entry_is_named(number: int, objects: Objects) -> None:
     filled(objects)
     path = entry_path(objects, number)
     path.write_text(path.read_text().replace("1000", "1001"))
+    with pytest.raises(ArchiveError, match=rf"{number:010d}\.json: not an entry of a manifest .*its check is that of"):
+        Manifest.load(objects, "queues-0")
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_an_entry_that_was_made_anew_is_named(number: int, objects: Objects) -> None:
+    filled(objects)
+    path = entry_path(objects, number)
+    values = decode_checked(path.read_bytes(), ())
+    path.write_bytes(encode_checked(values | {"archived_ms": 8}))
     with pytest.raises(ArchiveError, match=rf"{number + 1:010d}\.json: it does not follow on the entry before"):
+        Manifest.load(objects, "queues-0")
+
+
+def without_checks(objects: Objects) -> None:
+    """Make the manifest as a version wrote it that had no checks."""
+    before = "0" * 64
+    for number in range(4):
+        values = json.loads(entry_path(objects, number).read_text()) | {"before": before}
+        del values["check"]
+        stored = json.dumps(values, sort_keys=True).encode() + b"\n"
+        entry_path(objects, number).write_bytes(stored)
+        before = hashlib.sha256(stored).hexdigest()
+
+
+def test_entries_without_a_check_are_read_and_go_on(objects: Objects) -> None:
+    written = filled(objects)
+    without_checks(objects)
+    manifest = Manifest.load(objects, "queues-0")
+    assert [replace(each, before="") for each in manifest.segments] == [
+        replace(each, before="") for each in written.segments
+    ]
+    manifest.extend(segment(30, manifest.chain))
+    assert Manifest.load(objects, "queues-0").segments == manifest.segments
+    path = entry_path(objects, 2)
+    path.write_text(path.read_text().replace("1000", "1001"))
+    with pytest.raises(ArchiveError, match=r"0000000003\.json: it does not follow"):
         Manifest.load(objects, "queues-0")
 
 
@@ -134,6 +172,22 @@ def test_a_segment_that_does_not_follow_is_refused(objects: Objects) -> None:
         with pytest.raises(ArchiveError):
             Manifest.load(objects, "queues-0").extend(wrong)
     assert Manifest.load(objects, "queues-0").end == 30
+
+
+def test_an_entry_that_the_store_has_changed_is_found_at_once(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = filled(objects)
+    create = Objects.create
+    monkeypatch.setattr(Objects, "create", lambda self, key, data: create(self, key, data.replace(b"99", b"98")))
+    with pytest.raises(ArchiveError, match=r"0000000004\.json: not the entry that was sent: delete it and run again"):
+        manifest.extend(segment(30, manifest.chain))
+    monkeypatch.undo()
+    with pytest.raises(ArchiveError, match=r"0000000004\.json: not an entry of a manifest"):
+        Manifest.load(objects, "queues-0")
+    entry_path(objects, 4).unlink()
+    Manifest.load(objects, "queues-0").extend(segment(30, manifest.chain))
+    assert Manifest.load(objects, "queues-0").end == 40
 
 
 def test_an_archive_is_of_one_history(objects: Objects) -> None:

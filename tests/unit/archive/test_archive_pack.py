@@ -57,8 +57,8 @@ def test_the_records_are_a_plain_avro_file(objects: Objects, tmp_path: Path) -> 
 def test_segments_come_back_with_every_block_as_it_was(
     objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packs, "BLOCK_BYTES", 1_000)
-    directory = make_log(tmp_path / "data", [10] * 90, segment_bytes=41_000)
+    monkeypatch.setattr(packs, "BLOCK_BYTES", 500)
+    directory = make_log(tmp_path / "data", [10] * 90, segment_bytes=42_000)
     files = segment_files(directory)
     manifest = archive_segments(objects, directory, files)
     assert len(files) > 2

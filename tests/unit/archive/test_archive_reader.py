@@ -182,8 +182,8 @@ def test_a_schema_of_another_version_is_named_with_its_object(
 ) -> None:
     directory = make_log(tmp_path / "data", [3])
     archive_segments(objects, directory, segment_files(directory))
-    monkeypatch.setattr("rewindmq.engine.log.embedded.reader.envelope_schema_json", lambda: '"string"')
-    monkeypatch.setattr("rewindmq.engine.log.embedded.reader.older_schema", lambda schema: "0123456789abcdef")
+    monkeypatch.setattr("rewindmq.engine.log.embedded.segment_schema.envelope_schema_json", lambda: '"string"')
+    monkeypatch.setattr("rewindmq.engine.log.embedded.segment_schema.older_schema", lambda schema: "0123456789abcdef")
     with pytest.raises(LogError, match=r"file://.*queues-0/segments/0{20}-\w{16}\.avro: written by another version"):
         list(ArchivedPartition(objects, "queues-0").read())
 

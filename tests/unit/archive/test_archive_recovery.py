@@ -10,6 +10,7 @@ import pytest
 from rewindmq.engine.log.archive import pack as packs
 from rewindmq.engine.log.archive import recovery as recoveries
 from rewindmq.engine.log.archive.archiver import Archiver, close_segments
+from rewindmq.engine.log.archive.descriptions import decode_checked, encode_checked
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects, open_objects
 from rewindmq.engine.log.archive.pack import CorruptObject
@@ -196,9 +197,8 @@ def test_damage_stops_the_recovery_and_is_named(archive: Objects, tmp_path: Path
 def test_an_archive_whose_metadata_is_of_another_history_is_refused(archive: Objects, tmp_path: Path) -> None:
     path = tmp_path / "archive" / "archive.json"
     history = Manifest.load(archive, "queues-0").chain.hex()
-    text = path.read_text()
-    begin = text.index('"history": "') + 12
-    path.write_text(text[:begin] + history + text[begin + 64 :])
+    values = decode_checked(path.read_bytes(), ())
+    path.write_bytes(encode_checked(values | {"history": history}))
     with pytest.raises(ArchiveError, match=r"belongs to another history than its archive\.json"):
         recover(archive, tmp_path / "recovered")
 

@@ -256,9 +256,10 @@ def test_b05_what_newest_seals_said_is_missed_by_who_kept_copies(data: Path, tmp
 
 
 def test_two_who_seal_at_the_same_time_are_both_right(data: Path) -> None:
-    stored, _ = segmented(data)[1].seals()
+    partition = segmented(data)[1]
+    stored, _ = partition.seals()
     other = dataclasses.replace(stored[-1].seal, time_ms=6_000)
-    steps, found = sealing._linked("queues-0", [*stored, dataclasses.replace(stored[-1], seal=other)])
+    steps, found = sealing._linked(partition, [*stored, dataclasses.replace(stored[-1], seal=other)])
     assert found == []
     assert steps[-1].chain == steps[-2].chain
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded import log as embedded
-from rewindmq.engine.log.embedded import reader
+from rewindmq.engine.log.embedded import reader, segment_schema
 from rewindmq.engine.log.embedded.index import lengths_path
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
@@ -146,12 +146,12 @@ def test_a_reader_of_nothing(tmp_path: Path) -> None:
 def test_another_schema_begins_a_new_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log of an older version is gone on with, its records read as today's; an unknown version's is refused."""
     directory = make_log(tmp_path, [6])
-    monkeypatch.setattr(reader, "older_schema", lambda schema: "older")
+    monkeypatch.setattr(segment_schema, "older_schema", lambda schema: "older")
     monkeypatch.setattr("rewindmq.engine.log.embedded.writer.older_schema", lambda schema: "older")
     with pytest.raises(LogError, match="another version of RewindMQ, or its header is damaged: no rel"):
         EmbeddedLog.open(tmp_path, 1)
     monkeypatch.setattr(reader, "check_schema", lambda header, path: None)
-    monkeypatch.setattr(reader, "upgraded", lambda old, fingerprint: old + b"+" + fingerprint.encode())
+    monkeypatch.setattr(segment_schema, "upgraded", lambda old, fingerprint: old + b"+" + fingerprint.encode())
     assert make_log(tmp_path, []) == directory
     assert len(segment_files(directory)) == 1  # begun with the first write, not before
     log = EmbeddedLog.open(tmp_path, 1)

@@ -86,7 +86,7 @@ def test_a_store_ahead_of_its_log_is_folded_anew(tmp_path: Path, caplog: pytest.
 def test_a_log_that_lost_what_follows_the_stored_offset_is_refused(tmp_path: Path) -> None:
     traffic = Traffic(1)
     traffic.run(50)
-    traffic.log.start_offset = 20
+    traffic.listed.start_offset = 20
     store = StateStore.open(tmp_path)
     with pytest.raises(StoreError, match="its log begins at 20: what lies between is gone"):
         recover(traffic.log, store)

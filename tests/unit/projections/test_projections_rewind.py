@@ -97,7 +97,7 @@ def test_history_that_is_no_longer_kept_is_refused_unless_a_snapshot_bridges_it(
     traffic = Traffic(2)
     traffic.run(200)
     snapshots = snapshots_on_the_way(tmp_path, traffic, 100)
-    traffic.log.start_offset = 90
+    traffic.listed.start_offset = 90
     with pytest.raises(OutsideHistory, match="what lies below offset 90 is no longer kept"):
         state_at(traffic.log, snapshots, At(offset=95))
     assert state_at(traffic.log, snapshots, At(offset=150)).next_offset == 150

@@ -1,0 +1,126 @@
+"""Audits the stretch of a partition that is about to be trimmed, and makes the state at its end.
+
+    audited = audit(PartitionReader(directory), snapshots, floor)    # audited.machine, audited.findings
+
+It checks what can be checked without Spark: each block and record, the hash chain, that no record is quarantined, that
+the broker's claims (`Checkpointed`) hold, and conservation: a message that came into a queue has left it by an event,
+or is there at the end, and no other message is there.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rewindmq.engine.log.contract import CorruptLog
+from rewindmq.engine.log.embedded.reader import PartitionReader
+from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
+from rewindmq.engine.log.embedded.verify import follow_on, verify_segment
+from rewindmq.projections.machine.data.effects import Effect, Keep, QueueGone, endings
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import beginning, decoder_for, drive, groups_of
+from rewindmq.projections.rewind import At, state_at
+from rewindmq.projections.store.quarantine import QuarantineReport
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.schemas.events import Checkpointed, Event
+from rewindmq.schemas.values import Actor
+
+MOST_FINDINGS = 20  # are told one by one; the rest is counted
+
+
+@dataclass(slots=True)
+class Audited:
+    """The state at the end of the stretch, and what is wrong with the stretch, in words."""
+
+    machine: Machine
+    findings: list[str] = field(default_factory=list)
+
+
+def audit(log: PartitionReader, snapshots: Snapshots, end: int) -> Audited:
+    """Audit the stretch from the start of the log up to offset `end`, the base offset of a segment.
+
+    If the stretch is damaged, the state comes from a snapshot behind the damage. Raises CorruptLog if there is none,
+    LogError, NewerHistory."""
+    findings = _damage(log.directory, end)
+    try:
+        machine = _folded(log, end, findings)
+    except CorruptLog:
+        if not findings:
+            raise
+        machine = state_at(log, snapshots, At(offset=end))
+    if len(findings) > MOST_FINDINGS:
+        findings[MOST_FINDINGS:] = [f"and {len(findings) - MOST_FINDINGS} findings more"]
+    return Audited(machine, findings)
+
+
+def _damage(directory: Path, end: int) -> list[str]:
+    """The first place in the segments below `end` where a byte is not as it was written."""
+    files = [path for path in segment_files(directory) if base_offset_of(path) < end]
+    try:
+        for _ in follow_on(verify_segment(path, False) for path in files):
+            pass
+    except CorruptLog as error:
+        return [str(error)]
+    return []
+
+
+def _folded(log: PartitionReader, end: int, findings: list[str]) -> Machine:
+    """The state at `end`, folded event by event from the start of the log. Adds to `findings`."""
+    machine, decoder, quarantined = beginning(log), decoder_for(log), QuarantineReport()
+    held = Held(machine)
+
+    def claimed(offset: int, _timestamp_ms: int, event: Checkpointed) -> None:
+        if event.offset != machine.next_offset - 1:
+            findings.append(
+                f"offset {offset}: the broker claims what was after {event.offset}, and not right behind it"
+            )
+        elif event.digest != machine.digest():
+            findings.append(f"offset {offset}: the broker claimed {event.digest}, the fold has {machine.digest()}")
+
+    def after(_offset: int, _timestamp_ms: int, _actor: Actor, _event: Event, effects: list[Effect]) -> None:
+        quarantined.note(effects)
+        held.see(effects)
+
+    groups = groups_of(log, machine.next_offset, end)
+    note = quarantined.note_undecodable
+    drive(machine, groups, decoder, end, before={Checkpointed: claimed}, after=after, undecodable=note)
+    if quarantined.count:
+        newest = quarantined.newest()[-1]
+        findings.append(f"{quarantined.count} records are quarantined, the last one at offset {newest.offset}")
+    findings.extend(held.differences(machine))
+    return machine
+
+
+class Held:
+    """The messages in queues, counted from effects alone."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._queues = {queue_id: _ids(machine, queue_id) for queue_id in machine.by_id}
+
+    def see(self, effects: list[Effect]) -> None:
+        """Take note of the effects of an event."""
+        for effect in effects:
+            if isinstance(effect, Keep):
+                self._queues.setdefault(effect.queue.queue_id, set()).add(effect.message_id)
+        for queue, message_id, _, _ in endings(effects):
+            held = self._queues.get(queue.queue_id)
+            if held is not None:
+                held.discard(message_id)
+        for effect in effects:
+            if isinstance(effect, QueueGone):
+                self._queues.pop(effect.queue.queue_id, None)
+
+    def differences(self, machine: Machine) -> list[str]:
+        """How the machine's queues differ from what was counted."""
+        found = []
+        for queue_id in sorted(self._queues.keys() | machine.by_id.keys()):
+            counted = self._queues.get(queue_id, set())
+            there = _ids(machine, queue_id) if queue_id in machine.by_id else set()
+            if counted != there:
+                gone, new = len(counted - there), len(there - counted)
+                queue = machine.by_id.get(queue_id)
+                name = f"queue {queue_id}" if queue is None else f"queue '{queue.name}' in vhost '{queue.vhost}'"
+                found.append(f"{name}: {gone} messages are gone without an event, {new} are there that never came")
+        return found
+
+
+def _ids(machine: Machine, queue_id: int) -> set[int]:
+    return {view.message_id for view in machine.by_id[queue_id].messages()}

@@ -1,0 +1,97 @@
+"""Removes the oldest segments of a partition: the log begins at a later offset then, with the base there.
+
+    freed = cut(data_dir, "queues-0", 1_000_000)
+
+    the base at the offset is proven: checksum, digest, and the hash chain with which the segment there begins
+    then, the oldest segment first:  segment -> directory synced -> its sidecars
+
+A kill in between leaves a log that begins at a segment below the offset, and the base at the offset. The next
+`EmbeddedLog.open` ends the cut. The metadata log is never cut: it says what was trimmed.
+
+A process that reads the partition meanwhile finds a listed segment gone: CutMeanwhile (reader.py), or it begins anew at
+the new start.
+"""
+
+from pathlib import Path
+
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
+from rewindmq.engine.log.embedded.index import index_path, lengths_path
+from rewindmq.engine.log.embedded.log_start import bases_of, unfinished_cut
+from rewindmq.engine.log.embedded.reader import SegmentReader
+from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, segment_path, sync_directory
+from rewindmq.projections.store.bases import Base, BaseError
+
+
+def cut(data_dir: Path, partition: str, offset: int) -> int:
+    """Remove the segments of a partition below `offset`. Returns how many bytes this freed.
+
+    Raises LogError: `offset` is not the base offset of a segment, the base there is missing or does not prove, or it
+    is the metadata log. Nothing is removed then."""
+    directory = partition_directory(data_dir, partition)
+    older = [path for path in segment_files(directory) if base_offset_of(path) < offset]
+    prove_base(directory, offset)
+    freed = sum(_remove(path) for path in older)
+    _remove_orphans(directory)
+    return freed
+
+
+def end_cut(directory: Path) -> None:
+    """End a cut of this partition that was ended half way, if there is one.
+
+    Raises LogError, CorruptLog."""
+    files = segment_files(directory) if directory.is_dir() else []
+    if directory.name == METADATA or not files or base_offset_of(files[0]) == 0:
+        return
+    offset = unfinished_cut(directory)
+    if offset is None:
+        _remove_orphans(directory)
+    else:
+        cut(directory.parent.parent, directory.name, offset)
+
+
+def prove_base(directory: Path, offset: int) -> Base:
+    """Read the base at `offset` whole, and compare it with the log. Returns it.
+
+    Raises LogError: it does not prove that the log can begin there."""
+    name = directory.name
+    if name == METADATA:
+        raise LogError(f"{name} is never cut: it says what was trimmed")
+    path = segment_path(directory, offset)
+    if not path.exists():
+        raise LogError(f"{name}: no segment begins at offset {offset}")
+    segment = SegmentReader(path, last=True)
+    try:
+        chain = segment.header.chain_before
+    finally:
+        segment.close()
+    if chain is None:
+        raise LogError(f"{path}: a segment of format 1 does not state its hash chain: a log cannot begin with it")
+    try:
+        base = bases_of(directory).open(name, offset)
+        base.machine()
+    except BaseError as error:
+        raise LogError(f"{name} cannot begin at offset {offset}: {error}") from None
+    if base.chain != chain:
+        raise LogError(f"{name} cannot begin at offset {offset}: {base.path}: it is of another history")
+    return base
+
+
+def _remove(path: Path) -> int:
+    """Remove a segment, durably, then its sidecars. Returns their size."""
+    sidecars = [each for each in (index_path(path), lengths_path(path)) if each.exists()]
+    freed = sum(each.stat().st_size for each in (path, *sidecars))
+    path.unlink()
+    sync_directory(path.parent)
+    for each in sidecars:
+        each.unlink(missing_ok=True)
+    return freed
+
+
+def _remove_orphans(directory: Path) -> None:
+    """Remove the sidecars of segments that are gone: a cut was ended between a segment and its sidecars."""
+    first = base_offset_of(segment_files(directory)[0])
+    for kind in ("index", "lengths"):
+        for path in directory.glob(f"_{'[0-9]' * 20}.{kind}"):
+            if int(path.stem[1:]) < first:
+                path.unlink(missing_ok=True)

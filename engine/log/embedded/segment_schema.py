@@ -1,0 +1,67 @@
+"""The schema of a segment's records: today's, or an older one, whose records become records of today's."""
+
+import functools
+import json
+from pathlib import Path
+
+from rewindmq.engine.log.contract import CorruptLog, LogError
+from rewindmq.engine.log.embedded.segments import Header
+from rewindmq.schemas.evolution import upgraded
+from rewindmq.schemas.registry import (
+    envelope_fingerprint,
+    envelope_schema_json,
+    fingerprint_of,
+    released_schema_json,
+)
+from rewindmq.schemas.shapes import UndecodableRecord, UnknownSchema
+
+
+@functools.lru_cache(maxsize=64)
+def older_schema(schema_json: str) -> str | None:
+    """The fingerprint of a segment's schema; None if it means the same as today's schema."""
+    if schema_json == envelope_schema_json():
+        return None
+    fingerprint = fingerprint_of(json.loads(schema_json))
+    return None if fingerprint == envelope_fingerprint() else fingerprint
+
+
+def check_schema(header: Header, path: Path) -> None:
+    """Check that this version knows the schema of the segment.
+
+    Raises LogError if it does not, CorruptLog if the header holds no schema."""
+    try:
+        older_schema(header.schema)
+    except Exception as error:  # a damaged schema: JSON and fastavro fail in many ways over it
+        why = f"not a whole segment header: its schema: {type(error).__name__}: {error}"
+        raise CorruptLog(path, 0, header.base_offset, why) from None
+    require_known_schema(header.schema, str(path))
+
+
+def require_known_schema(schema_json: str, place: str) -> None:
+    """Check that this version knows the schema of the segment at `place`.
+
+    Raises LogError."""
+    older = older_schema(schema_json)
+    try:
+        if older is not None:
+            released_schema_json(older)
+    except UnknownSchema as error:
+        what = "written by another version of RewindMQ, or its header is damaged"
+        raise LogError(f"{place}: {what}: {error}") from None
+
+
+def records_of_today(schema_json: str, records: list[bytes]) -> list[bytes]:
+    """Records of a segment with this schema, as binaries of today's schema."""
+    older = older_schema(schema_json)
+    return records if older is None else [_today(record, older) for record in records]
+
+
+def _today(record: bytes, fingerprint: str) -> bytes:
+    """A record of an older schema as one of today's.
+
+    A record that does not fit its own schema must not pass for one of another: it becomes the empty record, which
+    cannot be decoded."""
+    try:
+        return upgraded(record, fingerprint)
+    except UndecodableRecord:
+        return b""

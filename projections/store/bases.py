@@ -1,0 +1,242 @@
+"""Bases: the state of a partition at an offset, with the records of all messages that were queued there.
+
+    DIR/bases/queues-0/00000000000001000000.base      queues-0 can begin at offset 1,000,000: what is below may go
+
+    base = Bases(data_dir / "bases").open("queues-0", 1_000_000)
+    machine = base.machine()                           # a fold goes on from here with the record 1,000,000
+    for offset, record in base.records(): ...          # the publish of each message that the machine holds
+
+A base is a file like a snapshot (snapshots.py), with one kind of piece more:
+
+    file metadata   that of a snapshot; rewindmq.chain (the log's hash chain before the offset), rewindmq.schema (the
+                    fingerprint of the schema of the records)
+    pieces          head, then queue and its chunks, as in a snapshot
+    then a message  kind record: number = its offset, content = its publish, as the log had it (Avro binary, not framed)
+    last record     kind end, as in a snapshot
+
+Rules
+- A base holds the record of every message that is ready, unacked or in an outbox, and no other one. A message that is
+  still queued so keeps its body when the log below the offset is removed.
+- `open` reads the whole file and checks its checksum. `machine` checks the state's digest.
+- A file appears whole or not at all, and is durable when `write` returns.
+"""
+
+import io
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from rewindmq.projections.machine.machine import Machine, NewerHistory
+from rewindmq.projections.store.projector import live_ids
+from rewindmq.projections.store.snapshots import (
+    CUT_SHORT,
+    FILE_METADATA,
+    PART,
+    SnapshotError,
+    add_piece,
+    begin_sum,
+    metadata_of,
+    queues_in,
+    require_sum,
+    schema_of,
+    state_of,
+    sync_directory,
+    write_pieces,
+)
+from rewindmq.schemas.evolution import upgraded
+from rewindmq.schemas.registry import envelope_fingerprint
+
+SUFFIX = ".base"
+_SCHEMA = schema_of("rewindmq.base", ("head", "queue", "chunk", "record", "end"))
+_METADATA = (*FILE_METADATA, "rewindmq.chain", "rewindmq.schema")
+_BLOCK_BYTES = 64 << 10  # of an Avro block, before it is compressed: `Base.record` reads one
+
+
+class BaseError(Exception):
+    """The base cannot be used; the text names the file and says what is wrong with it."""
+
+
+class Base:
+    """A base in a file that was checked. `chain`: the log's hash chain before `offset`. `digest`: that of the state."""
+
+    def __init__(self, path: Path) -> None:
+        """Read and check the file. Raises BaseError."""
+        self.path = path
+        self._blocks: list[tuple[int, int, int]] = []  # of those with records: offset of the first, position, size
+        self._header_bytes = 0
+        self._recent: tuple[int, dict[int, bytes]] = (-1, {})  # number of the block that was read last, its records
+        try:
+            metadata = self._check()
+            partition, offset, clock_ms, _, digest, chain, schema = metadata.values()
+            self.partition, self.offset, self.clock_ms = partition, int(offset), int(clock_ms)
+            self.digest, self.chain = digest, bytes.fromhex(chain)
+            self._schema = schema
+        except OSError as error:
+            raise BaseError(f"{path}: {error.strerror}") from error
+        except SnapshotError as error:
+            raise BaseError(f"{path}: {error}") from error
+        except Exception as error:  # damaged bytes can fail in any way at all
+            raise BaseError(f"{path}: not a readable base ({type(error).__name__}: {error})") from error
+        if (self.partition, f"{self.offset:020d}") != (path.parent.name, path.stem):
+            raise BaseError(f"{path}: it is of {self.partition} at offset {self.offset}")
+
+    def _check(self) -> dict[str, str]:
+        """Read all pieces, note where the records are, and check the sum. Returns the metadata.
+
+        Raises SnapshotError."""
+        import fastavro
+
+        with self.path.open("rb") as file:
+            reader = fastavro.block_reader(file)
+            metadata = {name: reader.metadata[name] for name in _METADATA}
+            sha = begin_sum(metadata)
+            for block in reader:
+                self._header_bytes = self._header_bytes or block.offset
+                first = -1
+                for piece in block:
+                    assert isinstance(piece, dict), "the schema is that of a record"
+                    if piece["kind"] == "end":
+                        require_sum(sha, piece)
+                        self._note(first, block)
+                        return metadata
+                    if piece["kind"] == "record" and first < 0:
+                        first = piece["number"]
+                    add_piece(sha, piece)
+                self._note(first, block)
+        raise SnapshotError(CUT_SHORT)
+
+    def _note(self, first: int, block: Any) -> None:
+        if first >= 0:
+            self._blocks.append((first, block.offset, block.size))
+
+    def machine(self) -> Machine:
+        """The state as the base holds it.
+
+        Raises BaseError if its digest is another one than the base says, and NewerHistory."""
+        pieces = self._pieces()
+        try:
+            head = next(pieces)
+            machine = Machine.load(self.partition, head["content"], queues_in(pieces))
+        except (BaseError, NewerHistory):
+            raise
+        except Exception as error:  # the sum is right, so a program wrote it so
+            raise BaseError(f"{self.path}: its state cannot be read: {error}") from error
+        if (machine.digest(), machine.next_offset) != (self.digest, self.offset):
+            what = f"offset {machine.next_offset} and digest {machine.digest()}"
+            raise BaseError(f"{self.path}: its state has {what}, and says {self.offset} and {self.digest}")
+        return machine
+
+    def _pieces(self) -> Iterator[dict[str, Any]]:
+        """Yields the pieces of the state: those before the first record."""
+        import fastavro
+
+        try:
+            with self.path.open("rb") as file:
+                for piece in fastavro.reader(file):
+                    assert isinstance(piece, dict), "the schema is that of a record"
+                    if piece["kind"] in ("record", "end"):
+                        return
+                    yield piece
+        except OSError as error:
+            raise BaseError(f"{self.path}: {error.strerror}") from error
+
+    def records(self) -> Iterator[tuple[int, bytes]]:
+        """Yields offset and record of each queued message's publish, ascending; as binaries of today's schema."""
+        for number in range(len(self._blocks)):
+            yield from self._block(number).items()
+
+    def record(self, offset: int) -> bytes | None:
+        """The record of a queued message's publish; None if the base holds no record with this offset."""
+        number = bisect_right(self._blocks, offset, key=lambda block: block[0]) - 1
+        if number < 0:
+            return None
+        if self._recent[0] != number:
+            self._recent = number, self._block(number)
+        return self._recent[1].get(offset)
+
+    def _block(self, number: int) -> dict[int, bytes]:
+        """The records of one Avro block, by offset."""
+        import fastavro
+
+        _, position, size = self._blocks[number]
+        try:
+            with self.path.open("rb") as file:
+                header = file.read(self._header_bytes)
+                file.seek(position)
+                pieces: Iterable[Any] = fastavro.reader(io.BytesIO(header + file.read(size)))
+                records = {piece["number"]: piece["content"] for piece in pieces if piece["kind"] == "record"}
+        except OSError as error:
+            raise BaseError(f"{self.path}: {error.strerror}") from error
+        except Exception as error:  # it was sound when it was opened
+            raise BaseError(f"{self.path}: not a readable base ({type(error).__name__}: {error})") from error
+        if self._schema == envelope_fingerprint():
+            return records
+        return {offset: upgraded(record, self._schema) for offset, record in records.items()}
+
+
+class Bases:
+    """The bases of a data directory. `directory` is DIR/bases; it need not exist yet."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def write(self, machine: Machine, chain: bytes, records: Iterable[tuple[int, bytes]]) -> Path:
+        """Write a base of the machine's state as it is now, durably. Returns the file.
+
+        `chain`: the log's hash chain before `machine.next_offset`. `records`: offset and record of the publishes of
+        `queued_offsets(machine)`, in this order, of today's schema. Raises BaseError when the records are others, and
+        OSError when the disk does not take it."""
+        path = self.path(machine.partition, machine.next_offset)
+        metadata = metadata_of(machine) | {"rewindmq.chain": chain.hex(), "rewindmq.schema": envelope_fingerprint()}
+        write_pieces(path, metadata, _pieces(machine, records), _SCHEMA, _BLOCK_BYTES)
+        for folder in (self.directory, self.directory.parent):  # they may be new
+            sync_directory(folder)
+        return path
+
+    def offsets(self, partition: str) -> list[int]:
+        """The offsets of the partition's bases, ascending."""
+        found = (self.directory / partition).glob(f"{'[0-9]' * 20}{SUFFIX}")
+        return sorted(int(path.stem) for path in found)
+
+    def open(self, partition: str, offset: int) -> Base:
+        """The base at exactly this offset, checked whole.
+
+        Raises BaseError if it is damaged or missing."""
+        return Base(self.path(partition, offset))
+
+    def discard_below(self, partition: str, start: int) -> None:
+        """Remove the bases below offset `start`: the partition begins there."""
+        for offset in self.offsets(partition):
+            if offset < start:
+                self.path(partition, offset).unlink(missing_ok=True)
+
+    def remove_leftovers(self, partition: str) -> None:
+        """Remove the files of bases that a killed program was writing. No other program may write one."""
+        for path in (self.directory / partition).glob(f"{'[0-9]' * 20}.*{PART}"):
+            path.unlink()
+
+    def path(self, partition: str, offset: int) -> Path:
+        """The path of a base at `offset`, whether the file exists or not."""
+        return self.directory / partition / f"{offset:020d}{SUFFIX}"
+
+
+def queued_offsets(machine: Machine) -> list[int]:
+    """The offsets of the publishes of all messages that the machine holds, ascending, each once."""
+    found: set[int] = set()
+    for queue in machine.by_id.values():
+        found.update(live_ids(queue))
+    return sorted(found)
+
+
+def _pieces(machine: Machine, records: Iterable[tuple[int, bytes]]) -> Iterator[dict[str, Any]]:
+    yield from state_of(machine)
+    wanted = iter(queued_offsets(machine))
+    for offset, record in records:
+        expected = next(wanted, None)
+        if offset != expected:
+            raise BaseError(f"{machine.partition}: the record {offset} was given for a base, and {expected} is due")
+        yield {"kind": "record", "queue_id": -1, "number": offset, "content": record}
+    missing = next(wanted, None)
+    if missing is not None:
+        raise BaseError(f"{machine.partition}: a base needs the record of the queued message {missing}")

@@ -1,0 +1,217 @@
+"""Archivers on a store that fails, in thousands of seeds: what the archive says it has, it has.
+
+A history of a seed: some runs of the archiver, while the log grows between them. The store fails in them
+(archive_store.py). After each run:
+
+- Every entry names objects that are proven. The archived log is the beginning of the log, by its hash chain.
+- Any damage is in an object that the store has kept wrong, and the error names this object.
+
+An operator deletes the objects that errors name, as docs/operators/archive.md tells. Then a last run makes the archive
+whole: every object is proven, and all pages are there.
+"""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from rewindmq.engine.log.archive import archiver as archivers
+from rewindmq.engine.log.archive import manifest as manifests
+from rewindmq.engine.log.archive.archiver import Archiver, close_segments, verify
+from rewindmq.engine.log.archive.manifest import Manifest, read_identity
+from rewindmq.engine.log.archive.objects import ArchiveError, open_objects
+from rewindmq.engine.log.archive.pack import Unpacked
+from rewindmq.engine.log.contract import LogError, NoAnswer
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.reader import PartitionReader
+from tests.simulation.archive_store import FaultyStore, Killed, object_file
+from tests.support.examples import rounds
+from tests.support.records import fill
+
+PARTITIONS = ("metadata-0", "queues-0")
+ENTRIES = 4  # of a page
+SEEDS = 2_000
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A data directory at three moments of its life."""
+    directory = tmp_path_factory.mktemp("stages")
+    for number in range(3):
+        data = directory / str(number)
+        if number:
+            shutil.copytree(directory / str(number - 1), data)
+        log = EmbeddedLog.open(data, 1, segment_bytes=38_000)
+        for group in range(2):
+            fill(log.queues[0], range(40 * (2 * number + group), 40 * (2 * number + group + 1)))
+            fill(log.metadata, range(2 * number + group, 2 * number + group + 1))
+            log.commit_and_wait()
+        log.close()
+        path = data / "snapshots" / "queues-0" / f"{70 * number + 5:020d}.snapshot"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"a snapshot at %d" % number)
+        close_segments(data)
+    return [directory / str(number) for number in range(3)]
+
+
+class History:
+    """The history of a seed."""
+
+    def __init__(self, stages: list[Path], directory: Path, seed: int) -> None:
+        self.seed = seed
+        self.stages = stages
+        self.stage = 0
+        self.chance = Random(seed)
+        self.damaged: set[str] = set()
+        self.objects = open_objects(str(directory), make=True)
+        self.chains = {name: chains_of(stages[-1], name) for name in PARTITIONS}
+
+    def run(self) -> list[str]:
+        """Returns the faults that it met."""
+        met: list[str] = []
+        weak_spot = self.chance.choice(("archive.json", "/manifest", "/pages", "/segments", "/snapshots", ".blocks"))
+        rates = {"": self.chance.choice((0, 0.01, 0.05)), weak_spot: self.chance.choice((0.1, 0.5))}
+        for _ in range(self.chance.randint(1, 4)):
+            store = FaultyStore(self.objects, self.chance, rates, self.damaged, self.other_archiver)
+            try:
+                Archiver(store, self.stages[self.stage]).run()
+            except (NoAnswer, Killed):
+                pass
+            except LogError as error:
+                if "misread" not in store.met:
+                    self.delete_named(error)
+            self.check()
+            met += store.met
+            self.stage = min(len(self.stages) - 1, self.stage + self.chance.randrange(2))
+        self.finish()
+        return met
+
+    def other_archiver(self) -> None:
+        try:
+            Archiver(self.objects, self.stages[self.stage]).run()
+        except LogError as error:
+            self.require_damaged(error)
+
+    def require_damaged(self, error: LogError) -> list[str]:
+        """The objects that the error names. It must name one that the store has kept wrong."""
+        named = [key for key in self.damaged if self.objects.place(key) in str(error)]
+        assert named, f"seed {self.seed}: {error}, but wrong are {self.damaged}"
+        return named
+
+    def delete_named(self, error: LogError) -> None:
+        for key in self.require_damaged(error):
+            object_file(self.objects, key).unlink()
+            self.damaged.remove(key)
+
+    def check(self) -> None:
+        """Every entry is proven, and what is wrong is named."""
+        for name in PARTITIONS:
+            for entry, error in verify(self.objects, name):
+                assert entry is None or error is None, f"seed {self.seed}: an entry names what is not there: {error}"
+                if error is not None:
+                    self.require_damaged(error)
+            manifest = Manifest(self.objects, name)
+            try:
+                manifest.refresh()
+            except ArchiveError as error:
+                self.require_damaged(error)
+            wanted = self.chains[name].get(manifest.end)
+            assert manifest.chain == wanted or manifest.end == 0, f"seed {self.seed}: another history at {manifest.end}"
+
+    def finish(self) -> None:
+        """Runs without faults, and an operator, make the archive whole."""
+        for _ in range(30):
+            try:
+                Archiver(self.objects, self.stages[-1]).run()
+                break
+            except LogError as error:
+                self.delete_named(error)
+        for key in [key for key in self.damaged if "/pages/" in key]:
+            object_file(self.objects, key).unlink()
+        Archiver(self.objects, self.stages[-1]).run()
+        assert read_identity(self.objects) is not None
+        for name in PARTITIONS:
+            wrong = [str(error) for _, error in verify(self.objects, name) if error is not None]
+            assert wrong == [], f"seed {self.seed}"
+            manifest = Manifest.load(self.objects, name)
+            assert manifest.end == max(self.chains[name]), f"seed {self.seed}"
+            assert len(list(self.objects.list(f"{name}/pages"))) == manifest.whole_pages, f"seed {self.seed}"
+        assert {each.offset for each in manifest.snapshots} == {5, 75, 145}, f"seed {self.seed}"
+
+
+def chains_of(data: Path, name: str) -> dict[int, bytes]:
+    """The hash chain behind each block of a partition, by offset."""
+    return {
+        block.first_offset + len(block.records): block.chain for block in PartitionReader(data / "log" / name).read()
+    }
+
+
+def run(stages: list[Path], directory: Path, seed: int) -> list[str]:
+    with (
+        patch.object(manifests, "ENTRIES", ENTRIES),
+        patch.object(archivers, "_now_ms", lambda: 7),
+        patch("os.fsync", lambda descriptor: None),  # no power fails here
+    ):
+        try:
+            return History(stages, directory / str(seed), seed).run()
+        finally:
+            shutil.rmtree(directory / str(seed))
+
+
+def run_many(stages: list[Path], directory: Path, seeds: int) -> set[str]:
+    return {fault for seed in range(seeds) for fault in run(stages, directory, seed)}
+
+
+@pytest.mark.timeout(1_800)
+def test_whatever_fails_the_archive_is_true_and_is_completed(stages: list[Path], tmp_path: Path) -> None:
+    met = run_many(stages, tmp_path, rounds(SEEDS, 20))
+    assert met == {"away", "unheard", "killed before", "killed behind", "slow", "cut", "changed", "misread"}
+
+
+def test_one_history(asked_seed: int, stages: list[Path], tmp_path: Path) -> None:
+    """`--seed N`"""
+    print(run(stages, tmp_path, asked_seed))
+
+
+def entry_before_proof(self: Archiver, manifest: Any, path: Path, report: Any) -> None:
+    """Plant: the entry is added before the objects are proven."""
+    with patch.object(Unpacked, "prove", lambda segment: None):
+        archive_segment(self, manifest, path, report)
+    Unpacked(self._objects, manifest.partition, manifest.segments[-1]).prove()
+
+
+def entries_of_page(page: bytes, known: int, before: str, proof: bytes) -> list[bytes]:
+    """Plant: a page is taken as it is."""
+    return page.splitlines(keepends=True)[known:]
+
+
+archive_segment = Archiver._archive_segment
+PLANTED: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+    "segments are not proven": (Unpacked, "prove", lambda segment: None),
+    "snapshots are not proven": (archivers, "prove_snapshot", lambda manifest, entry: None),
+    "the entry comes before the proof": (Archiver, "_archive_segment", entry_before_proof),
+    "pages are not proven": (manifests, "proven_entries", entries_of_page),
+}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("defect", PLANTED)
+def test_a_planted_defect_is_found(defect: str, stages: list[Path], tmp_path: Path) -> None:
+    owner, name, wrong = PLANTED[defect]
+    original = getattr(owner, name)
+
+    def checked(history: History) -> None:
+        with patch.object(owner, name, original):  # the judge is sound
+            check(history)
+
+    check = History.check
+    with (
+        patch.object(owner, name, wrong),
+        patch.object(History, "check", checked),
+        pytest.raises(AssertionError, match="seed"),
+    ):
+        run_many(stages, tmp_path, 300)

@@ -1,0 +1,90 @@
+"""Spark reads a history whose older part was trimmed: from the floor on as before, and below it an error."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pyspark.sql import SparkSession
+
+from rewindmq.engine.embedded.trim import Wanted, trim
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.engine.log.seals import sealer
+from rewindmq.engine.log.seals.in_files import segmented
+from rewindmq.engine.log.seals.seal import fingerprint
+from rewindmq.projections.rewind import BelowFloor, format_time
+from rewindmq.spark_replay.audit.audit import audit
+from rewindmq.spark_replay.audit.seals import check_seals
+from rewindmq.spark_replay.history.history import biography, history
+from rewindmq.spark_replay.history.slo import slo
+from rewindmq.spark_replay.history.state import state_at
+from rewindmq.spark_replay.location.ranges import BadRequest
+from rewindmq.spark_replay.snapshots.verify import verify
+from tests.support.spark.forging import with_state
+from tests.support.spark.histories import START_MS, Recorder, random_history
+
+KEY = Ed25519PrivateKey.generate()
+
+
+@pytest.fixture(scope="module")
+def trimmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[str, int], int]:
+    """The history before and after it was trimmed, the floors, and the time before which it was trimmed."""
+    whole, data = tmp_path_factory.mktemp("whole") / "data", tmp_path_factory.mktemp("trimmed") / "data"
+    recorded = Recorder(whole, segment_bytes=50_000)
+    for queue in ("rest", "calm"):
+        recorded.declare(queue)
+        recorded.publish(queue, b"left")
+        del recorded.definitions[queue]  # the traffic leaves it alone
+    random_history(recorded, 20, 1_500)
+    recorded.close()
+    with_state(whole)
+    for partition in segmented(whole):
+        list(sealer.seal(partition, KEY, 5_000))
+    shutil.copytree(whole, data)
+    before_ms = START_MS + 3 * (recorded.now_ms - START_MS) // 4
+    reports = trim(data, Wanted(before_ms=before_ms, reason="a test", accept_findings=True), wall_ms=recorded.now_ms)
+    floors = {report.partition: report.offset for report in reports}
+    assert all(floors.values())
+    return whole, data, floors, before_ms
+
+
+Trimmed = tuple[Path, Path, dict[str, int], int]
+
+
+def test_the_audit_and_the_checks_hold(spark: SparkSession, trimmed: Trimmed) -> None:
+    data = trimmed[1]
+    for findings in (audit(spark, str(data)), verify(spark, str(data))):
+        assert not [finding for finding in findings if not finding.ok]
+    findings = check_seals(spark, str(data), {fingerprint(KEY.public_key()): KEY.public_key()})
+    assert not [finding for finding in findings if not finding.ok]
+    assert any("is not checked: it was trimmed" in finding.detail for finding in findings)
+
+
+def test_history_and_state_are_those_of_the_whole_from_the_floor_on(spark: SparkSession, trimmed: Trimmed) -> None:
+    whole, data, floors, before_ms = trimmed
+    above = " or ".join(f"(partition = '{name}' and offset >= {floor})" for name, floor in floors.items())
+    rows = history(spark, str(data)).collect()
+    assert rows == history(spark, str(whole)).where(above).collect()
+    assert len(rows) > 100
+    for time in (None, format_time(before_ms)):
+        one, other = state_at(spark, str(data), time), state_at(spark, str(whole), time)
+        assert one.queues.collect() == other.queues.collect()
+        assert one.messages.collect() == other.messages.collect()
+        assert any(row.message_id < floors[row.partition] for row in one.messages.collect())
+
+
+def test_a_message_of_the_base_has_a_biography(spark: SparkSession, trimmed: Trimmed) -> None:
+    _, data, floors, _ = trimmed
+    rows = history(spark, str(data)).collect()
+    older = next(row for row in rows if row.message_id is not None and row.message_id < floors[row.partition])
+    assert biography(spark, str(data), f"{older.partition}:{older.message_id}").count() > 0
+    with pytest.raises(BadRequest, match="no message queues-0:0 in the history"):
+        biography(spark, str(data), "queues-0:0")
+    assert slo(spark, str(data)).count() > 0
+
+
+def test_below_the_floor_is_an_error_that_names_it(spark: SparkSession, trimmed: Trimmed) -> None:
+    _, data, floors, _ = trimmed
+    with pytest.raises(BelowFloor, match=r"begins at offset \d+, .* lies before it; an operator .* trimmed .*: a test"):
+        state_at(spark, str(data), format_time(START_MS + 1_000))
+    assert EmbeddedLogReader(data).queues[0].start_offset == floors["queues-0"]

@@ -1,0 +1,264 @@
+"""A history is trimmed: what is queued stays, the broker goes on, and the past begins at the floor."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rewindmq.engine.embedded import trim as trimming
+from rewindmq.engine.embedded.trim import TrimRefused, Wanted, trim
+from rewindmq.engine.log.contract import CorruptLog, LogError
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.engine.log.embedded.segments import segment_files
+from rewindmq.engine.log.embedded.verify import verify_chain
+from rewindmq.engine.log.location import History
+from rewindmq.engine.rewind.queue_at import PastQueue, queue_at
+from rewindmq.engine.rewind.restore import LOST, Plan, RestoreRequest
+from rewindmq.projections.marks import topology_of
+from rewindmq.projections.rewind import At, BelowFloor, format_time
+from rewindmq.projections.store.bases import Bases
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.projections.store.store import StoreError
+from rewindmq.projections.verify import verify
+from tests.support.broker_harness import Harness
+from tests.support.traffic import record
+from tests.support.trimmed_broker import DAY_MS, QUEUES, SEGMENT_BYTES, Story, live, trimmed
+from tests.support.trimming import PARTITION, directory_of, reader_of, starts
+
+
+@pytest.fixture(scope="module")
+def lived(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Story]:
+    data = tmp_path_factory.mktemp("lived")
+    story = live(data)
+    assert len(starts(data)) >= 4
+    return data, story
+
+
+@pytest.fixture
+def story(lived: tuple[Path, Story]) -> Story:
+    return lived[1]
+
+
+@pytest.fixture
+def data(lived: tuple[Path, Story], tmp_path: Path) -> Path:
+    shutil.copytree(lived[0], tmp_path / "data")
+    return tmp_path / "data"
+
+
+def ready(data: Path, story: Story) -> dict[str, list[bytes]]:
+    """Start a broker, take what is ready in each queue, and stop it."""
+    with Harness(data, now_ms=story.end_ms, partitions=1, segment_bytes=SEGMENT_BYTES) as h:
+        return {name: h.ready(name) for name in QUEUES}
+
+
+def assert_whole(data: Path) -> None:
+    """Log and store verify."""
+    assert [each.base_offset for each in verify_chain(directory_of(data))] == starts(data)
+    [report] = verify([reader_of(data)], data / "state")
+    assert (report.result, report.stored) == ("equal", True), report.differences
+    assert report.messages > 100
+
+
+def test_b22_a_broker_goes_on_and_all_that_was_queued_is_there(data: Path, story: Story) -> None:
+    report = trimmed(data, story, 2, "a test")
+    assert report.offset == starts(data)[0] > 0
+    assert (report.findings, report.queued > 100, report.freed_bytes > 0) == ([], True, True)
+    assert report.until_ms <= story.days[2]
+    assert not [at for at in Snapshots(data / "snapshots").offsets(PARTITION) if at < report.offset]
+    assert_whole(data)
+    assert ready(data, story) == story.ready
+    assert_whole(data)
+
+
+def test_the_metadata_log_says_what_went(data: Path, story: Story) -> None:
+    report = trimmed(data, story, 2, "retention")
+    floor = topology_of(EmbeddedLogReader(data).metadata).history.floors[PARTITION]
+    base = Bases(data / "bases").open(PARTITION, report.offset)
+    event = floor.event
+    assert (event.offset, event.chain, event.digest) == (report.offset, base.chain, base.digest)
+    assert (event.until_ms, event.findings, event.reason) == (report.until_ms, (), "retention")
+    assert (floor.user, floor.time_ms) == ("", story.end_ms)
+
+
+def test_b22_a_lost_store_begins_with_the_base(data: Path, story: Story) -> None:
+    trimmed(data, story, 2)
+    shutil.rmtree(data / "state")
+    assert ready(data, story) == story.ready
+    assert_whole(data)
+
+
+def test_a_lost_store_and_lost_snapshots(data: Path, story: Story) -> None:
+    trimmed(data, story, 3)
+    shutil.rmtree(data / "state")
+    shutil.rmtree(data / "snapshots")
+    assert ready(data, story) == story.ready
+
+
+def test_a_lost_base_is_a_warning_as_long_as_the_store_is_there(
+    data: Path, story: Story, caplog: pytest.LogCaptureFixture
+) -> None:
+    report = trimmed(data, story, 2)
+    Bases(data / "bases").path(PARTITION, report.offset).unlink()
+    assert ready(data, story) == story.ready
+    assert f"queues-0 begins at offset {report.offset}, and its base is lost" in caplog.text
+    shutil.rmtree(data / "state")
+    with pytest.raises((LogError, StoreError), match=f"queues-0 begins at offset {report.offset}, and its base cannot"):
+        ready(data, story)
+
+
+def shown(past: PastQueue) -> list[object]:
+    return [(each.view, each.published_ms, record(each.published)) for each in past.messages]
+
+
+def test_what_lies_above_the_floor_can_be_asked_for(data: Path, lived: tuple[Path, Story]) -> None:
+    whole, story = lived
+    trimmed(data, story, 2)
+    times = (story.days[2] + 10_000, story.days[3] - 1, story.days[3] + 30_000, story.end_ms)
+    for name in QUEUES:
+        for time_ms in times:
+            asked = ("/", name, At(time_ms=time_ms), 0, 10_000)
+            one, other = queue_at(History(data), *asked), queue_at(History(whole), *asked)
+            assert shown(one) == shown(other)
+            assert one.offset == other.offset
+
+
+def test_asking_below_the_floor_names_it(data: Path, story: Story) -> None:
+    report = trimmed(data, story, 2, "ticket 4711")
+    for at in (At(time_ms=story.days[1]), At(offset=report.offset - 1), At(offset=0)):
+        with pytest.raises(BelowFloor) as error:
+            queue_at(History(data), "/", "orders", at, 0, 10)
+        assert f"queues-0 begins at offset {report.offset}" in str(error.value)
+        assert format_time(report.until_ms) in str(error.value)
+        assert "an operator at the command line trimmed" in str(error.value)
+        assert str(error.value).endswith(f"{format_time(story.end_ms)}: ticket 4711")
+
+
+def test_the_past_that_is_left_can_be_restored(data: Path, story: Story) -> None:
+    trimmed(data, story, 2)
+    request = RestoreRequest(History(data), "/", "mortal", At(time_ms=story.days[2] + 500), "", LOST, frozenset())
+    plan = request.answer()
+    assert isinstance(plan, Plan)
+    assert plan.messages
+    gone = RestoreRequest(History(data), "/", "mortal", At(time_ms=story.days[0] + 500), "", LOST, frozenset()).answer()
+    assert not isinstance(gone, Plan)
+    assert "begins at offset" in gone.reason
+
+
+def test_a_history_is_trimmed_again_and_again(data: Path, story: Story) -> None:
+    for day in (1, 2, 3):
+        report = trimmed(data, story, day)
+        assert report.offset == starts(data)[0]
+        assert Bases(data / "bases").offsets(PARTITION) == [report.offset]
+        assert_whole(data)
+    shutil.rmtree(data / "state")
+    assert ready(data, story) == story.ready
+    assert trimmed(data, story, 3).freed_bytes == 0
+
+
+def test_a_dry_run_changes_nothing(data: Path, story: Story) -> None:
+    before = {path: path.read_bytes() for path in data.rglob("*") if path.is_file() and path.name != "_reserve"}
+    [planned] = trim(data, Wanted(before_ms=story.days[2]), dry_run=True, wall_ms=story.end_ms)
+    assert {path: path.read_bytes() for path in before} == before
+    assert not (data / "bases").exists()
+    report = trimmed(data, story, 2)
+    assert (planned.offset, planned.queued) == (report.offset, report.queued)
+
+
+STEPS = ("prove_base", "cut")
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_b22_a_kill_between_two_steps_is_made_good(
+    data: Path, story: Story, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(trimming, step, killed)
+        with pytest.raises(KeyboardInterrupt):
+            trimmed(data, story, 2)
+    assert starts(data)[0] == 0, "nothing is removed before the event is durable"
+    floors = topology_of(EmbeddedLogReader(data).metadata).history.floors
+    assert bool(floors) == (step == "cut")
+    assert ready(data, story) == story.ready
+    if floors:  # the start has ended it
+        assert starts(data)[0] == floors[PARTITION].event.offset
+    else:
+        assert starts(data)[0] == 0
+    report = trimmed(data, story, 2)
+    assert starts(data)[0] == report.offset
+    assert_whole(data)
+
+
+def test_the_next_trim_ends_one_that_was_killed(data: Path, story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(trimming, "cut", killed)
+        with pytest.raises(KeyboardInterrupt):
+            trimmed(data, story, 2)
+    assert starts(data)[0] == 0
+    report = trimmed(data, story, 1)
+    floor = topology_of(EmbeddedLogReader(data).metadata).history.floors[PARTITION].event.offset
+    assert report.offset == report.start == floor == starts(data)[0]
+
+
+def test_damage_in_the_stretch_is_refused(data: Path, story: Story) -> None:
+    path = segment_files(directory_of(data))[0]
+    content = bytearray(path.read_bytes())
+    content[-500] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(TrimRefused, match=r"its bytes do not match its checksum.*nothing was removed"):
+        trimmed(data, story, 3)
+    accepted = Wanted(before_ms=story.days[3], accept_findings=True)
+    with pytest.raises(CorruptLog):  # a message that is still queued is in the damaged block
+        trim(data, accepted, wall_ms=story.end_ms)
+    assert starts(data)[0] == 0
+
+
+def test_a_false_claim_in_the_stretch_is_a_finding(data: Path, story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rewindmq.projections.machine.machine.Machine.digest", lambda self: "f" * 64, raising=True)
+    with pytest.raises(TrimRefused, match=r"the broker claimed \w+, the fold has ffff.*--accept-findings"):
+        trimmed(data, story, 2)
+    monkeypatch.undo()
+    assert starts(data)[0] == 0
+
+
+def test_a_kept_time_counts_from_the_newest_event_and_refuses_a_clock_that_jumped(data: Path, story: Story) -> None:
+    keep = Wanted(keep_ms=2 * DAY_MS)
+    [far] = trim(data, keep, dry_run=True, wall_ms=story.end_ms + 10_000 * DAY_MS)
+    [near] = trim(data, keep, dry_run=True, wall_ms=story.end_ms)
+    assert far.offset == near.offset > 0
+    [behind] = trim(data, keep, dry_run=True, wall_ms=story.days[1])
+    assert behind.offset == 0
+    with Harness(data, now_ms=story.end_ms + 4_000 * DAY_MS, partitions=1, segment_bytes=SEGMENT_BYTES):
+        pass
+    with pytest.raises(TrimRefused, match="a clock may have jumped; name the time with --before"):
+        trim(data, Wanted(keep_ms=400 * DAY_MS), wall_ms=story.end_ms + 4_000 * DAY_MS)
+    [late] = trim(data, keep, dry_run=True, wall_ms=story.end_ms)  # the log is ahead: the wall clock is right again
+    assert late.offset == near.offset
+
+
+def test_what_is_asked_wrongly_is_refused(data: Path, story: Story) -> None:
+    with pytest.raises(TrimRefused, match="no partition 'queues-7': queues-0"):
+        trim(data, Wanted(before_ms=story.days[2], partition="queues-7"))
+    with pytest.raises(LogError, match="no RewindMQ log"):
+        trim(data / "nothing", Wanted(before_ms=1))
+
+
+def test_a_start_trims_what_is_not_to_be_kept(data: Path, story: Story, caplog: pytest.LogCaptureFixture) -> None:
+    trimming.trim_at_start(data / "new", DAY_MS)
+    assert not (data / "new").exists()
+    caplog.set_level("INFO")
+    trimming.trim_at_start(data, 10_000 * DAY_MS)
+    assert starts(data)[0] == 0
+    trimming.trim_at_start(data, 2 * DAY_MS)
+    assert starts(data)[0] > 0
+    assert f"queues-0: offsets 0 to {starts(data)[0]}, of 2023-11-1" in caplog.text
+    assert ready(data, story) == story.ready
+    with Harness(data, now_ms=story.end_ms + 4_000 * DAY_MS, partitions=1, segment_bytes=SEGMENT_BYTES):
+        pass
+    trimming.trim_at_start(data, 400 * DAY_MS)
+    assert "the history is not trimmed" in caplog.text

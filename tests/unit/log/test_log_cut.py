@@ -1,0 +1,232 @@
+"""A log is cut from its beginning, after its base is proven; a kill on the way is made good by the next opening."""
+
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from rewindmq.engine.log.contract import CorruptLog, LogError
+from rewindmq.engine.log.embedded import cut as cutting
+from rewindmq.engine.log.embedded.cut import cut
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.reader import CutMeanwhile, EmbeddedLogReader
+from rewindmq.engine.log.embedded.segments import segment_files, segment_path
+from rewindmq.engine.log.embedded.verify import verify_chain
+from rewindmq.projections.rewind import At, state_at
+from tests.support.records import contents
+from tests.support.trimming import PARTITION, directory_of, reader_of, starts, write_base, write_traffic
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    data = tmp_path_factory.mktemp("whole")
+    write_traffic(data)
+    return data
+
+
+@pytest.fixture
+def data(original: Path, tmp_path: Path) -> Path:
+    shutil.copytree(original, tmp_path / "data")
+    return tmp_path / "data"
+
+
+def assert_begins_at(data: Path, original: Path, start: int) -> None:
+    """The log has everything from `start` on, for a reader, for `verify` and for a broker, and the same state."""
+    whole, end = reader_of(original), reader_of(original).next_offset
+    log = EmbeddedLog.open(data, 1)
+    assert (log.queues[0].start_offset, log.queues[0].next_offset) == (start, end)
+    assert contents(log.queues[0].read(start)) == contents(whole.read())[start:]
+    log.close()
+    reader = reader_of(data)
+    assert (reader.start_offset, reader.next_offset) == (start, end)
+    assert contents(reader.read(start)) == contents(whole.read())[start:]
+    assert [each.base_offset for each in verify_chain(directory_of(data))] == starts(data)
+    for offset in (start, (start + end) // 2, end):
+        digest = state_at(whole, None, At(offset=offset)).digest()
+        assert state_at(reader, None, At(offset=offset)).digest() == digest
+    left = {path.stem.lstrip("_") for path in directory_of(data).iterdir()}
+    assert left == {path.stem for path in segment_files(directory_of(data))}, "no sidecar is left behind"
+
+
+def test_a_cut_removes_what_is_below_the_base(data: Path, original: Path) -> None:
+    offset = starts(data)[3]
+    write_base(data, offset)
+    before = sum(path.stat().st_size for path in directory_of(data).iterdir())
+    freed = cut(data, PARTITION, offset)
+    assert freed == before - sum(path.stat().st_size for path in directory_of(data).iterdir())
+    assert_begins_at(data, original, offset)
+
+
+def test_a_log_is_cut_again_from_its_base(data: Path, original: Path) -> None:
+    for number in (2, 4):
+        offset = starts(original)[number]
+        write_base(data, offset)
+        cut(data, PARTITION, offset)
+        assert_begins_at(data, original, offset)
+
+
+def test_a_cut_to_the_start_removes_nothing(data: Path) -> None:
+    offset = starts(data)[2]
+    write_base(data, offset)
+    assert cut(data, PARTITION, offset) > 0
+    assert cut(data, PARTITION, offset) == 0
+
+
+def test_the_log_goes_on_behind_a_cut(data: Path) -> None:
+    write_base(data, starts(data)[-1])
+    cut(data, PARTITION, starts(data)[-1])
+    [start] = starts(data)
+    log = EmbeddedLog.open(data, 1, 30_000)
+    records = contents(log.queues[0].read(start))
+    for _ in range(30):
+        for record in records[:20]:
+            log.queues[0].append(1 << 42, record)
+        log.commit_and_wait()
+    log.close()
+    assert len(starts(data)) > 2
+    assert contents(reader_of(data).read(start)) == records + records[:20] * 30
+    assert len(list(verify_chain(directory_of(data)))) == len(starts(data))
+
+
+@pytest.mark.parametrize("steps", range(12))
+def test_a_cut_that_is_killed_between_any_two_removals_is_ended_at_the_next_opening(
+    data: Path, original: Path, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offset = starts(data)[4]
+    write_base(data, offset)
+    left = steps
+    unlink = Path.unlink
+
+    def killed(path: Path, missing_ok: bool = False) -> None:
+        nonlocal left
+        if left == 0:
+            raise KeyboardInterrupt
+        left -= 1
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", killed)
+    with suppress(KeyboardInterrupt):
+        cut(data, PARTITION, offset)
+    monkeypatch.undo()
+    if starts(data)[0] == 0:  # no segment had gone: nothing says that a cut was begun
+        assert steps == 0
+        cut(data, PARTITION, offset)
+    else:
+        assert contents(reader_of(data).read(offset)) == contents(reader_of(original).read())[offset:]
+    assert_begins_at(data, original, offset)
+
+
+def test_a_half_cut_log_can_be_read_before_its_cut_is_ended(data: Path, original: Path) -> None:
+    write_base(data, starts(data)[4])
+    start = starts(data)[1]
+    for path in segment_files(directory_of(data))[:1]:
+        path.unlink()
+    assert contents(reader_of(data).read(start)) == contents(reader_of(original).read())[start:]
+    with pytest.raises(LogError, match="its base cannot be used"):
+        reader_of(data).base()
+
+
+def no_base(path: Path) -> None:
+    path.unlink()
+
+
+def damaged(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+@pytest.mark.parametrize("harm", [no_base, damaged, cut_short])
+def test_nothing_is_cut_without_a_sound_base(data: Path, original: Path, harm: Callable[[Path], None]) -> None:
+    offset = starts(data)[3]
+    harm(write_base(data, offset))
+    with pytest.raises(LogError, match=f"queues-0 cannot begin at offset {offset}: .*{offset}.base"):
+        cut(data, PARTITION, offset)
+    assert_begins_at(data, original, 0)
+
+
+def test_a_base_of_another_history_cuts_nothing(data: Path, original: Path, tmp_path: Path) -> None:
+    write_traffic(tmp_path / "other")  # the same records; segments have other sync markers, so other chains
+    assert starts(tmp_path / "other") == starts(data)
+    offset = starts(data)[3]
+    shutil.copytree(write_base(tmp_path / "other", offset).parent, data / "bases" / PARTITION)
+    with pytest.raises(LogError, match="of another history"):
+        cut(data, PARTITION, offset)
+    assert_begins_at(data, original, 0)
+    for path in segment_files(directory_of(data))[:3]:
+        path.unlink()
+    with pytest.raises(CorruptLog, match="hash chain"):
+        EmbeddedLog.open(data, 1)
+
+
+def test_only_queue_partitions_are_cut_and_only_where_a_segment_begins(data: Path) -> None:
+    with pytest.raises(LogError, match="never cut"):
+        cut(data, "metadata-0", 0)
+    write_base(data, starts(data)[3])
+    with pytest.raises(LogError, match="no segment begins at offset 17"):
+        cut(data, PARTITION, 17)
+
+
+def test_segments_that_are_gone_without_a_base_are_damage(data: Path) -> None:
+    for path in segment_files(directory_of(data))[:2]:
+        path.unlink()
+    for opening in (
+        lambda: EmbeddedLog.open(data, 1),
+        lambda: contents(EmbeddedLogReader(data).queues[0].read()),
+        lambda: list(verify_chain(directory_of(data))),
+    ):
+        with pytest.raises(CorruptLog, match="what was before is gone"):
+            opening()
+
+
+def test_a_reader_lives_with_a_cut_under_it(data: Path, original: Path) -> None:
+    """A broker has the partition open while another process cuts it."""
+    offset = starts(data)[3]
+    write_base(data, offset)
+    log = EmbeddedLog.open(data, 1)
+    partition, reader = log.queues[0], reader_of(data)
+    reading = reader.read()
+    first = next(reading)
+    cut(data, PARTITION, offset)
+    assert first.first_offset == 0
+    with pytest.raises(CutMeanwhile, match=f"begins at offset {offset} now"):
+        list(reading)
+    for each in (partition, reader):
+        assert each.start_offset == offset
+        assert contents(each.read(offset)) == contents(reader_of(original).read())[offset:]
+        assert each.offset_at(0) == offset
+        assert each.segments()[0].base_offset == offset
+        base = each.base()
+        assert base is not None
+        assert base.offset == offset
+    log.close()
+
+
+def test_a_listing_that_a_cut_overtakes_is_asked_anew(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    offset = starts(data)[3]
+    write_base(data, offset)
+    reader = reader_of(data)
+    listed = segment_files(directory_of(data))
+    answers = iter([listed])
+    monkeypatch.setattr(
+        "rewindmq.engine.log.embedded.reader.segment_files",
+        lambda directory: next(answers, None) or segment_files(directory),
+    )
+    cut(data, PARTITION, offset)
+    assert [each.base_offset for each in reader.segments()] == starts(data)
+
+
+def test_the_sidecars_of_a_segment_that_is_made_meanwhile_stay(data: Path) -> None:
+    offset = starts(data)[3]
+    write_base(data, offset)
+    newest = segment_path(directory_of(data), 10**9)
+    index = newest.with_name(f"_{newest.stem}.index")
+    index.write_bytes(b"of a segment that a broker is making")
+    cutting.cut(data, PARTITION, offset)
+    assert index.exists()
