@@ -203,8 +203,8 @@ def start(
     log_level: str,
     vm_memory_high_watermark: Limit,
     disk_free_limit: Limit,
-    archive: ArchiveConfig,
     keep_history: int | None,
+    archive: ArchiveConfig,
 ) -> None:
     """Run a broker in the foreground, until SIGINT or SIGTERM.
 
@@ -243,8 +243,8 @@ def start(
         log_level=log_level,
         vm_memory_high_watermark=vm_memory_high_watermark,
         disk_free_limit=disk_free_limit,
-        archive=archive,
         keep_history_ms=keep_history,
+        archive=archive,
     )
     code = run(config)  # says by itself, in one line, what prevents a start
     if code:
