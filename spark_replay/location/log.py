@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.location import HistoryPartition
+from rewindmq.engine.log.tiers import TieredLogReader
 from rewindmq.projections.floors import explained
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.replay import PartitionLog, RecordGroup, base_of, decoder_for
@@ -114,7 +114,7 @@ def open_log(location: Location) -> HistoryLog:
         from rewindmq.engine.log.archive.reader import ArchivedLog
 
         return ArchivedLog(location.url)
-    return EmbeddedLogReader(Path(location))
+    return TieredLogReader(Path(location))
 
 
 def selected(log: HistoryLog, which: str, names: str | None) -> list[HistoryPartition]:

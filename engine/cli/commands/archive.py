@@ -18,6 +18,7 @@ from rewindmq.engine.cli.values import Value
 from rewindmq.projections.rewind import format_time
 
 if TYPE_CHECKING:
+    from rewindmq.engine.log.archive.local_space import Limits
     from rewindmq.engine.log.archive.manifest import Manifest
     from rewindmq.engine.log.archive.objects import Objects
 
@@ -40,6 +41,8 @@ NOTHING_CLOSED = (
     "Nothing is closed: the last segment of each partition is open and stays behind. --roll ends it when the broker is"
     " stopped, and `rewindmq start --segment-age 1h` while it runs."
 )
+
+
 archive_option = click.option(
     "--archive",
     "archive_url",
@@ -81,24 +84,37 @@ def done(what: Callable[[], T]) -> T:
     help="The archive: s3://BUCKET/PREFIX, gs://..., az://..., or a directory.",
 )
 @click.option("--roll", is_flag=True, help="End the last segments first, so that all is archived. No broker may run.")
+@click.option(
+    "--keep-local",
+    metavar="LIMIT",
+    help="Then remove local segments beyond an age in log time, a size, or both (7d, 50GB, 7d,50GB).",
+)
 @with_settings
-def archive(settings: Settings, data: Path, archive_url: str, roll: bool) -> None:
+def archive(settings: Settings, data: Path, archive_url: str, roll: bool, keep_local: str | None) -> None:
     """Bring what is new in the history into object storage.
 
     Closed segments and snapshots go there, are read back and proven. What is archived already is left as it is. Login
     and endpoint come from the environment (AWS_ACCESS_KEY_ID ...).
 
+    With --keep-local the oldest segments that the archive has are removed here. What reads them reads the archive.
+
     \b
     Examples:
       rewindmq archive --data ./data --to s3://bucket/prefix
       rewindmq archive --data ./data --to /mnt/archive --roll
+      rewindmq archive --data ./data --to s3://bucket/prefix --keep-local 7d,50GB
     """
     from rewindmq.engine.log.archive.archiver import Archiver, Report, close_segments
     from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
     from rewindmq.engine.log.archive.objects import open_objects
     from rewindmq.engine.log.contract import LogError
+    from rewindmq.engine.runtime.local_limits import local_limits
 
     quiet = bool(settings.quiet or settings.silent or settings.formatter in MACHINE_READABLE)
+    try:
+        limits = None if keep_local is None else local_limits(keep_local)
+    except ValueError as error:
+        raise CliError(USAGE, f"--keep-local: {error}") from None
 
     def archived() -> Report:
         objects = open_objects(archive_url, make=True)
@@ -129,10 +145,51 @@ def archive(settings: Settings, data: Path, archive_url: str, roll: bool) -> Non
         }
         for each in done(archived).partitions
     ]
-    columns = ("partition", "archived_end", "segments", "records", "bytes", "archived_bytes", "snapshots")
+    columns: tuple[str, ...] = (
+        "partition",
+        "archived_end",
+        "segments",
+        "records",
+        "bytes",
+        "archived_bytes",
+        "snapshots",
+    )
+    if limits is not None:
+        rows = _with_local(settings, data, archive_url, limits, rows)
+        columns = (*columns, "local_start", "freed_bytes")
     settings.show(columns, rows)
     if not quiet and not any(row["segments"] for row in rows) and done(lambda: _is_behind(data, rows)):
         click.echo(NOTHING_CLOSED, err=True)
+
+
+def _with_local(
+    settings: Settings, data: Path, archive_url: str, limits: "Limits", rows: list[dict[str, Value]]
+) -> list[dict[str, Value]]:
+    """Remove what is beyond the limits. Returns the rows, and what was removed. CliError."""
+    from rewindmq.engine.log.archive.local_space import keep_local
+    from rewindmq.engine.log.archive.objects import open_objects
+    from rewindmq.projections.machine.machine import NewerHistory
+
+    try:
+        report = done(lambda: keep_local(data, open_objects(archive_url), limits))
+    except NewerHistory as error:
+        raise CliError(DATA, str(error)) from None
+    except OSError as error:
+        raise CliError(UNAVAILABLE, f"{data}: local segments could not be removed: {error.strerror}") from None
+    if not report.age_counts:
+        settings.banner("Nothing was removed for its age: this run notes the log time from which the next one counts.")
+    for each in report.partitions:
+        if each.why:
+            click.echo(f"{each.partition}: nothing was removed: {each.why}", err=True)
+    known = {each.partition: each for each in report.partitions}
+    return [
+        row
+        | {
+            "local_start": known[name].start_offset if (name := str(row["partition"])) in known else 0,
+            "freed_bytes": known[name].freed_bytes if name in known else 0,
+        }
+        for row in rows
+    ]
 
 
 @click.command("archive_status")
@@ -203,7 +260,7 @@ def _status_row(manifest: "Manifest", data: Path | None) -> dict[str, Value]:
         "segments": len(segments),
         "snapshots": len(manifest.snapshots),
         "bytes": sum(each.size_bytes for each in segments),
-        "archived_bytes": sum(map(archived_bytes, segments)) + sum(map(archived_bytes, manifest.snapshots)),
+        "archived_bytes": sum(map(archived_bytes, manifest.entries)),
         "lag": lag,
         "lag_bytes": lag_bytes,
         "waiting_since": None if waiting_since_ms is None else format_time(waiting_since_ms),
@@ -233,7 +290,7 @@ def archive_verify(settings: Settings, archive_url: str) -> None:
       rewindmq archive_verify --archive s3://bucket/prefix
     """
     from rewindmq.engine.log.archive.archiver import verify
-    from rewindmq.engine.log.archive.manifest import SegmentEntry
+    from rewindmq.engine.log.archive.manifest import SegmentEntry, SnapshotEntry
     from rewindmq.engine.log.archive.objects import open_objects
 
     damages: list[str] = []
@@ -249,7 +306,7 @@ def archive_verify(settings: Settings, archive_url: str) -> None:
                     segments += 1
                     records += entry.next_offset - entry.base_offset
                     chain = entry.chain.hex()
-                elif entry is not None:
+                elif isinstance(entry, SnapshotEntry):
                     snapshots += 1
                 if error is not None:
                     damaged += 1

@@ -274,9 +274,11 @@ def log_rows(data: Path, queues: list[str]) -> list[dict[str, Value]]:
 
 def history_error_code(history: "History", error: "LogError") -> int:
     """The exit code when a history cannot be opened or read."""
-    from rewindmq.engine.log.contract import CorruptLog
+    from rewindmq.engine.log.contract import CorruptLog, NoAnswer
     from rewindmq.engine.log.location import OtherHistory
 
+    if isinstance(error, NoAnswer):
+        return UNAVAILABLE
     return DATA if history.kafka is None or isinstance(error, CorruptLog | OtherHistory) else UNAVAILABLE
 
 

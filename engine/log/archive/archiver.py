@@ -24,8 +24,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
+from typing import TypeVar
 
 from rewindmq.engine.log.archive.manifest import (
+    BaseEntry,
+    Entry,
     Identity,
     Manifest,
     OtherHistory,
@@ -45,6 +48,8 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import PartitionReader, Place, SegmentReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, record_timestamp, segment_files
 from rewindmq.projections.store.snapshots import Snapshots
+
+F = TypeVar("F", SnapshotEntry, BaseEntry)
 
 
 @dataclass(slots=True)
@@ -148,18 +153,13 @@ class Archiver:
         """Archive a snapshot, unless it is archived already, or lies beyond the archived end."""
         if offset > manifest.end or any(each.offset == offset for each in manifest.snapshots):
             return
+        path = self._snapshots.path(manifest.partition, offset)
         try:
-            with self._snapshots.path(manifest.partition, offset).open("rb") as file:
-                sha256, size = hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
-                stored = StoredObject(f"{offset:020d}-{sha256[:16]}.snapshot", size, sha256)
-                entry = SnapshotEntry(offset, stored, _now_ms())
-                self._objects.create(manifest.key(entry, stored), file)
+            entry = archive_file(manifest, path, SnapshotEntry)
         except FileNotFoundError:  # any snapshot may be deleted at any time
             return
-        prove_snapshot(manifest, entry)
-        manifest.extend(entry)
         report.snapshots += 1
-        report.archived_bytes += size
+        report.archived_bytes += entry.object.size_bytes
 
     def _archive_seals(self, manifest: Manifest) -> None:
         """Archive the seals of a partition."""
@@ -230,15 +230,28 @@ def close_segments(data_dir: Path) -> None:
         log.close()
 
 
-def archived_bytes(entry: SegmentEntry | SnapshotEntry) -> int:
+def archived_bytes(entry: Entry) -> int:
     """The size of the objects of an entry."""
     if isinstance(entry, SegmentEntry):
         return entry.avro.size_bytes + entry.blocks.size_bytes
     return entry.object.size_bytes
 
 
-def prove_snapshot(manifest: Manifest, entry: SnapshotEntry) -> None:
-    """Read an archived snapshot: it is what its entry says.
+def archive_file(manifest: Manifest, path: Path, kind: type[F]) -> F:
+    """Bring a snapshot or a base, which is named after its offset, into the archive. Returns its entry there.
+
+    Raises FileNotFoundError, ArchiveError, NoAnswer."""
+    with path.open("rb") as file:
+        sha256, size = hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
+        name = f"{path.stem}-{sha256[:16]}{path.suffix}"
+        entry = kind(int(path.stem), StoredObject(name, size, sha256), _now_ms())
+        manifest.objects.create(manifest.key(entry, entry.object), file)
+    prove_file(manifest, entry)
+    return manifest.extend(entry)
+
+
+def prove_file(manifest: Manifest, entry: SnapshotEntry | BaseEntry) -> None:
+    """Read an archived snapshot or base: it is what its entry says.
 
     Raises CorruptObject, NoAnswer."""
     key = manifest.key(entry, entry.object)
@@ -253,7 +266,7 @@ def prove_snapshot(manifest: Manifest, entry: SnapshotEntry) -> None:
         raise CorruptObject(manifest.objects.place(key), 0, entry.offset, why)
 
 
-def verify(objects: Objects, partition: str) -> Iterator[tuple[SegmentEntry | SnapshotEntry | None, LogError | None]]:
+def verify(objects: Objects, partition: str) -> Iterator[tuple[Entry | None, LogError | None]]:
     """Read all that is archived of a partition. Yields each entry, with what is wrong with it, if anything.
 
     What is wrong with the manifest or its pages comes last, without an entry. Raises NoAnswer."""
@@ -270,13 +283,14 @@ def verify(objects: Objects, partition: str) -> Iterator[tuple[SegmentEntry | Sn
             yield segment, error
         else:
             yield segment, None
-    for snapshot in manifest.snapshots:
+    files: list[SnapshotEntry | BaseEntry] = [*manifest.snapshots, *manifest.bases]
+    for file in files:
         try:
-            prove_snapshot(manifest, snapshot)
+            prove_file(manifest, file)
         except CorruptObject as error:
-            yield snapshot, error
+            yield file, error
         else:
-            yield snapshot, None
+            yield file, None
     for damage in _wrong_pages(manifest):
         yield None, damage
     if broken is not None:
