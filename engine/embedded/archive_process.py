@@ -8,6 +8,7 @@
 
 - It is nice(10): where processor time is short, the broker has nine parts of ten. With less than the tenth part an
   archiver would fall behind a busy broker for good.
+- With --keep-local a pass ends with the removal of what is archived and beyond that limit (local_space.py).
 - A pass that fails is tried again after a second, then two, and so on up to a minute. The text of what failed goes to
   the broker, which logs it once.
 - The end of the pipe is the end of the broker, in whatever way: this process ends before the next segment. Both may be
@@ -25,6 +26,7 @@ from typing import Final
 
 from rewindmq.engine.log.archive.archiver import Archiver, archived_bytes, first_waiting_ms
 from rewindmq.engine.log.archive.directory_note import note_archive
+from rewindmq.engine.log.archive.local_space import keep_local
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import BadUrl, Objects, ObstoreNotInstalled, open_objects
 from rewindmq.engine.log.archive.progress import ArchiveOrder, Opened, PartitionProgress, Progress, Refused
@@ -32,11 +34,14 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import partition_directory
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
 from rewindmq.engine.logging_setup import log_to_stderr
+from rewindmq.engine.runtime.local_limits import local_limits
+from rewindmq.projections.machine.machine import NewerHistory
 
 NICENESS: Final = 10
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 60.0
 TOLD_SECONDS: Final = 5.0  # between two reports of one pass
+CUT_SECONDS: Final = 600.0  # between two looks at what may be removed, where nothing more was archived
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +76,10 @@ class ArchivePasses:
         self._archiver = Archiver(objects, order.data_dir)
         self._known: tuple[PartitionProgress, ...] = ()
         self._told = 0.0  # by the monotonic clock
+        self._limits = local_limits(order.keep_local) if order.keep_local else None
+        self._cut_at = -CUT_SECONDS
+        self._freed_bytes = 0  # since the last report
+        self._stays: str | None = None
 
     def run(self) -> None:
         """Archive again and again.
@@ -94,8 +103,9 @@ class ArchivePasses:
             if report.stopped:
                 raise EOFError
             note_archive(self._order.data_dir, self._objects.url)
+            self._cut(any(each.segments for each in report.partitions))
             self._known = progress_of(self._archiver.manifests, self._order.data_dir)
-        except LogError as error:
+        except (LogError, NewerHistory) as error:
             self._look_again()
             return str(error)
         except OSError as error:
@@ -109,6 +119,18 @@ class ArchivePasses:
             logger.exception("archiving failed")
             return f"a defect of rewindmq: {type(error).__name__}, see the broker's log"
         return None
+
+    def _cut(self, more_is_archived: bool) -> None:
+        """Remove here what is archived and beyond --keep-local.
+
+        Raises LogError, NewerHistory, OSError."""
+        now = time.monotonic()
+        if not self._limits or not (more_is_archived or now - self._cut_at >= CUT_SECONDS):
+            return
+        done = keep_local(self._order.data_dir, self._objects, self._limits)
+        self._cut_at = now
+        self._freed_bytes += done.freed_bytes
+        self._stays = "; ".join(f"{each.partition}: {each.why}" for each in done.partitions if each.why) or None
 
     def _look_again(self) -> None:
         """Measure how far the archive is, as far as that can be known after an error."""
@@ -126,7 +148,8 @@ class ArchivePasses:
 
     def _tell(self, ended: bool, error: str | None) -> None:
         self._told = time.monotonic()
-        self._connection.send(Progress(self._known, ended, error))
+        freed_bytes, self._freed_bytes = self._freed_bytes, 0
+        self._connection.send(Progress(self._known, ended, error, freed_bytes, self._stays))
 
     def _broker_ended(self) -> bool:
         """Whether the pipe has ended. The broker sends nothing more through it."""
@@ -150,7 +173,7 @@ def _progress(manifest: Manifest, directory: Path) -> PartitionProgress:
     return PartitionProgress(
         manifest.partition,
         manifest.end,
-        sum(map(archived_bytes, manifest.segments)) + sum(map(archived_bytes, manifest.snapshots)),
+        sum(map(archived_bytes, manifest.entries)),
         first_waiting_ms(directory, manifest.end),
         sum(waiting),
     )

@@ -50,7 +50,7 @@ class ArchiveSupervisor:
     def __init__(self, config: ArchiveConfig, data_dir: Path) -> None:
         assert config.url is not None
         self._config = config
-        self._order = ArchiveOrder(data_dir, config.url, config.lag_ms)
+        self._order = ArchiveOrder(data_dir, config.url, config.lag_ms, config.keep_local)
         self._url: str = config.url
         self._stopping = threading.Event()
         self._process: SpawnProcess | None = None
@@ -150,6 +150,7 @@ class ArchiveSupervisor:
     def _told(self, progress: Progress) -> None:
         assert self._status is not None
         self._status.told(progress.partitions)
+        self._status.cut(progress.freed_bytes, progress.stays)
         if progress.error is not None:
             self._failed(progress.error)
         elif progress.ended:
