@@ -68,6 +68,7 @@ class Config:
     keys: Path | None = None  # directory of these keys; None: `keys` in `data`. Nodes on one Kafka share it
     load_definitions: Path | None = None  # a file or directory, imported at each start; then there is no `guest`
     archive: ArchiveConfig = ArchiveConfig()
+    read_only: bool = False  # serve the history, and write nothing at all (embedded/read_only.py)
 
     # With `kafka` the log is in Kafka, and any number of nodes share it. Each node needs its own `node` and `data`.
     kafka: str | None = None  # bootstrap servers, "host:port,host:port"; None: the embedded log, in `data`

@@ -41,6 +41,13 @@ class AccessRefused(AmqpError):
     reply_code, name, closes_connection = 403, "ACCESS_REFUSED", False
 
 
+class ReadOnly(AccessRefused):
+    """The request would change something, and the broker is read-only (embedded/read_only.py)."""
+
+    def __init__(self) -> None:
+        super().__init__("this broker is read-only: it shows a history, and changes nothing")
+
+
 class NotFound(AmqpError):
     reply_code, name, closes_connection = 404, "NOT_FOUND", False
 

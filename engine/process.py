@@ -1,5 +1,5 @@
 """The composition root: log, broker, AMQP server and management API in one uvloop loop, until a signal ends them.
-`open_broker` and `open_node` put a broker together, by the kind of its log.
+`open_broker`, `open_node` and `open_read_only` put a broker together, by the kind of its log.
 
 Rules of this file
 - One line on stdout when clients may come, which names the build; everything else goes to the log on stderr
@@ -33,6 +33,7 @@ from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.cluster.state_copy import remove_leftovers
 from rewindmq.engine.config import VERSION, Config, bracketed
 from rewindmq.engine.definitions.document import load
+from rewindmq.engine.embedded import read_only
 from rewindmq.engine.embedded import start as embedded
 from rewindmq.engine.embedded.archive_supervisor import ArchiveRefused, ArchiveSupervisor
 from rewindmq.engine.embedded.lifecycle import Alone
@@ -44,6 +45,7 @@ from rewindmq.engine.file_modes import close_to_others
 from rewindmq.engine.http.app import make_app
 from rewindmq.engine.http.server import Listening, serve
 from rewindmq.engine.log.contract import CorruptLog, LogError
+from rewindmq.engine.log.location import History
 from rewindmq.engine.logging_setup import escaped, log_to_stderr
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.admission import bound, shares, take_descriptors
@@ -51,6 +53,8 @@ from rewindmq.engine.runtime.heap import keep_freed_memory, share_one_heap
 from rewindmq.engine.runtime.log_clock import ElapsedClock, LogClock, WallClock
 from rewindmq.engine.runtime.metadata import ReadBackMetadata, SoleWriterMetadata
 from rewindmq.projections.machine.machine import NewerHistory
+from rewindmq.projections.rewind import format_time
+from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.schemas.codec import UndecodableRecord
 
@@ -112,8 +116,9 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None) -> Non
     gc.freeze()  # what recovery made stays: the collector need not look at it again and again
     gc.set_threshold(*GC_THRESHOLDS)
     try:
-        _look_after_keys(broker)
-        await _load_definitions(broker)
+        if not config.read_only:
+            _look_after_keys(broker)
+            await _load_definitions(broker)
         amqp_door, http_door = shares(descriptors, len(broker.partitions))
         server = AmqpServer(broker, amqp_door)
         broker.alarms.start(server)
@@ -129,6 +134,7 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None) -> Non
         try:
             where = ", ".join(f"{protocol} {bracketed(address)}:{port}" for protocol, address, port in config.listeners)
             log = "" if config.kafka is None else f", log {config.kafka_prefix}.* at {config.kafka}"
+            log += ", read-only" if config.read_only else ""
             build = builds.running()
             if build.unused:
                 logger.warning("the pure build runs: %s", build.unused)
@@ -164,6 +170,8 @@ async def _open_archive(config: Config) -> ArchiveSupervisor | None:
 
 async def _open(config: Config, failed: Callable[[Exception], None]) -> Broker:
     try:
+        if config.read_only:
+            return open_read_only(config)
         config.data.mkdir(parents=True, exist_ok=True)
         close_to_others(config.data)
         if config.kafka is not None:
@@ -199,6 +207,8 @@ def open_broker(config: Config, wall_ms: WallClock | None = None, elapsed_ns: El
         snapshots = embedded.open_snapshots(config, log)
         metadata.fold(snapshots)
         embedded.end_trims(config.data, log, metadata.topology, snapshots)
+        embedded.tell_fork(metadata.topology.history)
+        embedded.keep_layout(config, log, metadata.topology.history)
         store = StateStore.open(config.data / "state")
         opened.callback(store.close)
         recoveries = [embedded.recovered(queue_log, store) for queue_log in log.queues]
@@ -219,6 +229,30 @@ def open_broker(config: Config, wall_ms: WallClock | None = None, elapsed_ns: El
             ages.start()
         broker.clock_watch.start(gap_ms)
         opened.pop_all()
+    return broker
+
+
+def open_read_only(config: Config) -> Broker:
+    """Open a broker that serves the history of a data directory and changes nothing. Call it in the loop that will run
+    the broker.
+
+    LogError, CorruptLog, UndecodableRecord: the text says what is wrong, and where."""
+    log, snapshots = History(config.data).open(), Snapshots(config.data / "snapshots")
+    machines = [read_only.machine_at_end(queue_log, snapshots) for queue_log in log.queues]
+    metadata = read_only.ReadOnlyMetadata(log.metadata, lambda: end_ms)
+    metadata.fold(snapshots)
+    end_ms = read_only.end_ms(metadata, machines)
+    embedded.tell_fork(metadata.topology.history)
+    partitions = [
+        read_only.ReadOnlyPartition(index, queue_log, machine, config)
+        for index, (queue_log, machine) in enumerate(zip(log.queues, machines, strict=True))
+    ]
+    onlooker = read_only.Onlooker(config, metadata)
+    clock = LogClock.made_of(lambda: end_ms, None)
+    broker = Broker(config, clock, metadata, partitions, onlooker, WorkerPool())
+    onlooker.start(broker)
+    _start(broker)
+    logger.info("read-only: time stands still at %s, the end of the log; nothing is written", format_time(end_ms))
     return broker
 
 

@@ -12,6 +12,7 @@ from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.store.metadata_snapshots import OtherVersion, load, require_of
 from rewindmq.projections.store.metadata_snapshots import about as about_snapshot
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots
+from rewindmq.projections.topology.about_history import Fork
 from rewindmq.projections.topology.fold_image import digest_of, image_of
 from rewindmq.projections.topology.metadata_fold import MetadataFold, fold_on
 from rewindmq.projections.verify import NOT_CHECKED
@@ -22,13 +23,15 @@ class MetadataVerification:
     """The result for the snapshots of the topology.
 
     `compared`: how many were compared. `other_versions`: how many hold the state by other rules; they are not used, and
-    no difference. `differences`: offset of the snapshot, and what is wrong with it."""
+    no difference. `differences`: offset of the snapshot, and what is wrong with it. `forks`: the branches of the
+    history, by the fold from the beginning."""
 
     partition: str
     end: int
     compared: int = 0
     other_versions: int = 0
     differences: list[tuple[int, str]] = field(default_factory=list)
+    forks: list[Fork] = field(default_factory=list)
 
     @property
     def equal(self) -> bool:
@@ -71,4 +74,5 @@ def verify_metadata(log: PartitionLog, snapshots: Snapshots | None) -> MetadataV
             what = f"holds a state of digest {said}; the fold from the beginning of the log has {found} there"
             report.differences.append((offset, what))
     fold_on(fold, log, report.end)
+    report.forks = fold.topology.history.forks
     return report

@@ -15,6 +15,7 @@ from rewindmq.engine.config import Config
 from rewindmq.engine.embedded.lifecycle import Alone
 from rewindmq.engine.log.contract import LogError, LogPartition
 from rewindmq.engine.log.embedded.cut import cut
+from rewindmq.engine.log.embedded.directory import read_fork, write_layout
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.log_start import chain_of
 from rewindmq.engine.runtime.eager import at_once
@@ -25,6 +26,7 @@ from rewindmq.projections.replay import Recovery, recover
 from rewindmq.projections.store.bases import Bases
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore
+from rewindmq.projections.topology.about_history import AboutHistory
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import Decoder, UndecodableRecord
@@ -72,6 +74,20 @@ def end_trims(data_dir: Path, log: EmbeddedLog, topology: Topology, snapshots: S
                 start,
                 base,
             )
+
+
+def tell_fork(about: AboutHistory) -> None:
+    """Log where a fork branched."""
+    if about.forks:
+        logger.info("%s", about.forks[-1])
+
+
+def keep_layout(config: Config, log: EmbeddedLog, about: AboutHistory) -> None:
+    """Make the layout say the identity that the log says. Raises LogError, OSError."""
+    identity = about.forks[-1].event.identity if about.forks else None
+    if read_fork(config.data) != identity:
+        logger.warning("%s: its layout named another history than the log, and was made anew", config.data)
+        write_layout(config.data, len(log.queues), identity)
 
 
 def recovered(log: LogPartition, store: StateStore) -> Recovery:

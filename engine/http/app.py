@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rewindmq.engine.errors import AmqpError
+from rewindmq.engine.errors import AmqpError, ReadOnly
 from rewindmq.engine.http import listeners, web
 from rewindmq.engine.http.authentication import authenticate
 from rewindmq.engine.http.browsers import Guarded
@@ -249,6 +249,7 @@ def make_app(broker: "Broker", body_workers: WorkerPool) -> ASGIApp:
                     held = Call(request, broker, body_workers, user, tags)
                 held.user, held.tags, held.account = user, tags, account
                 held.require_account()
+                require_change_allowed(broker, request)
                 return await handler(held)
 
             try:
@@ -371,6 +372,12 @@ class Undecoded:
 def at_port_of_metrics(scope: Scope, metrics_port: int | None) -> bool:
     """Whether a request came to the port that has metrics only."""
     return metrics_port is not None and scope["server"][1] == metrics_port
+
+
+def require_change_allowed(broker: "Broker", request: Request) -> None:
+    """Raises ApiError (403) for a request that changes something, of a read-only broker."""
+    if broker.config.read_only and request.method not in ("GET", "HEAD"):
+        raise api_error(ReadOnly())
 
 
 def require_room(request: Request) -> None:

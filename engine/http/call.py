@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rewindmq.engine.broker.declarations import locked
-from rewindmq.engine.errors import AccessRefused, AmqpError, ConnectionForced, NotAllowed, NotFound
+from rewindmq.engine.errors import AccessRefused, AmqpError, ConnectionForced, NotAllowed, NotFound, ReadOnly
 from rewindmq.engine.http.bodies import (
     MAX_BODY_BYTES,
     MAX_VALUES,
@@ -88,6 +88,8 @@ def api_error(refusal: AmqpError) -> ApiError:
     """The HTTP error of an AMQP refusal: 401 for a missing permission, 404 for a missing thing, 400 for all else.
 
     As in RabbitMQ, but the reason of a 401 says what was refused (RabbitMQ: "Access refused.")."""
+    if isinstance(refusal, ReadOnly):
+        return ApiError(403, "read_only", refusal.text)
     if isinstance(refusal, AccessRefused | NotAllowed):
         return not_authorised(refusal.text)
     if isinstance(refusal, NotFound):

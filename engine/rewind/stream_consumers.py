@@ -93,7 +93,7 @@ class StreamReader(Reader):
     def end(self) -> None:
         """Cancel the consumer, also in the history."""
         super().end()
-        if not self.queue.gone:
+        if not self.queue.gone and not self.partition.read_only:
             event = ConsumerCancelled(self.queue.vhost, self.queue.name, self.consumer_id)
             self.partition.append(self.session.actor, event)
 
@@ -177,7 +177,7 @@ class Readings:
 
         def folded() -> None:
             nonlocal reader
-            if request.consumer_id in queue.holders:
+            if partition.read_only or request.consumer_id in queue.holders:
                 reader = StreamReader(self, partition, queue, request, start)
                 attached(partition, queue, request.consumer_id)
 

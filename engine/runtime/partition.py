@@ -141,6 +141,7 @@ class Partition(ABC):
         self.history = log
         self.epoch: int | None = None  # this node's, if other nodes fold the partition, too
         self.owned = True  # its duties (ticks, dead letters, expiry) are this node's
+        self.read_only = False  # nothing can be appended (embedded/read_only.py)
         self.machine = machine
         self.projector = projector
         self.encoder = encoder

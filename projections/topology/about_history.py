@@ -37,6 +37,14 @@ class Fork:
     user: str
     event: HistoryForked
 
+    def __str__(self) -> str:
+        positions = ", ".join(f"{name} at offset {offset}" for name, offset in self.event.positions)
+        source = f" of {self.event.source}" if self.event.source else ""
+        return (
+            f"this history is a fork{source} as of {self.event.moment}: it branched from {self.event.parent[:16]}... at"
+            f" offset {self.at} of metadata-0, {positions}; since then it is {self.event.identity[:16]}..."
+        )
+
 
 @dataclass(slots=True)
 class AboutHistory:

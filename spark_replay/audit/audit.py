@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 STORE = "store"
+FORK = "fork"
 # Rows that a partition's task leaves for the driver; they are no findings
 FOR_DRIVER = (WAS_IN_FORCE, IS_IN_FORCE, NOTED)
 
@@ -257,6 +258,8 @@ def conclude(
     if metadata:
         book = PolicyBook(location)
         findings += book.findings([row for row in for_driver if row.check != NOTED])
+        for fork in book.topology.history.forks:
+            findings.append(Finding(FORK, True, book.partition, fork.at, None, None, str(fork)))
         if whole:
             some = any(int(row.detail) for row in for_driver if row.check == NOTED)
             findings += arrivals(book, for_driver, letters() if some else ())

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from rewindmq.spark_replay.audit.audit import STORE
+from rewindmq.spark_replay.audit.audit import FORK, STORE
 from rewindmq.spark_replay.audit.chunks import LEDGERS
 from rewindmq.spark_replay.audit.dead_letter_join import ARRIVALS
 from rewindmq.spark_replay.audit.findings import Finding
@@ -27,6 +27,7 @@ MEANING = CHECKS | {
     CHAIN: "the bytes of the log are those that were written (hash chain over every block)",
     ARRIVALS: "no dead letter came that was not sent, and none that was forwarded is missing, across partitions",
     POLICIES: "each policy that decided was set by someone, as it was used, and those set are applied",
+    FORK: "where this history branched from another one; what is before that, both have in common",
     STORE: "the broker's RocksDB equals a fresh fold of the log, state and bodies",
     SNAPSHOTS: "each snapshot is what the events lead to from the one before, the first from nothing",
     LEDGERS: "the audit was done from ledger to ledger, each what the events lead to from the one before",

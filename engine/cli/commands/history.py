@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rewindmq.engine.log.contract import LogError
     from rewindmq.engine.log.location import History
     from rewindmq.projections.metadata_verification import MetadataVerification
+    from rewindmq.projections.topology.about_history import Fork
 
 BODY_SHOWN = 64  # bytes of a body in a table; the other formatters show what the API gives
 COLUMNS = (
@@ -238,7 +239,7 @@ def verify(settings: Settings, data: Path, event_by_event: bool, kafka: Kafka) -
     except LogError as error:
         away = history_error_code(history, error) == UNAVAILABLE
         raise CliError(UNAVAILABLE if away else DIFFERENT, str(error)) from None
-    rows += [metadata_row(metadata), *(state_row(report) for report in reports)]
+    rows += [metadata_row(metadata), *(state_row(report) for report in reports), *map(fork_row, metadata.forks)]
     settings.show(("partition", "check", "events", "queues", "messages", "result", "chain", "repeats"), rows)
     for offset, what in metadata.differences:
         click.echo(f"{metadata.partition}: the snapshot at offset {offset} {what}", err=True)
@@ -292,6 +293,20 @@ def metadata_row(report: "MetadataVerification") -> dict[str, Value]:
         "queues": None,
         "messages": None,
         "result": report.result,
+        "chain": None,
+    }
+
+
+def fork_row(fork: "Fork") -> dict[str, Value]:
+    """A branch of the history, as a row."""
+    return {
+        "partition": "metadata-0",
+        "check": "fork",
+        "events": fork.at,
+        "repeats": None,
+        "queues": None,
+        "messages": None,
+        "result": str(fork),
         "chain": None,
     }
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import click
 
@@ -12,11 +12,10 @@ from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.tls import with_tls
 from rewindmq.engine.cli.values import Value
-from rewindmq.engine.config import LOCALHOST, MAX_MESSAGE_SIZE, VERSION, ArchiveConfig, Config
+from rewindmq.engine.config import LOCALHOST, MAX_MESSAGE_SIZE, VERSION, Config
 from rewindmq.engine.logging_setup import LEVELS
 from rewindmq.engine.runtime.durations import in_words
 from rewindmq.engine.runtime.watermarks import Limit, disk_limit, memory_watermark
-from rewindmq.engine.tls import TlsListener
 from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13
 from rewindmq.projections.rewind import UnreadableTime, parse_duration
 
@@ -60,11 +59,17 @@ def checked_header(_context: click.Context, _option: click.Parameter, name: str)
     return name
 
 
-def require_possible(kafka: Kafka, subject_header: str, keys: Path | None, keep_history: int | None) -> None:
+def require_possible(config: Config) -> None:
     """Refuse options of `start` that make no sense together. UsageError."""
-    if subject_header and kafka.servers is not None and keys is None:
+    if config.read_only and (config.kafka is not None or config.load_definitions is not None):
+        raise click.UsageError("--read-only serves a data directory as it is: without --kafka and --load-definitions")
+    if config.read_only and (config.archive.url is not None or config.keep_history_ms is not None):
+        raise click.UsageError("--read-only changes nothing: without --archive and --keep-history")
+    if config.kafka is None:
+        return
+    if config.subject_header and config.keys is None:
         raise click.UsageError("--subject-header with --kafka needs --keys DIR, the same directory for all nodes")
-    if keep_history is not None and kafka.servers is not None:
+    if config.keep_history_ms is not None:
         raise click.UsageError("--keep-history is for a log in the data directory; Kafka has its own retention")
 
 
@@ -165,6 +170,11 @@ def require_possible(kafka: Kafka, subject_header: str, keys: Path | None, keep_
     show_default=True,
     help="The lowest level that is logged to stderr.",
 )
+@click.option(
+    "--read-only",
+    is_flag=True,
+    help="Serve the history and refuse each change. Nothing is written, and nothing expires.",
+)
 @with_tls
 @with_kafka
 @with_archive
@@ -182,29 +192,15 @@ def require_possible(kafka: Kafka, subject_header: str, keys: Path | None, keep_
 )
 def start(
     data: Path,
-    host: str,
-    amqp_port: int,
     http_port: int | None,
-    prometheus_port: int | None,
-    partitions: int | None,
-    node: str,
     https_port: int | None,
-    load_definitions: Path | None,
-    max_message_size: int,
-    loopback_users: str,
-    tls: TlsListener | None,
     kafka: Kafka,
-    kafka_replication: int | None,
     node_timeout: int,
+    loopback_users: str,
     consumer_timeout: int,
-    semantics: str,
-    subject_header: str,
     keys: Path | None,
-    log_level: str,
-    vm_memory_high_watermark: Limit,
-    disk_free_limit: Limit,
     keep_history: int | None,
-    archive: ArchiveConfig,
+    **same: Any,  # Config has these under the same names
 ) -> None:
     """Run a broker in the foreground, until SIGINT or SIGTERM.
 
@@ -217,35 +213,23 @@ def start(
     """
     from rewindmq.engine.process import run
 
-    require_possible(kafka, subject_header, keys, keep_history)
+    if http_port is None and https_port is None:
+        http_port = HTTP_PORT
     config = Config(
         data=data.absolute(),
-        host=host,
-        amqp_port=amqp_port,
-        http_port=HTTP_PORT if http_port is None and https_port is None else http_port,
+        http_port=http_port,
         https_port=https_port,
-        partitions=partitions,
-        node=node,
-        prometheus_port=prometheus_port,
         kafka=kafka.servers,
         kafka_prefix=kafka.prefix,
-        kafka_replication=kafka_replication,
-        load_definitions=load_definitions,
         kafka_settings=kafka.settings,
         node_timeout_ms=node_timeout * 1000,
-        max_message_size=max_message_size,
         loopback_users=tuple(filter(None, loopback_users.split(","))),
-        tls=tls,
         consumer_timeout_ms=consumer_timeout,
-        semantics=semantics,
-        subject_header=subject_header,
         keys=None if keys is None else keys.absolute(),
-        log_level=log_level,
-        vm_memory_high_watermark=vm_memory_high_watermark,
-        disk_free_limit=disk_free_limit,
         keep_history_ms=keep_history,
-        archive=archive,
+        **same,
     )
+    require_possible(config)
     code = run(config)  # says by itself, in one line, what prevents a start
     if code:
         raise click.exceptions.Exit(code)
@@ -294,6 +278,7 @@ def facts(overview: dict[str, object], node: dict[str, object]) -> dict[str, Val
         "rabbitmq_version": overview["rabbitmq_version"],
         "node": overview["node"],
         "data_directory": node["db_dir"],
+        "fork": overview["fork"],
         "clock": node["clock"],
         "alarms": alarms(overview),
         "memory": {"total": {"rss": node["mem_used"]}},
@@ -315,6 +300,14 @@ def clock_line(clock: Json) -> str:
     """The difference between the time in the log and the wall clock."""
     difference_ms = cast(int, clock["difference_ms"])
     return f"Time in the log less wall clock: {difference_ms} ms (wall clock {clock['wall_time']})"
+
+
+def fork_lines(fork: Json | None) -> list[str]:
+    """Where the history branched from another one; no line if it is no fork."""
+    if fork is None:
+        return []
+    source = f" of {fork['source']}" if fork["source"] else ""
+    return [f"Fork{source} as of {fork['moment']}, made {fork['made']}: branched from {str(fork['parent'])[:16]}..."]
 
 
 def alarms(overview: dict[str, object]) -> list[str]:
@@ -373,6 +366,7 @@ def status_lines(client: Client, overview: dict[str, object], node: dict[str, ob
             f"Log: {each['partition']}, {each['next_offset']} events, durable up to {each['durable_offset']}"
             for each in log
         ),
+        *fork_lines(cast(Json | None, overview["fork"])),
         "",
         "Clock",
         "",

@@ -1,4 +1,4 @@
-"""Our own command: make a data directory from an archive. It asks no broker."""
+"""Our own command: make a data directory from an archive alone. It asks no broker."""
 
 import sys
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 import click
 
 from rewindmq.engine.cli.commands.archive import archive_option, done
-from rewindmq.engine.cli.exits import UNAVAILABLE, CliError
+from rewindmq.engine.cli.exits import DATA, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.formatters import MACHINE_READABLE
 from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.values import Value
-from rewindmq.projections.rewind import format_time
+from rewindmq.projections.rewind import RewindError, UnreadableTime, format_time
 
 
 @click.command("recover")
@@ -21,17 +21,26 @@ from rewindmq.projections.rewind import format_time
     type=click.Path(file_okay=False, path_type=Path),
     help="The data directory to make. It must have no log.",
 )
+@click.option(
+    "--at",
+    metavar="TIME",
+    help="Only what had happened by then: ISO 8601 with a zone, -10m, or mark:NAME. The result is a fork.",
+)
 @with_settings
-def recover(settings: Settings, archive_url: str, data: Path) -> None:
+def recover(settings: Settings, archive_url: str, data: Path, at: str | None) -> None:
     """Make a data directory from an archive alone.
 
-    The segments come back byte for byte, and each block is proven. `archived_until`: the time of the last archived
-    record; what came later is not in the archive. If the command was killed, run it again: it goes on. Then start a
+    The segments come back byte for byte, and each block is proven. `archived_until`: the time of the last record that
+    came back; what came later is not in the archive. If the command was killed, run it again: it goes on. Then start a
     broker on the directory.
 
+    With --at it is a history of its own, which branches from the archived one at that moment. Archive it to a URL of
+    its own.
+
     \b
-    Example:
+    Examples:
       rewindmq recover --archive s3://bucket/prefix --data ./recovered
+      rewindmq recover --archive s3://bucket/prefix --data ./before --at mark:before-release
       rewindmq start --data ./recovered
     """
     from rewindmq.engine.log.archive.objects import open_objects
@@ -49,10 +58,19 @@ def recover(settings: Settings, archive_url: str, data: Path) -> None:
                 bar.update(bytes_done - bar.pos)
 
             try:
-                return recover_to(objects, data, progress)
+                return recover_to(objects, data, progress, at)
+            except UnreadableTime as error:
+                raise CliError(USAGE, str(error)) from None
+            except RewindError as error:
+                raise CliError(DATA, str(error)) from None
             except OSError as error:
                 raise CliError(UNAVAILABLE, f"{data}: it cannot be written: {error.strerror}") from None
 
+    found = done(recovered)
+    for each in found:
+        if each.ends_early and not settings.quiet:
+            what = f"{each.partition} is archived up to offset {each.next_offset} only"
+            click.echo(f"{what}: what came between there and the moment, if anything, is not in the fork", err=True)
     rows: list[dict[str, Value]] = [
         {
             "partition": each.partition,
@@ -62,7 +80,7 @@ def recover(settings: Settings, archive_url: str, data: Path) -> None:
             "bytes": each.segment_bytes,
             "snapshots": each.snapshots,
         }
-        for each in done(recovered)
+        for each in found
     ]
     settings.show(("partition", "next_offset", "archived_until", "segments", "bytes", "snapshots"), rows)
 

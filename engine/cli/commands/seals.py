@@ -150,9 +150,19 @@ def _add_copy(path: Path, sealed: "Stored") -> None:
     type=click.Path(path_type=Path),
     help="A file or directory of seals that were kept elsewhere: all must still be in the log.",
 )
+@click.option(
+    "--parent-copies",
+    type=click.Path(path_type=Path),
+    help="Of a fork: seals of the history from which it branched. They must hold for what both have in common.",
+)
 @with_settings
 def verify_seals(
-    settings: Settings, data: Path | None, kafka: Kafka, public_keys: tuple[Path, ...], copies: Path | None
+    settings: Settings,
+    data: Path | None,
+    kafka: Kafka,
+    public_keys: tuple[Path, ...],
+    copies: Path | None,
+    parent_copies: Path | None,
 ) -> None:
     """Check the whole log against its seals.
 
@@ -168,7 +178,14 @@ def verify_seals(
     def checked() -> "list[Checked]":
         keys = seals.public_keys(public_keys)
         kept = [] if copies is None else seals.read_copies(copies)
-        return list(sealing.check(_partitions(data, kafka), keys, kept))
+        partitions = _partitions(data, kafka)
+        found: list[Checked] = []
+        if parent_copies is None or kept or any(each.seals()[0] for each in partitions):
+            found += sealing.check(partitions, keys, kept)
+        if parent_copies is not None:
+            of_parent = seals.read_copies(parent_copies)
+            found += sealing.check_parent(partitions, keys, of_parent, _branched_at(data))
+        return found
 
     settings.banner(f"Verifying the seals of {_where(data, kafka)} ...")
     found = _done(DIFFERENT, checked, data is None)
@@ -179,6 +196,20 @@ def verify_seals(
         more = f" (and {len(harms) - 1} more)" if len(harms) > 1 else ""
         worst = next((harm for harm in harms if harm.records), harms[0])
         raise CliError(DIFFERENT, f"{worst}{more}")
+
+
+def _branched_at(data: Path | None) -> dict[str, int]:
+    """The offset by partition at which a fork branched.
+
+    Raises LogError, CliError where the history is no fork."""
+    from rewindmq.engine.log.embedded.directory import METADATA
+    from rewindmq.engine.log.location import History
+    from rewindmq.projections.marks import topology_of
+
+    forks = [] if data is None else topology_of(History(data).open().metadata).history.forks
+    if not forks:
+        raise CliError(USAGE, "--parent-copies: this history is no fork: give the copies with --copies")
+    return {METADATA: forks[-1].at, **dict(forks[-1].event.positions)}
 
 
 @click.command("export_seals")
@@ -310,6 +341,9 @@ def _row(sealed: Any) -> dict[str, Value]:
 
 
 def _checked_row(checked: "Checked") -> dict[str, Value]:
+    if checked.beyond is not None:
+        what = f"does not count: a seal of the parent, from which this history branched at offset {checked.beyond}"
+        return _row(checked.seal) | {"result": what}
     if checked.harm is None:
         return _row(checked.seal) | {"result": checked.unchecked or "holds"}
     harm = checked.harm

@@ -22,10 +22,12 @@ from rewindmq.engine.http.listing import Item, listed, single
 from rewindmq.engine.http.resources.clients import visible_sessions
 from rewindmq.engine.http.resources.clock import clock_item
 from rewindmq.engine.http.statistics import AT_ONCE, Numbers, depth_of, of_channel, of_node, statistics, summed
+from rewindmq.engine.log.embedded.directory import METADATA
 from rewindmq.engine.logging_setup import LEVELS, set_level
 from rewindmq.engine.routing.exchange_types import EXCHANGE_TYPES
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.engine.runtime.watermarks import disk_limit, memory_watermark, resident_bytes
+from rewindmq.projections.rewind import format_time
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -108,7 +110,8 @@ async def overview(call: Call) -> Response:
     if not call.asks("disable_stats"):
         item |= overview_stats(broker, now, call.user if not monitors else None, sessions)
     if monitors:
-        item |= {"listeners": listeners(broker), "contexts": contexts(broker), "history": history_item(broker)}
+        item |= {"listeners": listeners(broker), "contexts": contexts(broker)}
+        item |= {"history": history_item(broker), "fork": fork_item(broker)}
     return single(call, item)
 
 
@@ -145,6 +148,22 @@ def alarms_of(broker: "Broker") -> list[Item]:
     """The alarms of this node."""
     node = broker.config.node
     return [{"node": node, "resource": name, "reason": reason} for name, reason in broker.alarms.in_effect()]
+
+
+def fork_item(broker: "Broker") -> Item | None:
+    """Where this history branched from another one; None: it is no fork."""
+    forks = broker.topology.history.forks
+    if not forks:
+        return None
+    event = forks[-1].event
+    return {
+        "parent": event.parent,
+        "identity": event.identity,
+        "moment": event.moment,
+        "made": format_time(forks[-1].time_ms),
+        "positions": {METADATA: forks[-1].at, **dict(event.positions)},
+        "source": event.source,
+    }
 
 
 def exchange_types() -> list[Item]:

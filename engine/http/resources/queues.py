@@ -223,7 +223,7 @@ def head_timestamp(partition: "Partition", queue: "Queue") -> Json:
     first = next(iter(queue.ready_ids()), None)
     if first is None:
         return None
-    message = partition.projector.message(queue.queue_id, first)
+    message = partition.message(queue.queue_id, first)
     return properties_of(message.properties).get("timestamp")
 
 

@@ -42,7 +42,13 @@ from rewindmq.engine.log.archive.pack import CorruptObject, Unpacked, pack
 from rewindmq.engine.log.archive.pages import page_key
 from rewindmq.engine.log.archive.seals import archive_seals
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
+from rewindmq.engine.log.embedded.directory import (
+    METADATA,
+    partition_directory,
+    queue_partition,
+    read_fork,
+    read_layout,
+)
 from rewindmq.engine.log.embedded.index import first_chain, next_chain
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import PartitionReader, Place, SegmentReader
@@ -171,8 +177,11 @@ class Archiver:
 def identity_of(data_dir: Path) -> Identity:
     """Which history a data directory holds.
 
-    Raises LogError where there is none, or not yet any record."""
+    A fork has an identity of its own. Raises LogError where there is no history, or not yet any record."""
     count = read_layout(data_dir)
+    fork = read_fork(data_dir)
+    if fork is not None:
+        return Identity(fork, count)
     files = segment_files(partition_directory(data_dir, METADATA))
     if not files or base_offset_of(files[0]) != 0:
         raise LogError(f"{data_dir}: the beginning of {METADATA} is gone, so nothing says which history this is")

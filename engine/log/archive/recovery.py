@@ -1,13 +1,21 @@
 """Makes a data directory from an archive: its segments byte for byte, proven, and its snapshots.
 
-    recover(open_objects(url), data_dir)
+    recover(open_objects(url), data_dir)                       the history up to its archived end
+    recover(open_objects(url), data_dir, at="mark:release")    a fork: the history up to a moment, then its own
 
-    1  DIR/log/recovery.json       which history is being recovered, from where
+    1  DIR/log/recovery.json       which history is being recovered, from where; of a fork: where it branches
     2  DIR/log/PARTITION/          each archived segment: written under another name, synced, renamed; its sidecars
     3  DIR/snapshots/PARTITION/    each archived snapshot, in the same way
     4  the log's own recovery      of each partition (embedded/writer.py): it must lead to the archived hash chain. Then
                                    an empty segment, so that the recovered ones stay as they were archived
     5  DIR/log/layout.json         from here on it is a log; recovery.json is removed
+
+A fork differs from that in its last segment of a partition, and in its metadata log:
+
+- The segment that holds the moment ends behind the last archived block that lies before the moment. If the moment
+  divides a block, the records before it become a block of their own, which the log's own writer adds in step 4. So the
+  hash chain goes on from the archived one, and then goes its own way.
+- The metadata log goes on with HistoryForked, in a segment of its own. It gives the fork its identity.
 
 - A killed recovery is begun again by the same command: it keeps whole segments. Until step 5 no broker starts there.
 - A directory that has a log, or a broker's state, is refused.
@@ -18,13 +26,16 @@
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from rewindmq.engine.log.archive.branch import Branch, branch_at, identity_in
 from rewindmq.engine.log.archive.manifest import Manifest, SegmentEntry, SnapshotEntry, read_identity
 from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, Objects
 from rewindmq.engine.log.archive.pack import CorruptObject, Unpacked
+from rewindmq.engine.log.archive.reader import ArchivedPartition
 from rewindmq.engine.log.archive.seals import recover_seals
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import (
@@ -37,16 +48,30 @@ from rewindmq.engine.log.embedded.directory import (
 )
 from rewindmq.engine.log.embedded.index import first_chain, next_chain
 from rewindmq.engine.log.embedded.lock import lock
-from rewindmq.engine.log.embedded.segments import segment_files, segment_path, sync_directory
+from rewindmq.engine.log.embedded.reader import PartitionReader
+from rewindmq.engine.log.embedded.segment_schema import records_of_today
+from rewindmq.engine.log.embedded.segments import (
+    base_offset_of,
+    max_timestamp,
+    segment_files,
+    segment_path,
+    sync_directory,
+)
 from rewindmq.engine.log.embedded.writer import PartitionWriter, Sidecars
+from rewindmq.projections.marks import name_in
 from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.schemas.codec import Encoder
+from rewindmq.schemas.metadata_events import HistoryForked
+from rewindmq.schemas.values import BROKER
 
 _UNBOUNDED = 1 << 62  # bytes of a segment: a recovery begins no segment by size
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveredPartition:
-    """What was recovered of a partition. `until_ms`: the time of its last record; None if it has none."""
+    """What was recovered of a partition. `until_ms`: the time of its last record; None if it has none.
+
+    `ends_early`: no later record is archived, so a fork may lack what came between it and the moment."""
 
     partition: str
     next_offset: int
@@ -54,51 +79,110 @@ class RecoveredPartition:
     segments: int
     segment_bytes: int
     snapshots: int
+    ends_early: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """The content of recovery.json. `branch`: None where the history is recovered up to its archived end."""
+
+    history: str
+    branch: Branch | None
+
+
+@dataclass(slots=True)
+class _Reached:
+    """The end of the segments that were written of a partition: an offset, and the hash chain up to it.
+
+    `rest`: the records that still belong before the moment of a fork, which divides their block."""
+
+    offset: int
+    chain: bytes
+    rest: list[bytes] = field(default_factory=list)
 
 
 def recover(
-    objects: Objects, data_dir: Path, progress: Callable[[int, int], None] = lambda done, all: None
+    objects: Objects,
+    data_dir: Path,
+    progress: Callable[[int, int], None] = lambda done, all: None,
+    at: str | None = None,
 ) -> list[RecoveredPartition]:
     """Make the log and the snapshots of a data directory from an archive. `progress`: bytes done, and all bytes.
 
-    Raises ArchiveError, CorruptObject, NoAnswer; LogError where the directory has a log, or another recovery was begun;
+    `at`: a moment; the result is a fork of the history. Raises ArchiveError, CorruptObject, NoAnswer; LogError where
+    the directory has a log, or another recovery was begun; RewindError for a moment that the archive does not have;
     OSError."""
     identity = read_identity(objects)
     if identity is None:
         raise ArchiveError(f"{objects.url}: there is no archive")
     names = [METADATA, *map(queue_partition, range(identity.queue_partitions))]
     manifests = [Manifest.load(objects, name) for name in names]
-    _require_history(manifests[0], identity.history)
-    data_dir.mkdir(parents=True, exist_ok=True)
-    if _begun(data_dir, identity.history) and layout_file(data_dir).exists():
+    begun_as = _require_history(manifests[0], identity.history)
+    begun = _require_begun(data_dir, identity.history, at)
+    if begun is None or not layout_file(data_dir).exists():
+        _require_no_log(data_dir, begun)
+        if begun is None:
+            begun = _Begun(identity.history, None if at is None else branch_at(objects, identity, begun_as, at))
+            for manifest in manifests:
+                manifest.refresh()  # the moment may lie in what was archived just now
+        ends = _ends(manifests, begun)
+        data_dir.mkdir(parents=True, exist_ok=True)
+        descriptor = lock(data_dir)
+        try:
+            _write_begun(data_dir, objects, begun)
+            _recover_partitions(manifests, ends, begun, data_dir, progress)
+            own = identity.history if begun.branch is None else begun.branch.identity
+            write_layout(data_dir, identity.queue_partitions, None if own == begun_as else own)
+            _end(data_dir)
+        finally:
+            os.close(descriptor)
+    else:
         _end(data_dir)  # it was killed behind its last step
-        return [_recovered(manifest) for manifest in manifests]
-    _require_no_log(data_dir, identity.history)
-    descriptor = lock(data_dir)
-    try:
-        _write(data_dir / "log" / RECOVERY, [json.dumps({"history": identity.history, "from": objects.url}).encode()])
-        total = sum(entry.size_bytes for manifest in manifests for entry in manifest.segments)
-        done = 0
-        for manifest in manifests:
-            directory = partition_directory(data_dir, manifest.partition)
-            directory.mkdir(exist_ok=True)
-            newest_ms = 0
-            for entry in manifest.segments:
-                _recover_segment(manifest, entry, 0 if entry.begins_anew else newest_ms, directory)
-                newest_ms = entry.max_timestamp_ms
-                done += entry.size_bytes
-                progress(done, total)
-            for snapshot in manifest.snapshots:
+        ends = _ends(manifests, begun)
+    by_time = begun.branch is not None and name_in(begun.branch.asked) is None
+    return [_recovered(manifest, ends[manifest.partition], by_time, data_dir) for manifest in manifests]
+
+
+def _ends(manifests: Iterable[Manifest], begun: _Begun) -> dict[str, int]:
+    """The offset of each partition at which the recovered history ends."""
+    if begun.branch is not None:
+        return begun.branch.ends
+    return {manifest.partition: manifest.end for manifest in manifests}
+
+
+def _recover_partitions(
+    manifests: list[Manifest],
+    ends: dict[str, int],
+    begun: _Begun,
+    data_dir: Path,
+    progress: Callable[[int, int], None],
+) -> None:
+    """Steps 2 to 4."""
+    wanted = {each.partition: [e for e in each.segments if e.base_offset < ends[each.partition]] for each in manifests}
+    total = sum(entry.size_bytes for entries in wanted.values() for entry in entries)
+    done = 0
+    reached: dict[str, _Reached] = {}
+    for manifest in manifests:
+        name, end = manifest.partition, ends[manifest.partition]
+        directory = partition_directory(data_dir, name)
+        directory.mkdir(exist_ok=True)
+        _remove_others(directory, wanted[name])
+        at, newest_ms = _Reached(0, first_chain(name)), 0
+        for entry in wanted[name]:
+            at = _recover_segment(manifest, entry, end, 0 if entry.begins_anew else newest_ms, directory)
+            newest_ms = entry.max_timestamp_ms
+            done += entry.size_bytes
+            progress(done, total)
+        reached[name] = at
+        for snapshot in manifest.snapshots:
+            if begun.branch is None or snapshot.offset <= at.offset:
                 _recover_snapshot(manifest, snapshot, Snapshots(data_dir / "snapshots"))
+        if begun.branch is None:  # a fork has the seals of its parent nowhere: they count only up to the branch
             for path, content in recover_seals(manifest, directory):
                 _write(path, [content])
-        for manifest in manifests:
-            _complete(manifest, partition_directory(data_dir, manifest.partition))
-        write_layout(data_dir, identity.queue_partitions)
-        _end(data_dir)
-    finally:
-        os.close(descriptor)
-    return [_recovered(manifest) for manifest in manifests]
+    for manifest in manifests:
+        first = begun.branch.event(manifest.objects.url) if begun.branch and manifest is manifests[0] else None
+        _complete(partition_directory(data_dir, manifest.partition), reached[manifest.partition], first)
 
 
 def _end(data_dir: Path) -> None:
@@ -107,26 +191,55 @@ def _end(data_dir: Path) -> None:
     sync_directory(data_dir / "log")
 
 
-def _require_history(metadata: Manifest, history: str) -> None:
+def _require_history(metadata: Manifest, history: str) -> str:
     """Check that the archived metadata log is that of the archive's history.
 
-    Raises ArchiveError."""
+    Returns the identity with which it begins: another one if the archive is that of a fork. Raises ArchiveError."""
     if not metadata.segments:
         raise ArchiveError(f"{metadata.objects.url}: nothing of {METADATA} is archived yet: archive it first")
     header = Unpacked(metadata.objects, METADATA, metadata.segments[0]).header
-    if next_chain(first_chain(METADATA), header.raw).hex() != history:
+    begun_as = next_chain(first_chain(METADATA), header.raw).hex()
+    if begun_as != history and identity_in(ArchivedPartition(metadata.objects, METADATA), begun_as) != history:
         raise ArchiveError(f"{metadata.objects.url}: its {METADATA} belongs to another history than its archive.json")
+    return begun_as
 
 
-def _require_no_log(data_dir: Path, history: str) -> None:
+def _require_begun(data_dir: Path, history: str, at: str | None) -> _Begun | None:
+    """The recovery that was begun here; None if there is none.
+
+    Raises LogError for the recovery of another history, or as of another moment."""
+    file = data_dir / "log" / RECOVERY
+    if not file.exists():
+        return None
+    try:
+        stored = json.loads(file.read_text())
+        branch = None if stored.get("branch") is None else Branch(**stored["branch"])
+        begun = _Begun(stored["history"], branch)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        begun = _Begun("", None)
+    if begun.history != history:
+        raise LogError(f"{file}: the recovery of another history was begun here: recover to another directory")
+    asked = None if begun.branch is None else begun.branch.asked
+    if asked != at:
+        what = "up to the archived end" if asked is None else f"--at {asked}"
+        raise LogError(f"{file}: a recovery {what} was begun here: ask for the same, or recover to another directory")
+    return begun
+
+
+def _write_begun(data_dir: Path, objects: Objects, begun: _Begun) -> None:
+    stored: dict[str, object] = {"history": begun.history, "from": objects.url}
+    if begun.branch is not None:
+        stored["branch"] = asdict(begun.branch)
+    _write(data_dir / "log" / RECOVERY, [json.dumps(stored).encode()])
+
+
+def _require_no_log(data_dir: Path, begun: _Begun | None) -> None:
     """Check that nothing of another history is in the directory.
 
     Raises LogError."""
     if layout_file(data_dir).exists():
         raise LogError(f"{data_dir}: there is a log already: recover to another directory")
-    if (begun := data_dir / "log" / RECOVERY).exists():
-        if not _begun(data_dir, history):
-            raise LogError(f"{begun}: the recovery of another history was begun here: recover to another directory")
+    if begun is not None:
         return
     here = [data_dir / name for name in ("state", "snapshots", "kafka") if (data_dir / name).exists()]
     here += [path for path in (data_dir / "log").glob("*-[0-9]*") if segment_files(path)]
@@ -134,22 +247,25 @@ def _require_no_log(data_dir: Path, history: str) -> None:
         raise LogError(f"{here[0]}: exists already: recover to another directory")
 
 
-def _begun(data_dir: Path, history: str) -> bool:
-    """Whether a recovery of this history was begun here, and has not said that it is done."""
-    try:
-        return bool(json.loads((data_dir / "log" / RECOVERY).read_text())["history"] == history)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+def _remove_others(directory: Path, wanted: Iterable[SegmentEntry]) -> None:
+    """Remove the segments that a killed recovery had begun behind the archived ones."""
+    bases = {entry.base_offset for entry in wanted}
+    for path in segment_files(directory):
+        if base_offset_of(path) not in bases:
+            path.unlink()
 
 
-def _recover_segment(manifest: Manifest, entry: SegmentEntry, newest_before_ms: int, directory: Path) -> None:
-    """Write a segment as it was, and its sidecars, unless it is there already.
+def _recover_segment(
+    manifest: Manifest, entry: SegmentEntry, end: int, newest_before_ms: int, directory: Path
+) -> _Reached:
+    """Write a segment and its sidecars: as it was, or its whole blocks below offset `end` of a fork.
 
-    `newest_before_ms`: the largest time before it, for the index."""
+    `newest_before_ms`: the largest time before it, for the index. A segment that is there as it was is left alone."""
     path = segment_path(directory, entry.base_offset)
-    if path.exists() and path.stat().st_size == entry.size_bytes:
-        return
+    if entry.next_offset <= end and path.exists() and path.stat().st_size == entry.size_bytes:
+        return _Reached(entry.next_offset, entry.chain)
     segment = Unpacked(manifest.objects, manifest.partition, entry)
+    reached = _Reached(entry.base_offset, next_chain(entry.chain_before, segment.header.raw))
     sidecars = Sidecars(path, entry.base_offset, entry.chain_before, newest_before_ms)
     try:
         sidecars.start(0, entry.base_offset)
@@ -157,14 +273,20 @@ def _recover_segment(manifest: Manifest, entry: SegmentEntry, newest_before_ms: 
 
         def pieces() -> Iterator[bytes]:
             yield segment.header.raw
-            for number in range(len(segment.archived)):
+            for number in range(min(segment.find_offset(end - 1) + 1, len(segment.archived))):
                 for block in segment.read(number):
+                    if block.entry.next_offset > end:
+                        before = block.records[: max(0, end - block.entry.first_offset)]
+                        reached.rest = records_of_today(segment.header.schema, before)
+                        return
                     sidecars.add(block.entry, block.lengths)
+                    reached.offset, reached.chain = block.entry.next_offset, block.entry.chain
                     yield block.raw
 
         _write(path, pieces())
     finally:
         sidecars.close()
+    return reached
 
 
 def _recover_snapshot(manifest: Manifest, entry: SnapshotEntry, snapshots: Snapshots) -> None:
@@ -192,16 +314,23 @@ def _recover_snapshot(manifest: Manifest, entry: SnapshotEntry, snapshots: Snaps
     _write(path, pieces())
 
 
-def _complete(manifest: Manifest, directory: Path) -> None:
+def _complete(directory: Path, reached: _Reached, forked: HistoryForked | None) -> None:
     """Open the partition as a broker does, and begin a segment behind the recovered ones.
 
-    Raises CorruptLog; LogError where the files do not lead to the archived hash chain."""
-    segment_path(directory, manifest.end).unlink(missing_ok=True)  # the empty one of a recovery that was killed
+    `forked`: the event that goes on, in the metadata log of a fork. Raises CorruptLog; LogError where the files do not
+    lead to the archived hash chain."""
     writer = PartitionWriter(directory, _UNBOUNDED, begin=True)
     try:
-        if (writer.place.offset, writer.place.chain) != (manifest.end, manifest.chain) and manifest.segments:
+        begins = not reached.offset and not reached.rest  # of an empty partition, whose first segment is new
+        if not begins and (writer.place.offset, writer.place.chain) != (reached.offset, reached.chain):
             raise LogError(f"{directory}: its segments do not lead to the end of the archive: remove it, recover again")
+        if reached.rest:
+            writer.write(reached.rest, max_timestamp(reached.rest))
         writer.roll()
+        if forked is not None:
+            encoder, now_ms = Encoder(), max(time.time_ns() // 1_000_000, writer.place.max_timestamp_ms)
+            writer.write([encoder.encode(encoder.prefix(now_ms, BROKER), forked)], now_ms)
+            writer.roll()
     finally:
         writer.close()
 
@@ -219,12 +348,15 @@ def _write(path: Path, pieces: Iterable[bytes]) -> None:
     sync_directory(path.parent)
 
 
-def _recovered(manifest: Manifest) -> RecoveredPartition:
+def _recovered(manifest: Manifest, end: int, by_time: bool, data_dir: Path) -> RecoveredPartition:
+    stored = PartitionReader(partition_directory(data_dir, manifest.partition)).segments()
+    segments = [segment for segment in stored if segment.base_offset < end]
     return RecoveredPartition(
         manifest.partition,
-        manifest.end,
-        manifest.max_timestamp_ms if manifest.segments else None,
-        len(manifest.segments),
-        sum(entry.size_bytes for entry in manifest.segments),
-        len(manifest.snapshots),
+        end,
+        segments[-1].max_timestamp_ms if segments else None,
+        len(segments),
+        sum(segment.size for segment in segments),
+        len(Snapshots(data_dir / "snapshots").offsets(manifest.partition)),
+        by_time and end == manifest.end,
     )

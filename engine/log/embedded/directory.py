@@ -2,7 +2,8 @@
 
     DIR/log/_reserve             room for a full disk (reserve.py)
     DIR/log/archive.json         which archive has the history, if any (engine/log/archive/directory_note.py)
-    DIR/log/layout.json          {"format": 1, "queue_partitions": N}, written once, when all of these are made:
+    DIR/log/layout.json          {"format": 1, "queue_partitions": N}, written once, when all of these are made.
+                                 Of a fork also {"history": its identity}, which the metadata log decides
     DIR/log/metadata-0/          segments and their sidecars
     DIR/log/queues-0/ .. queues-N-1/
 
@@ -88,11 +89,30 @@ def _require_no_more(data_dir: Path, partitions: int) -> None:
             raise LogError(f"{directory} exists, but {layout_file(data_dir)} names {partitions} only")
 
 
-def write_layout(data_dir: Path, partitions: int) -> None:
-    """Write the layout, durably: the log is made, every partition has its first segment."""
+def read_fork(data_dir: Path) -> str | None:
+    """The identity of the fork that this log is, by its layout; None: it is no fork, or has no layout.
+
+    Raises LogError."""
+    file = layout_file(data_dir)
+    try:
+        found = json.loads(file.read_text()).get("history")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, AttributeError):
+        raise LogError(f"{file}: not a description of a log") from None
+    return None if found is None else str(found)
+
+
+def write_layout(data_dir: Path, partitions: int, fork: str | None = None) -> None:
+    """Write the layout, durably: the log is made, every partition has its first segment.
+
+    `fork`: the identity of the history, if it is a fork."""
     file = layout_file(data_dir)
     new = file.with_name(file.name + ".new")
-    new.write_text(json.dumps({"format": _FORMAT, "queue_partitions": partitions}) + "\n")
+    layout: dict[str, object] = {"format": _FORMAT, "queue_partitions": partitions}
+    if fork is not None:
+        layout["history"] = fork
+    new.write_text(json.dumps(layout) + "\n")
     descriptor = os.open(new, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -13,7 +13,7 @@ Two sealers at the same time make two seals of one stretch. Both are true, and b
 
 import base64
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -102,11 +102,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A seal that holds, or the harm that was found. `unchecked`: what of its stretch can't be checked any more."""
+    """A seal that holds, or the harm that was found.
+
+    `unchecked`: what of its stretch can't be checked any more. `beyond`: the seal is that of a parent, and reaches
+    beyond the offset at which this history branched: it counts for nothing here."""
 
     seal: Seal | None
     harm: Harm | None
     unchecked: str = ""
+    beyond: int | None = None
 
 
 # -- sealing -----------------------------------------------------------------------------------------------------------
@@ -196,6 +200,37 @@ def check(partitions: Iterable[Sealable], keys: Keys, copies: Sequence[Stored] =
             seal = step.stored.seal
             yield Checked(None, harm) if harm else Checked(seal, None, unchecked(partition.beginning[0], seal))
         yield from (Checked(None, harm) for harm in harms)
+
+
+def check_parent(
+    partitions: Iterable[Sealable], keys: Keys, copies: Sequence[Stored], branched_at: Mapping[str, int]
+) -> Iterator[Checked]:
+    """Yields the seals of the history from which a fork branched, as `check`.
+
+    A seal that ends at the branch or before it must hold: both histories have its records in common. `branched_at`: an
+    offset by partition. Raises LogError."""
+    partitions = list(partitions)
+    yield from (Checked(None, harm) for harm in astray(partitions, copies))
+    for partition in partitions:
+        end = branched_at[partition.name]
+        common: list[Stored] = []
+        harms: list[Harm] = []
+        for copy in [each for each in copies if each.seal.partition == partition.name]:
+            wrong = _wrong(partition, copy, keys)
+            if wrong is not None:
+                harms.append(Harm(partition.name, copy.seal.base_offset, wrong))
+            elif copy.seal.next_offset > end:
+                yield Checked(copy.seal, None, beyond=end)
+            else:
+                common.append(copy)
+        steps, more = _linked(partition, common)
+        for step in steps:
+            harm = examine(partition, step)
+            holds = harm is None or not harm.records  # the prints stayed with the parent
+            seal = step.stored.seal
+            told = Checked(seal, None, unchecked(partition.beginning[0], seal))
+            yield told if holds else Checked(None, harm)
+        yield from (Checked(None, harm) for harm in harms + more)
 
 
 def astray(partitions: Iterable[Sealable], copies: Iterable[Stored]) -> list[Harm]:

@@ -1,4 +1,4 @@
-"""A broker's history is trimmed by the command, and the broker goes on: what was queued comes, the past begins later."""
+"""A history is trimmed by the command, and the broker goes on: what was queued comes, the past begins later."""
 
 import json
 import time

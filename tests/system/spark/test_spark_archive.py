@@ -1,5 +1,6 @@
 """Spark reads an archive as it reads the data directory that was archived, without that directory, and proves it."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -12,11 +13,13 @@ from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import open_objects
+from rewindmq.engine.log.archive.reader import ArchivedLog
 from rewindmq.engine.log.archive.recovery import recover
 from rewindmq.engine.log.archive.snapshots import ArchivedSnapshots
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.replay import decoder_for, drive
+from rewindmq.projections.replay import decoder_for, drive, events_of
+from rewindmq.projections.rewind import format_time
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
@@ -116,6 +119,28 @@ def test_verify_names_a_damaged_object(spark: SparkSession, archive: InArchive, 
 def test_the_audit_of_a_recovered_directory_passes(spark: SparkSession, archive: InArchive, tmp_path: Path) -> None:
     recover(open_objects(archive.url), tmp_path / "recovered")
     assert [finding for finding in audit(spark, str(tmp_path / "recovered")) if not finding.ok] == []
+
+
+def test_b19_spark_on_a_fork(spark: SparkSession, archive: InArchive, tmp_path: Path) -> None:
+    """It has the history up to the moment, as a directory and as an archive, and says where it branched."""
+    log = ArchivedLog(archive.url)
+    middle = sorted(each[1] for each in events_of(log.queues[0]))[600]
+    data = tmp_path / "fork"
+    recover(open_objects(archive.url), data, at=str(middle))
+    ends = {each.name: each.next_offset for each in EmbeddedLogReader(data).queues}
+    assert all(0 < ends[each.name] < each.next_offset for each in log.queues)
+    own = in_archive(archive_all(data, str(tmp_path / "own")).url)
+    options = {"endingOffsets": json.dumps(ends)}
+    rows = history(spark, archive, options).collect()
+    assert len(rows) > 300
+    for where in (str(data), own):
+        assert history(spark, where).collect() == rows
+        findings = audit(spark, where)
+        assert [each for each in findings if not each.ok] == []
+        [branched] = [each for each in findings if each.check == "fork"]
+        assert f"as of {format_time(middle)}: it branched from {log.identity.history[:16]}" in branched.detail
+        of_fork, of_archive = state_at(spark, where), state_at(spark, archive, offsets=json.dumps(ends))
+        assert sorted(of_fork.queues.collect()) == sorted(of_archive.queues.collect())
 
 
 def test_a_damaged_snapshot_is_skipped_and_convicted(

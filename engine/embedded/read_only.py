@@ -1,0 +1,224 @@
+"""A broker that serves a history and changes nothing: `rewindmq start --read-only`.
+
+    listings, metrics, HTTP GET       the state at the end of the log, folded in memory from the nearest snapshots
+    x-rewind-to, streams              read from the log; the reader is noted nowhere
+    all else                          refused: 403 ACCESS_REFUSED on AMQP, 403 on HTTP (http/app.py)
+
+- Nothing is written into the data directory: no lock, no epoch, no sidecar, no snapshot, no RocksDB. It may be on a
+  read-only mount.
+- Time stands still at the end of the log: nothing expires, no timer fires, no dead letter is forwarded.
+- The history is the one that the start found. A broker that writes in the same directory is not disturbed, and what it
+  appends later is not seen in the listings.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from rewindmq.engine.config import Config
+from rewindmq.engine.errors import ReadOnly
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.location import HistoryPartition
+from rewindmq.engine.runtime.flow_control import Flow
+from rewindmq.engine.runtime.lifecycle import Members
+from rewindmq.engine.runtime.metadata import Metadata
+from rewindmq.engine.runtime.partition import Confirms, Partition
+from rewindmq.projections.machine.data.effects import Effect
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import Block, decoder_for
+from rewindmq.projections.rewind import At, OutsideHistory, state_at
+from rewindmq.projections.store.projector import Projector
+from rewindmq.projections.store.quarantine import QuarantineReport
+from rewindmq.projections.store.rocks import Database
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.schemas.clock_events import ClockSet
+from rewindmq.schemas.codec import Decoder, Encoder
+from rewindmq.schemas.events import ConsumerAttached, Event, MetadataEvent, PastRead, Published, SessionClosed
+from rewindmq.schemas.values import Actor
+
+if TYPE_CHECKING:
+    from rewindmq.engine.broker.broker import Broker
+
+
+class ReadOnlyPartition(Partition):
+    """A queue partition as it is at the end of the log."""
+
+    def __init__(self, index: int, log: HistoryPartition, machine: Machine, config: Config) -> None:
+        nothing = Database(config.data / "state", None)
+        projector = Projector(nothing, machine, QuarantineReport(), Encoder(), Decoder(), 0)
+        super().__init__(index, log, machine, projector, Encoder(), lambda: machine.log_ms)
+        self.owned = False
+        self.read_only = True
+        self._block: Block | None = None  # the last one that a message was read from
+
+    @property
+    def append_position(self) -> int:
+        return self.machine.next_offset
+
+    @property
+    def durable_position(self) -> int:
+        return self.machine.next_offset
+
+    @property
+    def next_offset(self) -> int:
+        return self.machine.next_offset
+
+    @property
+    def durable_offset(self) -> int:
+        return self.machine.next_offset
+
+    @property
+    def undone_below(self) -> int:
+        return 0
+
+    def now_ms(self) -> int:
+        return self.machine.log_ms + self.machine.ahead_ms
+
+    def append(self, actor: Actor, event: Event) -> int:
+        if isinstance(event, SessionClosed):  # readers are all that a session has here
+            return self.machine.next_offset
+        raise ReadOnly
+
+    def publish(self, actor: Actor, message: Published) -> int:
+        raise ReadOnly
+
+    async def ask(self, actor: Actor, event: Event, folded: Callable[[], None] | None = None) -> list[Effect]:
+        reads = isinstance(event, PastRead)
+        if isinstance(event, ConsumerAttached):
+            queue = self.machine.queue(event.vhost, event.queue)
+            reads = queue is not None and queue.stream
+        if not reads:
+            raise ReadOnly
+        if folded is not None:
+            folded()
+        return []
+
+    async def folded(self) -> None:
+        """Return at once: nothing is appended."""
+
+    async def catch_up(self) -> None:
+        """Return at once: time stands still."""
+
+    def due_ms(self) -> int | None:
+        return None
+
+    def tick(self) -> None:
+        """Do nothing: time stands still."""
+
+    def forward(self, message: Published) -> int:
+        raise ReadOnly
+
+    def await_folded(self, position: int, confirms: Confirms, sequence: int) -> None:
+        raise ReadOnly
+
+    def on_durable(self) -> None:
+        """Do nothing: nothing is appended."""
+
+    def message(self, queue_id: int, message_id: int) -> Published:
+        """Return a message, from the log."""
+        block = self._block
+        if block is None or not block.first_offset <= message_id < block.first_offset + len(block.records):
+            block = self._block = next(iter(self.history.read(message_id, message_id + 1)), None)
+        if block is None:
+            raise KeyError(message_id)
+        event = decoder_for(self.history).decode(block.records[message_id - block.first_offset])[2]
+        if not isinstance(event, Published):
+            raise KeyError(message_id)
+        return event
+
+
+class ReadOnlyMetadata(Metadata):
+    """The metadata log as it is at its end."""
+
+    def history_mark(self) -> Callable[[], str]:
+        raise ReadOnly
+
+    @property
+    def append_position(self) -> int:
+        return self.state.next_offset
+
+    @property
+    def durable_position(self) -> int:
+        return self.state.next_offset
+
+    def append(self, actor: Actor, event: MetadataEvent) -> None:
+        raise ReadOnly
+
+    async def ask(self, actor: Actor, event: MetadataEvent) -> int:
+        raise ReadOnly
+
+
+class _NoFlow(Flow):
+    """Nothing flows into the log."""
+
+    @property
+    def full(self) -> bool:
+        return False
+
+
+class Onlooker:
+    """The keeper of a read-only broker: it keeps nothing. Its epoch is none of the history."""
+
+    joined = True
+    reads_back = False
+    read_to_end = None
+    read_back_seconds = 0.0
+
+    def __init__(self, config: Config, metadata: ReadOnlyMetadata) -> None:
+        self.epoch = metadata.state.next_offset
+        self.flow = _NoFlow()
+        self._config = config
+
+    def start(self, broker: "Broker") -> None:
+        """Look after this broker from now on."""
+        self._broker = broker
+
+    def kick(self) -> None:
+        """Do nothing: nothing is appended."""
+
+    def take_snapshots(self) -> None:
+        """Do nothing: nothing is written."""
+
+    def mend_store(self) -> None:
+        """Do nothing: there is no store."""
+
+    def renew_epoch(self) -> None:
+        """Begin another epoch of this process."""
+        self.epoch += 1
+
+    def queue_gone(self, partition: Partition, queue: Queue) -> None:
+        """Do nothing: no queue goes."""
+
+    def members(self, partition: Partition) -> Members:
+        """Return the members of a quorum queue: this node alone."""
+        return Members(self._config.node, (self._config.node,), (self._config.node,))
+
+    def behind(self, partition: Partition) -> int:
+        """Return 0: every event that the start found is folded."""
+        return 0
+
+    def written_state(self) -> None:
+        """Return None: nothing is written."""
+
+    def set_clock(self, first_ms: int, actor: Actor, event: ClockSet) -> None:
+        raise ReadOnly
+
+    def stop(self) -> None:
+        """End the turns. Nothing is written."""
+        self._broker.turns.stop()
+
+
+def machine_at_end(log: HistoryPartition, snapshots: Snapshots) -> Machine:
+    """The machine at the end of the log, folded from the nearest snapshot.
+
+    Raises CorruptLog, LogError, NewerHistory."""
+    try:
+        return state_at(log, snapshots, At(offset=log.next_offset))
+    except OutsideHistory as error:
+        raise LogError(str(error)) from None
+
+
+def end_ms(metadata: Metadata, machines: Sequence[Machine]) -> int:
+    """The time at the end of the log, where the broker's clock stands."""
+    ahead_ms = metadata.topology.ahead_ms
+    return max(metadata.clock_ms, *(machine.clock_ms - ahead_ms for machine in machines))
