@@ -65,7 +65,8 @@ class Config:
     snapshot_events: int = 1_000_000
     metadata_snapshot_events: int = 10_000
     subject_header: str = ""  # the header with the subject of a message: the subject's key encrypts the body
-    keys: Path | None = None  # directory of these keys; None: `keys` in `data`. Nodes on one Kafka share it
+    keys: Path | None = None  # directory of keys; None: `keys` in `data`. Nodes on one Kafka share it
+    keep_bodies_days: int | None = None  # each body is encrypted under a key of its day; None: only those of subjects
     load_definitions: Path | None = None  # a file or directory, imported at each start; then there is no `guest`
     archive: ArchiveConfig = ArchiveConfig()
     read_only: bool = False  # serve the history, and write nothing at all (embedded/read_only.py)
@@ -124,6 +125,11 @@ class Config:
             return peer
         address = self.addresses[-1 if peer.count(":") > 1 else 0]
         return f"{peer} -> {bracketed(address)}:{self.amqp_port}"
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether some bodies are encrypted."""
+        return bool(self.subject_header) or self.keep_bodies_days is not None
 
     @property
     def keys_directory(self) -> Path:

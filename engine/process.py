@@ -118,6 +118,7 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None) -> Non
     try:
         if not config.read_only:
             _look_after_keys(broker)
+            broker.expiry.start()
             await _load_definitions(broker)
         amqp_door, http_door = shares(descriptors, len(broker.partitions))
         server = AmqpServer(broker, amqp_door)
@@ -302,7 +303,7 @@ def _start(broker: Broker) -> None:
 def _look_after_keys(broker: Broker) -> None:
     config = broker.config
     try:
-        if config.subject_header:
+        if config.encrypts:
             broker.subjects.keys.prepare()
         broker.subjects.destroy_what_came_back()
     except OSError as error:

@@ -86,6 +86,11 @@ def _text(value: str) -> bytes:
     return _long(len(text)) + text
 
 
+def _encryption(value: Encryption) -> bytes:
+    sealed = _text(value.subject) + _text(value.key_id) + _long(len(value.nonce)) + value.nonce
+    return b"\x02" + sealed + _long(value.plain_size)
+
+
 def _ranges(messages: tuple[tuple[int, int], ...]) -> bytes:
     if len(messages) == 1:
         first, last = messages[0]
@@ -157,7 +162,7 @@ class Encoder:
                 + _optional_long(event.priority)
                 + (b"\x01" if event.persistent else b"\x00")
                 + (b"\x00" if event.origin is None else self._origin(event.origin))
-                + (b"\x00" if event.encryption is None else _of_shape(_ENCRYPTION, event.encryption))
+                + (b"\x00" if event.encryption is None else _encryption(event.encryption))
             )
         properties = event.properties
         body = event.body

@@ -124,16 +124,17 @@ class BasicPublish:
 
 class PublishProperties:
     """The properties of a basic.publish, with what this broker makes of them. The fields of `parsed` that the hot path
-    reads are copied. `subject`: the body is encrypted under this person's key (engine/erasure/encryption.py)."""
+    reads are copied. `subject`: the body is encrypted under this person's key. `every_body`: it is encrypted anyhow
+    (engine/erasure/encryption.py)."""
 
-    def __init__(self, parsed: Parsed, subject: str | None) -> None:
+    def __init__(self, parsed: Parsed, subject: str | None, every_body: bool) -> None:
         self.parsed = parsed
         self.raw = parsed.raw
         self.expiration_ms = parsed.expiration_ms
         self.priority = parsed.priority
         self.persistent = parsed.persistent
         self.subject = subject
-        self.plain = subject is None and not parsed.sender_selected  # the hot path may take the publish
+        self.plain = subject is None and not every_body and not parsed.sender_selected  # the hot path may take it
 
 
 def decode(payload: bytes) -> BasicPublish:

@@ -183,7 +183,7 @@ class Channel:
             self.require_certainty(publish, properties.raw, body)
         if destinations or publish.traced:
             try:
-                logged, encryption = self.logged(properties, body)
+                logged, encryption = self.broker.subjects.logged(properties.subject, body)
             except NoKeyYet as missing:
                 make_key = partial(self.broker.subjects.make_key, missing.subject)
                 raise PublishPostponed(make_key, publish, properties.raw, body) from None
@@ -295,10 +295,6 @@ class Channel:
 
         return RouteCheck(len(destinations), nowhere)
 
-    def logged(self, properties: PublishProperties, body: bytes) -> tuple[bytes, Encryption | None]:
-        """The body as it is logged. NoKeyYet, ResourceError (506): it is to be encrypted and can't be now."""
-        return (body, None) if properties.subject is None else self.broker.subjects.encrypt(properties.subject, body)
-
     def publish_to(
         self,
         to: Destination,
@@ -316,13 +312,14 @@ class Channel:
 
     def parse_properties(self, raw: bytes) -> PublishProperties:
         """Judge and remember the properties of a publish. MalformedFrame (502), PreconditionFailed (406)."""
+        subjects = self.broker.subjects
         try:
             parsed = parse(raw)
             if parsed.reply_to == PSEUDO_QUEUE:
                 if not self.reply_queue:
                     raise PreconditionFailed("fast reply consumer does not exist")
                 parsed = parse(with_reply_to(parsed, self.reply_queue))
-            properties = PublishProperties(parsed, self.broker.subjects.subject_of(parsed))
+            properties = PublishProperties(parsed, subjects.subject_of(parsed), subjects.every_body)
         except PropertyError as error:
             raise refusal(error) from None
         claimed, user = parsed.user_id, self.session.user

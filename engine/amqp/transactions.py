@@ -136,10 +136,9 @@ class Transaction:
 
     async def logged(self, pending: PendingPublish) -> tuple[bytes, Encryption | None]:
         """The body as it is logged. Nothing of the commit is logged before all bodies are ready."""
-        subject = pending.properties.subject
-        if subject is None or not (pending.destinations or pending.publish.traced):
+        if not (pending.destinations or pending.publish.traced):
             return pending.body, None
-        return await self.channel.broker.subjects.make_key_and_encrypt(subject, pending.body)
+        return await self.channel.broker.subjects.make_key_and_encrypt(pending.properties.subject, pending.body)
 
     def log(self, pending: PendingPublish, body: bytes, encryption: Encryption | None, commit: Commit) -> None:
         """Append a publish to its partitions."""

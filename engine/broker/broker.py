@@ -41,9 +41,9 @@ from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.broker.users import Users
 from rewindmq.engine.broker.vhosts import Vhosts
 from rewindmq.engine.config import Config
+from rewindmq.engine.erasure.day_expiry import Expiry
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.erasures import Erasures
-from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.engine.rewind.stream_consumers import Readings
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.routing.dead_letters import Forwarder
@@ -65,7 +65,7 @@ from rewindmq.projections.machine.data.effects import DeadLetter
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.events import BrokerStarted, Event, Published
-from rewindmq.schemas.metadata_events import Bound, SubjectErased, Unbound, UserDeleted, VhostDeleted
+from rewindmq.schemas.metadata_events import BodiesExpired, Bound, SubjectErased, Unbound, UserDeleted, VhostDeleted
 
 
 class Broker:
@@ -92,9 +92,7 @@ class Broker:
         self.doors: tuple[Door, ...] = ()
         self.listeners: Listeners | None = None
         self.loop_share = LoopShare()  # of the management API, and of large bodies that clients fetch
-        self.subjects = Subjects(
-            config.subject_header, KeyStore(config.keys_directory, topology.erased_keys), topology.erased_keys
-        )
+        self.subjects = Subjects.of(config, topology, clock)
         machine_bytes = memory_of_machine()
         limit_bytes = config.vm_memory_high_watermark.of(machine_bytes)
         self.memory = MemoryAccount(limit_bytes, machine_bytes, lambda: self.alarms.look_soon())
@@ -127,6 +125,8 @@ class Broker:
         self.marks = Marks(metadata, partitions)
         self.erasures = Erasures(metadata, self.subjects)
         self.alarms = Alarms(config, self.memory, self.turns, self.sessions.by_id, partitions, self.forwarder)
+        end_turn = self.turns.end
+        self.expiry = Expiry(config, log_clock, metadata, partitions, keeper, self.subjects, end_turn, self.loop_share)
         self.history_size = HistorySize(config.data, lambda: self.alarms.disk_limit_bytes)
         ends: list[LogEnd] = [metadata, *partitions]
         self.archive = ArchiveStatus(config.archive.url, ends, clock) if config.archive.url else None
@@ -146,6 +146,7 @@ class Broker:
         self.history_size.stop()
         self.readings.close()
         self.clock_watch.stop()
+        self.expiry.stop()
         self.keeper.stop()
 
     @property
@@ -189,7 +190,7 @@ class Broker:
             self.router.exchanges_changed()
             self.access.changed()
         self.hidden.changed(event)
-        if isinstance(event, SubjectErased):
+        if isinstance(event, SubjectErased | BodiesExpired):
             self.subjects.erased(event.key_ids)
         elif isinstance(event, VhostDeleted):
             self.firehose.switch(event.vhost, False)

@@ -1,6 +1,8 @@
-"""Erasure of a person's messages from a log that never changes: bodies are encrypted, and the key is destroyed.
+"""Erasure of bodies from a log that never changes: they are encrypted, and the key is destroyed.
 
 encryption.py   encrypts the body of a publish, decrypts that of a delivery
 key_store.py    the directory of keys
-proof.py        whether a subject was erased, from the history and the directory alone
+erasures.py     a person's messages are erased
+day_expiry.py   the bodies of a day expire
+proof.py        whether a subject was erased or a day has expired, from the history and the directory alone
 """

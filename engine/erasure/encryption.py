@@ -1,11 +1,13 @@
-"""Encrypted bodies (B-15). A header names the subject of a message. The body is encrypted under a key of the subject,
-and can be read until somebody erases the subject.
+"""Encrypted bodies. A header names the subject of a message (B-15). The body is encrypted under a key of the subject,
+and can be read until somebody erases the subject. A broker that keeps bodies for so many days (B-21) encrypts all of
+them, under a key of the day, or of the day and the subject. They can be read until the day has expired (day_expiry.py).
 
     publish   -> subject_of -> encrypt -> the log, RocksDB, dead letters: ciphertext, with its `Encryption`
                                NoKeyYet: the subject's first message waits (`make_key`), and its connection with it
     delivery  -> decrypt    -> the plain body while the key exists; without the key an empty body, and a header:
 
-        x-erased = true         the key was destroyed
+        x-erased = true         the key was destroyed, since the subject was erased
+        x-expired-body = day    the key was destroyed, since this day has expired (2026-11-23)
         x-unreadable = "..."    the key is not here, or the bytes are not those that were encrypted. It is logged, too
 
 The cipher is AES-256-GCM, with a tag of 16 bytes behind the ciphertext. The associated data are "rewindmq body 1", the
@@ -29,12 +31,15 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeVar
 
-from rewindmq.engine.erasure.key_store import KEY_BYTES, KeyStore
+from rewindmq.engine.config import Config
+from rewindmq.engine.erasure.key_store import KEY_BYTES, NOBODY, KeyStore, day_of
 from rewindmq.engine.errors import PreconditionFailed, ResourceError
+from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.properties import with_entry
 from rewindmq.schemas.events import Published
@@ -52,7 +57,8 @@ LOOK_AGAIN_SECONDS = 10.0  # a key stays in memory for so long before it is read
 THREADS = 4  # keys of so many subjects are made at the same time
 MAX_REPORTED = 1_000  # unreadable keys that are logged
 COUNTS = 1 << 32
-ERASED, UNREADABLE = b"x-erased", b"x-unreadable"
+ERASED, EXPIRED, UNREADABLE = b"x-erased", b"x-expired-body", b"x-unreadable"
+DAY_MS = 86_400_000
 # Headers that the broker reads or writes itself: none can name a subject.
 RESERVED = (
     "CC",
@@ -63,9 +69,12 @@ RESERVED = (
     "x-acquired-count",
     "x-stream-offset",
     "x-erased",
+    "x-expired-body",
     "x-unreadable",
 )
 RESERVED_PREFIXES = ("x-first-death-", "x-last-death-")
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -95,13 +104,20 @@ class NoKeyYet(Exception):
 
 
 class Subjects:
-    """Encrypts and decrypts bodies. `header`: it names the subject of a message; "": nothing is encrypted. `erased`:
-    the ids of the keys that are destroyed according to the history."""
+    """Encrypts and decrypts bodies. `header`: it names the subject of a message; "": none has a subject. `erased`:
+    the ids of the keys that are destroyed according to the history. `clock`: gives the log time whose day has the keys;
+    None: keys are for all days, and a message without a subject is not encrypted."""
 
-    def __init__(self, header: str, keys: KeyStore, erased: Mapping[str, int]) -> None:
+    def __init__(
+        self, header: str, keys: KeyStore, erased: Mapping[str, int], clock: Callable[[], int] | None = None
+    ) -> None:
         self.keys = keys
         self._header = header
         self._erased = erased
+        self._clock = clock
+        self.every_body = clock is not None
+        self._day = ""
+        self._next_day_ms = self._day_ms = 0  # `_day` is from then until then
         self._current: dict[str, tuple[str, AESGCM]] = {}  # by subject
         self._ciphers: dict[str, AESGCM] = {}  # by key id
         self._threads = ThreadPoolExecutor(THREADS, "keys")
@@ -110,8 +126,15 @@ class Subjects:
         self._reported: dict[tuple[str, str], None] = {}
         self._prefix = b""
         self._counts: Iterator[int] = iter(())
-        if header:
+        if header or clock is not None:
             cipher_of(bytes(KEY_BYTES))  # loads the library now: the first message does not wait for it
+
+    @classmethod
+    def of(cls, config: Config, topology: Topology, clock: Callable[[], int]) -> "Subjects":
+        """The encryption of a broker. `clock`: its log time."""
+        keys = KeyStore.of(config.keys_directory, topology)
+        dated = config.keep_bodies_days is not None
+        return cls(config.subject_header, keys, topology.erased_keys, clock if dated else None)
 
     # -- publishing ---------------------------------------------------------------------------------------------------
 
@@ -132,22 +155,44 @@ class Subjects:
             subject = value
         return subject
 
+    def logged(self, subject: str | None, body: bytes) -> tuple[bytes, Encryption | None]:
+        """The body as it is logged, and how it was encrypted. NoKeyYet. ResourceError (506): keys can't be read."""
+        if subject is None:
+            if not self.every_body or not body:
+                return body, None
+            subject = NOBODY
+        return self.encrypt(subject, body)
+
+    def today(self) -> str:
+        """The day of the log time, in UTC; "" if keys are for all days."""
+        if self._clock is None:
+            return ""
+        now_ms = self._clock()
+        if not self._day_ms <= now_ms < self._next_day_ms:
+            self._day_ms = now_ms - now_ms % DAY_MS
+            self._next_day_ms = self._day_ms + DAY_MS
+            self._day = day_at(now_ms)
+            self._current.clear()
+        return self._day
+
     def encrypt(self, subject: str, body: bytes) -> tuple[bytes, Encryption]:
         """The ciphertext that is logged instead of the body. NoKeyYet. ResourceError (506): keys can't be read."""
         self._drop_old_keys()
+        day = self.today()
         found = self._current.get(subject)
-        if found is None or self.keys.has_tombstone(found[0]):
-            found = self._key_of(subject)
+        # Nobody destroys the key of today without a subject, so it is not looked for on the disk.
+        if found is None or (subject and self.keys.has_tombstone(found[0])):
+            found = self._key_of(subject, day)
         key_id, cipher = found
         nonce = self._nonce()
         ciphertext = cipher.encrypt(nonce, body, associated_data(key_id, subject))
         return ciphertext, Encryption(subject, key_id, nonce, len(body))
 
-    def _key_of(self, subject: str) -> "tuple[str, AESGCM]":
+    def _key_of(self, subject: str, day: str) -> "tuple[str, AESGCM]":
         try:
-            known = self.keys.find(subject)
+            known = self.keys.find(subject, day)
         except OSError as error:
-            raise no_key(error) from None
+            raise no_key(error, subject) from None
         if known is None:
             raise NoKeyYet(subject)
         key_id, key = known
@@ -162,23 +207,23 @@ class Subjects:
         made."""
         making = self._making.get(subject)
         if making is None:
-            making = asyncio.get_running_loop().run_in_executor(self._threads, self.keys.current, subject)
+            making = asyncio.get_running_loop().run_in_executor(self._threads, self.keys.current, subject, self.today())
             self._making[subject] = making
             making.add_done_callback(lambda _: self._making.pop(subject))
         await asyncio.wait((making,))
         error = making.exception()
         if isinstance(error, OSError):
-            raise no_key(error)
+            raise no_key(error, subject)
         if error is not None:
             raise error
 
-    async def make_key_and_encrypt(self, subject: str, body: bytes) -> tuple[bytes, Encryption]:
-        """As `encrypt`, but waits for a key. ResourceError (506)."""
+    async def make_key_and_encrypt(self, subject: str | None, body: bytes) -> tuple[bytes, Encryption | None]:
+        """As `logged`, but waits for a key. ResourceError (506)."""
         while True:
             try:
-                return self.encrypt(subject, body)
-            except NoKeyYet:
-                await self.make_key(subject)
+                return self.logged(subject, body)
+            except NoKeyYet as missing:
+                await self.make_key(missing.subject)
 
     def _drop_old_keys(self) -> None:
         if time.monotonic() >= self._drop_at:
@@ -212,7 +257,7 @@ class Subjects:
             if cipher is None:
                 cipher = self._cipher(key_id)
             if cipher is None and self.keys.is_destroyed(key_id):
-                return without_body(message, ERASED, b"t\x01")
+                return self._destroyed(message, encryption)
         except OSError as error:
             return self._unreadable(message, f"the key can't be read: {error.strerror or error}")
         if cipher is None:
@@ -234,6 +279,15 @@ class Subjects:
         cipher = self._ciphers[key_id] = cipher_of(key)
         return cipher
 
+    def _destroyed(self, message: Published, encryption: Encryption) -> Published:
+        """The message without its body, and the reason: the day is over, or the subject was erased."""
+        key_id = encryption.key_id
+        day = day_of(key_id)
+        unlogged = encryption.subject == NOBODY and not self.keys.is_erased(key_id)  # the event is on its way
+        if day is not None and (unlogged or self.keys.end_of_day(key_id) is not None):
+            return without_body(message, EXPIRED, b"S" + len(day).to_bytes(4, "big") + day.encode())
+        return without_body(message, ERASED, b"t\x01")
+
     def _unreadable(self, message: Published, why: str) -> Published:
         assert message.encryption is not None
         report = message.encryption.key_id, why
@@ -245,21 +299,46 @@ class Subjects:
 
     # -- erasing ------------------------------------------------------------------------------------------------------
 
+    async def destroy(self, key_ids: Sequence[str]) -> None:
+        """Destroy the keys of a day. OSError: try again."""
+
+        def all_of_them() -> None:
+            for key_id in key_ids:
+                self.keys.destroy(key_id)
+
+        try:
+            await self.in_thread(all_of_them)
+        finally:
+            self._drop_keys()
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """What `work` returns, which waits for the disk."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
     async def erase(self, subject: str) -> tuple[str, ...]:
         """Destroy the keys of a subject. Returns the ids that the history has to name, also of keys that were destroyed
         before a crash, or came back; empty: there is nothing to erase. OSError: try again."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._destroy_all, subject)
+            return await asyncio.get_running_loop().run_in_executor(
+                self._threads, self._destroy_all, subject, self.today()
+            )
         finally:
             self._drop_keys()
 
-    def _destroy_all(self, subject: str) -> tuple[str, ...]:
-        key_ids = tuple(
-            key_id for key_id in self.keys.known(subject) if key_id not in self._erased or self.keys.is_there(key_id)
-        )
+    def _destroy_all(self, subject: str, day: str) -> tuple[str, ...]:
+        key_ids = self._not_erased(subject)
+        if key_ids and day:
+            # Other nodes see by the tombstone of today's key that the generation is over, before they fold the event.
+            self.keys.current(subject, day)
+            key_ids = self._not_erased(subject)
         for key_id in key_ids:
             self.keys.destroy(key_id)
         return key_ids
+
+    def _not_erased(self, subject: str) -> tuple[str, ...]:
+        """The keys of a subject that are there, or that the history does not call destroyed."""
+        keys = self.keys
+        return tuple(each for each in keys.known(subject) if each not in self._erased or keys.is_there(each))
 
     def erased(self, key_ids: Iterable[str]) -> None:
         """Destroy keys that were erased according to the history. Never fails: errors are logged."""
@@ -281,10 +360,16 @@ class Subjects:
             self.keys.destroy(key_id)
 
 
-def no_key(error: OSError) -> ResourceError:
-    """The error for a publisher whose subject can get no key; it is logged, too."""
-    logger.error("no key for a subject: %s", error)
-    return ResourceError(f"no key for the message's subject: {error.strerror or error}")
+def day_at(time_ms: int) -> str:
+    """The day of a time, in UTC, as 2026-11-23."""
+    return datetime.fromtimestamp(time_ms // 1000, UTC).date().isoformat()
+
+
+def no_key(error: OSError, subject: str) -> ResourceError:
+    """The error for a publisher whose message can get no key; it is logged, too."""
+    what = "day" if subject == NOBODY else "subject"
+    logger.error("no key for a %s: %s", what, error)
+    return ResourceError(f"no key for the message's {what}: {error.strerror or error}")
 
 
 def associated_data(key_id: str, subject: str) -> bytes:

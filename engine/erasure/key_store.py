@@ -5,16 +5,21 @@
     0fc1...9a-1-77e0...c4.destroyed    a tombstone, empty: that key was destroyed, and is used no more
     .new-...                           a file under construction; the next start removes what a crash has left
 
-An id is SHA-256 of the subject (40 hex digits), the generation, from 1, and 16 random hex digits. Ids of older versions
-end with the generation, and the file of that name holds the key itself. They go on working.
+An id is a name (40 hex digits), the generation, from 1, and 16 random hex digits. Ids of older versions end with the
+generation, and the file of that name holds the key itself. They go on working. A name is
+
+    SHA-256 of the subject, 40 digits                         a key of the subject
+    24 of these digits, eight zeros, the day as 20261123      a key of the subject and this day
+    the same with the empty subject                           the day's key, for messages without a subject
 
 Rules of this file
 - No id is used twice, even if the directory is lost: a subject whose key was lost gets a new key under another id.
   So an old directory may be put back into the new one, and messages under either key can be read.
 - A key is on the disk before anybody can find it: the file and its name are synced before it becomes the current key.
   If two nodes make a key at the same time, the second one finds the first one's and takes that.
-- An erasure ends a generation: the next message has a key of the next generation. A key of an ended generation, or of
-  one before it, is destroyed wherever it comes from, because the history says so.
+- An erasure ends a generation of a subject: the next message has a key of the next generation. A key of an ended
+  generation, or of one before it, is destroyed wherever it comes from, because the history says so. This holds for all
+  days of the subject. The end of a day ends the keys that the history names, and no generation.
 - A key is destroyed in this order: tombstone, overwrite, unlink. A reader looks for the tombstone after it has read the
   key: if there was none yet, nothing was overwritten when it read.
 - No key is kept in memory here. Failures raise OSError. Every function may be called in any thread.
@@ -24,12 +29,21 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from datetime import date
+from itertools import chain
 from pathlib import Path
+
+from rewindmq.projections.topology.about_history import Erasure, ExpiredDay
+from rewindmq.projections.topology.topology import Topology
 
 KEY_BYTES = 32  # AES-256
 # The history may name ids of another form, which this broker has not made.
 KEY_ID = re.compile(r"([0-9a-f]{40})-([1-9][0-9]{0,8})(-[0-9a-f]{16})?")
+DIGITS = 24  # of a subject's hash, in every name of it
+DATED = re.compile(r"[0-9a-f]{24}0{8}([0-9]{4})([0-9]{2})([0-9]{2})-")
+WITH_CHANCE = re.compile(r".{40}-[1-9][0-9]{0,8}-[0-9a-f]{16}")
+NOBODY = ""  # the subject of a day's key
 LAST_GENERATION = 999_999_999
 TOMBSTONE = ".destroyed"
 UNFINISHED = ".new-"
@@ -37,13 +51,32 @@ NO_KEYS = Path(os.devnull)  # as the directory: there are no keys
 
 
 class KeyStore:
-    """The directory of keys. `erased`: ids of keys that were erased according to the history. They count as destroyed
-    even if the directory has them. The collection only grows."""
+    """The directory of keys. `erased`: ids of keys that were destroyed according to the history. They count as
+    destroyed even if the directory has them. `erasures`: those of subjects, which end generations; None: each id in
+    `erased` does. `expired`: the days that are over. These collections only grow."""
 
-    def __init__(self, directory: Path, erased: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        erased: Collection[str] = (),
+        erasures: Collection[Erasure] | None = None,
+        expired: Mapping[str, ExpiredDay] | None = None,
+    ) -> None:
         self.directory = directory
         self._erased = erased
-        self._ended: tuple[int, dict[str, int]] = (0, {})  # of so many ids: the last erased generation, by subject
+        self._erasures = erasures
+        self._expired = {} if expired is None else expired
+        self._ended: tuple[int, dict[str, int]] = (0, {})  # of so many: the last erased generation, by subject
+
+    @classmethod
+    def of(cls, directory: Path, topology: Topology) -> "KeyStore":
+        """The directory of a history with this topology, which may go on."""
+        return cls(directory, topology.erased_keys, topology.erasures, topology.history.expired_days)
+
+    def frozen(self) -> "KeyStore":
+        """The same with the history as it is now, for another process."""
+        erasures = None if self._erasures is None else tuple(self._erasures)
+        return KeyStore(self.directory, frozenset(self._erased), erasures, dict(self._expired))
 
     def prepare(self) -> None:
         """Make the directory, and remove unfinished files."""
@@ -54,21 +87,21 @@ class KeyStore:
 
     # -- the current key ----------------------------------------------------------------------------------------------
 
-    def find(self, subject: str) -> tuple[str, bytes] | None:
-        """The id and the current key of a subject, or None. The key is on the disk."""
-        return self._look(subject)[1]
+    def find(self, subject: str, day: str = "") -> tuple[str, bytes] | None:
+        """The id and the current key of a subject, or None. The key is on the disk. `day`: of this day only."""
+        return self._look(subject, day)[1]
 
-    def current(self, subject: str) -> tuple[str, bytes]:
+    def current(self, subject: str, day: str = "") -> tuple[str, bytes]:
         """As `find`; a key is made if there is none."""
         while True:
-            place, found = self._look(subject)
+            place, found = self._look(subject, day)
             if found is not None:
                 return found
             self._make(place)
 
-    def _look(self, subject: str) -> tuple[str, tuple[str, bytes] | None]:
+    def _look(self, subject: str, day: str) -> tuple[str, tuple[str, bytes] | None]:
         """The name of the first generation that was not ended, and its key if that is here."""
-        name = _name(subject)
+        name = name_of(subject, day)
         for generation in range(self._last_erased(name) + 1, LAST_GENERATION + 1):
             place = f"{name}-{generation}"
             key_id = self._named_in(place)
@@ -137,20 +170,32 @@ class KeyStore:
         return self.is_erased(key_id) or self.has_tombstone(key_id)
 
     def is_erased(self, key_id: str) -> bool:
-        """Whether the history says that the key was erased."""
-        if key_id in self._erased:
-            return True
+        """Whether the history says that the key was destroyed."""
+        return key_id in self._erased or self._is_ended(key_id)
+
+    def _is_ended(self, key_id: str) -> bool:
+        """Whether the generation of the key was ended: its subject was erased."""
         match = KEY_ID.fullmatch(key_id)
         return match is not None and int(match[2]) <= self._last_erased(match[1])
 
+    def end_of_day(self, key_id: str) -> ExpiredDay | None:
+        """What the history says about the end of the key's day, if the key was destroyed for that reason."""
+        day = day_of(key_id)
+        return None if day is None or key_id not in self._erased or self._is_ended(key_id) else self._expired.get(day)
+
     def _last_erased(self, name: str) -> int:
+        """The last generation of a name's subject that was ended; 0: none was."""
         counted, ended = self._ended
-        if counted != len(self._erased):
-            erased, ended = tuple(self._erased), {}
-            for match in filter(None, map(KEY_ID.fullmatch, erased)):
-                ended[match[1]] = max(int(match[2]), ended.get(match[1], 0))
-            self._ended = len(erased), ended
-        return ended.get(name, 0)
+        source: Collection[object] = self._erased if self._erasures is None else self._erasures
+        if counted != len(source):
+            known, ended = tuple(source), {}
+            for key_id in chain.from_iterable(each.key_ids if isinstance(each, Erasure) else (each,) for each in known):
+                match = KEY_ID.fullmatch(str(key_id))
+                if match is not None:
+                    subject = match[1][:DIGITS]
+                    ended[subject] = max(int(match[2]), ended.get(subject, 0))
+            self._ended = len(known), ended
+        return ended.get(name[:DIGITS], 0)
 
     def has_tombstone(self, key_id: str) -> bool:
         """Whether the directory has the key's tombstone."""
@@ -163,8 +208,10 @@ class KeyStore:
         return match is not None and path.exists() and (bool(match[3]) or _named(key_id, path.read_bytes()) is None)
 
     def known(self, subject: str) -> list[str]:
-        """The ids of all keys of the subject that the directory or the history names."""
-        name = _name(subject)
+        """The ids of all keys of the subject that the directory or the history names, those of days among them."""
+        if subject == NOBODY:
+            return []
+        name = name_of(subject)
         found = {each for each in tuple(self._erased) if _is_of(name, each)}
         for each in self._names():
             key_id = each.removesuffix(TOMBSTONE)
@@ -175,6 +222,16 @@ class KeyStore:
     def came_back(self) -> list[str]:
         """The ids of the keys that were erased and are in the directory."""
         return [each for each in sorted(self._names()) if self.is_erased(each) and self.is_there(each)]
+
+    def of_days(self) -> dict[str, list[str]]:
+        """The ids of the keys of each day that the directory names, in order, also of those that were destroyed."""
+        days: dict[str, set[str]] = {}
+        for each in self._names():
+            key_id = each.removesuffix(TOMBSTONE)
+            day = day_of(key_id)
+            if day is not None and WITH_CHANCE.fullmatch(key_id):
+                days.setdefault(day, set()).add(key_id)
+        return {day: sorted(days[day]) for day in sorted(days)}
 
     def _names(self) -> list[str]:
         try:
@@ -213,20 +270,42 @@ def by_generation(key_id: str) -> tuple[int, str]:
 
 
 def ends(erased: str, key_id: str) -> bool:
-    """Whether the erasure of one key ends the other one, too."""
+    """Whether the erasure of a subject that names one key ends the other one, too."""
     one, other = KEY_ID.fullmatch(erased), KEY_ID.fullmatch(key_id)
     return erased == key_id or (
-        one is not None and other is not None and one[1] == other[1] and int(one[2]) >= int(other[2])
+        one is not None and other is not None and one[1][:DIGITS] == other[1][:DIGITS] and int(one[2]) >= int(other[2])
     )
 
 
-def _name(subject: str) -> str:
-    return hashlib.sha256(subject.encode()).hexdigest()[:40]
+def day_of(key_id: str) -> str | None:
+    """The day of a key, as 2026-11-23; None: it is for all days."""
+    match = DATED.match(key_id)
+    if match is None:
+        return None
+    day = "-".join(match.groups())
+    try:
+        date.fromisoformat(day)
+    except ValueError:
+        return None
+    return day
+
+
+def is_of_nobody(key_id: str) -> bool:
+    """Whether this is a day's key, for messages without a subject."""
+    return day_of(key_id) is not None and key_id.startswith(name_of(NOBODY)[:DIGITS])
+
+
+def name_of(subject: str, day: str = "") -> str:
+    """The part of an id that stands for the subject, or for the subject and this day."""
+    digits = hashlib.sha256(subject.encode()).hexdigest()[:40]
+    return digits if not day else f"{digits[:DIGITS]}00000000{day.replace('-', '')}"
 
 
 def _is_of(name: str, key_id: str) -> bool:
     match = KEY_ID.fullmatch(key_id)
-    return match is not None and match[1] == name
+    if match is None:
+        return False
+    return match[1] == name or (match[1].startswith(name[:DIGITS]) and day_of(key_id) is not None)
 
 
 def _named(place: str, content: bytes) -> str | None:

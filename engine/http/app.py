@@ -170,6 +170,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/rebalance/queues": {"POST": quorum.rebalance},
     "/subjects/{subject}": {"DELETE": erasures.erase},
     "/erasures": {"GET": erasures.list_erasures},
+    "/expired-bodies": {"GET": erasures.list_expired_bodies},
     "/quarantine": {"GET": quarantine.list_quarantined},
     "/state": {"GET": state.copy},
     "/exchanges": {"GET": exchanges.list_all},

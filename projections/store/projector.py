@@ -19,7 +19,7 @@ Rules
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from rocksdict import WriteBatch
@@ -46,6 +46,7 @@ from rewindmq.schemas.values import BROKER
 if TYPE_CHECKING:
     from rewindmq.projections.machine.data.queue import Queue
     from rewindmq.projections.machine.machine import Dirty, Machine
+    from rewindmq.projections.store.key_watch import KeyWatch
     from rewindmq.projections.store.quarantine import QuarantineReport
 
 # The log says when a message was published, and by which user. The store's envelopes all bear the same time (some day
@@ -99,6 +100,8 @@ class Projector:
         self._leaving: dict[int, array[int]] = {}  # queue id -> message ids to delete with the next batch
         self._in_flight: list[Batch] = []
         self._persisted = machine.next_offset
+        self.watch: KeyWatch | None = None  # it is told of each encrypted message that is kept
+        self.missing = 0  # bodies that RocksDB should have, and only the log has
 
     # -- quarantined records -------------------------------------------------------------------------------------------
 
@@ -183,6 +186,7 @@ class Projector:
             changes.put(keys.quarantined(self._prefix, slot), entry)
         self._db.write(changes)
         self.write_whole()
+        self.missing += missing
         return written, missing
 
     def _held(self, queue_id: int, message_id: int) -> bytes | None:
@@ -204,6 +208,7 @@ class Projector:
         `QueueGone` releases all bodies of the queue: at once, or as soon as its outbox is empty."""
         fresh_queues = self._fresh
         boundary = self._boundary
+        watch = self.watch
         kept_bytes = 0
         last: Queue | None = None
         fresh: dict[int, Body] = {}
@@ -225,6 +230,8 @@ class Projector:
                 message_id = effect.message_id
                 message = published[message_id]
                 fresh[message_id] = message
+                if watch is not None and message.encryption is not None:
+                    watch.kept(last.queue_id, message_id, message)
                 kept_bytes += message.body_size + MESSAGE_OVERHEAD_BYTES
             elif isinstance(effect, Forget):
                 if effect.reason != DELETED:
@@ -344,6 +351,34 @@ class Projector:
             raise KeyError(keys.describe(start, self._prefix))
         self.cache.add(queue_id, found)
         return self.cache.decoded(cast(bytes, found[message_id]))
+
+    def in_memory(self) -> Iterator[tuple[int, int, Body]]:
+        """Yields the bodies that RocksDB does not have yet: queue id, message id, body."""
+        for held in (self._fresh, *(batch.bodies for batch in self._in_flight)):
+            for queue_id, bodies in held.items():
+                for message_id, body in bodies.items():
+                    yield queue_id, message_id, body
+
+    def leaving(self, queue_id: int) -> frozenset[int]:
+        """The ids of the messages whose bodies RocksDB still has, and which have left the queue."""
+        return frozenset(self._leaving.get(queue_id, ()))
+
+    def stored(self, queue_id: int, start: int) -> Iterator[tuple[int, bytes]]:
+        """Yields ids and stored messages of a queue that RocksDB has, from the id `start` on. Some may be about to go.
+
+        Raises a plain Exception of RocksDB."""
+        first = keys.messages(self._prefix, queue_id)
+        for key, value in self._db.scan(first, first + start.to_bytes(8, "big")):
+            yield keys.message_id_of(key), value
+
+    def has(self, queue_id: int, message_id: int) -> bool:
+        """Whether the message's body is kept. Raises a plain Exception of RocksDB."""
+        for held in (self._fresh, *(batch.bodies for batch in self._in_flight)):
+            if message_id in held.get(queue_id, _NOTHING):
+                return True
+        if message_id in self._leaving.get(queue_id, ()):
+            return False
+        return self._db.get(keys.message(self._prefix, queue_id, message_id)) is not None
 
     # -- writing ------------------------------------------------------------------------------------------------------
 

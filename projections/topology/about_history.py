@@ -46,14 +46,22 @@ class Fork:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ExpiredDay:
+    """The last `BodiesExpired` of a day, with its offset in the metadata log, and its time."""
+
+    offset: int
+    time_ms: int
+
+
 @dataclass(slots=True)
 class AboutHistory:
     """See the module. `floors` by partition; a floor only rises. `forks`: the last one says which history this is.
-    `expired_days`: day -> offset of the last event that says that its keys were destroyed."""
+    `expired_days` by day: its keys were destroyed."""
 
     floors: dict[str, Floor] = field(default_factory=dict)
     forks: list[Fork] = field(default_factory=list)
-    expired_days: dict[str, int] = field(default_factory=dict)
+    expired_days: dict[str, ExpiredDay] = field(default_factory=dict)
 
     def apply(
         self, offset: int, timestamp_ms: int, user: str, event: HistoryTrimmed | HistoryForked | BodiesExpired
@@ -66,13 +74,13 @@ class AboutHistory:
         elif isinstance(event, HistoryForked):
             self.forks.append(Fork(offset, timestamp_ms, user, event))
         else:
-            self.expired_days[event.day] = offset
+            self.expired_days[event.day] = ExpiredDay(offset, timestamp_ms)
 
     def for_digest(self) -> dict[str, Any]:
         """The state for the topology's digest: empty where nothing was trimmed, forked or expired."""
         state = {
             "floors": [asdict(self.floors[name].event) for name in sorted(self.floors)],
             "forks": [asdict(fork.event) for fork in self.forks],
-            "expired_days": self.expired_days,
+            "expired_days": {day: expired.offset for day, expired in self.expired_days.items()},
         }
         return {kind: found for kind, found in state.items() if found}

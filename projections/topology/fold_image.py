@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import Any
 
 from rewindmq.projections.store.quarantine import Quarantined
-from rewindmq.projections.topology.about_history import Erasure, Floor, Fork
+from rewindmq.projections.topology.about_history import Erasure, ExpiredDay, Floor, Fork
 from rewindmq.projections.topology.metadata_fold import MetadataFold
 from rewindmq.projections.topology.policies import PolicyRule
 from rewindmq.schemas.clock_events import ClockStepped
@@ -102,7 +102,7 @@ def image_of(fold: MetadataFold) -> Image:
         "erased_keys": list(topology.erased_keys.items()),
         "floors": [(each.at, each.time_ms, each.user, each.event) for each in topology.history.floors.values()],
         "forks": [(each.at, each.time_ms, each.user, each.event) for each in topology.history.forks],
-        "expired_days": list(topology.history.expired_days.items()),
+        "expired_days": [(day, at.offset, at.time_ms) for day, at in topology.history.expired_days.items()],
         "nodes": list(topology.nodes.items()),
         "ended": list(topology.ended.items()),
         "quarantined": fold.quarantine.newest(),
@@ -289,7 +289,7 @@ def _put_fork(fold: MetadataFold, item: list[Any]) -> None:
 
 @_kind("expired_days", tuple)
 def _put_expired_day(fold: MetadataFold, item: list[Any]) -> None:
-    fold.topology.history.expired_days[item[0]] = item[1]
+    fold.topology.history.expired_days[item[0]] = ExpiredDay(*item[1:])
 
 
 @_kind("nodes", lambda item: (item[0], *_fields_of(NodeJoined)(item[1])))

@@ -1,6 +1,7 @@
-"""Our own commands: erase a subject's messages, list what was erased, and check it without a broker."""
+"""Our own commands: erase a subject's messages, list what was erased or has expired, and check it without a broker."""
 
 from pathlib import Path
+from typing import cast
 
 import click
 
@@ -11,6 +12,7 @@ from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.values import Value
 
 ERASURE = ("subject", "key_ids", "time", "user", "reason", "offset")
+EXPIRED = ("day", "state", "keys", "time", "offset", "queues")
 PROOF = ("key_id", "records", "first", "key", "erased", "user", "reason")
 
 
@@ -40,8 +42,25 @@ def list_erasures(settings: Settings) -> None:
     settings.show(ERASURE, [{name: each[name] for name in ERASURE} for each in settings.client().get("erasures")])
 
 
+@click.command("list_expired_bodies")
+@with_settings
+def list_expired_bodies(settings: Settings) -> None:
+    """List the days of --keep-bodies: kept, due, held back by queues, or expired.
+
+    Ask the node that owns the partition queues-0: only that one knows of days that have not expired.
+    """
+    settings.banner("Listing the days of bodies ...")
+    rows = []
+    for each in settings.client().get("expired-bodies"):
+        held = cast(list[dict[str, object]], each["queues"])
+        text = ", ".join(f"{queue['vhost']} {queue['queue']}: {queue['messages']}" for queue in held)
+        rows.append({name: text if name == "queues" else each[name] for name in EXPIRED})
+    settings.show(EXPIRED, rows)
+
+
 @click.command("check_erasure")
-@click.argument("subject")
+@click.argument("subject", required=False)
+@click.option("--day", metavar="2026-11-23", help="Check the keys of this day of --keep-bodies, instead of a subject.")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Data directory.")
 @click.option(
     "--keys",
@@ -50,21 +69,26 @@ def list_erasures(settings: Settings) -> None:
 )
 @with_kafka
 @with_settings
-def check_erasure(settings: Settings, subject: str, data: Path | None, keys: Path | None, kafka: Kafka) -> None:
-    """Check that the keys of SUBJECT are destroyed.
+def check_erasure(
+    settings: Settings, subject: str | None, day: str | None, data: Path | None, keys: Path | None, kafka: Kafka
+) -> None:
+    """Check that the keys of SUBJECT, or of a day, are destroyed.
 
-    Lists each key with its number of records. Needs no broker. Exit code 1 when an erased key still exists, or when no
-    key was erased.
+    Lists each key with its number of records. Needs no broker. Exit code 1 when a destroyed key still exists, or when
+    no key was destroyed.
 
     \b
-    Example:
+    Examples:
       rewindmq check_erasure customer-4711 --data ./data
+      rewindmq check_erasure --day 2026-10-23 --data ./data
     """
     from rewindmq.engine.cli.commands.history import history_error_code
     from rewindmq.engine.erasure.key_store import KeyStore
-    from rewindmq.engine.erasure.proof import prove
+    from rewindmq.engine.erasure.proof import prove, prove_day
     from rewindmq.engine.log.contract import LogError
 
+    if (subject is None) == (day is None):
+        raise CliError(USAGE, "give a subject, or a day with --day")
     if data is None and not (kafka.asked_for and keys is not None):
         raise CliError(USAGE, "give --data DIR, or --kafka HOST:PORT and --keys DIR")
     directory = keys
@@ -74,19 +98,25 @@ def check_erasure(settings: Settings, subject: str, data: Path | None, keys: Pat
         if not directory.is_dir():
             raise CliError(CONFIG, f"{directory}: there are no keys, say where they are with --keys DIR")
     history = kafka.history(data)
-    settings.banner(f'Checking the erasure of subject "{subject}", keys in {directory} ...')
+    what = f'the erasure of subject "{subject}"' if day is None else f"the end of {day}"
+    settings.banner(f"Checking {what}, keys in {directory} ...")
     try:
-        proof = prove(history.open(), KeyStore(directory), subject)
+        reader, store = history.open(), KeyStore(directory)
+        proof = prove_day(reader, store, day) if day is not None else prove(reader, store, str(subject))
     except LogError as error:
         raise CliError(history_error_code(history, error), str(error)) from None
+    name = f"subject '{subject}'" if day is None else f"the day {day}"
     settings.show(PROOF, [row(each) for each in proof.keys])
     if proof.plain:
         settings.banner(f"{proof.plain} more records name the subject in a header and are not encrypted")
     if not proof.keys:
-        raise CliError(DATA, f"nothing in the history was ever encrypted for subject '{subject}'")
-    if not proof.is_erased:
-        wrong = ", ".join(sorted({each.state for each in proof.keys} - {"destroyed", "in_use"}))
-        raise CliError(DIFFERENT, f"subject '{subject}' is not erased: {wrong or 'nobody asked for it'}")
+        raise CliError(DATA, f"nothing in the history was ever encrypted for {name}")
+    states = {each.state for each in proof.keys} - {"destroyed", "expired"}
+    if day is not None and not proof.is_expired:
+        raise CliError(DIFFERENT, f"{name} has not expired: {', '.join(sorted(states)) or 'its subjects were erased'}")
+    if day is None and not proof.is_erased:
+        wrong = ", ".join(sorted(states - {"in_use"}))
+        raise CliError(DIFFERENT, f"{name} is not erased: {wrong or 'nobody asked for it'}")
 
 
 def row(report: "object") -> dict[str, Value]:
@@ -95,16 +125,17 @@ def row(report: "object") -> dict[str, Value]:
     from rewindmq.projections.rewind import format_time
 
     assert isinstance(report, KeyReport)
-    erasure = report.erasure
+    erasure, expired = report.erasure, report.expired
+    end = erasure or expired
     return {
         "key_id": report.key_id,
         "records": report.records,
         "first": report.first or None,
         "key": report.state,
-        "erased": None if erasure is None else format_time(erasure.time_ms),
+        "erased": None if end is None else format_time(end.time_ms),
         "user": None if erasure is None else erasure.user,
-        "reason": None if erasure is None else erasure.reason,
+        "reason": erasure.reason if erasure is not None else None if expired is None else "the day has expired",
     }
 
 
-COMMANDS = (erase_subject, list_erasures, check_erasure)
+COMMANDS = (erase_subject, list_erasures, list_expired_bodies, check_erasure)

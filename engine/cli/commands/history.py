@@ -174,7 +174,7 @@ def past_offline(history: "History", keys: Path, query: PastQuery) -> dict[str, 
     vhost, queue = query.vhost, query.queue
     refusal: Exception | None = None
     try:
-        store = KeyStore(keys, topology_of(history.open().metadata, history.snapshots).erased_keys)
+        store = KeyStore.of(keys, topology_of(history.open().metadata, history.snapshots))
         cut = Cut(Subjects("", store, {}), MAX_BODY_SHOWN)
         for each in histories_of(history, vhost, queue):
             try:

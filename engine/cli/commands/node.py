@@ -7,6 +7,7 @@ from typing import Any, cast
 import click
 
 from rewindmq.engine.cli.archive_options import with_archive
+from rewindmq.engine.cli.body_options import with_bodies
 from rewindmq.engine.cli.client import HTTP_PORT, Client, Json
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.settings import Settings, with_settings
@@ -49,27 +50,13 @@ def duration(_context: click.Context, _option: click.Parameter, text: str | None
         raise click.BadParameter(str(error)) from None
 
 
-def checked_header(_context: click.Context, _option: click.Parameter, name: str) -> str:
-    """A callback for click that refuses an impossible --subject-header."""
-    from rewindmq.engine.erasure.encryption import why_no_subject_header
-
-    reason = why_no_subject_header(name) if name else None
-    if reason is not None:
-        raise click.BadParameter(reason)
-    return name
-
-
 def require_possible(config: Config) -> None:
     """Refuse options of `start` that make no sense together. UsageError."""
     if config.read_only and (config.kafka is not None or config.load_definitions is not None):
         raise click.UsageError("--read-only serves a data directory as it is: without --kafka and --load-definitions")
-    if config.read_only and (config.archive.url is not None or config.keep_history_ms is not None):
-        raise click.UsageError("--read-only changes nothing: without --archive and --keep-history")
-    if config.kafka is None:
-        return
-    if config.subject_header and config.keys is None:
-        raise click.UsageError("--subject-header with --kafka needs --keys DIR, the same directory for all nodes")
-    if config.keep_history_ms is not None:
+    if config.read_only and (config.archive.url, config.keep_history_ms, config.keep_bodies_days) != (None, None, None):
+        raise click.UsageError("--read-only changes nothing: without --archive, --keep-history and --keep-bodies")
+    if config.kafka is not None and config.keep_history_ms is not None:
         raise click.UsageError("--keep-history is for a log in the data directory; Kafka has its own retention")
 
 
@@ -114,18 +101,6 @@ def require_possible(config: Config) -> None:
     default=RABBITMQ_3_13.name,
     show_default=True,
     help="The RabbitMQ that queues behave like, unless x-semantics says another.",
-)
-@click.option(
-    "--subject-header",
-    metavar="NAME",
-    default="",
-    callback=checked_header,
-    help="A header that names a subject. Bodies are encrypted under the subject's key, and can be erased.",
-)
-@click.option(
-    "--keys",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Directory of the subjects' keys (default: keys in the data directory); nodes on one Kafka share it.",
 )
 @click.option(
     "--max-message-size",
@@ -178,6 +153,7 @@ def require_possible(config: Config) -> None:
 @with_tls
 @with_kafka
 @with_archive
+@with_bodies
 @click.option(
     "--kafka-replication",
     type=click.IntRange(1),
@@ -198,7 +174,7 @@ def start(
     node_timeout: int,
     loopback_users: str,
     consumer_timeout: int,
-    keys: Path | None,
+    bodies: dict[str, Any],
     keep_history: int | None,
     **same: Any,  # Config has these under the same names
 ) -> None:
@@ -225,8 +201,8 @@ def start(
         node_timeout_ms=node_timeout * 1000,
         loopback_users=tuple(filter(None, loopback_users.split(","))),
         consumer_timeout_ms=consumer_timeout,
-        keys=None if keys is None else keys.absolute(),
         keep_history_ms=keep_history,
+        **bodies,
         **same,
     )
     require_possible(config)
@@ -280,6 +256,7 @@ def facts(overview: dict[str, object], node: dict[str, object]) -> dict[str, Val
         "data_directory": node["db_dir"],
         "fork": overview["fork"],
         "clock": node["clock"],
+        "expired_bodies": node["expired_bodies"],
         "alarms": alarms(overview),
         "memory": {"total": {"rss": node["mem_used"]}},
         "vm_memory_limit": node["mem_limit"],
@@ -308,6 +285,25 @@ def fork_lines(fork: Json | None) -> list[str]:
         return []
     source = f" of {fork['source']}" if fork["source"] else ""
     return [f"Fork{source} as of {fork['moment']}, made {fork['made']}: branched from {str(fork['parent'])[:16]}..."]
+
+
+def bodies_lines(bodies: Json) -> list[str]:
+    """How long bodies are kept, and what is held back; nothing without --keep-bodies and expired days."""
+    keep_days, expired = bodies["keep_days"], cast(int, bodies["expired_days"])
+    if keep_days is None and not expired:
+        return []
+    last = f", the last one {bodies['last_expired']}" if expired else ""
+    return [
+        "Bodies",
+        "",
+        f"Kept: {'for ever' if keep_days is None else f'{keep_days} days'}; expired: {expired} days{last}",
+        *(
+            f"Held back: {each['day']}, by queue '{each['queue']}' of '{each['vhost']}': {each['messages']} messages"
+            for each in cast(list[Json], bodies["held"])
+        ),
+        *([f"Problem: {bodies['problem']}"] if bodies["problem"] else []),
+        "",
+    ]
 
 
 def alarms(overview: dict[str, object]) -> list[str]:
@@ -372,6 +368,7 @@ def status_lines(client: Client, overview: dict[str, object], node: dict[str, ob
         "",
         clock_line(cast(Json, node["clock"])),
         "",
+        *bodies_lines(cast(Json, node["expired_bodies"])),
         "Alarms",
         "",
         *(alarms(overview) or ["(none)"]),

@@ -1,13 +1,19 @@
-"""Erases subjects, and lists erasures. These paths are our own, for administrators.
+"""Erases subjects, and lists erasures and expired bodies. These paths are our own, for administrators.
 
-DELETE /api/subjects/{subject} (with ?reason=..., or {"reason": ...}) and GET /api/erasures.
+DELETE /api/subjects/{subject} (with ?reason=..., or {"reason": ...}), GET /api/erasures, and
+GET /api/expired-bodies.
 """
+
+from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
 from rewindmq.engine.http.call import ApiError, Call, bad_request, text
-from rewindmq.engine.http.listing import listed
+from rewindmq.engine.http.listing import Item, listed
 from rewindmq.projections.rewind import format_time
+
+if TYPE_CHECKING:
+    from rewindmq.engine.broker.broker import Broker
 
 MAX_REASON = 4_096
 
@@ -47,3 +53,50 @@ async def list_erasures(call: Call) -> Response:
             for each in call.broker.topology.erasures
         ],
     )
+
+
+def expiry_item(broker: "Broker") -> Item:
+    """The days whose bodies are kept, held back and expired, in numbers, for the node's status."""
+    expiry, expired = broker.expiry, broker.topology.history.expired_days
+    return {
+        "keep_days": expiry.keep_days,
+        "expired_days": len(expired),
+        "last_expired": max(expired, default=None),
+        "held": [
+            {"day": day, "vhost": each.name[0], "queue": each.name[1], "messages": each.messages}
+            for day, held in sorted(expiry.held.items())
+            for each in held
+        ],
+        "problem": expiry.problem,
+    }
+
+
+async def list_expired_bodies(call: Call) -> Response:
+    """Answers GET /api/expired-bodies: the days of keys, the oldest first.
+
+    `state`: kept; due; held (by `queues`, with their numbers of messages when the broker looked); expired (`time` and
+    `offset` of the last event that says so). `keys`: those that are not destroyed."""
+    call.require()
+    expiry, expired = call.broker.expiry, call.broker.topology.history.expired_days
+    due = expiry.due_days()
+    days = []
+    for day in sorted(set(expiry.days) | set(expired)):
+        keys, end = expiry.days.get(day, ()), expired.get(day)
+        held = expiry.held.get(day, [])
+        if keys:
+            state = "held" if held else "due" if day in due else "kept"
+        elif end is not None:
+            state = "expired"
+        else:
+            continue  # its keys were all erased with their subjects
+        days.append(
+            {
+                "day": day,
+                "state": state,
+                "keys": len(keys),
+                "time": None if end is None else format_time(end.time_ms),
+                "offset": None if end is None else end.offset,
+                "queues": [{"vhost": each.name[0], "queue": each.name[1], "messages": each.messages} for each in held],
+            }
+        )
+    return await listed(call, days)

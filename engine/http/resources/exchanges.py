@@ -180,8 +180,9 @@ async def send(
         destinations = await routed()
     logged, encryption = body, None
     traced = session.vhost in broker.firehose.vhosts
-    if subject is not None and (destinations or traced):
+    if destinations or traced:
         logged, encryption = await broker.subjects.make_key_and_encrypt(subject, body)
+    if encryption is not None:
         broker.sessions.check_open(session)
         destinations = await routed()  # looked up again after the wait
     size = len(body) * max(1, len(destinations))  # each partition logs it

@@ -21,6 +21,7 @@ from rewindmq.engine.http.call import Call, bad_request, not_found, reply, text
 from rewindmq.engine.http.listing import Item, listed, single
 from rewindmq.engine.http.resources.clients import visible_sessions
 from rewindmq.engine.http.resources.clock import clock_item
+from rewindmq.engine.http.resources.erasures import expiry_item
 from rewindmq.engine.http.statistics import AT_ONCE, Numbers, depth_of, of_channel, of_node, statistics, summed
 from rewindmq.engine.log.embedded.directory import METADATA
 from rewindmq.engine.logging_setup import LEVELS, set_level
@@ -319,6 +320,7 @@ def node_item(broker: "Broker") -> Item:
         "exchange_types": exchange_types(),
         "enabled_plugins": list(PLUGINS),
         "clock": clock_item(broker),
+        "expired_bodies": expiry_item(broker),
         "auth_mechanisms": [
             {"name": name, "description": description, "enabled": True} for name, description in MECHANISMS.items()
         ],

@@ -109,7 +109,7 @@ async def at(call: Call) -> Response:
     if when.offset is None or when.offset > durable_offset(call, vhost, name):
         await call.durable()  # a reader sees only written events
     config = call.broker.config
-    keys = KeyStore(config.keys_directory, frozenset(call.broker.topology.erased_keys))
+    keys = call.broker.subjects.keys.frozen()
     question = Question(history_of(config), vhost, name, when, first, count, truncate, keys, incarnation)
     return await unless_gone(call, answer_to(call, question))
 

@@ -26,9 +26,9 @@ class CountingKeys(KeyStore):
         super().__init__(directory)
         self.made: list[str] = []
 
-    def current(self, subject: str) -> tuple[str, bytes]:
+    def current(self, subject: str, day: str = "") -> tuple[str, bytes]:
         self.made.append(subject)
-        return super().current(subject)
+        return super().current(subject, day)
 
 
 def made_by(broker: DoubleBroker) -> list[str]:

@@ -9,7 +9,7 @@ from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Published
-from rewindmq.schemas.metadata_events import SubjectErased
+from rewindmq.schemas.metadata_events import BodiesExpired, SubjectErased
 from rewindmq.schemas.values import Route
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.history.history import history
@@ -46,3 +46,27 @@ def test_b15_sizes_are_plain_and_an_erasure_changes_nothing(spark: SparkSession,
         ("published", 5),
         ("published", 7),
     ]
+
+
+def test_b21_a_history_whose_days_have_expired_is_asked_as_before(spark: SparkSession, tmp_path: Path) -> None:
+    """Audit, state, history and what-if: none reads a body, and each body is ciphertext as before."""
+    data = tmp_path / "data"
+    told = Recorder(data, partitions=1)
+    told.declare("jobs", {"x-max-length": 2})
+    subjects = Subjects("", KeyStore(tmp_path / "keys"), {}, lambda: told.now_ms)
+    for number in range(4):
+        sealed, encryption = asyncio.run(subjects.make_key_and_encrypt(None, b"job %d" % number))
+        route = Route("/", "", "jobs", ("jobs",))
+        told.append(0, ANN, Published(route, b"\x10\x00\x02", None, None, True, None, encryption, sealed, 5))
+        told.wait(86_400_000)
+    days = subjects.keys.of_days()
+    assert len(days) == 4
+    for day, key_ids in list(days.items())[:2]:  # of these the queue has dropped the messages
+        asyncio.run(subjects.destroy(key_ids))
+        told.metadata(BodiesExpired(day, tuple(key_ids)))
+    told.close()
+    assert [finding for finding in audit(spark, str(data)) if not finding.ok] == []
+    rows = state_at(spark, str(data)).rows.collect()
+    assert [(row.queue.messages_ready, row.queue.message_bytes_ready) for row in rows if row.queue] == [(2, 10)]
+    outcomes = history(spark, str(data)).where("outcome = 'published'").collect()
+    assert [each.size for each in outcomes] == [5] * 4

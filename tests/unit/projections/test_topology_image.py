@@ -208,7 +208,7 @@ def test_the_rules_of_this_version_are_these() -> None:
     fold = golden()
     assert TOPOLOGY_VERSION == 2
     assert fold.topology.digest() == "a067d7b0ecf8f20b251556ffb90450a68cef48b95b4c5f0433666175a0d94976"
-    assert digest_of(image_of(fold).pieces()) == "3a977a437a264da08a43f27abd5a97caabbcec8f35e957185c2f892be2bc867b"
+    assert digest_of(image_of(fold).pieces()) == "96619557e29ab8a5001784f1bf2e8355e51f996acbe93cd21b8c7d1f5aebd157"
 
 
 def golden() -> MetadataFold:
