@@ -1,5 +1,5 @@
 """`rewindmq start --archive`: the archiver beside a broker, on a real S3 server and on a directory. It is killed, the
-broker is killed, the store goes away, is full, or refuses the login.
+broker is killed, the store goes away, is full, or refuses the login (B-23).
 """
 
 import json
