@@ -22,7 +22,7 @@ class LogEnd(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def durable_position(self) -> int: ...
+    def durable_offset(self) -> int: ...
 
 
 class ArchiveStatus:
@@ -77,7 +77,7 @@ class ArchiveStatus:
     def lag_records(self, partition: LogEnd) -> int:
         """How many durable records of the partition are not archived."""
         known = self.archived.get(partition.name)
-        return partition.durable_position - (known.archived_end if known is not None else 0)
+        return partition.durable_offset - (known.archived_end if known is not None else 0)
 
     def lag_seconds(self, partition: LogEnd) -> float:
         """How old the oldest record of the partition is that is not archived; 0: all are archived."""

@@ -54,7 +54,7 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
         "--archive-lag",
         type=Duration(),
         metavar="DURATION",
-        help="How often the archiver looks for closed segments (default: 1m).",
+        help="How often the archiver looks for closed segments; on Kafka how far it may be behind (default: 1m).",
     ),
     click.option(
         "--keep-local",
@@ -81,9 +81,12 @@ def with_archive(command: Callable[..., Any]) -> Callable[..., Any]:
         for name, given in (("--archive-lag", archive_lag), ("--keep-local", keep_local)):
             if given and archive_url is None:
                 raise click.UsageError(f"{name} needs --archive")
-        if options["kafka"].servers is not None and (archive_url is not None or segment_age is not None):
-            raise click.UsageError("a log in Kafka cannot be archived yet, and Kafka closes its segments by itself")
-        if segment_age is None and archive_url is not None:
+        in_kafka = options["kafka"].servers is not None
+        if in_kafka and keep_local:
+            raise click.UsageError("--keep-local is for an embedded log; Kafka has its own retention")
+        if in_kafka and segment_age is not None:
+            raise click.UsageError("--segment-age is for an embedded log: on Kafka --archive-lag says it all")
+        if segment_age is None and archive_url is not None and not in_kafka:
             segment_age = SEGMENT_AGE_MS
         config = ArchiveConfig(archive_url, segment_age, archive_lag or LAG_MS, keep_local)
         return command(*arguments, archive=config, **options)

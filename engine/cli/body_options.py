@@ -56,19 +56,12 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
 
 
 def with_bodies(command: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator that adds these options. The command gets settings of `Config` as `bodies`, and has an argument
-    `kafka`."""
+    """A decorator that adds these options. The command gets them under the names that `Config` has."""
 
     @functools.wraps(command)
-    def with_one(
-        *arguments: Any, subject_header: str, keep_bodies: int | None, keys: Path | None, **options: Any
-    ) -> Any:
-        if options["kafka"].servers is not None and keys is None and (subject_header or keep_bodies is not None):
-            option = "--subject-header" if subject_header else "--keep-bodies"
-            raise click.UsageError(f"{option} with --kafka needs --keys DIR, the same directory for all nodes")
+    def with_one(*arguments: Any, keep_bodies: int | None, keys: Path | None, **options: Any) -> Any:
         directory = None if keys is None else keys.absolute()
-        options["bodies"] = {"subject_header": subject_header, "keep_bodies_days": keep_bodies, "keys": directory}
-        return command(*arguments, **options)
+        return command(*arguments, keep_bodies_days=keep_bodies, keys=directory, **options)
 
     for option in reversed(OPTIONS):
         with_one = option(with_one)

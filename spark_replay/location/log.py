@@ -13,6 +13,7 @@ and Kafka gives their time (`rewindmq.engine.log.shared_contract`).
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -84,6 +85,20 @@ def in_archive(url: str) -> InArchive:
         return InArchive(open_objects(url).url)
     except BadUrl as error:
         raise BadRequest(f"archive: {error}") from None
+
+
+@lru_cache(maxsize=16)
+def is_of_kafka(location: Location) -> bool:
+    """Whether Kafka gave the log its times: topics, and an archive of topics.
+
+    Raises ArchiveError, NoAnswer."""
+    if isinstance(location, InArchive):
+        from rewindmq.engine.log.archive.manifest import read_identity
+        from rewindmq.engine.log.archive.objects import open_objects
+
+        identity = read_identity(open_objects(location.url))
+        return identity is not None and identity.log == "kafka"
+    return isinstance(location, InKafka)
 
 
 class HistoryLog(Protocol):

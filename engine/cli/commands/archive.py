@@ -1,9 +1,8 @@
 """Our own commands: archive the history in object storage, look at an archive, verify it.
 
-They read a data directory and object storage, and ask no broker.
+They read a data directory or topics of a Kafka, and object storage, and ask no broker.
 """
 
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,16 +10,27 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from rewindmq.engine.cli.archive_options import Duration
+from rewindmq.engine.cli.commands.archive_kafka import (
+    archive_topics,
+    is_quiet,
+    topic_lag,
+    topics_by_name,
+    wants_kafka,
+    with_bar,
+)
 from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
-from rewindmq.engine.cli.formatters import MACHINE_READABLE
+from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.values import Value
 from rewindmq.projections.rewind import format_time
 
 if TYPE_CHECKING:
+    from rewindmq.engine.log.archive.archiver import Report
     from rewindmq.engine.log.archive.local_space import Limits
     from rewindmq.engine.log.archive.manifest import Manifest
     from rewindmq.engine.log.archive.objects import Objects
+    from rewindmq.engine.log.kafka.reader import KafkaPartition
 
 T = TypeVar("T")
 
@@ -56,14 +66,14 @@ archive_option = click.option(
 def done(what: Callable[[], T]) -> T:
     """Calls `what` and turns its errors into CliErrors."""
     from rewindmq.engine.log.archive.objects import BadUrl, ObstoreNotInstalled
-    from rewindmq.engine.log.contract import LogError, NoAnswer
+    from rewindmq.engine.log.contract import KafkaNotInstalled, LogError, NoAnswer
     from rewindmq.engine.log.embedded.lock import LogInUse
 
     try:
         return what()
     except BadUrl as error:
         raise CliError(USAGE, str(error)) from None
-    except (NoAnswer, ObstoreNotInstalled, LogInUse) as error:
+    except (NoAnswer, ObstoreNotInstalled, KafkaNotInstalled, LogInUse) as error:
         raise CliError(UNAVAILABLE, str(error)) from None
     except LogError as error:
         raise CliError(DATA, str(error)) from None
@@ -72,10 +82,10 @@ def done(what: Callable[[], T]) -> T:
 @click.command("archive")
 @click.option(
     "--data",
-    required=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Data directory of a broker, which may run.",
+    help="Data directory of a broker, which may run. With --kafka: that of a node, whose snapshots are archived, too.",
 )
+@with_kafka
 @click.option(
     "--to",
     "archive_url",
@@ -83,14 +93,34 @@ def done(what: Callable[[], T]) -> T:
     required=True,
     help="The archive: s3://BUCKET/PREFIX, gs://..., az://..., or a directory.",
 )
-@click.option("--roll", is_flag=True, help="End the last segments first, so that all is archived. No broker may run.")
+@click.option(
+    "--roll",
+    is_flag=True,
+    help="End the last segments first, so that all is archived. No broker may run; nodes on a Kafka may.",
+)
+@click.option(
+    "--segment-age",
+    type=Duration(),
+    metavar="DURATION",
+    default="1h",
+    show_default=True,
+    help="With --kafka: archive what is as old, although it is little.",
+)
 @click.option(
     "--keep-local",
     metavar="LIMIT",
     help="Then remove local segments beyond an age in log time, a size, or both (7d, 50GB, 7d,50GB).",
 )
 @with_settings
-def archive(settings: Settings, data: Path, archive_url: str, roll: bool, keep_local: str | None) -> None:
+def archive(
+    settings: Settings,
+    data: Path | None,
+    kafka: Kafka,
+    archive_url: str,
+    roll: bool,
+    segment_age: int,
+    keep_local: str | None,
+) -> None:
     """Bring what is new in the history into object storage.
 
     Closed segments and snapshots go there, are read back and proven. What is archived already is left as it is. Login
@@ -103,35 +133,23 @@ def archive(settings: Settings, data: Path, archive_url: str, roll: bool, keep_l
       rewindmq archive --data ./data --to s3://bucket/prefix
       rewindmq archive --data ./data --to /mnt/archive --roll
       rewindmq archive --data ./data --to s3://bucket/prefix --keep-local 7d,50GB
+      rewindmq archive --kafka localhost:9092 --to s3://bucket/prefix
     """
-    from rewindmq.engine.log.archive.archiver import Archiver, Report, close_segments
-    from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
-    from rewindmq.engine.log.archive.objects import open_objects
-    from rewindmq.engine.log.contract import LogError
     from rewindmq.engine.runtime.local_limits import local_limits
 
-    quiet = bool(settings.quiet or settings.silent or settings.formatter in MACHINE_READABLE)
+    topics = wants_kafka(data, kafka)
+    if topics and keep_local is not None:
+        raise CliError(USAGE, "--keep-local is about the segments of a data directory, and not about topics")
     try:
         limits = None if keep_local is None else local_limits(keep_local)
     except ValueError as error:
         raise CliError(USAGE, f"--keep-local: {error}") from None
 
-    def archived() -> Report:
-        objects = open_objects(archive_url, make=True)
-        if roll:
-            close_segments(data)
-        settings.banner(f"Archiving {data} to {objects.url} ...")
-        with click.progressbar(length=1, file=sys.stderr, hidden=quiet or not sys.stderr.isatty()) as bar:
-
-            def progress(done: int, total: int) -> None:
-                bar.length = total
-                bar.update(done - bar.pos)
-
-            report = Archiver(objects, data).run(progress=progress)
-        with suppress(LogError):  # this user may have no right to write there
-            if archive_of(data) is None:
-                note_archive(data, objects.url)
-        return report
+    def archived() -> "Report":
+        if topics:
+            return archive_topics(settings, archive_url, kafka, data, roll, segment_age)
+        assert data is not None
+        return _archive_directory(settings, archive_url, data, roll)
 
     rows: list[dict[str, Value]] = [
         {
@@ -154,11 +172,13 @@ def archive(settings: Settings, data: Path, archive_url: str, roll: bool, keep_l
         "archived_bytes",
         "snapshots",
     )
-    if limits is not None:
+    if limits is not None and data is not None:
         rows = _with_local(settings, data, archive_url, limits, rows)
         columns = (*columns, "local_start", "freed_bytes")
     settings.show(columns, rows)
-    if not quiet and not any(row["segments"] for row in rows) and done(lambda: _is_behind(data, rows)):
+    if data is None or topics or is_quiet(settings) or any(row["segments"] for row in rows):
+        return
+    if done(lambda: _is_behind(data, rows)):
         click.echo(NOTHING_CLOSED, err=True)
 
 
@@ -192,6 +212,27 @@ def _with_local(
     ]
 
 
+def _archive_directory(settings: Settings, url: str, data: Path, roll: bool) -> "Report":
+    """Archive what is new in a data directory.
+
+    Raises LogError."""
+    from rewindmq.engine.log.archive.archiver import Archiver, close_segments
+    from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
+    from rewindmq.engine.log.archive.objects import open_objects
+    from rewindmq.engine.log.contract import LogError
+
+    objects = open_objects(url, make=True)
+    if roll:
+        close_segments(data)
+    settings.banner(f"Archiving {data} to {objects.url} ...")
+    archiver = Archiver(objects, data)
+    report = with_bar(settings, lambda progress: archiver.run(progress=progress))
+    with suppress(LogError):  # this user may have no right to write there
+        if archive_of(data) is None:
+            note_archive(data, objects.url)
+    return report
+
+
 @click.command("archive_status")
 @archive_option
 @click.option(
@@ -199,25 +240,29 @@ def _with_local(
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Data directory: then the listing says how far the archive is behind it.",
 )
+@with_kafka
 @click.option("--format", "form", type=click.Choice(["text", "json"]), help="text, or a JSON list for programs.")
 @with_settings
-def archive_status(settings: Settings, archive_url: str, data: Path | None, form: str | None) -> None:
+def archive_status(settings: Settings, archive_url: str, data: Path | None, kafka: Kafka, form: str | None) -> None:
     """Show how far each partition is archived.
 
     `floor`: the oldest offset. `bytes`: of the segments as they were; `archived_bytes`: of the objects that hold them
-    and the snapshots. `lag`: records in the data directory that are not archived; `lag_bytes`: of their segments;
-    `waiting_since`: the time of the oldest of them.
+    and the snapshots. `lag`: records in the data directory, or in the Kafka, that are not archived; `lag_bytes`: of
+    their segments; `waiting_since`: the time of the oldest of them.
 
     \b
-    Example:
+    Examples:
       rewindmq archive_status --archive s3://bucket/prefix --data ./data
+      rewindmq archive_status --archive s3://bucket/prefix --kafka localhost:9092
     """
     from rewindmq.engine.log.archive.manifest import Manifest
     from rewindmq.engine.log.archive.objects import open_objects
 
     def listed() -> list[dict[str, Value]]:
         objects = open_objects(archive_url)
-        return [_status_row(Manifest.load(objects, name), data) for name in _partitions(objects, data)]
+        names = _partitions(objects, data)
+        topics = topics_by_name(objects, kafka) if kafka.asked_for else {}
+        return [_status_row(Manifest.load(objects, name), data, topics.get(name)) for name in names]
 
     if form == "json":
         settings.formatter = "json"
@@ -234,17 +279,21 @@ def _partitions(objects: "Objects", data: Path | None) -> list[str]:
     identity = read_identity(objects)
     if identity is None:
         raise ArchiveError(f"{objects.url}: there is no archive")
+    if data is not None and identity.log == "kafka":
+        raise OtherHistory(f"{objects.url}: the archive of a log in Kafka: name that one with --kafka")
     if data is not None and identity_of(data) != identity:
         raise OtherHistory(f"{objects.url}: the archive of another history than the one in {data}")
     return [METADATA, *map(queue_partition, range(identity.queue_partitions))]
 
 
-def _status_row(manifest: "Manifest", data: Path | None) -> dict[str, Value]:
+def _status_row(manifest: "Manifest", data: Path | None, topic: "KafkaPartition | None") -> dict[str, Value]:
     from rewindmq.engine.log.archive.archiver import archived_bytes, first_waiting_ms, segments_behind
     from rewindmq.engine.log.embedded.directory import partition_directory
     from rewindmq.engine.log.embedded.reader import PartitionReader
 
     lag = lag_bytes = waiting_since_ms = None
+    if topic is not None:
+        lag, waiting_since_ms = topic_lag(topic, manifest.end)
     if data is not None:
         directory = partition_directory(data, manifest.partition)
         behind = segments_behind(directory, manifest)

@@ -56,7 +56,12 @@ def require_possible(config: Config) -> None:
         raise click.UsageError("--read-only serves a data directory as it is: without --kafka and --load-definitions")
     if config.read_only and (config.archive.url, config.keep_history_ms, config.keep_bodies_days) != (None, None, None):
         raise click.UsageError("--read-only changes nothing: without --archive, --keep-history and --keep-bodies")
-    if config.kafka is not None and config.keep_history_ms is not None:
+    if config.kafka is None:
+        return
+    if config.encrypts and config.keys is None:
+        option = "--subject-header" if config.subject_header else "--keep-bodies"
+        raise click.UsageError(f"{option} with --kafka needs --keys DIR, the same directory for all nodes")
+    if config.keep_history_ms is not None:
         raise click.UsageError("--keep-history is for a log in the data directory; Kafka has its own retention")
 
 
@@ -174,7 +179,6 @@ def start(
     node_timeout: int,
     loopback_users: str,
     consumer_timeout: int,
-    bodies: dict[str, Any],
     keep_history: int | None,
     **same: Any,  # Config has these under the same names
 ) -> None:
@@ -202,7 +206,6 @@ def start(
         loopback_users=tuple(filter(None, loopback_users.split(","))),
         consumer_timeout_ms=consumer_timeout,
         keep_history_ms=keep_history,
-        **bodies,
         **same,
     )
     require_possible(config)

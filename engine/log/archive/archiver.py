@@ -41,6 +41,7 @@ from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, Obj
 from rewindmq.engine.log.archive.pack import CorruptObject, Unpacked, pack
 from rewindmq.engine.log.archive.pages import page_key
 from rewindmq.engine.log.archive.seals import archive_seals
+from rewindmq.engine.log.archive.unpack import unpacked
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import (
     METADATA,
@@ -118,7 +119,7 @@ class Archiver:
                 progress(done, total)
             if not report.stopped:
                 for offset in self._snapshots.offsets(manifest.partition):
-                    self._archive_snapshot(manifest, offset, of_partition)
+                    archive_snapshot(manifest, self._snapshots, offset, of_partition)
                 self._archive_seals(manifest)
             of_partition.archived_end = manifest.end
         return report
@@ -144,7 +145,7 @@ class Archiver:
 
     def _archive_segment(self, manifest: Manifest, path: Path, report: PartitionReport) -> None:
         before = Place(manifest.end, 0, manifest.chain, manifest.max_timestamp_ms)
-        with pack(path, before, _now_ms()) as packed:
+        with pack(path, before, now_ms()) as packed:
             entry = packed.entry
             self._objects.create(manifest.key(entry, entry.avro), packed.avro)
             self._objects.create(manifest.key(entry, entry.blocks), packed.blocks)
@@ -155,23 +156,25 @@ class Archiver:
         report.segment_bytes += entry.size_bytes
         report.archived_bytes += archived_bytes(entry)
 
-    def _archive_snapshot(self, manifest: Manifest, offset: int, report: PartitionReport) -> None:
-        """Archive a snapshot, unless it is archived already, or lies beyond the archived end."""
-        if offset > manifest.end or any(each.offset == offset for each in manifest.snapshots):
-            return
-        path = self._snapshots.path(manifest.partition, offset)
-        try:
-            entry = archive_file(manifest, path, SnapshotEntry)
-        except FileNotFoundError:  # any snapshot may be deleted at any time
-            return
-        report.snapshots += 1
-        report.archived_bytes += entry.object.size_bytes
-
     def _archive_seals(self, manifest: Manifest) -> None:
         """Archive the seals of a partition."""
         name = manifest.partition
         directory = partition_directory(self._data_dir, name)
         self._seals[name] = archive_seals(manifest, directory, self._seals.get(name, ""))
+
+
+def archive_snapshot(manifest: Manifest, snapshots: Snapshots, offset: int, report: PartitionReport) -> None:
+    """Archive a snapshot, unless it is archived already, or lies beyond the archived end.
+
+    Raises CorruptObject, ArchiveError, NoAnswer."""
+    if offset > manifest.end or any(each.offset == offset for each in manifest.snapshots):
+        return
+    try:
+        entry = archive_file(manifest, snapshots.path(manifest.partition, offset), SnapshotEntry)
+    except FileNotFoundError:  # any snapshot may be deleted at any time
+        return
+    report.snapshots += 1
+    report.archived_bytes += entry.object.size_bytes
 
 
 def identity_of(data_dir: Path) -> Identity:
@@ -253,7 +256,7 @@ def archive_file(manifest: Manifest, path: Path, kind: type[F]) -> F:
     with path.open("rb") as file:
         sha256, size = hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
         name = f"{path.stem}-{sha256[:16]}{path.suffix}"
-        entry = kind(int(path.stem), StoredObject(name, size, sha256), _now_ms())
+        entry = kind(int(path.stem), StoredObject(name, size, sha256), now_ms())
         manifest.objects.create(manifest.key(entry, entry.object), file)
     prove_file(manifest, entry)
     return manifest.extend(entry)
@@ -287,7 +290,7 @@ def verify(objects: Objects, partition: str) -> Iterator[tuple[Entry | None, Log
         broken = error
     for segment in manifest.segments:
         try:
-            Unpacked(objects, partition, segment).prove()
+            unpacked(objects, partition, segment).prove()
         except CorruptObject as error:
             yield segment, error
         else:
@@ -324,5 +327,6 @@ def _wrong_pages(manifest: Manifest) -> Iterator[CorruptObject]:
             yield CorruptObject(manifest.objects.place(key), position, 0, why)
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
+    """The time, in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000

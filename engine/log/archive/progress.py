@@ -1,21 +1,37 @@
 """What an archiver process and its broker tell each other through a pipe. Nothing heavy is imported here.
 
 ArchiveOrder ->     <- Opened or Refused     None ->     <- Progress, again and again
+
+On Kafka the broker sends names in place of None, and again when they change: those of the partitions that it owns.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsOrder:
+    """Topics to archive. A stretch of a partition is archived when its first record is `age_ms` old.
+
+    `settings`: of Kafka's clients; they may be secret, so nothing prints them."""
+
+    servers: str
+    prefix: str
+    settings: tuple[tuple[str, str], ...] = field(repr=False)
+    age_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveOrder:
     """What to archive: a data directory, to a URL, with a pause of so many milliseconds between two passes.
 
-    `keep_local`: how much of it stays in the directory, as operators write it; empty: all."""
+    `topics`: the log is there, and the directory, a node's, has the snapshots. `keep_local`: how much of the log stays
+    in the directory, as operators write it; empty: all."""
 
     data_dir: Path
     url: str
     pause_ms: int
+    topics: TopicsOrder | None = None
     keep_local: str = ""
 
 

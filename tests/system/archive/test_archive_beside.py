@@ -1,5 +1,5 @@
 """`rewindmq start --archive`: the archiver beside a broker, on a real S3 server and on a directory. It is killed, the
-broker is killed, the store goes away, is full, or refuses the login (B-23).
+broker is killed, the store goes away, is full, or refuses the login (B-24).
 """
 
 import json
@@ -238,7 +238,14 @@ def test_a_url_that_is_none_prevents_the_start(url: str, line: str, tmp_path: Pa
         (("--segment-age", "soon"), "'soon' is no duration"),
         (("--keep-local", "7d"), "--keep-local needs --archive"),
         (("--archive", "s3://b/p", "--keep-local", "much"), "'much' is no limit"),
-        (("--archive", "s3://b/p", "--kafka", "localhost:1"), "a log in Kafka cannot be archived yet"),
+        (
+            ("--archive", "s3://b/p", "--keep-local", "7d", "--kafka", "localhost:1"),
+            "--keep-local is for an embedded log",
+        ),
+        (
+            ("--archive", "s3://b/p", "--segment-age", "1h", "--kafka", "localhost:1"),
+            "--segment-age is for an embedded log",
+        ),
     ],
 )
 def test_options_that_make_no_sense(options: tuple[str, ...], line: str, tmp_path: Path) -> None:
