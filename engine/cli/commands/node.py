@@ -327,6 +327,8 @@ def history_lines(history: Json) -> list[str]:
         lines.append(f"Archived until: {archive['archived_until']}")
         oldest = f", the oldest {in_words(seconds * 1_000)} old" if records else ""
         lines.append(f"Not archived: {records} records{oldest}")
+    if archive.get("stays"):
+        lines.append(f"Segments that were due stay here: {archive['stays']}")
     if archive["error"] is not None:
         lines.append(f"Archiving fails: {archive['error']}")
     return lines

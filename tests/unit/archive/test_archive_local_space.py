@@ -253,6 +253,8 @@ def test_a_base_that_would_take_more_than_goes_is_not_made(data: Path, archive: 
     with monkeypatched.context() as patch:
         patch.setattr(local_space, "RECORD_BYTES", 1 << 30)
         [done] = keep_local(data, archive, Limits(size_bytes=1)).partitions
+        patch.setattr(local_space, "_state", None)  # it is not folded again
+        assert keep_local(data, archive, Limits(size_bytes=1)).partitions == [done]
     assert (done.segments, done.freed_bytes, done.start_offset) == (0, 0, 0)
     assert "bytes for what is queued" in done.why
     assert not Bases(data / "bases").offsets("queues-0")
