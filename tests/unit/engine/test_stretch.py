@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.embedded import stretch
-from rewindmq.projections.machine.data.effects import Effect, Forget
+from rewindmq.projections.machine.data.effects import Effect, Forget, endings
 from rewindmq.projections.rewind import At, state_at
 from rewindmq.projections.store.snapshots import Snapshots
 from tests.support.trimming import reader_of, starts, write_traffic
@@ -27,10 +27,9 @@ def test_sound_traffic_has_no_findings(tmp_path: Path, seed: int) -> None:
 
 def test_messages_that_leave_without_an_event_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_traffic(tmp_path)
-    whole = stretch.endings
 
     def silent(effects: list[Effect]) -> object:
-        return whole([effect for effect in effects if not (isinstance(effect, Forget) and effect.reason == "acked")])
+        return endings([effect for effect in effects if not (isinstance(effect, Forget) and effect.reason == "acked")])
 
     monkeypatch.setattr(stretch, "endings", silent)
     assert any("messages are gone without an event" in each for each in findings(tmp_path, starts(tmp_path)[-1]))
