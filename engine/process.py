@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 
 import uvloop
 
@@ -35,7 +36,7 @@ from rewindmq.engine.config import VERSION, Config, bracketed
 from rewindmq.engine.definitions.document import load
 from rewindmq.engine.embedded import read_only
 from rewindmq.engine.embedded import start as embedded
-from rewindmq.engine.embedded.archive_supervisor import ArchiveRefused, ArchiveSupervisor
+from rewindmq.engine.embedded.archive_supervisor import ArchiveRefused, ArchiveSupervisor, order_of
 from rewindmq.engine.embedded.lifecycle import Alone
 from rewindmq.engine.embedded.partition import SoleWriterPartition
 from rewindmq.engine.embedded.segment_ages import SegmentAges
@@ -126,7 +127,7 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None) -> Non
         if config.kafka is None:
             broker.history_size.start()
         if archiver is not None:
-            archiver.start(broker.archive)
+            archiver.start(broker.archive, partial(_owned, broker) if config.kafka is not None else lambda: None)
         await _listen(server, config)
         broker.serve(server, (amqp_door, http_door))
         body_workers = WorkerPool()
@@ -159,7 +160,7 @@ async def _open_archive(config: Config) -> ArchiveSupervisor | None:
     """Start the archiver, before anything is written: a URL that names no archive prevents the start."""
     if config.archive.url is None:
         return None
-    archiver = ArchiveSupervisor(config.archive, config.data)
+    archiver = ArchiveSupervisor(config.archive, order_of(config))
     try:
         await archiver.open()
     except ArchiveRefused as refused:
@@ -167,6 +168,11 @@ async def _open_archive(config: Config) -> ArchiveSupervisor | None:
     except (EOFError, OSError) as error:
         raise Failure(UNAVAILABLE, f"archive: its process ended: {_reason(error)}") from None
     return archiver
+
+
+def _owned(broker: Broker) -> frozenset[str]:
+    """The partitions that this node archives. Called in a thread."""
+    return frozenset(partition.name for partition in broker.partitions if partition.owned)
 
 
 async def _open(config: Config, failed: Callable[[Exception], None]) -> Broker:

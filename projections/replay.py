@@ -264,7 +264,7 @@ def recover(log: PartitionLog, store: StateStore) -> Recovery:
         )
         store.discard(log.name)
     if store.applied_offset(log.name) < log.start_offset:
-        _begin_with_base(log, store)
+        begin_with_base(log, store)
     machine, projector = store.open_partition(log.name)
     stored_offset = machine.next_offset
     words = last_words_before(log, stored_offset)
@@ -272,7 +272,7 @@ def recover(log: PartitionLog, store: StateStore) -> Recovery:
     return Recovery(machine, projector, projector.quarantine, stored_offset, replayed, words.found)
 
 
-def _begin_with_base(log: PartitionLog, store: StateStore) -> None:
+def begin_with_base(log: PartitionLog, store: StateStore) -> None:
     """Replace the stored state, which is older than the log, by the base with which the log begins.
 
     Raises StoreError if there is no base, LogError if it cannot be used."""

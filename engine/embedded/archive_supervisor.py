@@ -1,6 +1,6 @@
 """Keeps the archiver process of a broker (archive_process.py) running, and takes what it tells.
 
-    supervisor = ArchiveSupervisor(config.archive, config.data)
+    supervisor = ArchiveSupervisor(config.archive, order)
     await supervisor.open()                       # ArchiveRefused: the URL names no archive
     supervisor.start(status)                      # once the log is open
     supervisor.stop()
@@ -19,13 +19,12 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from pathlib import Path
 from typing import Final, TypeVar
 
 from rewindmq.engine.broker.archive_status import ArchiveStatus
-from rewindmq.engine.config import ArchiveConfig
+from rewindmq.engine.config import ArchiveConfig, Config
 from rewindmq.engine.embedded.archive_process import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, archive_history
-from rewindmq.engine.log.archive.progress import ArchiveOrder, Opened, Progress, Refused
+from rewindmq.engine.log.archive.progress import ArchiveOrder, Opened, Progress, Refused, TopicsOrder
 from rewindmq.engine.runtime.durations import in_words
 
 WORKED_SECONDS: Final = 60.0  # a process that lived so long is started anew at once
@@ -44,14 +43,27 @@ class ArchiveRefused(Exception):
         self.wrong_url = refused.wrong_url
 
 
+def order_of(config: Config) -> ArchiveOrder:
+    """What the options of a broker ask the process to archive.
+
+    A stretch of a topic ends when it is half as old as the archive may be behind: the rest of the time is for looking
+    and for archiving."""
+    archive = config.archive
+    assert archive.url is not None
+    if config.kafka is None:
+        return ArchiveOrder(config.data, archive.url, archive.lag_ms, keep_local=archive.keep_local)
+    topics = TopicsOrder(config.kafka, config.kafka_prefix, tuple(config.kafka_settings), archive.lag_ms // 2)
+    return ArchiveOrder(config.data, archive.url, archive.lag_ms // 4, topics)
+
+
 class ArchiveSupervisor:
     """Starts the process, and starts it again."""
 
-    def __init__(self, config: ArchiveConfig, data_dir: Path) -> None:
-        assert config.url is not None
+    def __init__(self, config: ArchiveConfig, order: ArchiveOrder) -> None:
         self._config = config
-        self._order = ArchiveOrder(data_dir, config.url, config.lag_ms)
-        self._url: str = config.url
+        self._order = order
+        self._owned: Callable[[], frozenset[str] | None] = lambda: None
+        self._url = order.url
         self._stopping = threading.Event()
         self._process: SpawnProcess | None = None
         self._connection: Connection | None = None
@@ -67,8 +79,9 @@ class ArchiveSupervisor:
         ArchiveRefused."""
         await asyncio.to_thread(self._begin)
 
-    def start(self, status: ArchiveStatus | None) -> None:
-        """Archive from now on, and tell `status`."""
+    def start(self, status: ArchiveStatus | None, owned: Callable[[], frozenset[str] | None] = lambda: None) -> None:
+        """Archive from now on, and tell `status`. `owned`: the names of the partitions to archive; None: all."""
+        self._owned = owned
         assert status is not None
         status.url = self._url
         self._status = status
@@ -114,9 +127,7 @@ class ArchiveSupervisor:
                 if not begun:
                     self._begin()
                 assert self._connection is not None
-                self._connection.send(None)
-                while True:
-                    self._in_loop(self._told, self._connection.recv())
+                self._exchange(self._connection)
             except ArchiveRefused as refused:
                 why = str(refused)
             except (EOFError, OSError):
@@ -130,6 +141,19 @@ class ArchiveSupervisor:
                 pause = FIRST_PAUSE_SECONDS
             self._stopping.wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    def _exchange(self, connection: Connection) -> None:
+        """Tell the process what to archive, and take what it tells.
+
+        Raises EOFError, OSError: the process ended."""
+        told = self._owned()
+        connection.send(told)
+        while True:
+            progress: Progress = connection.recv()
+            self._in_loop(self._told, progress)
+            if progress.ended and (owned := self._owned()) != told:
+                connection.send(owned)
+                told = owned
 
     def _end_process(self) -> None:
         if self._process is not None:
@@ -150,6 +174,7 @@ class ArchiveSupervisor:
     def _told(self, progress: Progress) -> None:
         assert self._status is not None
         self._status.told(progress.partitions)
+        self._status.cut(progress.freed_bytes, progress.stays)
         if progress.error is not None:
             self._failed(progress.error)
         elif progress.ended:

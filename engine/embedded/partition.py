@@ -105,6 +105,11 @@ class SoleWriterPartition(Partition):
             folded()
         return effects
 
+    def _record(self, offset: int) -> bytes | None:
+        if offset < self.log.start_offset:
+            return self.log.kept_record(offset)
+        return super()._record(offset)
+
     async def folded(self) -> None:
         """Return at once: every appended event is folded already."""
 

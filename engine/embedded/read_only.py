@@ -141,6 +141,10 @@ class ReadOnlyMetadata(Metadata):
     def durable_position(self) -> int:
         return self.state.next_offset
 
+    @property
+    def durable_offset(self) -> int:
+        return self.state.next_offset
+
     def append(self, actor: Actor, event: MetadataEvent) -> None:
         raise ReadOnly
 

@@ -29,6 +29,10 @@ class LogError(Exception):
     """The log cannot be used as asked; the text names partition, file and offset."""
 
 
+class BelowStart(LogError):
+    """What is asked for lies before the beginning of a log whose older segments were removed on purpose."""
+
+
 class NoAnswer(LogError):
     """The server that has the log does not answer: the log may be sound, and can be read another time."""
 
@@ -93,6 +97,11 @@ class LogPartition(Protocol):
 
         `end`: exclusive; None: the durable end now. The first and the last block may hold records outside the range.
         Raises CorruptLog."""
+
+    def kept_record(self, offset: int) -> bytes | None:
+        """The record below `start_offset` of a message that was queued there; None if no base has it.
+
+        Raises LogError, and NoAnswer: ask again."""
 
     def offset_at(self, timestamp_ms: int) -> int:
         """The first offset whose timestamp is greater than `timestamp_ms`: state at T is the fold of all below it.

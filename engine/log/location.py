@@ -1,6 +1,6 @@
 """Opens a history for programs that read it without the broker: rewinds, `verify`, the process that reads the past.
 
-    log = History(data).open()                                          the log of a data directory
+    log = History(data).open()                                          the log of a data directory, and its archive
     log = History(data, "localhost:9092", "rewindmq", settings).open()  topics in Kafka; `data` is a node's, if any
 
 The content of `data` (a state, snapshots) has to belong to the history that is read.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from rewindmq.engine.log.contract import Block, LogError
-from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.engine.log.tiers import TieredLogReader
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.store.snapshots import Snapshots
 
@@ -49,7 +49,7 @@ class History:
         installed, OtherHistory when `data` belongs to another history."""
         if self.kafka is None:
             assert self.data is not None, "a history is in a data directory or in Kafka"
-            embedded = EmbeddedLogReader(self.data)
+            embedded = TieredLogReader(self.data)
             return HistoryReader(embedded.metadata, embedded.queues)
         log = _kafka(replace(self, partitions=None))
         log.clients.require_answer(FIRST_ANSWER_SECONDS)

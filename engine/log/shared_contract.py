@@ -21,9 +21,13 @@ never folded into a state.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from rewindmq.engine.log.contract import Block, LogError
+
+# The key of a filler: a record without a value that takes an offset at which the history has no record. Topics that are
+# made from an archive have fillers, where transactions ended in the former ones. All readers skip them.
+FILLER_KEY: Final = b"rewindmq.filler"
 
 
 class RecordTooLarge(LogError):

@@ -11,21 +11,26 @@ An incarnation is the life of a queue from a declaration to its end. Its name is
 declaration. A queue that was deleted and declared again is another incarnation, also in a vhost that was made anew.
 """
 
+import heapq
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
+from operator import itemgetter
 
 from rewindmq.engine.config import Config
+from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader
 from rewindmq.engine.log.placement import partition_of
+from rewindmq.engine.log.tiers import TieredPartition
 from rewindmq.projections.floors import explained
 from rewindmq.projections.machine.data.queue import MessageView, Queue
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.replay import base_of, decoder_for
 from rewindmq.projections.rewind import At, BelowFloor, OutsideHistory, format_time, require_in_history, state_at
+from rewindmq.projections.store.bases import Base
 from rewindmq.schemas.events import Published
 
 # Two bodies with no more than so many records between them are read in one range.
@@ -162,11 +167,29 @@ def folded_queue(
 def published_at(log: HistoryPartition, message_ids: Iterable[int]) -> Iterator[tuple[int, tuple[int, Published]]]:
     """Yield (id, (timestamp, event)) of each message, in the order of the log. OutsideHistory."""
     wanted = sorted(message_ids)
-    decoder = decoder_for(log)
     start = log.start_offset
     older = wanted[: bisect_left(wanted, start)]
-    yield from _published_before(log, start, older)
+    yield from _published_before(log, base_of(log) if older else None, older)
     del wanted[: len(older)]
+    base = _local_base(log, wanted)
+    kept = [] if base is None else [each for each in wanted if each < base.offset and base.record(each) is not None]
+    rest = sorted(set(wanted) - set(kept)) if kept else wanted
+    yield from heapq.merge(_published_before(log, base, kept), _published_in(log, rest), key=itemgetter(0))
+
+
+def _local_base(log: HistoryPartition, wanted: list[int]) -> Base | None:
+    """The base at the local start, if some of the messages are older: what was queued there needs no archive."""
+    if not isinstance(log, TieredPartition) or not wanted or wanted[0] >= log.local.start_offset:
+        return None
+    try:
+        return log.local.base()
+    except LogError:  # the archive has all of it
+        return None
+
+
+def _published_in(log: HistoryPartition, wanted: list[int]) -> Iterator[tuple[int, tuple[int, Published]]]:
+    """`published_at` for messages that the log has."""
+    decoder = decoder_for(log)
     at = 0
     for block in log.read_ranges(neighbourhoods(wanted)):
         behind = block.first_offset + len(block.records)
@@ -183,15 +206,14 @@ def published_at(log: HistoryPartition, message_ids: Iterable[int]) -> Iterator[
 
 
 def _published_before(
-    log: HistoryPartition, start: int, message_ids: list[int]
+    log: HistoryPartition, base: Base | None, message_ids: list[int]
 ) -> Iterator[tuple[int, tuple[int, Published]]]:
-    """`published_at` for messages that were published before the log begins: its base has those still queued there."""
-    base = base_of(log) if message_ids else None
+    """`published_at` for messages that were published before a base: it has those that were queued there."""
     for message_id in message_ids:
         record = None if base is None else base.record(message_id)
         if record is None:
-            what = f"message {message_id} is no longer kept, the history begins at offset {start}"
-            raise BelowFloor(log.name, start, f"{log.name}: {what}")
+            what = f"message {message_id} is no longer kept, the history begins at offset {log.start_offset}"
+            raise BelowFloor(log.name, log.start_offset, f"{log.name}: {what}")
         timestamp_ms, _, event = decoder_for(log).decode(record)
         assert isinstance(event, Published), f"{log.name}: the base has publishes only"
         yield message_id, (timestamp_ms, event)

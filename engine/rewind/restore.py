@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rewindmq.engine.errors import NotFound, ResourceError
-from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.location import History, HistoryPartition
 from rewindmq.engine.rewind.bindings_at import LostBinding, bind_again, bindings_at, missing
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, folded_queue, log_of, published_at
@@ -96,11 +96,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class NoPlan:
-    """The reason why there is no plan, for people. `missing`: there was no such queue or event; else the request makes
-    no sense."""
+    """The reason why there is no plan, for people. `missing`: there was no such queue or event. `away`: what has the
+    history does not answer. Else the request makes no sense."""
 
     reason: str
     missing: bool
+    away: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,8 @@ class RestoreRequest:
             return self._plan()
         except NoSuchQueue as error:
             return NoPlan(str(error), True)
+        except NoAnswer as error:
+            return NoPlan(str(error), False, True)
         except (RewindError, LogError, NewerHistory, UndecodableRecord) as error:
             return NoPlan(str(error), False)
 
@@ -261,11 +264,14 @@ class Bodies:
     partition: str
     ids: tuple[int, ...]
 
-    def answer(self) -> dict[int, Published]:
+    def answer(self) -> "dict[int, Published] | NoAnswer":
         """Read the messages, in the worker."""
-        reader = self.history.open()
-        log = next(each for each in reader.queues if each.name == self.partition)
-        return {message_id: published for message_id, (_, published) in published_at(log, self.ids)}
+        try:
+            reader = self.history.open()
+            log = next(each for each in reader.queues if each.name == self.partition)
+            return {message_id: published for message_id, (_, published) in published_at(log, self.ids)}
+        except NoAnswer as error:
+            return error
 
 
 def name_of(plan: Plan) -> str:
@@ -282,7 +288,7 @@ async def restore(
     """Publish the plan's messages into `target`, in the session's vhost. If the target is the queue itself and is gone,
     it is declared and bound as it was. The broker's own queues are no targets. NotFound, AccessRefused, ResourceLocked
     as for any declaration; ResourceError: the disk has no room; ConnectionForced: the node was lost meanwhile;
-    ProcessEnded."""
+    ProcessEnded; NoAnswer: what has the messages does not answer."""
     broker.access.check(session.user, session.vhost, "write", "queue", target)
     declared = False
     if is_hidden(target):
@@ -303,6 +309,8 @@ async def restore(
         bodies = await workers.ask(
             Bodies(history, plan.partition, tuple(each.message_id for each in page)), session.user
         )
+        if isinstance(bodies, NoAnswer):
+            raise bodies
         events = [
             as_restored(plan, each, bodies[each.message_id], session.vhost, target, name, at)
             for at, each in enumerate(page, number)

@@ -114,6 +114,11 @@ class Metadata(ABC):
     def durable_position(self) -> int:
         """Every event that this broker appended below this position is durable and folded."""
 
+    @property
+    @abstractmethod
+    def durable_offset(self) -> int:
+        """Every record below this offset is durable."""
+
     @abstractmethod
     def append(self, actor: Actor, event: MetadataEvent) -> None:
         """Log an event. A sole writer folds it at once; a shared log folds it when it is read back."""
@@ -176,6 +181,10 @@ class SoleWriterMetadata(Metadata):
     def durable_position(self) -> int:
         return self._log.durable_offset
 
+    @property
+    def durable_offset(self) -> int:
+        return self._log.durable_offset
+
     def append(self, actor: Actor, event: MetadataEvent) -> None:
         self.append_now(actor, event)
 
@@ -224,6 +233,10 @@ class ReadBackMetadata(Metadata):
     @property
     def durable_position(self) -> int:
         return self._durable_position
+
+    @property
+    def durable_offset(self) -> int:
+        return self.state.next_offset
 
     def append(self, actor: Actor, event: MetadataEvent) -> None:
         self._send(actor, event, None)

@@ -45,7 +45,7 @@ from rewindmq.projections.machine.data.reasons import ACKED
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.state import NODE_LOST
 from rewindmq.projections.replay import PartitionLog as ReadableLog
-from rewindmq.projections.replay import base_of, decoder_for
+from rewindmq.projections.replay import decoder_for
 from rewindmq.projections.store.store import Batch, Projector, StoreError
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Event, Published, Tick
@@ -481,10 +481,7 @@ class Partition(ABC):
         raise KeyError(message_id)
 
     def _record(self, offset: int) -> bytes | None:
-        """Read one record of the log, or of the base with which it begins. The loop waits for it."""
-        if offset < self.history.start_offset:
-            base = base_of(self.history)
-            return None if base is None else base.record(offset)
+        """Read one record of the log. The loop waits for it."""
         for block in self.history.read(offset, offset + 1):
             return block.records[offset - block.first_offset]
         return None

@@ -2,8 +2,9 @@
 
 `mend`: the disk was full, or no file descriptor was left
 
-    RocksDB opened again -> each partition is at an offset that was flushed -> the log is folded on top of it, up to the
-    live machine's offset -> the live machine's chunks are written over those of that fold
+    RocksDB opened again -> each partition is at an offset that was flushed, or later at the base of its log -> the log
+    is folded on top of it, up to the live machine's offset -> the live machine's chunks are written over those of that
+    fold
 
 The log has every event, so nothing of a failed batch is needed. The second fold is thrown away: the live machine goes
 on as it is. The live machine lays out its chunks in another way than the fold that was loaded, and so it writes all of
@@ -20,7 +21,7 @@ again would take too long while clients wait.
 
 from collections.abc import Iterable
 
-from rewindmq.projections.replay import PartitionLog, catch_up
+from rewindmq.projections.replay import PartitionLog, begin_with_base, catch_up
 from rewindmq.projections.store.projector import Projector
 from rewindmq.projections.store.store import StateStore
 
@@ -33,6 +34,8 @@ def mend(store: StateStore, partitions: Iterable[tuple[PartitionLog, Projector]]
     store.reopen()
     folded = 0
     for log, projector in partitions:
+        if store.applied_offset(log.name) < log.start_offset:
+            begin_with_base(log, store)
         again = store.fold_of(log.name)
         folded += catch_up(log, again, projector.machine.next_offset)
         if again.failed is not None:

@@ -145,6 +145,9 @@ def first_difference(
     for folder in ("projections", "schemas"):
         if not (other / root_of(other) / folder).is_dir():
             raise VersionError(f"{other}: no version of RewindMQ: it has no {folder}/")
+    if log.start_offset > 0:
+        begins = f"{log.name} begins at offset {log.start_offset}"
+        raise VersionError(f"{begins}: two versions are compared by their folds from offset 0")
     with Stepper(version, log) as here, Stepper(other, log) as there:
         agreed = _agreed_before(log, here, there, effects_only)
     if agreed is None:

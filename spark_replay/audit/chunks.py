@@ -95,7 +95,8 @@ def audit_chunk(
                 letters.append(batch)
             yield batch
         if stop in chunk.meets:
-            yield from _met(product, chunk, external, ledgers, letters)
+            from_base = chunk.start == log.start_offset > 0
+            yield from _met(product, chunk, external, ledgers, letters, from_base)
     if chunk.last:
         yield from product.take(True)
         yield batch_of(rows_for_driver(product), columns.AUDIT)
@@ -128,15 +129,23 @@ def _begun(
 
 
 def _met(
-    product: AuditProduct, chunk: AuditChunk, external: Snapshots, ledgers: Ledgers, letters: "Sequence[pa.RecordBatch]"
+    product: AuditProduct,
+    chunk: AuditChunk,
+    external: Snapshots,
+    ledgers: Ledgers,
+    letters: "Sequence[pa.RecordBatch]",
+    from_base: bool,
 ) -> "Iterator[pa.RecordBatch]":
     """Compare the audit with the snapshot at which it stands, and with the ledger beside it.
 
-    A missing ledger is written."""
+    A missing ledger is written. `from_base`: the chunk began with a base, which knows less than a ledger that began
+    below it. So no ledger is compared, and none is written below another one."""
     offset = product.machine.next_offset
     wrong = list(compare(StateSummary.of(product.machine), external, chunk.partition, offset, chunk.start))
     if wrong:
         yield batch_of(wrong, columns.AUDIT)
+    elif from_base and not chunk.last:
+        return
     elif not ledgers.has(offset):
         ledgers.take(product, letters)
     elif (other := ledgers.differs(product)) is not None:

@@ -81,13 +81,18 @@ class Proven:
         return _unpacked(fields, path)
 
     def require_same(self, partition: str, segments: Sequence[VerifiedSegment]) -> None:
-        """Check that every proven segment exists and is unchanged.
+        """Check that every proven segment exists and is unchanged. Those below the start of the log were trimmed.
 
         Raises CorruptLog."""
         found = {segment.file.name: segment for segment in segments}
         for name, fields in self._segments.get(partition, {}).items():
             before = _unpacked(fields, segments[0].file.with_name(name))
             now = found.get(name)
+            if now is None and before.next_offset <= segments[0].base_offset:
+                if before.next_offset == segments[0].base_offset and before.chain != segments[0].chain_before:
+                    why = f"the log begins with another chain than {before.chain.hex()[:16]}, which was proven"
+                    raise CorruptLog(segments[0].file, 0, before.next_offset, why)
+                continue
             if now is None:
                 raise CorruptLog(before.file, 0, before.base_offset, "an earlier audit has proven it, and it is gone")
             if (now.next_offset, now.chain) != (before.next_offset, before.chain):

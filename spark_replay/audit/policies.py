@@ -24,7 +24,7 @@ from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.history.events import canonical_json
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import InArchive, InKafka, Location, groups_in, open_log
+from rewindmq.spark_replay.location.log import InArchive, Location, groups_in, is_of_kafka, open_log
 from rewindmq.spark_replay.location.ranges import OffsetRange
 
 POLICIES = "policies"
@@ -61,7 +61,7 @@ class PolicyBook:
         self.location = location
         self.log = open_log(location).metadata
         self.partition = self.log.name
-        self.late_ms = APPLIED_WITHIN_MS if isinstance(location, InKafka) else 0
+        self.late_ms = APPLIED_WITHIN_MS if is_of_kafka(location) else 0
         self.topology = Topology()
         self.set_at: dict[int, tuple[str, str, str]] = {}
         self.bound_ms: dict[Bound, int] = {}  # the time of each binding

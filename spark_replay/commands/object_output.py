@@ -30,7 +30,8 @@ def write_parquet(frame: "DataFrame", objects: Objects) -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     write = partial(_write_rows, objects=objects, schema=to_arrow_schema(frame.schema))
-    frame.mapInArrow(write, WRITTEN).collect()
+    if not frame.mapInArrow(write, WRITTEN).collect():  # Spark has no task for a table that must be empty
+        list(write(iter(())))
     create_once(objects, SUCCESS, b"")
 
 
@@ -60,7 +61,7 @@ def _files(batches: "Iterable[pa.RecordBatch]", schema: "pa.Schema") -> "Iterato
         rows = 0
         with tempfile.TemporaryFile() as file:
             with parquet.ParquetWriter(file, schema) as writer:
-                while batch is not None and file.tell() < FILE_BYTES:
+                while batch is not None and (rows == 0 or file.tell() < FILE_BYTES):
                     writer.write_batch(batch.cast(schema))
                     rows += batch.num_rows
                     batch = next(waiting, None)

@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.engine.log.shared_contract import FILLER_KEY
 from rewindmq.spark_replay.commands.failures import NoSpark
 from rewindmq.spark_replay.location.kafka_settings import for_java
 from rewindmq.spark_replay.location.log import InKafka
@@ -61,11 +62,12 @@ def load(reader: Any) -> "DataFrame":
 
 
 def to_records(frame: "DataFrame") -> "DataFrame":
-    """The columns RECORDS, and Kafka's times.
+    """The columns RECORDS, and Kafka's times, without fillers (engine/log/shared_contract.py).
 
     A partition is given by its number, because a name in each row would cost a quarter of the reading. A record without
     a value cannot be decoded."""
-    return frame.selectExpr(
+    events = frame.where(f"value is not null or key is null or key <> X'{FILLER_KEY.hex()}'")
+    return events.selectExpr(
         "partition",
         "offset",
         "unix_millis(timestamp) as timestamp_ms",

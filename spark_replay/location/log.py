@@ -13,11 +13,12 @@ and Kafka gives their time (`rewindmq.engine.log.shared_contract`).
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.location import HistoryPartition
+from rewindmq.engine.log.tiers import TieredLogReader
 from rewindmq.projections.floors import explained
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.replay import PartitionLog, RecordGroup, base_of, decoder_for
@@ -86,6 +87,20 @@ def in_archive(url: str) -> InArchive:
         raise BadRequest(f"archive: {error}") from None
 
 
+@lru_cache(maxsize=16)
+def is_of_kafka(location: Location) -> bool:
+    """Whether Kafka gave the log its times: topics, and an archive of topics.
+
+    Raises ArchiveError, NoAnswer."""
+    if isinstance(location, InArchive):
+        from rewindmq.engine.log.archive.manifest import read_identity
+        from rewindmq.engine.log.archive.objects import open_objects
+
+        identity = read_identity(open_objects(location.url))
+        return identity is not None and identity.log == "kafka"
+    return isinstance(location, InKafka)
+
+
 class HistoryLog(Protocol):
     """The part of any log that Spark jobs need.
 
@@ -114,7 +129,7 @@ def open_log(location: Location) -> HistoryLog:
         from rewindmq.engine.log.archive.reader import ArchivedLog
 
         return ArchivedLog(location.url)
-    return EmbeddedLogReader(Path(location))
+    return TieredLogReader(Path(location))
 
 
 def selected(log: HistoryLog, which: str, names: str | None) -> list[HistoryPartition]:

@@ -5,7 +5,7 @@ It also plans the range between two moments.
 
 from collections.abc import Mapping
 
-from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.engine.log.tiers import TieredLogReader
 from rewindmq.projections.marks import name_in, positions, topology_of
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.topology.topology import Topology
@@ -18,7 +18,7 @@ def topology_in(log: HistoryLog) -> Topology:
     """The topology at the end of a log, from the newest of the broker's snapshots beside it, if there is one.
 
     Raises CorruptLog, LogError."""
-    snapshots = Snapshots(log.data_dir / "snapshots") if isinstance(log, EmbeddedLogReader) else None
+    snapshots = Snapshots(log.data_dir / "snapshots") if isinstance(log, TieredLogReader) else None
     return topology_of(log.metadata, snapshots)
 
 

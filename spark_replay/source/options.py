@@ -86,9 +86,9 @@ class TableOptions:
     @property
     def columns(self) -> "pa.Schema":
         """The Arrow schema of the view."""
-        from rewindmq.spark_replay.location.log import InKafka
+        from rewindmq.spark_replay.location.log import is_of_kafka
 
-        if self.view == "records" and isinstance(self.location, InKafka):
+        if self.view == "records" and is_of_kafka(self.location):
             return columns.KAFKA_RECORDS
         if self.view == "history":
             from rewindmq.spark_replay.history.outcome_rows import history_columns

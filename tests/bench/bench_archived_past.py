@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from pathlib import Path
 from unittest.mock import patch
 
@@ -23,7 +23,8 @@ from rewindmq.engine.log.archive.snapshots import ArchivedSnapshots
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.replay import decoder_for, drive
+from rewindmq.projections.machine.repeats import Repeats
+from rewindmq.projections.replay import PartitionLog, decoder_for, drive
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Acked
@@ -67,14 +68,18 @@ def make(directory: Path, events: int) -> None:
         close_segments(data)
         partition = EmbeddedLogReader(data).queues[0]
         machine = Machine(partition.name)
-        for start in range(0, events - EVERY + 1, EVERY):
-            drive_to(machine, partition, start, start + EVERY)
+        for end in range(EVERY, events + 1, EVERY):
+            drive_to(machine, partition, end)
             Snapshots(data / "snapshots").take(machine)
         Archiver(open_objects(str(directory / "archive"), make=True), data).run()
 
 
-def drive_to(machine: Machine, partition: object, start: int, end: int) -> None:
-    drive(machine, groups_up_to(partition, start, end), decoder_for(partition), start)  # type: ignore[arg-type]
+def drive_to(machine: Machine, partition: PartitionLog, end: int) -> None:
+    """Fold the records up to `end`, as tasks of Spark do."""
+    decoder = decoder_for(partition)
+    groups = groups_up_to(partition, machine.next_offset, end)
+    deque(drive(machine, groups, decoder, repeats=Repeats(machine, decoder)), 0)
+    assert machine.next_offset == end
 
 
 def ask(url: str, moment: float, whole_state: bool) -> None:
@@ -95,7 +100,7 @@ def ask(url: str, moment: float, whole_state: bool) -> None:
             offset = partition.offset_at(int(first + moment * (last - first)))
             machine = from_snapshot(ArchivedSnapshots(url), partition, offset)
             folded = offset - machine.next_offset
-            drive_to(machine, partition, machine.next_offset, offset)
+            drive_to(machine, partition, offset)
         else:
             offset = int(moment * (partition.next_offset - 10))
             folded = sum(len(block.records) for block in partition.read(offset, offset + 10))

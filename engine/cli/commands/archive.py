@@ -1,9 +1,8 @@
 """Our own commands: archive the history in object storage, look at an archive, verify it.
 
-They read a data directory and object storage, and ask no broker.
+They read a data directory or topics of a Kafka, and object storage, and ask no broker.
 """
 
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,15 +10,27 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from rewindmq.engine.cli.archive_options import Duration
 from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
-from rewindmq.engine.cli.formatters import MACHINE_READABLE
+from rewindmq.engine.cli.kafka import Kafka, with_kafka
+from rewindmq.engine.cli.kafka_archive import (
+    archive_topics,
+    is_quiet,
+    topic_lag,
+    topics_by_name,
+    wants_kafka,
+    with_bar,
+)
 from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.values import Value
 from rewindmq.projections.rewind import format_time
 
 if TYPE_CHECKING:
+    from rewindmq.engine.log.archive.archiver import Report
+    from rewindmq.engine.log.archive.local_space import Limits
     from rewindmq.engine.log.archive.manifest import Manifest
     from rewindmq.engine.log.archive.objects import Objects
+    from rewindmq.engine.log.kafka.reader import KafkaPartition
 
 T = TypeVar("T")
 
@@ -40,6 +51,8 @@ NOTHING_CLOSED = (
     "Nothing is closed: the last segment of each partition is open and stays behind. --roll ends it when the broker is"
     " stopped, and `rewindmq start --segment-age 1h` while it runs."
 )
+
+
 archive_option = click.option(
     "--archive",
     "archive_url",
@@ -53,14 +66,14 @@ archive_option = click.option(
 def done(what: Callable[[], T]) -> T:
     """Calls `what` and turns its errors into CliErrors."""
     from rewindmq.engine.log.archive.objects import BadUrl, ObstoreNotInstalled
-    from rewindmq.engine.log.contract import LogError, NoAnswer
+    from rewindmq.engine.log.contract import KafkaNotInstalled, LogError, NoAnswer
     from rewindmq.engine.log.embedded.lock import LogInUse
 
     try:
         return what()
     except BadUrl as error:
         raise CliError(USAGE, str(error)) from None
-    except (NoAnswer, ObstoreNotInstalled, LogInUse) as error:
+    except (NoAnswer, ObstoreNotInstalled, KafkaNotInstalled, LogInUse) as error:
         raise CliError(UNAVAILABLE, str(error)) from None
     except LogError as error:
         raise CliError(DATA, str(error)) from None
@@ -69,10 +82,10 @@ def done(what: Callable[[], T]) -> T:
 @click.command("archive")
 @click.option(
     "--data",
-    required=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Data directory of a broker, which may run.",
+    help="Data directory of a broker, which may run. With --kafka: that of a node, whose snapshots are archived, too.",
 )
+@with_kafka
 @click.option(
     "--to",
     "archive_url",
@@ -80,42 +93,63 @@ def done(what: Callable[[], T]) -> T:
     required=True,
     help="The archive: s3://BUCKET/PREFIX, gs://..., az://..., or a directory.",
 )
-@click.option("--roll", is_flag=True, help="End the last segments first, so that all is archived. No broker may run.")
+@click.option(
+    "--roll",
+    is_flag=True,
+    help="End the last segments first, so that all is archived. No broker may run; nodes on a Kafka may.",
+)
+@click.option(
+    "--segment-age",
+    type=Duration(),
+    metavar="DURATION",
+    default="1h",
+    show_default=True,
+    help="With --kafka: archive what is as old, although it is little.",
+)
+@click.option(
+    "--keep-local",
+    metavar="LIMIT",
+    help="Then remove local segments beyond an age in log time, a size, or both (7d, 50GB, 7d,50GB).",
+)
 @with_settings
-def archive(settings: Settings, data: Path, archive_url: str, roll: bool) -> None:
+def archive(
+    settings: Settings,
+    data: Path | None,
+    kafka: Kafka,
+    archive_url: str,
+    roll: bool,
+    segment_age: int,
+    keep_local: str | None,
+) -> None:
     """Bring what is new in the history into object storage.
 
     Closed segments and snapshots go there, are read back and proven. What is archived already is left as it is. Login
     and endpoint come from the environment (AWS_ACCESS_KEY_ID ...).
 
+    With --keep-local the oldest segments that the archive has are removed here. What reads them reads the archive.
+
     \b
     Examples:
       rewindmq archive --data ./data --to s3://bucket/prefix
       rewindmq archive --data ./data --to /mnt/archive --roll
+      rewindmq archive --data ./data --to s3://bucket/prefix --keep-local 7d,50GB
+      rewindmq archive --kafka localhost:9092 --to s3://bucket/prefix
     """
-    from rewindmq.engine.log.archive.archiver import Archiver, Report, close_segments
-    from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
-    from rewindmq.engine.log.archive.objects import open_objects
-    from rewindmq.engine.log.contract import LogError
+    from rewindmq.engine.runtime.local_limits import local_limits
 
-    quiet = bool(settings.quiet or settings.silent or settings.formatter in MACHINE_READABLE)
+    topics = wants_kafka(data, kafka)
+    if topics and keep_local is not None:
+        raise CliError(USAGE, "--keep-local is about the segments of a data directory, and not about topics")
+    try:
+        limits = None if keep_local is None else local_limits(keep_local)
+    except ValueError as error:
+        raise CliError(USAGE, f"--keep-local: {error}") from None
 
-    def archived() -> Report:
-        objects = open_objects(archive_url, make=True)
-        if roll:
-            close_segments(data)
-        settings.banner(f"Archiving {data} to {objects.url} ...")
-        with click.progressbar(length=1, file=sys.stderr, hidden=quiet or not sys.stderr.isatty()) as bar:
-
-            def progress(done: int, total: int) -> None:
-                bar.length = total
-                bar.update(done - bar.pos)
-
-            report = Archiver(objects, data).run(progress=progress)
-        with suppress(LogError):  # this user may have no right to write there
-            if archive_of(data) is None:
-                note_archive(data, objects.url)
-        return report
+    def archived() -> "Report":
+        if topics:
+            return archive_topics(settings, archive_url, kafka, data, roll, segment_age)
+        assert data is not None
+        return _archive_directory(settings, archive_url, data, roll)
 
     rows: list[dict[str, Value]] = [
         {
@@ -129,10 +163,74 @@ def archive(settings: Settings, data: Path, archive_url: str, roll: bool) -> Non
         }
         for each in done(archived).partitions
     ]
-    columns = ("partition", "archived_end", "segments", "records", "bytes", "archived_bytes", "snapshots")
+    columns: tuple[str, ...] = (
+        "partition",
+        "archived_end",
+        "segments",
+        "records",
+        "bytes",
+        "archived_bytes",
+        "snapshots",
+    )
+    if limits is not None and data is not None:
+        rows = _with_local(settings, data, archive_url, limits, rows)
+        columns = (*columns, "local_start", "freed_bytes")
     settings.show(columns, rows)
-    if not quiet and not any(row["segments"] for row in rows) and done(lambda: _is_behind(data, rows)):
+    if data is None or topics or is_quiet(settings) or any(row["segments"] for row in rows):
+        return
+    if done(lambda: _is_behind(data, rows)):
         click.echo(NOTHING_CLOSED, err=True)
+
+
+def _with_local(
+    settings: Settings, data: Path, archive_url: str, limits: "Limits", rows: list[dict[str, Value]]
+) -> list[dict[str, Value]]:
+    """Remove what is beyond the limits. Returns the rows, and what was removed. CliError."""
+    from rewindmq.engine.log.archive.local_space import keep_local
+    from rewindmq.engine.log.archive.objects import open_objects
+    from rewindmq.projections.machine.machine import NewerHistory
+
+    try:
+        report = done(lambda: keep_local(data, open_objects(archive_url), limits))
+    except NewerHistory as error:
+        raise CliError(DATA, str(error)) from None
+    except OSError as error:
+        raise CliError(UNAVAILABLE, f"{data}: local segments could not be removed: {error.strerror}") from None
+    if not report.age_counts:
+        settings.banner("Nothing was removed for its age: this run notes the log time from which the next one counts.")
+    for each in report.partitions:
+        if each.why:
+            click.echo(f"{each.partition}: nothing was removed: {each.why}", err=True)
+    known = {each.partition: each for each in report.partitions}
+    return [
+        row
+        | {
+            "local_start": known[name].start_offset if (name := str(row["partition"])) in known else 0,
+            "freed_bytes": known[name].freed_bytes if name in known else 0,
+        }
+        for row in rows
+    ]
+
+
+def _archive_directory(settings: Settings, url: str, data: Path, roll: bool) -> "Report":
+    """Archive what is new in a data directory.
+
+    Raises LogError."""
+    from rewindmq.engine.log.archive.archiver import Archiver, close_segments
+    from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
+    from rewindmq.engine.log.archive.objects import open_objects
+    from rewindmq.engine.log.contract import LogError
+
+    objects = open_objects(url, make=True)
+    if roll:
+        close_segments(data)
+    settings.banner(f"Archiving {data} to {objects.url} ...")
+    archiver = Archiver(objects, data)
+    report = with_bar(settings, lambda progress: archiver.run(progress=progress))
+    with suppress(LogError):  # this user may have no right to write there
+        if archive_of(data) is None:
+            note_archive(data, objects.url)
+    return report
 
 
 @click.command("archive_status")
@@ -142,25 +240,29 @@ def archive(settings: Settings, data: Path, archive_url: str, roll: bool) -> Non
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Data directory: then the listing says how far the archive is behind it.",
 )
+@with_kafka
 @click.option("--format", "form", type=click.Choice(["text", "json"]), help="text, or a JSON list for programs.")
 @with_settings
-def archive_status(settings: Settings, archive_url: str, data: Path | None, form: str | None) -> None:
+def archive_status(settings: Settings, archive_url: str, data: Path | None, kafka: Kafka, form: str | None) -> None:
     """Show how far each partition is archived.
 
     `floor`: the oldest offset. `bytes`: of the segments as they were; `archived_bytes`: of the objects that hold them
-    and the snapshots. `lag`: records in the data directory that are not archived; `lag_bytes`: of their segments;
-    `waiting_since`: the time of the oldest of them.
+    and the snapshots. `lag`: records in the data directory, or in the Kafka, that are not archived; `lag_bytes`: of
+    their segments; `waiting_since`: the time of the oldest of them.
 
     \b
-    Example:
+    Examples:
       rewindmq archive_status --archive s3://bucket/prefix --data ./data
+      rewindmq archive_status --archive s3://bucket/prefix --kafka localhost:9092
     """
     from rewindmq.engine.log.archive.manifest import Manifest
     from rewindmq.engine.log.archive.objects import open_objects
 
     def listed() -> list[dict[str, Value]]:
         objects = open_objects(archive_url)
-        return [_status_row(Manifest.load(objects, name), data) for name in _partitions(objects, data)]
+        names = _partitions(objects, data)
+        topics = topics_by_name(objects, kafka) if kafka.asked_for else {}
+        return [_status_row(Manifest.load(objects, name), data, topics.get(name)) for name in names]
 
     if form == "json":
         settings.formatter = "json"
@@ -177,17 +279,21 @@ def _partitions(objects: "Objects", data: Path | None) -> list[str]:
     identity = read_identity(objects)
     if identity is None:
         raise ArchiveError(f"{objects.url}: there is no archive")
+    if data is not None and identity.log == "kafka":
+        raise OtherHistory(f"{objects.url}: the archive of a log in Kafka: name that one with --kafka")
     if data is not None and identity_of(data) != identity:
         raise OtherHistory(f"{objects.url}: the archive of another history than the one in {data}")
     return [METADATA, *map(queue_partition, range(identity.queue_partitions))]
 
 
-def _status_row(manifest: "Manifest", data: Path | None) -> dict[str, Value]:
+def _status_row(manifest: "Manifest", data: Path | None, topic: "KafkaPartition | None") -> dict[str, Value]:
     from rewindmq.engine.log.archive.archiver import archived_bytes, first_waiting_ms, segments_behind
     from rewindmq.engine.log.embedded.directory import partition_directory
     from rewindmq.engine.log.embedded.reader import PartitionReader
 
     lag = lag_bytes = waiting_since_ms = None
+    if topic is not None:
+        lag, waiting_since_ms = topic_lag(topic, manifest.end)
     if data is not None:
         directory = partition_directory(data, manifest.partition)
         behind = segments_behind(directory, manifest)
@@ -203,7 +309,7 @@ def _status_row(manifest: "Manifest", data: Path | None) -> dict[str, Value]:
         "segments": len(segments),
         "snapshots": len(manifest.snapshots),
         "bytes": sum(each.size_bytes for each in segments),
-        "archived_bytes": sum(map(archived_bytes, segments)) + sum(map(archived_bytes, manifest.snapshots)),
+        "archived_bytes": sum(map(archived_bytes, manifest.entries)),
         "lag": lag,
         "lag_bytes": lag_bytes,
         "waiting_since": None if waiting_since_ms is None else format_time(waiting_since_ms),
@@ -233,7 +339,7 @@ def archive_verify(settings: Settings, archive_url: str) -> None:
       rewindmq archive_verify --archive s3://bucket/prefix
     """
     from rewindmq.engine.log.archive.archiver import verify
-    from rewindmq.engine.log.archive.manifest import SegmentEntry
+    from rewindmq.engine.log.archive.manifest import SegmentEntry, SnapshotEntry
     from rewindmq.engine.log.archive.objects import open_objects
 
     damages: list[str] = []
@@ -249,7 +355,7 @@ def archive_verify(settings: Settings, archive_url: str) -> None:
                     segments += 1
                     records += entry.next_offset - entry.base_offset
                     chain = entry.chain.hex()
-                elif entry is not None:
+                elif isinstance(entry, SnapshotEntry):
                     snapshots += 1
                 if error is not None:
                     damaged += 1

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import click
 
-from rewindmq.engine.cli.archive_options import with_archive
+from rewindmq.engine.cli.archive_options import Duration, with_archive
 from rewindmq.engine.cli.body_options import with_bodies
 from rewindmq.engine.cli.client import HTTP_PORT, Client, Json
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
@@ -18,7 +18,6 @@ from rewindmq.engine.logging_setup import LEVELS
 from rewindmq.engine.runtime.durations import in_words
 from rewindmq.engine.runtime.watermarks import Limit, disk_limit, memory_watermark
 from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13
-from rewindmq.projections.rewind import UnreadableTime, parse_duration
 
 GIGABYTE = 1_000_000_000
 PURPOSES = {
@@ -42,20 +41,12 @@ def limit(parse: Callable[[str], Limit]) -> Callable[[click.Context, click.Param
     return checked
 
 
-def duration(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
-    """A callback for click that reads a duration, in milliseconds."""
-    try:
-        return None if text is None else parse_duration(text)
-    except UnreadableTime as error:
-        raise click.BadParameter(str(error)) from None
-
-
 def require_possible(config: Config) -> None:
     """Refuse options of `start` that make no sense together. UsageError."""
     if config.read_only and (config.kafka is not None or config.load_definitions is not None):
         raise click.UsageError("--read-only serves a data directory as it is: without --kafka and --load-definitions")
-    if config.read_only and (config.archive.url is not None or config.keep_history_ms is not None):
-        raise click.UsageError("--read-only changes nothing: without --archive and --keep-history")
+    if config.read_only and (config.archive.url, config.keep_history_ms, config.keep_bodies_days) != (None, None, None):
+        raise click.UsageError("--read-only changes nothing: without --archive, --keep-history and --keep-bodies")
     if config.kafka is None:
         return
     if config.encrypts and config.keys is None:
@@ -133,7 +124,7 @@ def require_possible(config: Config) -> None:
 @click.option(
     "--keep-history",
     metavar="DURATION",
-    callback=duration,
+    type=Duration(),
     help="Trim older history at each start, such as 400d: it goes for good. Queued messages stay.",
 )
 @click.option(
@@ -282,6 +273,14 @@ def clock_line(clock: Json) -> str:
     return f"Time in the log less wall clock: {difference_ms} ms (wall clock {clock['wall_time']})"
 
 
+def fork_lines(fork: Json | None) -> list[str]:
+    """Where the history branched from another one; no line if it is no fork."""
+    if fork is None:
+        return []
+    source = f" of {fork['source']}" if fork["source"] else ""
+    return [f"Fork{source} as of {fork['moment']}, made {fork['made']}: branched from {str(fork['parent'])[:16]}..."]
+
+
 def bodies_lines(bodies: Json) -> list[str]:
     """How long bodies are kept, and what is held back; nothing without --keep-bodies and expired days."""
     keep_days, expired = bodies["keep_days"], cast(int, bodies["expired_days"])
@@ -299,14 +298,6 @@ def bodies_lines(bodies: Json) -> list[str]:
         *([f"Problem: {bodies['problem']}"] if bodies["problem"] else []),
         "",
     ]
-
-
-def fork_lines(fork: Json | None) -> list[str]:
-    """Where the history branched from another one; no line if it is no fork."""
-    if fork is None:
-        return []
-    source = f" of {fork['source']}" if fork["source"] else ""
-    return [f"Fork{source} as of {fork['moment']}, made {fork['made']}: branched from {str(fork['parent'])[:16]}..."]
 
 
 def alarms(overview: dict[str, object]) -> list[str]:
@@ -336,6 +327,8 @@ def history_lines(history: Json) -> list[str]:
         lines.append(f"Archived until: {archive['archived_until']}")
         oldest = f", the oldest {in_words(seconds * 1_000)} old" if records else ""
         lines.append(f"Not archived: {records} records{oldest}")
+    if archive.get("stays"):
+        lines.append(f"Segments that were due stay here: {archive['stays']}")
     if archive["error"] is not None:
         lines.append(f"Archiving fails: {archive['error']}")
     return lines

@@ -21,7 +21,7 @@ from rewindmq.engine.http.listing import Item
 from rewindmq.engine.http.pieces import encode
 from rewindmq.engine.http.properties import properties_of
 from rewindmq.engine.http.resources.queues import shown
-from rewindmq.engine.log.contract import CorruptLog, LogError
+from rewindmq.engine.log.contract import CorruptLog, LogError, NoAnswer
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, PastMessage, PastQueue, history_of, queue_at
 from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions, WorkerPool
@@ -90,7 +90,8 @@ def read_past(question: Question) -> Item | ApiError:
     except RewindError as error:
         return bad_request(str(error))
     except LogError as error:
-        if question.history.kafka is not None and not isinstance(error, CorruptLog):
+        kafka = question.history.kafka is not None and not isinstance(error, CorruptLog)
+        if kafka or isinstance(error, NoAnswer):
             return ApiError(503, "service_unavailable", str(error))
         return ApiError(500, "log_error", str(error))
 

@@ -24,6 +24,7 @@ from rewindmq.engine.http.bodies import MAX_VALUES
 from rewindmq.engine.http.call import ApiError, Call, bad_request, boolean, integer, not_found, reply, text
 from rewindmq.engine.http.resources.bindings import binding_item
 from rewindmq.engine.http.resources.past import partition_name, readable_incarnation
+from rewindmq.engine.log.contract import NoAnswer
 from rewindmq.engine.rewind.bindings_at import LostBinding, split
 from rewindmq.engine.rewind.queue_at import history_of
 from rewindmq.engine.rewind.restore import (
@@ -62,6 +63,8 @@ async def post(call: Call) -> Response:
     try:
         plan = await call.broker.past.ask(wish, call.user)
         if isinstance(plan, NoPlan):
+            if plan.away:
+                raise ApiError(503, "service_unavailable", plan.reason)
             raise not_found(plan.reason, "not_found") if plan.missing else bad_request(plan.reason)
         name = text(content, "name", name_of(plan))
         answer = plan_item(plan, target, name) | {"dry_run": dry_run}
@@ -69,7 +72,7 @@ async def post(call: Call) -> Response:
             return reply(answer | bindings_item(*split(call.broker, to_bind(call.broker, vhost, plan, target, name))))
         async with call.session(vhost) as session:
             done = await restore(call.broker, session, call.broker.past, wish.history, plan, target, name)
-    except ProcessEnded as error:
+    except (ProcessEnded, NoAnswer) as error:
         raise ApiError(503, "service_unavailable", str(error)) from None
     except TooManyQuestions as error:
         raise ApiError(429, "too_many_requests", str(error)) from None

@@ -24,8 +24,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
+from typing import TypeVar
 
 from rewindmq.engine.log.archive.manifest import (
+    BaseEntry,
+    Entry,
     Identity,
     Manifest,
     OtherHistory,
@@ -38,6 +41,7 @@ from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, Obj
 from rewindmq.engine.log.archive.pack import CorruptObject, Unpacked, pack
 from rewindmq.engine.log.archive.pages import page_key
 from rewindmq.engine.log.archive.seals import archive_seals
+from rewindmq.engine.log.archive.unpack import unpacked
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import (
     METADATA,
@@ -51,6 +55,8 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import PartitionReader, Place, SegmentReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, record_timestamp, segment_files
 from rewindmq.projections.store.snapshots import Snapshots
+
+F = TypeVar("F", SnapshotEntry, BaseEntry)
 
 
 @dataclass(slots=True)
@@ -113,7 +119,7 @@ class Archiver:
                 progress(done, total)
             if not report.stopped:
                 for offset in self._snapshots.offsets(manifest.partition):
-                    self._archive_snapshot(manifest, offset, of_partition)
+                    archive_snapshot(manifest, self._snapshots, offset, of_partition)
                 self._archive_seals(manifest)
             of_partition.archived_end = manifest.end
         return report
@@ -139,7 +145,7 @@ class Archiver:
 
     def _archive_segment(self, manifest: Manifest, path: Path, report: PartitionReport) -> None:
         before = Place(manifest.end, 0, manifest.chain, manifest.max_timestamp_ms)
-        with pack(path, before, _now_ms()) as packed:
+        with pack(path, before, now_ms()) as packed:
             entry = packed.entry
             self._objects.create(manifest.key(entry, entry.avro), packed.avro)
             self._objects.create(manifest.key(entry, entry.blocks), packed.blocks)
@@ -150,28 +156,25 @@ class Archiver:
         report.segment_bytes += entry.size_bytes
         report.archived_bytes += archived_bytes(entry)
 
-    def _archive_snapshot(self, manifest: Manifest, offset: int, report: PartitionReport) -> None:
-        """Archive a snapshot, unless it is archived already, or lies beyond the archived end."""
-        if offset > manifest.end or any(each.offset == offset for each in manifest.snapshots):
-            return
-        try:
-            with self._snapshots.path(manifest.partition, offset).open("rb") as file:
-                sha256, size = hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
-                stored = StoredObject(f"{offset:020d}-{sha256[:16]}.snapshot", size, sha256)
-                entry = SnapshotEntry(offset, stored, _now_ms())
-                self._objects.create(manifest.key(entry, stored), file)
-        except FileNotFoundError:  # any snapshot may be deleted at any time
-            return
-        prove_snapshot(manifest, entry)
-        manifest.extend(entry)
-        report.snapshots += 1
-        report.archived_bytes += size
-
     def _archive_seals(self, manifest: Manifest) -> None:
         """Archive the seals of a partition."""
         name = manifest.partition
         directory = partition_directory(self._data_dir, name)
         self._seals[name] = archive_seals(manifest, directory, self._seals.get(name, ""))
+
+
+def archive_snapshot(manifest: Manifest, snapshots: Snapshots, offset: int, report: PartitionReport) -> None:
+    """Archive a snapshot, unless it is archived already, or lies beyond the archived end.
+
+    Raises CorruptObject, ArchiveError, NoAnswer."""
+    if offset > manifest.end or any(each.offset == offset for each in manifest.snapshots):
+        return
+    try:
+        entry = archive_file(manifest, snapshots.path(manifest.partition, offset), SnapshotEntry)
+    except FileNotFoundError:  # any snapshot may be deleted at any time
+        return
+    report.snapshots += 1
+    report.archived_bytes += entry.object.size_bytes
 
 
 def identity_of(data_dir: Path) -> Identity:
@@ -239,15 +242,28 @@ def close_segments(data_dir: Path) -> None:
         log.close()
 
 
-def archived_bytes(entry: SegmentEntry | SnapshotEntry) -> int:
+def archived_bytes(entry: Entry) -> int:
     """The size of the objects of an entry."""
     if isinstance(entry, SegmentEntry):
         return entry.avro.size_bytes + entry.blocks.size_bytes
     return entry.object.size_bytes
 
 
-def prove_snapshot(manifest: Manifest, entry: SnapshotEntry) -> None:
-    """Read an archived snapshot: it is what its entry says.
+def archive_file(manifest: Manifest, path: Path, kind: type[F]) -> F:
+    """Bring a snapshot or a base, which is named after its offset, into the archive. Returns its entry there.
+
+    Raises FileNotFoundError, ArchiveError, NoAnswer."""
+    with path.open("rb") as file:
+        sha256, size = hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
+        name = f"{path.stem}-{sha256[:16]}{path.suffix}"
+        entry = kind(int(path.stem), StoredObject(name, size, sha256), now_ms())
+        manifest.objects.create(manifest.key(entry, entry.object), file)
+    prove_file(manifest, entry)
+    return manifest.extend(entry)
+
+
+def prove_file(manifest: Manifest, entry: SnapshotEntry | BaseEntry) -> None:
+    """Read an archived snapshot or base: it is what its entry says.
 
     Raises CorruptObject, NoAnswer."""
     key = manifest.key(entry, entry.object)
@@ -262,7 +278,7 @@ def prove_snapshot(manifest: Manifest, entry: SnapshotEntry) -> None:
         raise CorruptObject(manifest.objects.place(key), 0, entry.offset, why)
 
 
-def verify(objects: Objects, partition: str) -> Iterator[tuple[SegmentEntry | SnapshotEntry | None, LogError | None]]:
+def verify(objects: Objects, partition: str) -> Iterator[tuple[Entry | None, LogError | None]]:
     """Read all that is archived of a partition. Yields each entry, with what is wrong with it, if anything.
 
     What is wrong with the manifest or its pages comes last, without an entry. Raises NoAnswer."""
@@ -274,18 +290,19 @@ def verify(objects: Objects, partition: str) -> Iterator[tuple[SegmentEntry | Sn
         broken = error
     for segment in manifest.segments:
         try:
-            Unpacked(objects, partition, segment).prove()
+            unpacked(objects, partition, segment).prove()
         except CorruptObject as error:
             yield segment, error
         else:
             yield segment, None
-    for snapshot in manifest.snapshots:
+    files: list[SnapshotEntry | BaseEntry] = [*manifest.snapshots, *manifest.bases]
+    for file in files:
         try:
-            prove_snapshot(manifest, snapshot)
+            prove_file(manifest, file)
         except CorruptObject as error:
-            yield snapshot, error
+            yield file, error
         else:
-            yield snapshot, None
+            yield file, None
     for damage in _wrong_pages(manifest):
         yield None, damage
     if broken is not None:
@@ -310,5 +327,6 @@ def _wrong_pages(manifest: Manifest) -> Iterator[CorruptObject]:
             yield CorruptObject(manifest.objects.place(key), position, 0, why)
 
 
-def _now_ms() -> int:
+def now_ms() -> int:
+    """The time, in milliseconds since the epoch."""
     return time.time_ns() // 1_000_000

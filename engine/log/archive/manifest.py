@@ -3,10 +3,10 @@
     URL/archive.json                            which history this is; created once
     URL/PARTITION/manifest/0000000000.json      entry 0, then 1, 2 ...
     URL/PARTITION/pages/0000000000.json         many entries in one object (pages.py)
-    URL/PARTITION/segments/..., snapshots/...   the objects that the entries name
+    URL/PARTITION/segments/..., snapshots/..., bases/...   the objects that the entries name
 
     manifest = Manifest.load(objects, "queues-0")
-    manifest.segments, manifest.snapshots       the entries
+    manifest.segments, .snapshots, .bases       the entries
     manifest.end                                the offset behind the last archived record
     manifest.extend(entry)                      at the next number
 
@@ -32,7 +32,7 @@ FORMAT: Final = 1
 NOTHING_BEFORE: Final = "0" * 64
 _DIGITS: Final = 10
 
-E = TypeVar("E", "SegmentEntry", "SnapshotEntry")
+E = TypeVar("E", "SegmentEntry", "SnapshotEntry", "BaseEntry")
 
 
 class OtherHistory(ArchiveError):
@@ -82,7 +82,20 @@ class SnapshotEntry:
     before: str = ""
 
 
-_KEYS: Final = {"kind", *(each.name for kind in (SegmentEntry, SnapshotEntry) for each in fields(kind))}
+@dataclass(frozen=True, slots=True)
+class BaseEntry:
+    """A base at `offset`: the state there, and the records of what was queued (projections/store/bases.py)."""
+
+    offset: int
+    object: StoredObject
+    archived_ms: int
+    number: int = -1
+    before: str = ""
+
+
+Entry = SegmentEntry | SnapshotEntry | BaseEntry
+_KINDS: Final[dict[str, type[Entry]]] = {"segment": SegmentEntry, "snapshot": SnapshotEntry, "base": BaseEntry}
+_KEYS: Final = {"kind", *(each.name for kind in _KINDS.values() for each in fields(kind))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +152,7 @@ class Manifest:
         self.partition = partition
         self.segments: list[SegmentEntry] = []
         self.snapshots: list[SnapshotEntry] = []
+        self.bases: list[BaseEntry] = []
         self._count = 0
         self._last = NOTHING_BEFORE  # SHA-256 of the last entry
         self._use_pages = use_pages
@@ -229,10 +243,14 @@ class Manifest:
         """The largest time up to `end`, as the index has it."""
         return self.segments[-1].max_timestamp_ms if self.segments else 0
 
-    def key(self, entry: SegmentEntry | SnapshotEntry, stored: StoredObject) -> str:
+    @property
+    def entries(self) -> "list[Entry]":
+        """All entries: segments, then snapshots, then bases."""
+        return [*self.segments, *self.snapshots, *self.bases]
+
+    def key(self, entry: Entry, stored: StoredObject) -> str:
         """The key of an object that an entry names."""
-        folder = "segments" if isinstance(entry, SegmentEntry) else "snapshots"
-        return f"{self.partition}/{folder}/{stored.name}"
+        return f"{self.partition}/{_kind_of(entry)}s/{stored.name}"
 
     def extend(self, entry: E) -> E:
         """Add an entry behind the others. Returns it as the archive has it now, with its number.
@@ -261,9 +279,11 @@ class Manifest:
             if last is not None and (last.base_offset, last.chain) == (entry.base_offset, entry.chain):
                 return last
             return None
-        return next((each for each in self.snapshots if each.offset == entry.offset), None)
+        if isinstance(entry, SnapshotEntry):
+            return next((each for each in self.snapshots if each.offset == entry.offset), None)
+        return next((each for each in self.bases if each.offset == entry.offset), None)
 
-    def _require_behind(self, entry: SegmentEntry | SnapshotEntry) -> None:
+    def _require_behind(self, entry: Entry) -> None:
         """Check that a segment goes on where the last one ends.
 
         Raises OtherHistory."""
@@ -284,8 +304,10 @@ class Manifest:
         self._require_behind(entry)
         if isinstance(entry, SegmentEntry):
             self.segments.append(entry)
-        else:
+        elif isinstance(entry, SnapshotEntry):
             self.snapshots.append(entry)
+        else:
+            self.bases.append(entry)
         self._last = hashlib.sha256(stored).hexdigest()
         self._count += 1
         if self._count % ENTRIES == 0:
@@ -295,20 +317,24 @@ class Manifest:
         return f"{self.partition}/manifest/{number:0{_DIGITS}d}.json"
 
 
-def _as_json(entry: SegmentEntry | SnapshotEntry) -> dict[str, Any]:
+def _kind_of(entry: Entry) -> str:
+    return next(kind for kind, of in _KINDS.items() if type(entry) is of)
+
+
+def _as_json(entry: Entry) -> dict[str, Any]:
     values = asdict(entry)
     for name in ("chain_before", "chain"):
         if name in values:
             values[name] = values[name].hex()
-    return {"kind": "segment" if isinstance(entry, SegmentEntry) else "snapshot", **values}
+    return {"kind": _kind_of(entry), **values}
 
 
-def _from_json(stored: bytes) -> SegmentEntry | SnapshotEntry:
+def _from_json(stored: bytes) -> Entry:
     """The entry in these bytes.
 
     Raises KeyError, TypeError, ValueError, AttributeError for bytes that are none."""
     values = decode_checked(stored, _KEYS)
-    kind = {"segment": SegmentEntry, "snapshot": SnapshotEntry}[values["kind"]]
+    kind = _KINDS[values["kind"]]
     given = {each.name: values[each.name] for each in fields(kind)}
     for name in ("chain_before", "chain"):
         if name in given:
@@ -316,7 +342,7 @@ def _from_json(stored: bytes) -> SegmentEntry | SnapshotEntry:
     for name in ("avro", "blocks", "object"):
         if name in given:
             given[name] = StoredObject(**given[name])
-    entry: SegmentEntry | SnapshotEntry = kind(**given)
+    entry = kind(**given)
     numbers = [value for name, value in given.items() if name.endswith(("offset", "_ms", "number", "bytes", "format"))]
     if not all(isinstance(value, int) for value in numbers):
         raise ValueError("a number is none")

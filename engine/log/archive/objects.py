@@ -10,6 +10,7 @@
 - In a directory an object is durable when `create` returns: it is written under another name, synced and linked.
 """
 
+import mmap
 import os
 import re
 import shutil
@@ -77,6 +78,8 @@ class Objects:
     def create(self, key: str, data: bytes | BinaryIO) -> bool:
         """Store an object: these bytes, or those of a file from its beginning on. S3 takes up to 5 GB.
 
+        A file is sent from the page cache and takes no memory of the process. There is no upload in parts that is
+        refused where the name is taken.
         Returns False if an object of this name is there already; it stays as it is. Raises NoAnswer."""
         if not isinstance(data, bytes):
             data.seek(0)
@@ -85,9 +88,11 @@ class Objects:
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
+        sent = data if isinstance(data, bytes) else _mapped(data)
+
         def put() -> bool:
             try:
-                obstore.put(self._store, key, data, mode="create")
+                obstore.put(self._store, key, sent, mode="create")
             except AlreadyExistsError:
                 return False
             return True
@@ -236,6 +241,12 @@ def open_objects(url: str, make: bool = False) -> Objects:
     except (BaseError, ValueError) as error:
         raise BadUrl(f"{url}: {_reason(error)}") from None
     return Objects(url, store)
+
+
+def _mapped(file: BinaryIO) -> mmap.mmap | bytes:
+    """All bytes of a file: obstore would read a file into memory, and copy it there once more."""
+    size = file.seek(0, os.SEEK_END)
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
 
 
 def _reason(error: Exception) -> str:

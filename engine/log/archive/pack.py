@@ -173,7 +173,7 @@ class _PackWriter:
     def add(self, block: StoredBlock) -> None:
         """Take the next block."""
         entry = block.entry
-        size = sum(_numbers("I", block.lengths))
+        size = sum(numbers_in("I", block.lengths))
         if self._gathered and self._size + size > BLOCK_BYTES:
             self._flush()
         if self._first_ms is None:
@@ -243,7 +243,7 @@ class _PackWriter:
         raw = self._header.raw
         head = _HEAD.pack(len(raw), len(self._archived), len(self._counts), len(self._lengths) // 4)
         table = b"".join(_ARCHIVED.pack(*each) for each in self._archived)
-        numbers = (_little_endian(self._counts), _little_endian(self._times), self._lengths)
+        numbers = (little_endian(self._counts), little_endian(self._times), self._lengths)
         return _MAGIC + zstd.compress(b"".join((head, raw, table, *numbers)), level=LEVEL)
 
 
@@ -347,8 +347,7 @@ class Unpacked:
         end = start + size
         if count != archived.records or end + SYNC_BYTES != len(raw) or raw[end:] != self._sync:
             raise self._corrupt(archived, f"not the frame of {archived.records} records")
-        first = archived.first_offset - self.entry.base_offset
-        wanted = self._starts[first + archived.records] - self._starts[first]
+        wanted = sum(self._lengths_in(archived))
         inflater = zstd.ZstdDecompressor()
         try:
             records = inflater.decompress(memoryview(raw)[start:end], max_length=wanted + 1)
@@ -363,13 +362,13 @@ class Unpacked:
         archived, header = self.archived[number], self.header
         offset, position, chain = archived.first_offset, archived.original_position, archived.chain_before
         base = self.entry.base_offset
-        before = self._starts[offset - base]
+        starts = list(accumulate(self._lengths_in(archived), initial=0))  # of the records in `data`
         blocks = []
         first = self._firsts[number]
         for each in range(first, first + archived.blocks):
             count = self._counts[each]
             lengths = self._lengths[4 * (offset - base) : 4 * (offset - base + count)]
-            start, end = (self._starts[at] - before for at in (offset - base, offset - base + count))
+            start, end = (starts[at - archived.first_offset] for at in (offset, offset + count))
             if header.checked:
                 pieces = encode_joined(data[start:end], count, header.sync, offset, chain)
             else:
@@ -380,6 +379,11 @@ class Unpacked:
             blocks.append(StoredBlock(entry, raw, data, start, lengths))
             offset, position = offset + count, position + len(raw)
         return blocks, chain
+
+    def _lengths_in(self, archived: ArchivedBlock) -> "array[int]":
+        """The lengths of the records in an archived block."""
+        first = archived.first_offset - self.entry.base_offset
+        return numbers_in("I", self._lengths[4 * first : 4 * (first + archived.records)])
 
     def _blocks_body(self) -> bytes:
         """The content of the .blocks, which the manifest's SHA-256 proves."""
@@ -413,10 +417,9 @@ class Unpacked:
         counts, times = end + 4 * originals, end + 12 * originals
         if len(body) != times + 4 * records:
             raise ValueError(f"{len(body)} bytes")
-        self._counts = _numbers("I", body[end:counts])
-        self._times = array("q", accumulate(_numbers("q", body[counts:times])))
+        self._counts = numbers_in("I", body[end:counts])
+        self._times = array("q", accumulate(numbers_in("q", body[counts:times])))
         self._lengths = body[times:]
-        self._starts = array("Q", accumulate(_numbers("I", self._lengths), initial=0))
         self._firsts = list(accumulate((each.blocks for each in self.archived), initial=0))
         base, end_offset = self.entry.base_offset, self.entry.next_offset
         if not archived or sum(self._counts) != records or base + records != end_offset:
@@ -457,13 +460,15 @@ def _stored(header: Header, suffix: str, size: int, sha256: str) -> StoredObject
     return StoredObject(f"{header.base_offset:020d}-{sha256[:16]}.{suffix}", size, sha256)
 
 
-def _little_endian(numbers: "array[int]") -> bytes:
+def little_endian(numbers: "array[int]") -> bytes:
+    """The numbers as bytes, on every machine the same."""
     if sys.byteorder == "big":
         numbers.byteswap()
     return numbers.tobytes()
 
 
-def _numbers(code: str, data: bytes) -> "array[int]":
+def numbers_in(code: str, data: bytes) -> "array[int]":
+    """The numbers in bytes of `little_endian`. `code`: the array's type code."""
     numbers = array(code)
     numbers.frombytes(data)
     if sys.byteorder == "big":

@@ -1,19 +1,38 @@
 """What an archiver process and its broker tell each other through a pipe. Nothing heavy is imported here.
 
 ArchiveOrder ->     <- Opened or Refused     None ->     <- Progress, again and again
+
+On Kafka the broker sends names in place of None, and again when they change: those of the partitions that it owns.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
+class TopicsOrder:
+    """Topics to archive. A stretch of a partition is archived when its first record is `age_ms` old.
+
+    `settings`: of Kafka's clients; they may be secret, so nothing prints them."""
+
+    servers: str
+    prefix: str
+    settings: tuple[tuple[str, str], ...] = field(repr=False)
+    age_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class ArchiveOrder:
-    """What to archive: a data directory, to a URL, with a pause of so many milliseconds between two passes."""
+    """What to archive: a data directory, to a URL, with a pause of so many milliseconds between two passes.
+
+    `topics`: the log is there, and the directory, a node's, has the snapshots. `keep_local`: how much of the log stays
+    in the directory, as operators write it; empty: all."""
 
     data_dir: Path
     url: str
     pause_ms: int
+    topics: TopicsOrder | None = None
+    keep_local: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +66,13 @@ class PartitionProgress:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the archive is. Empty `partitions`: not known yet. `ended`: the pass is over. `error`: why it failed."""
+    """How far the archive is. Empty `partitions`: not known yet. `ended`: the pass is over. `error`: why it failed.
+
+    `freed_bytes`: of archived segments that were removed here since the last report. `stays`: why others, which were
+    due, were not."""
 
     partitions: tuple[PartitionProgress, ...]
     ended: bool
     error: str | None = None
+    freed_bytes: int = 0
+    stays: str | None = None

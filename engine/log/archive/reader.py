@@ -21,6 +21,8 @@ from typing import Final, TypeVar, cast
 from rewindmq.engine.log.archive.manifest import IDENTITY, Manifest, SegmentEntry, SnapshotEntry, read_identity
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects, open_objects
 from rewindmq.engine.log.archive.pack import Unpacked
+from rewindmq.engine.log.archive.topic_pack import TopicRun, UnpackedTopic
+from rewindmq.engine.log.archive.unpack import unpacked
 from rewindmq.engine.log.contract import Block
 from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
 from rewindmq.engine.log.embedded.reader import StoredBlock
@@ -31,7 +33,7 @@ T = TypeVar("T")
 
 CACHE_BYTES: Final = 64 << 20  # about 8 archived blocks: each is kept with the original blocks that it makes
 _ENTRY_BYTES: Final = 1_000  # of an entry of the manifest in memory
-_RECORD_BYTES: Final = 16  # of a record in an unpacked .blocks
+_RECORD_BYTES: Final = 4  # of a record in an unpacked .blocks
 
 
 class _Cache:
@@ -65,15 +67,16 @@ _refreshing = Lock()
 class ArchivedPartition:
     """One partition of an archived history, as far as this process has read its manifest."""
 
-    framed = False
     start_offset = 0  # the first segment of an archive begins there
 
-    def __init__(self, objects: Objects, name: str) -> None:
+    def __init__(self, objects: Objects, name: str, framed: bool = False) -> None:
+        """`framed`: the archive is that of a log in Kafka."""
         self.name = name
+        self.framed = framed
         self._objects = objects
 
-    def __reduce__(self) -> "tuple[Callable[[str, str], ArchivedPartition], tuple[str, str]]":
-        return _partition, (self._objects.url, self.name)
+    def __reduce__(self) -> "tuple[Callable[[str, str, bool], ArchivedPartition], tuple[str, str, bool]]":
+        return _partition, (self._objects.url, self.name, self.framed)
 
     @property
     def next_offset(self) -> int:
@@ -113,11 +116,7 @@ class ArchivedPartition:
                     if end is not None and block.entry.first_offset >= end:
                         return
                     if block.entry.next_offset > offset:
-                        records = records_of_today(segment.header.schema, block.records)
-                        file, about = Path(entry.avro.name), block.entry
-                        yield Block(
-                            about.first_offset, records, about.max_timestamp_ms, about.chain, file, archived.position
-                        )
+                        yield _given(segment, block, archived.position)
 
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
         """Yields the blocks of many short ranges (first offset, end).
@@ -150,8 +149,8 @@ class ArchivedPartition:
             for number in range(segment.find_timestamp(timestamp_ms), len(segment.archived)):
                 for block in self._blocks(segment, number):
                     if block.entry.max_timestamp_ms > timestamp_ms:
-                        for at, record in enumerate(block.records):
-                            if record_timestamp(record) > timestamp_ms:
+                        for at, time_ms in enumerate(_times(block)):
+                            if time_ms > timestamp_ms:
                                 return block.entry.first_offset + at
         return segments[-1].next_offset
 
@@ -168,22 +167,27 @@ class ArchivedPartition:
             manifest.refresh()
         return manifest
 
-    def _unpacked(self, entry: SegmentEntry) -> Unpacked:
+    def _unpacked(self, entry: SegmentEntry) -> Unpacked | UnpackedTopic:
         """An archived segment, to read.
 
         Raises ArchiveError where another version of RewindMQ wrote it."""
 
-        def made() -> Unpacked:
-            segment = Unpacked(self._objects, self.name, entry)
-            require_known_schema(segment.header.schema, segment.place)
+        def made() -> Unpacked | UnpackedTopic:
+            segment = unpacked(self._objects, self.name, entry)
+            if isinstance(segment, Unpacked):
+                require_known_schema(segment.header.schema, segment.place)
             return segment
 
         records = entry.next_offset - entry.base_offset
-        return _cache.get(entry.blocks.sha256, made, lambda _: _RECORD_BYTES * records)
+        return _cache.get(_key(entry), made, lambda _: _RECORD_BYTES * records)
 
-    def _blocks(self, segment: Unpacked, number: int) -> list[StoredBlock]:
-        key = segment.entry.blocks.sha256, number
-        return _cache.get(key, lambda: segment.read(number), _size_of)
+    def _blocks(self, segment: Unpacked | UnpackedTopic, number: int) -> Sequence[StoredBlock | TopicRun]:
+        key = *_key(segment.entry), number
+
+        def made() -> Sequence[StoredBlock | TopicRun]:
+            return segment.read(number)
+
+        return _cache.get(key, made, _size_of)
 
 
 class ArchivedLog:
@@ -199,8 +203,10 @@ class ArchivedLog:
         self.url = objects.url
         self.objects = objects
         self.identity = identity
-        self.metadata = ArchivedPartition(objects, METADATA)
-        self.queues = [ArchivedPartition(objects, queue_partition(n)) for n in range(identity.queue_partitions)]
+        framed = identity.log == "kafka"
+        names = map(queue_partition, range(identity.queue_partitions))
+        self.metadata = ArchivedPartition(objects, METADATA, framed)
+        self.queues = [ArchivedPartition(objects, name, framed) for name in names]
 
     def __reduce__(self) -> "tuple[Callable[[str], ArchivedLog], tuple[str]]":
         return ArchivedLog, (self.url,)
@@ -211,9 +217,32 @@ class ArchivedLog:
         return [self.metadata, *self.queues]
 
 
-def _partition(url: str, name: str) -> ArchivedPartition:
-    return ArchivedPartition(open_objects(url), name)
+def _partition(url: str, name: str, framed: bool) -> ArchivedPartition:
+    return ArchivedPartition(open_objects(url), name, framed)
 
 
-def _size_of(blocks: Sequence[StoredBlock]) -> int:
-    return sum(2 * len(block.raw) + len(block.lengths) for block in blocks)
+def _key(entry: SegmentEntry) -> tuple[str, ...]:
+    """What names the content of a segment."""
+    return entry.avro.sha256, entry.blocks.sha256
+
+
+def _given(segment: Unpacked | UnpackedTopic, block: StoredBlock | TopicRun, position: int) -> Block:
+    """The block as readers get it."""
+    file, about = Path(segment.entry.avro.name), block.entry
+    if isinstance(block, TopicRun):
+        first, newest, times = about.first_offset, about.max_timestamp_ms, block.timestamps_ms
+        return Block(first, block.records, newest, about.chain, file, position, times)
+    assert isinstance(segment, Unpacked), "a segment has the blocks of its own log"
+    records = records_of_today(segment.header.schema, block.records)
+    return Block(about.first_offset, records, about.max_timestamp_ms, about.chain, file, position)
+
+
+def _times(block: StoredBlock | TopicRun) -> Iterable[int]:
+    """The time of each record."""
+    return block.timestamps_ms if isinstance(block, TopicRun) else map(record_timestamp, block.records)
+
+
+def _size_of(blocks: Sequence[StoredBlock | TopicRun]) -> int:
+    return sum(
+        block.size_bytes if isinstance(block, TopicRun) else 2 * len(block.raw) + len(block.lengths) for block in blocks
+    )

@@ -115,6 +115,8 @@ def recover(
     identity = read_identity(objects)
     if identity is None:
         raise ArchiveError(f"{objects.url}: there is no archive")
+    if identity.log != "embedded":
+        raise ArchiveError(f"{objects.url}: the archive of a log in Kafka: recover it to a Kafka, with --kafka")
     names = [METADATA, *map(queue_partition, range(identity.queue_partitions))]
     manifests = [Manifest.load(objects, name) for name in names]
     begun_as = _require_history(manifests[0], identity.history)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from rewindmq.engine.log.contract import LARGE_RECORD_BYTES, Block, LogError, LogListener
+from rewindmq.engine.log.embedded.base_records import BaseRecords
 from rewindmq.engine.log.embedded.commit import Committer
 from rewindmq.engine.log.embedded.cut import end_cut
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, prepare, queue_partition, write_layout
@@ -52,6 +53,7 @@ class EmbeddedPartition:
         self._reserve = reserve
         self._writer = PartitionWriter(directory, segment_bytes, begin)
         self._reader = PartitionReader(directory)
+        self._kept = BaseRecords(directory)
         self.next_offset = self._writer.place.offset
         self.durable_offset = self.next_offset
         self._group = Group()
@@ -108,6 +110,9 @@ class EmbeddedPartition:
     def segments(self) -> list[Segment]:
         """The partition's segments, in the order of their offsets."""
         return self._reader.segments()
+
+    def kept_record(self, offset: int) -> bytes | None:
+        return self._kept.record(self.start_offset, offset)
 
     def base(self) -> Base | None:
         """The base with which the partition begins; None if it begins at offset 0.

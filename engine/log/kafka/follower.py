@@ -25,7 +25,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka.clients import KafkaClients, text_of
 from rewindmq.engine.log.kafka.reader import KafkaPartition
-from rewindmq.engine.log.shared_contract import Arrived
+from rewindmq.engine.log.shared_contract import FILLER_KEY, Arrived
 
 logger = logging.getLogger(__name__)
 
@@ -232,9 +232,12 @@ class KafkaFollowing:
                 logger.debug("%s: offset %d came once more", name, offset)
                 continue
             self._next[name] = offset + 1
+            value = message.value()
+            if value is None and message.key() == FILLER_KEY:
+                continue
             batch.offsets.append(offset)
             batch.timestamps_ms.append(message.timestamp()[1])
-            batch.values.append(message.value() or b"")
+            batch.values.append(value or b"")
         taken = [batch for batch in batches.values() if batch.offsets]
         if taken:
             self.away = False

@@ -5,7 +5,7 @@
 
 It creates no topic, starts no thread of ours and joins no group. Every call asks Kafka and waits, and raises NoAnswer
 when Kafka does not answer for `TIMEOUT_SECONDS`. Offsets have gaps where transactions ended (their markers take an
-offset each).
+offset each), and where a recovered history has fillers (shared_contract.py).
 """
 
 import time
@@ -19,6 +19,7 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from rewindmq.engine.log.contract import Block, LogError, NoAnswer
 from rewindmq.engine.log.kafka.clients import TIMEOUT_SECONDS, KafkaClients, asked, text_of
 from rewindmq.engine.log.kafka.topics import KafkaTopics
+from rewindmq.engine.log.shared_contract import FILLER_KEY
 
 BLOCK_RECORDS = 1_000
 _JUMPING = {"fetch.message.max.bytes": 256 * 1024, "queued.min.messages": 1}
@@ -72,6 +73,19 @@ class KafkaPartition:
         if offset < end:
             yield from self._consume([(offset, end)], {})
 
+    def batches(self, offset: int, end: int) -> Iterator[list[Message]]:
+        """Yields the records from `offset` up to `end` (exclusive) as Kafka has them, some at a time, without fillers.
+
+        Both offsets are in the log."""
+        consumer = self._clients.consumer({"enable.partition.eof": True})
+        try:
+            if offset < end:
+                consumer.assign([TopicPartition(self.topic, self.number, offset)])
+                for messages in self._batches(consumer, end):
+                    yield [each for each in messages if each.value() is not None or each.key() != FILLER_KEY]
+        finally:
+            consumer.close()
+
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
         """Yields the blocks of many short ranges (first offset, end). All ranges are in the log.
 
@@ -99,6 +113,10 @@ class KafkaPartition:
             consumer.close()
 
     def _blocks(self, consumer: Consumer, end: int, seconds: float = TIMEOUT_SECONDS) -> Iterator[Block]:
+        for messages in self._batches(consumer, end, seconds):
+            yield from self._runs(messages)
+
+    def _batches(self, consumer: Consumer, end: int, seconds: float = TIMEOUT_SECONDS) -> Iterator[list[Message]]:
         deadline = time.monotonic() + seconds
         while True:
             if time.monotonic() > deadline:
@@ -119,7 +137,7 @@ class KafkaPartition:
                     break
                 if error is None:
                     messages.append(message)
-            yield from self._runs(messages)
+            yield messages
             if done or (messages and messages[-1].offset() == end - 1):
                 return
             if messages:
@@ -130,13 +148,16 @@ class KafkaPartition:
         times: list[int] = []
         first = 0
         for message in messages:
+            value = message.value()
+            if value is None and message.key() == FILLER_KEY:
+                continue
             offset = message.offset() or 0
             if records and offset != first + len(records):
                 yield self._block(first, records, times)
                 records, times = [], []
             if not records:
                 first = offset
-            records.append(message.value() or b"")
+            records.append(value or b"")
             times.append(message.timestamp()[1])
         if records:
             yield self._block(first, records, times)

@@ -15,7 +15,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, NewTopic, ResourceType, TopicDescription
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+    TopicDescription,
+)
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka.clients import ANSWER_MS, TIMEOUT_SECONDS, UNKNOWN_SECONDS, KafkaClients, asked, code_of
@@ -28,8 +36,10 @@ MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 NODES_RETENTION_MS = 3_600_000
 
 # The settings that topics must have, and why.
+_TIME_TYPE = "message.timestamp.type"
+_WRITERS_TIME = "CreateTime"  # while topics are made from an archive
 _ALWAYS = {
-    "message.timestamp.type": ("LogAppendTime", "events get their time from the log"),
+    _TIME_TYPE: ("LogAppendTime", "events get their time from the log"),
     "cleanup.policy": ("delete", "compaction takes events out of the middle of the history"),
 }
 _FOR_EVER = {
@@ -74,6 +84,43 @@ class KafkaTopics:
         brokers = asked("the brokers", lambda: len(admin.list_topics(timeout=TIMEOUT_SECONDS).brokers))
         self._make(missing, partitions or DEFAULT_PARTITIONS, replication or min(DEFAULT_REPLICATION, brokers))
 
+    def create_for_recovery(self, partitions: int, replication: int | None) -> None:
+        """Make the topics for records that have their times already. Topics of a recovery that was begun are kept.
+
+        Raises LogError where there are other topics of these names, or with another number of partitions."""
+        admin = self._clients.admin()
+        kept = (self.metadata, self.queues)
+        found = {name: description for name in self._names if (description := self._describe(admin, name)) is not None}
+        types = {name: self._setting(name, _TIME_TYPE) for name in kept if name in found}
+        if found and _WRITERS_TIME not in types.values():
+            raise LogError(f"Kafka: the topic {min(found)} exists already: recover to another prefix")
+        if self.queues in found and len(found[self.queues].partitions) != partitions:
+            raise LogError(f"Kafka: the topic {self.queues} has to have {partitions} partitions: delete it")
+        brokers = asked("the brokers", lambda: len(admin.list_topics(timeout=TIMEOUT_SECONDS).brokers))
+        replicas = replication or min(DEFAULT_REPLICATION, brokers)
+        self._make([name for name in kept if name not in found], partitions, replicas, {_TIME_TYPE: _WRITERS_TIME})
+        if self.nodes not in found:
+            self._make([self.nodes], partitions, replicas)
+        self._described(admin)
+
+    def end_recovery(self) -> None:
+        """Let Kafka give the times of records from now on, so that nodes may start.
+
+        Raises LogError."""
+        value, _ = _ALWAYS[_TIME_TYPE]
+        for name in (self.queues, self.metadata):
+            asked(f"the settings of {name}", partial(self._set, name, _TIME_TYPE, value))
+
+    def _set(self, name: str, key: str, value: str) -> None:
+        entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
+        [future] = self._clients.admin().incremental_alter_configs([resource]).values()
+        future.result(TIMEOUT_SECONDS)
+
+    def _setting(self, name: str, key: str) -> str | None:
+        settings = asked(f"the settings of {name}", partial(self._settings, self._clients.admin(), name))
+        return settings[key].value
+
     def has_chain(self) -> bool:
         """Whether the topic of the seals exists."""
         return self._describe(self._clients.admin(), self.chain) is not None
@@ -90,12 +137,17 @@ class KafkaTopics:
             raise LogError(f"Kafka: the topic {self.chain} has to have {CHAIN_PARTITIONS} partitions")
         self._check_settings(self.chain, {**_ALWAYS, **_FOR_EVER})
 
-    def _make(self, missing: list[str], partitions: int, replicas: int) -> None:
-        """Make the missing topics. `partitions`: the number for the queues' topic."""
+    def _make(
+        self, missing: list[str], partitions: int, replicas: int, settings: Mapping[str, str] | None = None
+    ) -> None:
+        """Make the missing topics.
+
+        `partitions`: the number for the queues' topic. `settings`: beside the usual ones."""
         for name in missing:
             config = {key: value for key, (value, _) in {**_ALWAYS, **_FOR_EVER}.items()}
             config["min.insync.replicas"] = "2" if replicas >= 3 else "1"
             config["max.message.bytes"] = str(MAX_MESSAGE_BYTES)
+            config |= settings or {}
             if name == self.nodes:
                 config |= {"retention.ms": str(NODES_RETENTION_MS), "segment.ms": str(NODES_RETENTION_MS)}
             count = {self.queues: partitions, self.chain: CHAIN_PARTITIONS}.get(name, 1)

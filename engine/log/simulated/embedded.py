@@ -77,6 +77,9 @@ class MemoryPartition:
             if block.first_offset + len(block.records) > offset:
                 yield block
 
+    def kept_record(self, offset: int) -> bytes | None:
+        return None  # it begins at offset 0
+
     def offset_at(self, timestamp_ms: int) -> int:
         blocks = list(self.read())
         newest = [block.max_timestamp_ms for block in blocks]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.s3.server import S3Server, require_s3
 from tests.support.spark.connector import make_connectors_known
 from tests.support.spark.forging import with_state
 from tests.support.spark.histories import Recorder, random_history
@@ -35,6 +36,14 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     history.get("rest", 1)
     history.close()
     return data
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server."""
+    require_s3()
+    with S3Server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
 
 
 @pytest.fixture

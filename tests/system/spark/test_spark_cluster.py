@@ -20,17 +20,10 @@ from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.spark_replay.fold import log_groups
 from rewindmq.spark_replay.history.history import history
 from tests.support.archiving import archive_all
-from tests.support.s3.server import ACCESS_KEY, SECRET_KEY, S3Server, require_s3
+from tests.support.s3.server import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.support.spark.standalone import WORKERS, StandaloneCluster
 
 pytestmark = pytest.mark.timeout(900)
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    require_s3()
-    with S3Server(tmp_path_factory.mktemp("s3")) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +37,7 @@ def told(busy: Path, spark: object, tmp_path_factory: pytest.TempPathFactory) ->
     for partition in EmbeddedLogReader(data).queues:
         machine = Machine(partition.name)
         for start, end in ((0, 200), (200, 400)):
-            drive(machine, log_groups(str(data), partition.name, start, end), decoder_for(partition), start)
+            drive(machine, log_groups(str(data), partition.name, start, end), decoder_for(partition))
             Snapshots(data / "snapshots").take(machine)
     return str(data), history(spark, str(data)).count()
 

@@ -13,12 +13,15 @@ from rewindmq.engine.log.seals import sealer
 from rewindmq.engine.log.seals.in_files import segmented
 from rewindmq.engine.log.seals.seal import fingerprint
 from rewindmq.projections.rewind import BelowFloor, format_time
+from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.spark_replay.audit.audit import audit
+from rewindmq.spark_replay.audit.ledger_files import Ledgers
 from rewindmq.spark_replay.audit.seals import check_seals
 from rewindmq.spark_replay.history.history import biography, history
 from rewindmq.spark_replay.history.slo import slo
 from rewindmq.spark_replay.history.state import state_at
 from rewindmq.spark_replay.location.ranges import BadRequest
+from rewindmq.spark_replay.snapshots.build import cut
 from rewindmq.spark_replay.snapshots.verify import verify
 from tests.support.spark.forging import with_state
 from tests.support.spark.histories import START_MS, Recorder, random_history
@@ -88,3 +91,22 @@ def test_below_the_floor_is_an_error_that_names_it(spark: SparkSession, trimmed:
     with pytest.raises(BelowFloor, match=r"begins at offset \d+, .* lies before it; an operator .* trimmed .*: a test"):
         state_at(spark, str(data), format_time(START_MS + 1_000))
     assert EmbeddedLogReader(data).queues[0].start_offset == floors["queues-0"]
+
+
+def test_an_auditor_with_ledgers_goes_on_behind_a_trim(spark: SparkSession, tmp_path: Path, trimmed: Trimmed) -> None:
+    """Ledgers and proven segments from before the trim: the audit goes on, in chunks, and since the last ledger."""
+    whole, data, floors, _ = trimmed
+    shutil.copytree(whole, tmp_path / "data")
+    own = tmp_path / "own"
+    cut(spark, str(tmp_path / "data"), 150, own)
+    assert not [finding for finding in audit(spark, str(tmp_path / "data"), own) if not finding.ok]
+    shutil.rmtree(tmp_path / "data")
+    shutil.copytree(data, tmp_path / "data")
+    for since_last in (False, True, False):
+        findings = audit(spark, str(tmp_path / "data"), own, since_last)
+        assert not [finding for finding in findings if not finding.ok]
+    fresh = tmp_path / "fresh"
+    cut(spark, str(data), 150, fresh)
+    for _ in range(2):
+        assert not [finding for finding in audit(spark, str(data), fresh) if not finding.ok]
+    assert min(Ledgers(Snapshots(fresh), "queues-0").offsets()) > floors["queues-0"]

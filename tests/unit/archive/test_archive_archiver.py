@@ -28,7 +28,7 @@ NOW_MS = 1_800_000_000_000
 @pytest.fixture(autouse=True)
 def _no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two archives of one history are then equal in every byte."""
-    monkeypatch.setattr(archivers, "_now_ms", lambda: NOW_MS)
+    monkeypatch.setattr(archivers, "now_ms", lambda: NOW_MS)
 
 
 def grow(data: Path, start: int, groups: int = 12) -> None:

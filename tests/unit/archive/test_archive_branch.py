@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rewindmq.engine.log.archive import pack as packs
 from rewindmq.engine.log.archive import recovery as recoveries
 from rewindmq.engine.log.archive.archiver import Archiver, close_segments, identity_of
+from rewindmq.engine.log.archive.descriptions import decode_checked, encode_checked
 from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory, read_identity
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects, open_objects
 from rewindmq.engine.log.archive.reader import ArchivedLog
@@ -225,7 +226,7 @@ def test_an_archive_that_says_another_identity_than_its_last_fork_is_refused(arc
     own = open_objects(str(tmp_path / "own"), make=True)
     Archiver(own, tmp_path / "fork").run()
     path = tmp_path / "own" / "archive.json"
-    path.write_text(path.read_text().replace(identity_of(tmp_path / "fork").history, "ab" * 32))
+    path.write_bytes(encode_checked(decode_checked(path.read_bytes(), ()) | {"history": "ab" * 32}))
     with pytest.raises(ArchiveError, match="belongs to another history"):
         recover(own, tmp_path / "new")
     assert not (tmp_path / "new").exists()
@@ -380,7 +381,7 @@ def test_a_moment_inside_a_block_of_an_older_schema(tmp_path: Path, monkeypatch:
         log.commit_and_wait()
         fill(log.queues[0], range(10, 20))
         log.close()
-    upgraded = "rewindmq.engine.log.embedded.reader.upgraded"
+    upgraded = "rewindmq.engine.log.embedded.segment_schema.upgraded"
     monkeypatch.setattr(upgraded, lambda record, fingerprint: record)
     archive = archive_all(data, str(tmp_path / "archive"))
     recover(archive, tmp_path / "fork", at=format_time(START_MS + 3))

@@ -170,7 +170,7 @@ def test_records_of_an_older_schema_are_upgraded_as_in_a_directory(
     directory = tmp_path / "queues-0"
     files = write_segment(directory, [expected(5), expected(3)])
     archive_segments(objects, directory, files)
-    upgraded = "rewindmq.engine.log.embedded.reader.upgraded"
+    upgraded = "rewindmq.engine.log.embedded.segment_schema.upgraded"
     monkeypatch.setattr(upgraded, lambda record, fingerprint: record + fingerprint.encode())
     stored = [block.records for block in PartitionReader(directory).read()]
     assert [block.records for block in ArchivedPartition(objects, "queues-0").read()] == stored

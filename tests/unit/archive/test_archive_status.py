@@ -14,7 +14,7 @@ class End:
     """A partition of a log that ends somewhere."""
 
     name: str
-    durable_position: int
+    durable_offset: int
 
 
 class Told:
@@ -54,7 +54,7 @@ def test_lag_is_all_that_is_not_archived(told: Told) -> None:
     assert (item["lag_records"], item["lag_bytes"], item["lag_seconds"]) == (40, 700, 30.0)
     assert item["archived_until"] == "2025-11-21T09:03:35.000+00:00"
     assert item["archived_bytes"] == 5_300
-    told.queues.durable_position += 5
+    told.queues.durable_offset += 5
     told.pass_seconds(10)
     item = told.status.item()
     assert (item["lag_records"], item["lag_seconds"]) == (45, 40.0)
@@ -65,7 +65,7 @@ def test_what_came_after_the_last_look(told: Told) -> None:
     told.archived(100, None)
     told.pass_seconds(20)
     assert told.status.item()["lag_seconds"] == 0
-    told.queues.durable_position += 1
+    told.queues.durable_offset += 1
     assert told.status.item()["lag_seconds"] == 20.0
     assert told.status.item()["archived_until"] == "2025-11-21T09:04:05.000+00:00"
 

@@ -1,0 +1,114 @@
+"""The parts of `archive`, `archive_status` and `recover` that are about a log in Kafka."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from rewindmq.engine.cli.exits import USAGE, CliError
+from rewindmq.engine.cli.formatters import MACHINE_READABLE
+from rewindmq.engine.cli.kafka import Kafka
+from rewindmq.engine.cli.settings import Settings
+
+if TYPE_CHECKING:
+    from rewindmq.engine.log.archive.archiver import Report
+    from rewindmq.engine.log.archive.objects import Objects
+    from rewindmq.engine.log.archive.topic_recovery import RecoveredTopic
+    from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
+
+T = TypeVar("T")
+
+
+def wants_kafka(data: Path | None, kafka: Kafka) -> bool:
+    """Whether the command is about topics: an option names them, or no directory is named.
+
+    Raises CliError."""
+    if data is None and kafka.servers is None:
+        raise CliError(USAGE, "say where the history is: --data DIR, or --kafka HOST:PORT")
+    return data is None or kafka.asked_for
+
+
+def archive_topics(settings: Settings, url: str, kafka: Kafka, data: Path | None, roll: bool, age_ms: int) -> "Report":
+    """Archive what is new in the topics. `data`: a node's directory, with snapshots of this history.
+
+    Raises LogError."""
+    from rewindmq.engine.log.archive.objects import open_objects
+    from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
+
+    objects = open_objects(url, make=True)
+    log = topics_of(kafka, data)
+    snapshots = None if data is None else data / "snapshots"
+    settings.banner(f"Archiving {kafka.prefix}.* at {kafka.servers} to {objects.url} ...")
+    archiver = TopicArchiver(objects, log, snapshots=snapshots, age_ms=age_ms)
+    try:
+        return with_bar(settings, lambda progress: archiver.run(roll, progress=progress))
+    finally:
+        archiver.close()
+
+
+def topics_of(kafka: Kafka, data: Path | None) -> "KafkaLogReader":
+    """The topics, to read. `data`: a node's directory, which must be that of a node on them.
+
+    Raises LogError, NoAnswer, OtherHistory, KafkaNotInstalled."""
+    from rewindmq.engine.log.kafka.reader import KafkaLogReader
+    from rewindmq.engine.log.location import FIRST_ANSWER_SECONDS
+
+    assert kafka.servers is not None
+    log = KafkaLogReader(kafka.servers, kafka.prefix, dict(kafka.settings))
+    log.clients.require_answer(FIRST_ANSWER_SECONDS)
+    if data is not None:
+        kafka.history(data).open()
+    return log
+
+
+def topics_by_name(objects: "Objects", kafka: Kafka) -> "dict[str, KafkaPartition]":
+    """The partitions of the archived topics.
+
+    Raises OtherHistory, LogError, NoAnswer."""
+    from rewindmq.engine.log.archive.topic_archiver import require_topics
+
+    log = topics_of(kafka, None)
+    require_topics(objects, log)
+    return {each.name: each for each in (log.metadata, *log.queues)}
+
+
+def topic_lag(partition: "KafkaPartition", archived_end: int) -> tuple[int, int | None]:
+    """How many records are not archived, and the time of the first of them.
+
+    Raises LogError, NoAnswer."""
+    from rewindmq.engine.log.archive.topic_archiver import first_waiting_ms
+
+    return partition.next_offset - archived_end, first_waiting_ms(partition, archived_end)
+
+
+def recover_to_kafka(settings: Settings, url: str, kafka: Kafka, replication: int | None) -> "list[RecoveredTopic]":
+    """Make topics from an archive.
+
+    Raises LogError."""
+    from rewindmq.engine.log.archive.objects import open_objects
+    from rewindmq.engine.log.archive.topic_recovery import recover_topics
+    from rewindmq.engine.log.kafka.clients import KafkaClients
+
+    assert kafka.servers is not None
+    objects = open_objects(url)
+    clients = KafkaClients(kafka.servers, dict(kafka.settings))
+    settings.banner(f"Recovering {objects.url} to {kafka.prefix}.* at {kafka.servers} ...")
+    return with_bar(settings, lambda progress: recover_topics(objects, clients, kafka.prefix, replication, progress))
+
+
+def is_quiet(settings: Settings) -> bool:
+    """Whether only the result is wanted."""
+    return bool(settings.quiet or settings.silent or settings.formatter in MACHINE_READABLE)
+
+
+def with_bar(settings: Settings, work: Callable[[Callable[[int, int], None]], T]) -> T:
+    """The result of `work(progress)`, with a bar for people who watch."""
+    with click.progressbar(length=1, file=sys.stderr, hidden=is_quiet(settings) or not sys.stderr.isatty()) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.length = total
+            bar.update(done - bar.pos)
+
+        return work(progress)

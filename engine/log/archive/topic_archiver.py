@@ -1,0 +1,348 @@
+"""Archives a log in Kafka: brings what is new in its topics into the archive. Nodes may run meanwhile.
+
+    archiver = TopicArchiver(open_objects(url, make=True), KafkaLogReader(bootstrap, prefix))
+    report = archiver.run(roll=True)
+
+Each record is archived with its offset, Kafka's time, key and headers. The records of a partition go in stretches:
+
+    1  read        the records behind the end of the manifest, below the high watermark of two seconds ago
+    2  pack        a stretch ends when it is large (topic_pack.py), or old enough, or with `roll`
+    3  create      both objects; they are read back and proven
+    4  extend      one entry in the manifest: from here on the stretch counts as archived
+
+- An archiver that runs again and again keeps the stretch that is not whole yet, and reads each record once.
+- Two archivers of one history do the same work, and cut it at different places. The first one adds its stretch, and the
+  other one goes on behind it.
+- The metadata log is archived before a stretch of queues, up to a later end. So a recovered history knows all nodes
+  whose events are in its queues, and no node gets the number of a former one.
+- The archive knows its history by the first record of the metadata log, not by the ids of topics: so the archive goes
+  on when topics were made from it (topic_recovery.py).
+- Topics that lost records, or have other ones than the archive, are refused.
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Final, cast
+
+from confluent_kafka import Message
+
+from rewindmq.engine.log.archive.archiver import PartitionReport, Report, archive_snapshot, archived_bytes, now_ms
+from rewindmq.engine.log.archive.manifest import (
+    Identity,
+    Manifest,
+    OtherHistory,
+    SegmentEntry,
+    read_identity,
+    require_identity,
+)
+from rewindmq.engine.log.archive.objects import Objects
+from rewindmq.engine.log.archive.topic_pack import Headers, TopicPacker, TopicRecord, UnpackedTopic, linked
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.embedded.directory import METADATA
+from rewindmq.engine.log.embedded.index import first_chain
+from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
+from rewindmq.projections.store.snapshots import Snapshots
+
+SETTLE_SECONDS: Final = 2.0
+SEGMENT_AGE_MS: Final = 3_600_000
+
+
+class TopicArchiver:
+    """Archives the history of one prefix of topics.
+
+    `partitions`: names of the queue partitions to archive; None: all. The metadata log goes with each. `snapshots`: a
+    node's directory of snapshots, whose snapshots are archived, too. `age_ms`: a stretch is archived when its first
+    record is as old, although it is not large. `settle_seconds`: records that are younger wait for the next run."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        log: KafkaLogReader,
+        partitions: Collection[str] | None = None,
+        snapshots: Path | None = None,
+        age_ms: int = SEGMENT_AGE_MS,
+        settle_seconds: float = SETTLE_SECONDS,
+    ) -> None:
+        self.objects = objects
+        self._log = log
+        self.partitions = partitions
+        self._snapshots = None if snapshots is None else Snapshots(snapshots)
+        self._age_ms = age_ms
+        self._settle_seconds = settle_seconds
+        self.manifests: dict[str, Manifest] = {}  # by partition, once a run has read them
+        self._behind: dict[str, int] = {}  # the end of each manifest behind which Kafka goes on, as was checked
+        self._gathering: dict[str, TopicPacker] = {}  # stretches that are not whole, by partition
+
+    def run(
+        self,
+        roll: bool = False,
+        until: Callable[[], bool] = lambda: False,
+        progress: Callable[[int, int], None] = lambda done, all: None,
+    ) -> Report:
+        """Archive what is new. `roll`: the last stretches, too, although they are neither large nor old.
+
+        `until`: asked before each stretch whether to stop. `progress`: told the records done and all of them.
+        Raises OtherHistory, CorruptObject, LogError where Kafka cannot be read, NoAnswer."""
+        queues = self._log.queues[: require_topics(self.objects, self._log).queue_partitions]
+        queues = [each for each in queues if self.partitions is None or each.name in self.partitions]
+        ends = self._settled([*queues, self._log.metadata])
+        for name in self._gathering.keys() - ends.keys():  # another archiver's now
+            self._gathering.pop(name).close()
+        for name in self.manifests.keys() - ends.keys():
+            del self.manifests[name]
+        for each in (self._log.metadata, *queues):
+            self._read_manifest(each)
+        run = _Run(self, ends, roll, until, progress)
+        return run.archived(self._log.metadata, queues)
+
+    def _read_manifest(self, partition: KafkaPartition) -> None:
+        """Read what is archived of a partition; a later run reads only the entries that came since.
+
+        Raises OtherHistory, LogError, CorruptObject, NoAnswer."""
+        known = self.manifests.pop(partition.name, None)  # after an error, the next run reads all entries again
+        if known is None:
+            known = Manifest.load(self.objects, partition.name)
+        else:
+            known.refresh()
+        self.require_behind(partition, known)
+        known.make_pages()  # that a run left out which was ended
+        self.manifests[partition.name] = known
+
+    def require_behind(self, partition: KafkaPartition, manifest: Manifest) -> None:
+        """Check that the topic goes on where the archive ends.
+
+        Raises OtherHistory, LogError, CorruptObject, NoAnswer."""
+        start = require_reach(partition, manifest)
+        if self._behind.get(partition.name) != manifest.end:
+            require_same(partition, manifest, start)
+            self._behind[partition.name] = manifest.end
+
+    def note_end(self, manifest: Manifest) -> None:
+        """Note that this archiver has read the records before the end of the manifest in Kafka."""
+        self._behind[manifest.partition] = manifest.end
+
+    def _settled(self, partitions: list[KafkaPartition]) -> dict[str, int]:
+        """The end of each partition a moment ago, below which all records are still there.
+
+        The partitions are asked in order: the end of the metadata log, the last one, is not before any other."""
+        ends = {each.name: each.next_offset for each in partitions}
+        time.sleep(self._settle_seconds)
+        for each in partitions:
+            if each.next_offset < ends[each.name]:
+                raise LogError(f"Kafka: {each.name} ended at offset {ends[each.name]}, and has lost its end")
+        return ends
+
+    def gathered(self, manifest: Manifest) -> TopicPacker:
+        """The stretch that goes on behind the end of the manifest: the one that an earlier run began, or a new one."""
+        packer = self._gathering.pop(manifest.partition, None)
+        if packer is not None and (packer.base_offset, packer.chain_before) == (manifest.end, manifest.chain):
+            return packer
+        if packer is not None:
+            packer.close()
+        return TopicPacker(manifest.partition, manifest.end, manifest.chain, manifest.max_timestamp_ms)
+
+    def keep(self, packer: TopicPacker) -> None:
+        """Keep a stretch that is not whole for the next run."""
+        self._gathering[packer.partition] = packer
+
+    def waiting(self, partition: str) -> tuple[int | None, int]:
+        """Of the records that are read and not archived: the time of the first one, and the size of all in bytes."""
+        packer = self._gathering.get(partition)
+        return (None, 0) if packer is None else (packer.first_ms, packer.size_bytes)
+
+    def is_due(self, packer: TopicPacker) -> bool:
+        """Whether a stretch is old enough."""
+        return packer.first_ms is not None and now_ms() - packer.first_ms >= self._age_ms
+
+    def archive_snapshots(self, manifest: Manifest, report: PartitionReport) -> None:
+        """Archive the node's snapshots of a partition."""
+        if self._snapshots is None:
+            return
+        for offset in self._snapshots.offsets(manifest.partition):
+            archive_snapshot(manifest, self._snapshots, offset, report)
+
+    def close(self) -> None:
+        """Drop what was gathered."""
+        while self._gathering:
+            self._gathering.popitem()[1].close()
+
+
+class _Run:
+    """One run of an archiver."""
+
+    def __init__(
+        self,
+        archiver: TopicArchiver,
+        ends: dict[str, int],
+        roll: bool,
+        until: Callable[[], bool],
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self._archiver = archiver
+        self._ends = ends
+        self._roll = roll
+        self._until, self._progress = until, progress
+        self._reports: dict[str, PartitionReport] = {}
+        self._manifests = archiver.manifests
+        self._metadata: KafkaPartition | None = None  # until it is archived up to its end
+        self._stopped = False
+        self._done = self._all = 0
+
+    def archived(self, metadata: KafkaPartition, queues: list[KafkaPartition]) -> Report:
+        """Archive all partitions."""
+        self._metadata = metadata
+        for partition in (metadata, *queues):
+            self._reports[partition.name] = PartitionReport(partition.name)
+            self._all += max(0, self._ends[partition.name] - self._manifests[partition.name].end)
+        for partition in queues:
+            self._archive(partition, self._roll)
+        if self._metadata is not None:
+            self._archive(metadata, self._roll)
+        for name, report in self._reports.items():
+            if not self._stopped:
+                self._archiver.archive_snapshots(self._manifests[name], report)
+            report.archived_end = self._manifests[name].end
+        return Report(list(self._reports.values()), self._stopped)
+
+    def _archive(self, partition: KafkaPartition, roll: bool) -> None:
+        """Archive a partition, up to its end."""
+        manifest, end = self._manifests[partition.name], self._ends[partition.name]
+        while not self._stopped and manifest.end < end:
+            packer = self._archiver.gathered(manifest)
+            before = packer.next_offset
+            is_large = _gather(packer, partition, end)
+            self._done += packer.next_offset - before
+            self._progress(min(self._done, self._all), self._all)
+            if not is_large and not (packer.first_ms is not None and (roll or self._archiver.is_due(packer))):
+                self._archiver.keep(packer)
+                return
+            if self._until():
+                self._stopped = True
+                self._archiver.keep(packer)
+                return
+            if manifest.partition != METADATA:
+                self._archive_metadata()
+            with packer.finish(packer.next_offset if is_large else end, now_ms()) as packed:
+                entry = packed.entry
+                manifest.objects.create(manifest.key(entry, entry.avro), packed.avro)
+                manifest.objects.create(manifest.key(entry, entry.blocks), packed.blocks)
+            self._add(partition, manifest, entry)
+
+    def _archive_metadata(self) -> None:
+        """Archive the metadata log up to its end, before the first stretch of queues."""
+        metadata, self._metadata = self._metadata, None
+        if metadata is not None:
+            self._archive(metadata, roll=True)
+
+    def _add(self, partition: KafkaPartition, manifest: Manifest, entry: SegmentEntry) -> None:
+        """Prove a stretch, and add it, unless another archiver has just added one that begins there."""
+        UnpackedTopic(manifest.objects, manifest.partition, entry).prove()
+        try:
+            entry = manifest.extend(entry)
+        except OtherHistory:
+            if manifest.end <= entry.base_offset:
+                raise
+            manifest.refresh()
+            self._archiver.require_behind(partition, manifest)
+            return
+        self._archiver.note_end(manifest)
+        report = self._reports[manifest.partition]
+        report.segments += 1
+        report.records += entry.next_offset - entry.base_offset
+        report.segment_bytes += entry.size_bytes
+        report.archived_bytes += archived_bytes(entry)
+
+
+def _gather(packer: TopicPacker, partition: KafkaPartition, end: int) -> bool:
+    """Gather the records up to `end`. Returns whether the stretch is large enough before it."""
+    for batch in partition.batches(packer.next_offset, end):
+        for message in batch:
+            record = record_of(message)
+            if packer.ends_before(record):
+                return True
+            packer.add(record)
+    return False
+
+
+def record_of(message: Message) -> TopicRecord:
+    """A record as the archive keeps it."""
+    key, headers = message.key(), cast("Headers | None", message.headers())
+    return TopicRecord(message.offset() or 0, message.timestamp()[1], message.value(), key, headers or ())
+
+
+def records_of(partition: KafkaPartition, start: int, end: int) -> Iterator[TopicRecord]:
+    """Yields the records of a partition from `start` up to `end` (exclusive).
+
+    Raises LogError, NoAnswer."""
+    for batch in partition.batches(start, end):
+        yield from map(record_of, batch)
+
+
+def first_waiting_ms(partition: KafkaPartition, archived_end: int) -> int | None:
+    """The time of the first record that is not archived; None if there is none.
+
+    Raises LogError, NoAnswer."""
+    first = next(records_of(partition, archived_end, partition.next_offset), None)
+    return None if first is None else first.timestamp_ms
+
+
+def topic_identity(log: KafkaLogReader) -> Identity:
+    """Which history the topics hold: the hash chain behind the first record of the metadata log says it.
+
+    Raises LogError where there is no record yet, or the beginning is gone."""
+    metadata = log.metadata
+    start, end = metadata.start_offset, metadata.next_offset
+    if start > 0:
+        raise LogError(f"Kafka: {metadata.topic} begins at offset {start}: nothing says which history this is")
+    for record in records_of(metadata, 0, end):
+        chain = linked(first_chain(METADATA), record.offset, record.timestamp_ms, record.value or b"")
+        return Identity(chain.hex(), len(log.queues), "kafka")
+    raise LogError(f"Kafka: {metadata.topic} is empty: start a node first")
+
+
+def require_topics(objects: Objects, log: KafkaLogReader) -> Identity:
+    """Begin the archive of the history in these topics, or check that it is the one that is archived here.
+
+    Partitions that were added to a topic later are not part of the history. Returns what the archive says. Raises
+    OtherHistory, LogError, NoAnswer."""
+    identity = topic_identity(log)
+    found = read_identity(objects)
+    if found is not None and found.queue_partitions < identity.queue_partitions:
+        identity = Identity(identity.history, found.queue_partitions, identity.log)
+    require_identity(objects, identity)
+    return identity
+
+
+def require_reach(partition: KafkaPartition, manifest: Manifest) -> int:
+    """Check that no record between the end of the archive and that of the topic is gone.
+
+    Returns where the topic begins. Raises OtherHistory, LogError, NoAnswer."""
+    start, end = partition.start_offset, partition.next_offset
+    if start > manifest.end:
+        raise LogError(f"Kafka: {partition.name} begins at offset {start}, and is archived up to {manifest.end} only")
+    if end < manifest.end:
+        raise OtherHistory(f"Kafka: {partition.name} ends at offset {end}, and is archived up to {manifest.end}")
+    return start
+
+
+def require_same(partition: KafkaPartition, manifest: Manifest, start: int) -> None:
+    """Check that the last archived record is the one in the topic, which begins at `start`.
+
+    Raises OtherHistory, LogError, CorruptObject, NoAnswer."""
+    archived = _last_record(manifest)
+    if archived is None or archived.offset < start:
+        return
+    found = next(records_of(partition, archived.offset, archived.offset + 1), None)
+    if found is None or (found.timestamp_ms, found.value) != (archived.timestamp_ms, archived.value):
+        why = f"its record at offset {archived.offset} is another than the archived one: archive to another URL"
+        raise OtherHistory(f"Kafka: {partition.name}: {why}")
+
+
+def _last_record(manifest: Manifest) -> TopicRecord | None:
+    """The last archived record; None while there is none."""
+    if not manifest.segments:
+        return None
+    segment = UnpackedTopic(manifest.objects, manifest.partition, manifest.segments[-1])
+    *_, last = segment.records(len(segment.archived) - 1)
+    return last

@@ -1,0 +1,192 @@
+"""Makes topics on a new Kafka from the archive of a log in Kafka: each record at its offset, with its time.
+
+    recover_topics(open_objects(url), KafkaClients(bootstrap), prefix)
+
+    1  make the topics         with the times of the writer (CreateTime): no node starts on such topics
+    2  fill them               records with time, key and headers, and fillers where the history has no record
+    3  prove them              all records are read back: the hash chain of each archived stretch
+    4  let Kafka give times    (LogAppendTime) queues first, the metadata log last: from here on nodes may start
+
+- A recovery that was killed is begun again by the same command. It goes on where each topic ends.
+- Topics that exist already, and that no recovery made, are refused.
+- The recovered history ends where each partition is archived. Nodes that start there repair what that tears apart
+  between partitions, as after a crash, and declare the former nodes lost.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from rewindmq.engine.log.archive.manifest import Manifest, read_identity
+from rewindmq.engine.log.archive.objects import ArchiveError, Objects
+from rewindmq.engine.log.archive.topic_archiver import records_of
+from rewindmq.engine.log.archive.topic_pack import TopicRecord, UnpackedTopic, behind_gap, linked
+from rewindmq.engine.log.contract import LogError, NoAnswer
+from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
+from rewindmq.engine.log.embedded.index import first_chain
+from rewindmq.engine.log.kafka.clients import TIMEOUT_SECONDS, KafkaClients, text_of
+from rewindmq.engine.log.kafka.reader import KafkaPartition
+from rewindmq.engine.log.kafka.topics import MAX_MESSAGE_BYTES, KafkaTopics
+from rewindmq.engine.log.shared_contract import FILLER_KEY
+
+_WAIT_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredTopic:
+    """What was recovered of a partition. `until_ms`: the time of its last record; None if it has none."""
+
+    partition: str
+    next_offset: int
+    until_ms: int | None
+    segments: int
+    record_bytes: int
+
+
+def recover_topics(
+    objects: Objects,
+    clients: KafkaClients,
+    prefix: str,
+    replication: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, all: None,
+) -> list[RecoveredTopic]:
+    """Make the topics of `prefix` from an archive. `progress`: bytes of records done, and all bytes.
+
+    `replication`: of the topics; None: three, or as many as Kafka has brokers. Raises ArchiveError, CorruptObject,
+    NoAnswer; LogError where there are such topics already, or Kafka refuses."""
+    identity = read_identity(objects)
+    if identity is None:
+        raise ArchiveError(f"{objects.url}: there is no archive")
+    if identity.log != "kafka":
+        raise ArchiveError(f"{objects.url}: the archive of an embedded log: recover it to a directory, with --data")
+    clients.require_answer(TIMEOUT_SECONDS)
+    topics = KafkaTopics(clients, prefix)
+    topics.create_for_recovery(identity.queue_partitions, replication)
+    places = [KafkaPartition(clients, topics.metadata, 0, METADATA)]
+    for number in range(identity.queue_partitions):
+        places.append(KafkaPartition(clients, topics.queues, number, queue_partition(number)))
+    manifests = [Manifest.load(objects, place.name) for place in places]
+    if not manifests[0].segments:
+        raise ArchiveError(f"{objects.url}: nothing of {METADATA} is archived yet")
+    total = sum(entry.size_bytes for manifest in manifests for entry in manifest.segments)
+    filling = _Filling(clients, total, progress)
+    for place, manifest in zip(places, manifests, strict=True):
+        filling.fill(place, manifest)
+    filling.end()
+    for place, manifest in zip(places, manifests, strict=True):
+        prove_topic(place, manifest)
+    topics.end_recovery()
+    return [_recovered(manifest) for manifest in manifests]
+
+
+class _Filling:
+    """Appends the archived records to topics."""
+
+    def __init__(self, clients: KafkaClients, total: int, progress: Callable[[int, int], None]) -> None:
+        self._refusals: list[KafkaError] = []
+        settings = {"message.max.bytes": MAX_MESSAGE_BYTES, "on_delivery": self._refused}
+        self._producer: Producer = clients.producer(settings)
+        self._total, self._progress = total, progress
+        self._done = 0
+
+    def fill(self, place: KafkaPartition, manifest: Manifest) -> None:
+        """Append what a topic does not have yet.
+
+        Raises LogError where it has more than the archive."""
+        begin = place.next_offset
+        if begin > manifest.end or place.start_offset > 0:
+            raise LogError(
+                f"Kafka: {place.topic}-{place.number} has offsets {place.start_offset} to {begin}, and {manifest.end}"
+                " are archived: delete the topics, or recover to another prefix"
+            )
+        offset, last_ms = begin, 0
+        for entry in manifest.segments:
+            if entry.next_offset > begin:
+                segment = UnpackedTopic(manifest.objects, manifest.partition, entry)
+                for number in range(segment.find_offset(begin), len(segment.archived)):
+                    for record in segment.records(number):
+                        if record.offset >= begin:
+                            self._fill_gap(place, record.offset - offset, last_ms or record.timestamp_ms)
+                            self._append(place, record)
+                            offset, last_ms = record.offset + 1, record.timestamp_ms
+                self._fill_gap(place, entry.next_offset - offset, last_ms or entry.max_timestamp_ms)
+                offset = entry.next_offset
+            self._done += entry.size_bytes
+            self._progress(self._done, self._total)
+
+    def _fill_gap(self, place: KafkaPartition, count: int, timestamp_ms: int) -> None:
+        for _ in range(count):
+            self._append(place, TopicRecord(-1, timestamp_ms, None, FILLER_KEY))
+
+    def _append(self, place: KafkaPartition, record: TopicRecord) -> None:
+        given: dict[str, Any] = {"headers": list(record.headers)} if record.headers else {}
+        while True:
+            try:
+                self._producer.produce(
+                    place.topic, record.value, record.key, place.number, timestamp=record.timestamp_ms, **given
+                )
+                return
+            except BufferError:
+                self._producer.poll(_WAIT_SECONDS)
+                self._check()
+            except KafkaException as error:
+                raise LogError(f"Kafka: {place.topic} takes no record: {text_of(error)}") from error
+
+    def end(self) -> None:
+        """Wait until Kafka has all records.
+
+        Raises LogError, NoAnswer."""
+        left = len(self._producer)
+        while left:
+            before, left = left, self._producer.flush(TIMEOUT_SECONDS)
+            self._check()
+            if left >= before:
+                self._producer.purge()
+                raise NoAnswer(f"Kafka: {left} records were not taken within {TIMEOUT_SECONDS:.0f} seconds")
+
+    def _check(self) -> None:
+        if self._refusals:
+            self._producer.purge()
+            raise LogError(f"Kafka: it takes no record: {text_of(self._refusals[0])}")
+
+    def _refused(self, error: KafkaError, _: Message) -> None:
+        """Note a record that cannot be delivered; only these are reported."""
+        self._refusals.append(error)
+
+
+def prove_topic(place: KafkaPartition, manifest: Manifest) -> None:
+    """Read a topic: it has the archived records at their offsets with their times, and nothing behind them.
+
+    Raises LogError."""
+    end = place.next_offset
+    if end != manifest.end:
+        raise _other(place, f"it ends at offset {end}, and is archived up to {manifest.end}")
+    records = records_of(place, 0, end)
+    record = next(records, None)
+    chain = first_chain(manifest.partition)
+    for entry in manifest.segments:
+        offset = entry.base_offset
+        while record is not None and record.offset < entry.next_offset:
+            chain = linked(chain, record.offset - offset, record.timestamp_ms, record.value or b"")
+            offset = record.offset + 1
+            record = next(records, None)
+        chain = behind_gap(chain, entry.next_offset - offset)
+        if chain != entry.chain:
+            raise _other(place, f"its records from offset {entry.base_offset} on are not those of the archive")
+
+
+def _other(place: KafkaPartition, why: str) -> LogError:
+    again = "delete the topics, and recover again, or recover to another prefix"
+    return LogError(f"Kafka: {place.topic}-{place.number}: {why} (does another program write there?): {again}")
+
+
+def _recovered(manifest: Manifest) -> RecoveredTopic:
+    return RecoveredTopic(
+        manifest.partition,
+        manifest.end,
+        manifest.max_timestamp_ms if manifest.segments else None,
+        len(manifest.segments),
+        sum(entry.size_bytes for entry in manifest.segments),
+    )

@@ -1,0 +1,46 @@
+"""Records of queued messages below the beginning of a partition: its base keeps them (projections/store/bases.py).
+
+    BaseRecords(directory).record(start, 17)
+
+The loop asks for a record that the state store has lost (Partition.message). A base is checked whole when it is opened,
+and it may be large. So a thread opens it, and the loop waits for at most `WAIT_SECONDS`.
+"""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from rewindmq.engine.log.contract import LogError, NoAnswer
+from rewindmq.engine.log.embedded.log_start import base_at_start
+from rewindmq.projections.store.bases import Base, BaseError
+
+WAIT_SECONDS: Final = 1.0
+
+
+class BaseRecords:
+    """The records in the base at the beginning of a partition. Used by one thread."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._start = 0  # the beginning to which the base belongs
+        self._base: Future[Base | None] | None = None
+
+    def record(self, start: int, offset: int) -> bytes | None:
+        """The record at `offset` of a partition that begins at `start`; None if the base has no such record.
+
+        Raises LogError; NoAnswer while the base is being read: ask again."""
+        if self._base is None or self._start != start:
+            thread = ThreadPoolExecutor(1, thread_name_prefix="base")
+            self._start, self._base = start, thread.submit(base_at_start, self._directory)
+            thread.shutdown(wait=False)
+        try:
+            base = self._base.result(WAIT_SECONDS)
+        except TimeoutError:
+            raise NoAnswer(f"{self._directory.name}: the base at offset {start} is being read: try again") from None
+        except BaseException:
+            self._base = None
+            raise
+        try:
+            return None if base is None else base.record(offset)
+        except BaseError as error:
+            raise LogError(str(error)) from None

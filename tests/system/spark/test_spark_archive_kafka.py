@@ -1,0 +1,101 @@
+"""Spark reads the archive of a history in Kafka as it reads the topics, and proves it."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from rewindmq.engine.log.archive.objects import open_objects
+from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
+from rewindmq.engine.log.archive.topic_recovery import recover_topics
+from rewindmq.engine.log.kafka.clients import KafkaClients
+from rewindmq.engine.log.kafka.reader import KafkaLogReader
+from rewindmq.spark_replay.audit.audit import audit
+from rewindmq.spark_replay.history.history import biography, history
+from rewindmq.spark_replay.history.slo import slo
+from rewindmq.spark_replay.history.state import state_at
+from rewindmq.spark_replay.location.log import InArchive, InKafka, in_archive
+from rewindmq.spark_replay.snapshots.verify import verify
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.spark.histories import START_MS, When
+from tests.support.spark.topics import Writer, make_topics, write_gaps
+
+
+@pytest.fixture(scope="module")
+def topics(busy: Path, kafka: KafkaCluster) -> InKafka:
+    place = make_topics(kafka.bootstrap, "to-archive", 2)
+    Writer(place).copy(busy)
+    return place
+
+
+def archived(topics: InKafka, directory: Path) -> InArchive:
+    objects = open_objects(str(directory), make=True)
+    TopicArchiver(objects, KafkaLogReader(topics.bootstrap, topics.prefix), settle_seconds=0).run(roll=True)
+    return in_archive(objects.url)
+
+
+@pytest.fixture(scope="module")
+def archive(topics: InKafka, tmp_path_factory: pytest.TempPathFactory) -> InArchive:
+    return archived(topics, tmp_path_factory.mktemp("archive"))
+
+
+def test_the_products_are_those_of_the_topics(spark: SparkSession, topics: InKafka, archive: InArchive) -> None:
+    rows = history(spark, archive).collect()
+    assert rows == history(spark, topics).collect()
+    assert len(rows) > 1_000
+    moments: tuple[When, ...] = ({"time": str(START_MS + 7_000)}, {"offsets": '{"queues-1": 200}'}, {})
+    for when in moments:
+        there, here = (state_at(spark, place, **when).rows.collect() for place in (topics, archive))
+        assert there == here
+    assert slo(spark, archive).collect() == slo(spark, topics).collect()
+    message = next(f"{row.partition}:{row.message_id}" for row in rows if row.outcome == "acked")
+    assert biography(spark, archive, message).collect() == biography(spark, topics, message).collect()
+
+
+def test_the_audit_and_verify_prove_the_objects(spark: SparkSession, topics: InKafka, archive: InArchive) -> None:
+    ours, theirs = audit(spark, archive), audit(spark, topics)
+    assert all(finding.ok for finding in ours), ours
+    assert [each for each in ours if each.check != "chain"] == [each for each in theirs if each.check != "kept"]
+    assert all(finding.ok for finding in verify(spark, archive))
+
+
+@pytest.mark.parametrize("suffix", ["avro", "blocks"])
+def test_a_changed_byte_is_found(spark: SparkSession, topics: InKafka, tmp_path: Path, suffix: str) -> None:
+    archive = archived(topics, tmp_path)
+    [path] = (tmp_path / "queues-1" / "segments").glob(f"*.{suffix}")
+    stored = path.read_bytes()
+    path.write_bytes(stored[:-100] + bytes([stored[-100] ^ 1]) + stored[-99:])
+    harms = [finding for finding in audit(spark, archive) if not finding.ok]
+    assert [(each.check, each.partition) for each in harms] == [("chain", "queues-1")]
+    assert str(path.name) in harms[0].detail
+
+
+def test_the_views_show_records_with_the_times_of_the_log(
+    spark: SparkSession, topics: InKafka, archive: InArchive
+) -> None:
+    kafka = spark.read.format("rewindmq").option("kafka.bootstrap.servers", topics.bootstrap)
+    kafka = kafka.option("kafkaPrefix", topics.prefix)
+    of_archive = spark.read.format("rewindmq").option("archive", archive.url)
+    for view in ("events", "records"):
+        there, here = (reader.option("view", view).load() for reader in (kafka, of_archive))
+        assert here.columns == there.columns
+        assert here.collect() == there.collect()
+
+
+def test_topics_that_were_made_again_with_fillers_are_read_alike(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    gapped = make_topics(kafka.bootstrap, "with-gaps", 1)
+    write_gaps(gapped)
+    writer = Writer(gapped)
+    writer.value(gapped.metadata, 0, START_MS, b"no event")
+    writer.flush()
+    archive = archived(gapped, tmp_path)
+    recover_topics(open_objects(archive.url), KafkaClients(gapped.bootstrap), "filled")
+    filled = InKafka(gapped.bootstrap, "filled")
+    rows = history(spark, gapped).collect()
+    assert rows == history(spark, filled).collect() == history(spark, archive).collect()
+    findings = [
+        [each for each in audit(spark, place) if each.check not in ("kept", "chain")] for place in (gapped, filled)
+    ]
+    assert findings[0] == findings[1]

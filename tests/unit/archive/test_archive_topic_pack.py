@@ -1,0 +1,221 @@
+"""A stretch of a topic becomes two objects and comes back as Kafka had it; what was changed in them is found and not
+given out."""
+
+import hashlib
+import json
+import struct
+from itertools import accumulate
+from pathlib import Path
+
+import fastavro
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rewindmq.engine.log.archive import topic_pack
+from rewindmq.engine.log.archive.archiver import verify
+from rewindmq.engine.log.archive.manifest import Manifest
+from rewindmq.engine.log.archive.objects import Objects, open_objects
+from rewindmq.engine.log.archive.pack import CorruptObject
+from rewindmq.engine.log.archive.reader import ArchivedLog
+from rewindmq.engine.log.archive.topic_pack import TopicPacker, TopicRecord
+from rewindmq.engine.log.embedded.index import first_chain
+from rewindmq.schemas.registry import envelope_schema, released_schema_json
+from rewindmq.schemas.single_object import HEADER, MARKER, wrap
+from tests.support.archiving import object_path
+from tests.support.examples import examples
+from tests.support.records import START_MS, record
+from tests.support.topic_archiving import archive_stretch, archived_records, normal, unpacked_topic
+
+PARTITION = "queues-0"
+OLD_SCHEMA = "2156aed4cfdfd28b"
+
+
+def old_value() -> bytes:
+    """A single object of an older version."""
+    return (Path(__file__).parents[2] / "golden" / OLD_SCHEMA / "Unbound.bin").read_bytes()
+
+
+def plain(count: int, first: int = 0) -> list[TopicRecord]:
+    """Records without gaps, one millisecond apart."""
+    return [
+        TopicRecord(number, START_MS + number, wrap(record(number)), b"//orders")
+        for number in range(first, first + count)
+    ]
+
+
+ODD = [
+    TopicRecord(0, START_MS, wrap(record(0)), b"//orders", [("trace", b"\x00\xff"), ("empty", None)]),
+    TopicRecord(2, START_MS + 5, wrap(record(1)), None),
+    TopicRecord(3, START_MS + 1, b"no event", b""),
+    TopicRecord(4, START_MS + 1, None, b"//orders"),
+    TopicRecord(9, START_MS + 9, old_value(), "kö".encode()),
+    TopicRecord(10, START_MS + 9, HEADER + b"\x01\x02 is no record", b"//orders"),
+    TopicRecord(11, START_MS + 9, wrap(record(2)), b"//orders"),
+]
+
+
+def test_the_events_are_a_plain_avro_file(objects: Objects) -> None:
+    manifest = archive_stretch(objects, PARTITION, ODD, trailing=2)
+    [entry] = manifest.segments
+    with object_path(manifest, entry, "avro").open("rb") as file:
+        avro = fastavro.reader(file)
+        assert avro.codec == "zstandard"
+        assert json.loads(avro.metadata["avro.schema"]) == envelope_schema()
+        assert avro.metadata["rewindmq.log"] == "kafka"
+        assert len(list(avro)) == 3, "what is no event of the schema is not in it"
+    assert (entry.base_offset, entry.next_offset, entry.first_ms) == (0, 14, START_MS)
+    assert entry.max_timestamp_ms == START_MS + 9
+    assert archived_records(manifest) == ODD
+
+
+def test_the_hash_chain_is_that_of_the_seals(objects: Objects) -> None:
+    manifest = archive_stretch(objects, PARTITION, ODD, trailing=2)
+    at = {each.offset: each for each in ODD}
+    leaves = [
+        struct.pack(">q", at[offset].timestamp_ms) + (at[offset].value or b"") if offset in at else b""
+        for offset in range(14)
+    ]
+    *_, chain = accumulate(leaves, lambda c, leaf: hashlib.sha256(c + leaf).digest(), initial=first_chain(PARTITION))
+    assert manifest.chain == chain
+
+
+def test_a_stretch_has_the_schema_of_its_first_record(objects: Objects) -> None:
+    older = [TopicRecord(number, START_MS, old_value(), b"") for number in range(3)]
+    manifest = archive_stretch(objects, PARTITION, older)
+    with object_path(manifest, manifest.segments[0], "avro").open("rb") as file:
+        avro = fastavro.reader(file)
+        assert json.loads(avro.metadata["avro.schema"]) == json.loads(released_schema_json(OLD_SCHEMA))
+        assert len(list(avro)) == 3
+    assert archived_records(manifest) == older
+
+
+@pytest.mark.parametrize("value", [None, b"no event", MARKER + bytes(8) + b"of an unknown schema"])
+def test_a_stretch_without_any_event(objects: Objects, value: bytes | None) -> None:
+    records = [TopicRecord(3, START_MS, value, None)]
+    manifest = archive_stretch(objects, PARTITION, records)
+    unpacked_topic(manifest).prove()
+    assert archived_records(manifest) == records
+    with object_path(manifest, manifest.segments[0], "avro").open("rb") as file:
+        assert list(fastavro.reader(file)) == []
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.binary(max_size=20),
+    st.just(old_value()),
+    st.integers(0, 50).map(lambda number: wrap(record(number))),
+    st.binary(max_size=20).map(lambda data: HEADER + data),
+)
+HEADERS = st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=2)
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 3), st.integers(-5, 5), VALUES, st.sampled_from([None, b"", b"//orders", b"\xff"]), HEADERS
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+@settings(max_examples=examples(200))
+@given(stretches=st.lists(st.tuples(STEPS, st.integers(0, 3)), min_size=1, max_size=3), block=st.integers(1, 200))
+def test_any_records_come_back(
+    tmp_path_factory: pytest.TempPathFactory,
+    stretches: list[tuple[list[tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]]], int]],
+    block: int,
+) -> None:
+    objects = open_objects(str(tmp_path_factory.mktemp("archive")))
+    offset, time_ms, told = 0, START_MS, []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topic_pack, "BLOCK_BYTES", block)
+        for steps, trailing in stretches:
+            records = []
+            for gap, step, value, key, headers in steps:
+                offset, time_ms = offset + gap, time_ms + step
+                records.append(TopicRecord(offset, time_ms, value, key, headers))
+                offset += 1
+            offset += trailing
+            manifest = archive_stretch(objects, PARTITION, records, trailing)
+            told += records
+    assert normal(archived_records(manifest)) == normal(told)
+    assert [error for _, error in verify(objects, PARTITION)] == [None] * len(stretches)
+    [partition] = ArchivedLog(objects.url).queues
+    assert (partition.next_offset, partition.framed) == (offset, True)
+    for start, end in ((0, None), (offset // 2, None), (offset // 3, offset // 2)):
+        read = [
+            (block.first_offset + at, block.timestamps_ms[at], value)
+            for block in partition.read(start, end)
+            for at, value in enumerate(block.records)
+            if block.timestamps_ms is not None
+        ]
+        wanted = [(each.offset, each.timestamp_ms, each.value or b"") for each in told]
+        behind = offset if end is None else end
+        assert [row for row in read if start <= row[0] < behind] == [row for row in wanted if start <= row[0] < behind]
+    for at_ms in {each.timestamp_ms for each in told} | {START_MS - 100, START_MS + 1_000}:
+        first = next((each.offset for each in told if each.timestamp_ms > at_ms), offset)
+        assert partition.offset_at(at_ms) == first
+
+
+def test_stretches_that_differ_in_a_value_alone_are_not_taken_for_each_other(tmp_path: Path) -> None:
+    for number in (1, 3):
+        objects = open_objects(str(tmp_path / str(number)), make=True)
+        told = [TopicRecord(0, START_MS, wrap(record(number, START_MS, 5)), None)]
+        archive_stretch(objects, PARTITION, told)
+        [block] = ArchivedLog(objects.url).queues[0].read()
+        assert block.records == [told[0].value]
+
+
+def test_a_stretch_ends_where_it_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = plain(2)
+    packer = TopicPacker(PARTITION, 0, first_chain(PARTITION), 0)
+    assert not packer.ends_before(first)
+    packer.add(first)
+    assert not packer.ends_before(second)
+    monkeypatch.setattr(topic_pack, "SEGMENT_RECORDS", 1)
+    assert packer.ends_before(second)
+    monkeypatch.setattr(topic_pack, "SEGMENT_RECORDS", 10)
+    monkeypatch.setattr(topic_pack, "SEGMENT_BYTES", packer.size_bytes)
+    assert packer.ends_before(second)
+    packer.close()
+
+
+def test_many_values_of_another_version_get_a_stretch_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_pack, "ASIDE_BYTES", 100)
+    packer = TopicPacker(PARTITION, 0, first_chain(PARTITION), 0)
+    packer.add(plain(1)[0])
+    offset = 1
+    while not packer.ends_before(TopicRecord(offset, START_MS, old_value(), b"")):
+        packer.add(TopicRecord(offset, START_MS, old_value(), b""))
+        offset += 1
+    assert 1 < offset <= 1 + 100 // len(old_value()) + 1
+    packer.close()
+
+
+@pytest.mark.parametrize("suffix", ["avro", "blocks"])
+def test_each_changed_byte_is_found(objects: Objects, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_pack, "BLOCK_BYTES", 300)
+    manifest = archive_stretch(objects, PARTITION, [*ODD, *plain(5, 14)])
+    path = object_path(manifest, manifest.segments[0], suffix)
+    stored = path.read_bytes()
+    for at in range(0, len(stored), max(1, len(stored) // 150)):
+        path.write_bytes(stored[:at] + bytes([stored[at] ^ 1]) + stored[at + 1 :])
+        with pytest.raises(CorruptObject) as raised:
+            unpacked_topic(manifest).prove()
+        assert raised.value.place.startswith(objects.url)
+    for cut in (stored[:-1], stored + b"\0", b""):
+        path.write_bytes(cut)
+        with pytest.raises(CorruptObject):
+            unpacked_topic(manifest).prove()
+    path.unlink()
+    with pytest.raises(CorruptObject, match="the object is gone"):
+        unpacked_topic(manifest).prove()
+
+
+def test_blocks_of_another_partition_are_refused(objects: Objects) -> None:
+    manifest = archive_stretch(objects, PARTITION, plain(3))
+    other = Manifest(objects, "queues-1")
+    entry = manifest.segments[0]
+    for stored in (entry.avro, entry.blocks):
+        objects.create(other.key(entry, stored), objects.get(manifest.key(entry, stored)))
+    with pytest.raises(CorruptObject):
+        topic_pack.UnpackedTopic(objects, "queues-1", entry).prove()
