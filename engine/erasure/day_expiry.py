@@ -125,8 +125,9 @@ class Expiry:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(LOOK_SECONDS, self._look)
         if self._task is None or self._task.done():
-            due = self._clock.elapsed_ns() >= self._next_pass_ns or self._today() != self._passed_day
-            if self._acts and due:
+            if not self._acts:
+                self.days, self.held, self._passed_day = {}, {}, ""  # another node knows
+            elif self._clock.elapsed_ns() >= self._next_pass_ns or self._today() != self._passed_day:
                 self._task = loop.create_task(self.run())
 
     @property

@@ -414,6 +414,8 @@ def test_b21_two_nodes_that_act_at_once_do_the_same(h: DaysHarness, tmp_path: Pa
         await expiry.run()
 
     h.loop.run_until_complete(both())
+    h.settle()
+    assert (expiry.held, other.held, expiry.problem) == ({}, {}, "")
     assert {event.day for event in h.events()} == {first}
     assert h.broker.topology.history.expired_days.keys() == {first}
 
