@@ -27,6 +27,7 @@ class ArchiveConfig:
     url: str | None = None  # of the archive; None: nothing is archived
     segment_age_ms: int | None = None  # a segment that is older is closed; None: by its size alone
     lag_ms: int = 60_000  # the archiver looks so often
+    keep_local: str = ""  # how much of what is archived stays here (engine/runtime/local_limits.py); empty: all of it
 
     @property
     def allowed_lag_ms(self) -> int:

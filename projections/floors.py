@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from rewindmq.projections.rewind import BelowFloor, format_time
+from rewindmq.projections.store.bases import Base
 from rewindmq.projections.topology.about_history import Floor
 
 
@@ -23,3 +24,15 @@ def in_words(floor: Floor) -> str:
         f"{who} trimmed the events below offset {event.offset}, of {format_time(event.until_ms)} and before, at"
         f" {format_time(floor.time_ms)}{why}"
     )
+
+
+def base_differs(base: Base, floors: Mapping[str, Floor]) -> str | None:
+    """Why a base is not the one with which the partition was trimmed; None if it is, or nothing is known of it."""
+    floor = floors.get(base.partition)
+    if floor is None or floor.event.offset != base.offset:
+        return None
+    event = floor.event
+    if (base.chain, base.digest) == (event.chain, event.digest):
+        return None
+    said = f"the metadata log says at offset {floor.at} that the history was trimmed with digest {event.digest}"
+    return f"{base.path}: another base was put there: its state has the digest {base.digest}, and {said}"

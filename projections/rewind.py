@@ -90,15 +90,6 @@ def parse_time(text: str) -> int:
     return _in_range(text, (moment - _EPOCH) // timedelta(milliseconds=1))
 
 
-def parse_duration(text: str) -> int:
-    """Milliseconds of a duration as people write it: `400d`, `1h30m`; in s, m, h, d and w.
-
-    Raises UnreadableTime for any other text."""
-    if not _AGO.fullmatch(f"-{text.strip()}"):
-        raise UnreadableTime(f"{text!r} is not a duration: give a number and a unit, such as 400d, 36h or 90m")
-    return sum(int(count) * _UNIT_MS[unit] for count, unit in _PART_OF_AGO.findall(text))
-
-
 def absolute(text: str) -> str:
     """The time that a text such as `-10m` means now; any other text as it is.
 

@@ -31,6 +31,7 @@ LONG = (
     "simulation/test_simulation_archive.py::test_a_planted_defect_is_found*",
     "simulation/test_simulation_clocks.py::test_histories_under_a_wrong_clock",
     "system/archive/test_archive_beside.py::test_kills_of_both_*",
+    "system/archive/test_archive_beside.py::test_what_is_archived_leaves_the_disk*",
     "system/archive/test_archive_beside.py::test_a_store_that_is_away_and_comes_back",
     "system/archive/test_archive_commands.py::test_a_kill_at_any_moment_and_several_at_once*",
     "system/clients/test_clients_celery_canvas.py::*",

@@ -38,6 +38,8 @@ class ArchiveStatus:
         self.url = url
         self.failures = 0  # passes that failed, and archivers that ended
         self.error: str | None = None  # why the last pass failed
+        self.freed_bytes = 0  # of archived segments that were removed here
+        self.stays: str | None = None  # why segments that are due to be removed here are not
         self.archived: dict[str, PartitionProgress] = {}  # by partition; empty: not known yet
         self._partitions = partitions
         self._clock = clock
@@ -50,6 +52,11 @@ class ArchiveStatus:
         if archived:
             self.archived = {each.partition: each for each in archived}
             self._looked, self._looked_ms = self._monotonic(), self._clock()
+
+    def cut(self, freed_bytes: int, stays: str | None) -> None:
+        """Take what was removed here since the last report, and why other segments that were due stay."""
+        self.freed_bytes += freed_bytes
+        self.stays = stays
 
     @property
     def archived_bytes(self) -> int:
@@ -100,6 +107,8 @@ class ArchiveStatus:
             "lag_records": sum(records for _, records, _, _ in lags) if lags else None,
             "lag_bytes": sum(size for _, _, size, _ in lags) if lags else None,
             "lag_seconds": round(max(seconds for *_, seconds in lags), 1) if lags else None,
+            "freed_bytes": self.freed_bytes,
+            "stays": self.stays,
             "failures": self.failures,
             "error": self.error,
         }

@@ -10,6 +10,7 @@ from rewindmq.engine.config import ArchiveConfig
 from rewindmq.engine.runtime.durations import UNIT_MS, duration_ms
 
 SEGMENT_AGE_MS = UNIT_MS["h"]  # with --archive
+LAG_MS = UNIT_MS["m"]
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]
@@ -22,6 +23,18 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
             return value if isinstance(value, int) else duration_ms(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+def checked_limit(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    """A callback for click that refuses an impossible --keep-local."""
+    if text:
+        from rewindmq.engine.runtime.local_limits import local_limits
+
+        try:
+            local_limits(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+    return text
 
 
 OPTIONS: tuple[Callable[[Any], Any], ...] = (
@@ -43,6 +56,13 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
         metavar="DURATION",
         help="How often the archiver looks for closed segments; on Kafka how far it may be behind (default: 1m).",
     ),
+    click.option(
+        "--keep-local",
+        metavar="LIMIT",
+        default="",
+        callback=checked_limit,
+        help="Remove archived segments here beyond an age in log time, a size, or both (7d, 50GB, 7d,50GB).",
+    ),
 )
 
 
@@ -51,18 +71,24 @@ def with_archive(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def with_one(
-        *arguments: Any, archive_url: str | None, segment_age: int | None, archive_lag: int | None, **options: Any
+        *arguments: Any,
+        archive_url: str | None,
+        segment_age: int | None,
+        archive_lag: int | None,
+        keep_local: str,
+        **options: Any,
     ) -> Any:
-        if archive_lag is not None and archive_url is None:
-            raise click.UsageError("--archive-lag needs --archive")
+        for name, given in (("--archive-lag", archive_lag), ("--keep-local", keep_local)):
+            if given and archive_url is None:
+                raise click.UsageError(f"{name} needs --archive")
         in_kafka = options["kafka"].servers is not None
+        if in_kafka and keep_local:
+            raise click.UsageError("--keep-local is for an embedded log; Kafka has its own retention")
         if in_kafka and segment_age is not None:
             raise click.UsageError("--segment-age is for an embedded log: on Kafka --archive-lag says it all")
         if segment_age is None and archive_url is not None and not in_kafka:
             segment_age = SEGMENT_AGE_MS
-        config = ArchiveConfig(archive_url, segment_age)
-        if archive_lag is not None:
-            config = ArchiveConfig(archive_url, segment_age, archive_lag)
+        config = ArchiveConfig(archive_url, segment_age, archive_lag or LAG_MS, keep_local)
         return command(*arguments, archive=config, **options)
 
     for option in reversed(OPTIONS):

@@ -32,7 +32,6 @@ from rewindmq.engine.cli.commands import (
     trim,
     versions,
     vhosts,
-    watermarks,
 )
 from rewindmq.engine.cli.commands import copy_state as copying
 from rewindmq.engine.cli.commands import operations as operating
@@ -63,7 +62,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Replication": quorum.COMMANDS,
     "Access control": access.COMMANDS,
     "Virtual hosts": vhosts.COMMANDS,
-    "Limits": (*limits.COMMANDS, *watermarks.COMMANDS),
+    "Limits": (*limits.COMMANDS, *operating.LIMITS),
     "Parameters": parameters.COMMANDS,
     "Definitions": definitions.COMMANDS,
 }

@@ -9,6 +9,7 @@
 
 - It is nice(10): where processor time is short, the broker has nine parts of ten. With less than the tenth part an
   archiver would fall behind a busy broker for good.
+- With --keep-local a pass ends with the removal of what is archived and beyond that limit (local_space.py).
 - A pass that fails is tried again after a second, then two, and so on up to a minute. The text of what failed goes to
   the broker, which logs it once.
 - The end of the pipe is the end of the broker, in whatever way: this process ends before the next segment. Both may be
@@ -27,6 +28,7 @@ from typing import Final, Protocol
 
 from rewindmq.engine.log.archive.archiver import Archiver, archived_bytes, first_waiting_ms
 from rewindmq.engine.log.archive.directory_note import note_archive
+from rewindmq.engine.log.archive.local_space import keep_local
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import BadUrl, Objects, ObstoreNotInstalled, open_objects
 from rewindmq.engine.log.archive.progress import ArchiveOrder, Opened, PartitionProgress, Progress, Refused
@@ -34,11 +36,14 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import partition_directory
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
 from rewindmq.engine.logging_setup import log_to_stderr
+from rewindmq.engine.runtime.local_limits import local_limits
+from rewindmq.projections.machine.machine import NewerHistory
 
 NICENESS: Final = 10
 FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_PAUSE_SECONDS: Final = 60.0
 TOLD_SECONDS: Final = 5.0  # between two reports of one pass
+CUT_SECONDS: Final = 600.0  # between two looks at what may be removed, where nothing more was archived
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +62,8 @@ def archive_history(connection: Connection) -> None:
             connection.send(Refused(str(error), isinstance(error, BadUrl)))
             return
         connection.send(Opened(objects.url))
-        ArchivePasses(connection, order, source_of(order, objects)).run()
+        cuts = LocalCuts(order.data_dir, objects, order.keep_local) if order.keep_local else None
+        ArchivePasses(connection, order, source_of(order, objects), cuts).run()
     except (EOFError, BrokenPipeError, ConnectionResetError):  # the broker ended
         return
 
@@ -107,14 +113,49 @@ class DirectorySource:
         return progress_of(self._archiver.manifests, self._data_dir)
 
 
+class LocalCuts:
+    """Removes from the broker's directory what is archived and beyond --keep-local."""
+
+    def __init__(self, data_dir: Path, objects: Objects, limits: str) -> None:
+        self._data_dir = data_dir
+        self._objects = objects
+        self._limits = local_limits(limits)
+        self._ends: tuple[int, ...] = ()  # of the archived partitions, at the last look
+        self._looked = -CUT_SECONDS
+        self._freed_bytes = 0
+        self._stays: str | None = None
+
+    def look(self, ends: tuple[int, ...]) -> bool:
+        """Remove what may go, when more is archived than at the last look, or that is long ago. Returns whether it
+        looked.
+
+        Raises LogError, NewerHistory, OSError."""
+        now = time.monotonic()
+        if ends == self._ends and now - self._looked < CUT_SECONDS:
+            return False
+        report = keep_local(self._data_dir, self._objects, self._limits)
+        self._ends, self._looked = ends, now
+        self._freed_bytes += report.freed_bytes
+        self._stays = "; ".join(f"{each.partition}: {each.why}" for each in report.partitions if each.why) or None
+        return True
+
+    def told(self) -> tuple[int, str | None]:
+        """The bytes that were removed since the last call, and why other segments, which were due, were not."""
+        freed_bytes, self._freed_bytes = self._freed_bytes, 0
+        return freed_bytes, self._stays
+
+
 class ArchivePasses:
     """The passes of one archiver process."""
 
-    def __init__(self, connection: Connection, order: ArchiveOrder, source: Source) -> None:
+    def __init__(
+        self, connection: Connection, order: ArchiveOrder, source: Source, cuts: LocalCuts | None = None
+    ) -> None:
         self._connection = connection
         self._order = order
         self._source = source
         self._known: tuple[PartitionProgress, ...] = ()
+        self._cuts = cuts
         self._told = 0.0  # by the monotonic clock
 
     def run(self) -> None:
@@ -138,7 +179,9 @@ class ArchivePasses:
         try:
             self._source.archive(self._broker_ended, self._during)
             self._known = self._source.known()
-        except LogError as error:
+            if self._cuts is not None and self._cuts.look(tuple(each.archived_end for each in self._known)):
+                self._known = self._source.known()
+        except (LogError, NewerHistory) as error:
             self._look_again()
             return str(error)
         except OSError as error:
@@ -166,7 +209,8 @@ class ArchivePasses:
 
     def _tell(self, ended: bool, error: str | None) -> None:
         self._told = time.monotonic()
-        self._connection.send(Progress(self._known, ended, error))
+        freed_bytes, stays = (0, None) if self._cuts is None else self._cuts.told()
+        self._connection.send(Progress(self._known, ended, error, freed_bytes, stays))
 
     def _broker_ended(self) -> bool:
         """Take what the broker has sent, and return False.

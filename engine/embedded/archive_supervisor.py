@@ -51,7 +51,7 @@ def order_of(config: Config) -> ArchiveOrder:
     archive = config.archive
     assert archive.url is not None
     if config.kafka is None:
-        return ArchiveOrder(config.data, archive.url, archive.lag_ms)
+        return ArchiveOrder(config.data, archive.url, archive.lag_ms, keep_local=archive.keep_local)
     topics = TopicsOrder(config.kafka, config.kafka_prefix, tuple(config.kafka_settings), archive.lag_ms // 2)
     return ArchiveOrder(config.data, archive.url, archive.lag_ms // 4, topics)
 
@@ -174,6 +174,7 @@ class ArchiveSupervisor:
     def _told(self, progress: Progress) -> None:
         assert self._status is not None
         self._status.told(progress.partitions)
+        self._status.cut(progress.freed_bytes, progress.stays)
         if progress.error is not None:
             self._failed(progress.error)
         elif progress.ended:

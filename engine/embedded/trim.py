@@ -35,6 +35,7 @@ from rewindmq.engine.log.embedded.directory import (
     read_layout,
 )
 from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.log_start import ARCHIVE
 from rewindmq.engine.log.embedded.reader import PartitionReader, SegmentReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, segment_path
 from rewindmq.engine.rewind.queue_at import neighbourhoods
@@ -91,6 +92,9 @@ def trim(data_dir: Path, wanted: Wanted, dry_run: bool = False, wall_ms: int | N
 
     Raises TrimRefused, LogInUse (a broker runs), LogError, CorruptLog, NewerHistory."""
     read_layout(data_dir)  # there must be a log: none is made here
+    if (data_dir / "log" / ARCHIVE).exists():
+        what = "it has an archive, which would keep what is trimmed here, and miss what is not archived yet"
+        raise TrimRefused(f"{data_dir}: {what}: a history with an archive cannot be trimmed yet")
     now_ms = time.time_ns() // 1_000_000 if wall_ms is None else wall_ms
     log = EmbeddedLog.open(data_dir, None)
     try:

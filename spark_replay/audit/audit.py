@@ -27,6 +27,9 @@ from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.log.contract import CorruptLog
 from rewindmq.engine.log.placement import partition_of as placement_of
+from rewindmq.projections.floors import base_differs
+from rewindmq.projections.marks import topology_of
+from rewindmq.projections.replay import base_of
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.projections.verify import NOT_CHECKED, stored_offset, verify_partition
@@ -46,7 +49,7 @@ from rewindmq.spark_replay.audit.dead_letter_join import (
 from rewindmq.spark_replay.audit.findings import Finding, of_row
 from rewindmq.spark_replay.audit.fold import LISTED, AuditProduct
 from rewindmq.spark_replay.audit.kafka_retention import retention_findings
-from rewindmq.spark_replay.audit.log_bytes import Proven, prove
+from rewindmq.spark_replay.audit.log_bytes import CHAIN, Proven, prove
 from rewindmq.spark_replay.audit.policies import IS_IN_FORCE, WAS_IN_FORCE, PolicyBook, queues_since, rows_for_driver
 from rewindmq.spark_replay.fold import FoldInput, fold_log, fold_range, for_each, from_snapshot
 from rewindmq.spark_replay.history.outcomes import batch_of
@@ -105,6 +108,7 @@ def _audited_history(
     proven = None if external is None or not isinstance(location, str) else Proven(external.directory)
     findings = _bytes(spark, location, log, proven, since_last)
     sound = {finding.partition for finding in findings if finding.ok}
+    findings += base_findings(log)
     ranges = [end for end in ends if end.partition in sound]
     if ranges:
         folded = AuditTasks(spark, location, reach)
@@ -132,6 +136,14 @@ def _bytes(
     if isinstance(location, InArchive):
         return prove_archive(spark, location, [partition.name for partition in partitions])
     return prove(spark, location, [partition.name for partition in partitions], proven, since_last)
+
+
+def base_findings(log: HistoryLog) -> list[Finding]:
+    """The bases of partitions that are not those with which they were trimmed, as the metadata log says."""
+    bases = [base for partition in log.queues if (base := base_of(partition)) is not None]
+    floors = topology_of(log.metadata).history.floors if bases else {}
+    wrong = [(base, base_differs(base, floors)) for base in bases]
+    return [Finding(CHAIN, False, base.partition, base.offset, None, None, why) for base, why in wrong if why]
 
 
 def ledger_snapshots(location: Location, snapshots: Path | None, since_last: bool) -> Snapshots | None:

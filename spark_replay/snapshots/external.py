@@ -91,6 +91,8 @@ def begins_of(location: Location) -> dict[str, str]:
 
 
 def _first_record(partition: PartitionLog) -> bytes | None:
+    if partition.start_offset > 0:  # it was trimmed: nothing has its first record
+        return None
     for block in partition.read(0, 1):
         return block.records[0] if block.first_offset == 0 else None
     return None

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from rewindmq.engine.cli.archive_options import Duration
-from rewindmq.engine.cli.commands.archive_kafka import (
+from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
+from rewindmq.engine.cli.kafka import Kafka, with_kafka
+from rewindmq.engine.cli.kafka_archive import (
     archive_topics,
     is_quiet,
     topic_lag,
@@ -19,8 +21,6 @@ from rewindmq.engine.cli.commands.archive_kafka import (
     wants_kafka,
     with_bar,
 )
-from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
-from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.values import Value
 from rewindmq.projections.rewind import format_time

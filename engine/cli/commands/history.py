@@ -19,7 +19,7 @@ from rewindmq.projections.rewind import At, RewindError, UnreadableTime, parse_t
 
 if TYPE_CHECKING:
     from rewindmq.engine.log.contract import LogError
-    from rewindmq.engine.log.location import History
+    from rewindmq.engine.log.location import History, HistoryPartition
     from rewindmq.projections.metadata_verification import MetadataVerification
     from rewindmq.projections.topology.about_history import Fork
 
@@ -232,6 +232,7 @@ def verify(settings: Settings, data: Path, event_by_event: bool, kafka: Kafka) -
         rows = [] if kafka.servers is not None else log_rows(data, [log.name for log in reader.queues])
         reports = projection.verify(reader.queues, data / "state", event_by_event)
         metadata = verify_metadata(reader.metadata, history.snapshots)
+        require_bases(history, reader.queues)
     except StoreError as error:
         raise CliError(DIFFERENT, str(error)) from None
     except NewerHistory as error:
@@ -246,6 +247,18 @@ def verify(settings: Settings, data: Path, event_by_event: bool, kafka: Kafka) -
     report_differences(reports)
     if not metadata.equal:
         raise CliError(DIFFERENT, f"{len(metadata.differences)} snapshots of the topology differ from the log")
+
+
+def require_bases(history: "History", queues: Sequence["HistoryPartition"]) -> None:
+    """Compare the bases with which partitions begin with the trims in the metadata log. CliError, LogError."""
+    from rewindmq.projections.floors import base_differs
+    from rewindmq.projections.replay import base_of
+
+    bases = [base for log in queues if (base := base_of(log)) is not None]
+    floors = topology_of(history.open().metadata, history.snapshots).history.floors if bases else {}
+    for base in bases:
+        if (why := base_differs(base, floors)) is not None:
+            raise CliError(DIFFERENT, why)
 
 
 def log_rows(data: Path, queues: list[str]) -> list[dict[str, Value]]:

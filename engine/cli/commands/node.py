@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import click
 
-from rewindmq.engine.cli.archive_options import with_archive
+from rewindmq.engine.cli.archive_options import Duration, with_archive
 from rewindmq.engine.cli.body_options import with_bodies
 from rewindmq.engine.cli.client import HTTP_PORT, Client, Json
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
@@ -18,7 +18,6 @@ from rewindmq.engine.logging_setup import LEVELS
 from rewindmq.engine.runtime.durations import in_words
 from rewindmq.engine.runtime.watermarks import Limit, disk_limit, memory_watermark
 from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13
-from rewindmq.projections.rewind import UnreadableTime, parse_duration
 
 GIGABYTE = 1_000_000_000
 PURPOSES = {
@@ -40,14 +39,6 @@ def limit(parse: Callable[[str], Limit]) -> Callable[[click.Context, click.Param
             raise click.BadParameter(str(error)) from None
 
     return checked
-
-
-def duration(_context: click.Context, _option: click.Parameter, text: str | None) -> int | None:
-    """A callback for click that reads a duration, in milliseconds."""
-    try:
-        return None if text is None else parse_duration(text)
-    except UnreadableTime as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def require_possible(config: Config) -> None:
@@ -133,7 +124,7 @@ def require_possible(config: Config) -> None:
 @click.option(
     "--keep-history",
     metavar="DURATION",
-    callback=duration,
+    type=Duration(),
     help="Trim older history at each start, such as 400d: it goes for good. Queued messages stay.",
 )
 @click.option(
@@ -336,6 +327,8 @@ def history_lines(history: Json) -> list[str]:
         lines.append(f"Archived until: {archive['archived_until']}")
         oldest = f", the oldest {in_words(seconds * 1_000)} old" if records else ""
         lines.append(f"Not archived: {records} records{oldest}")
+    if archive.get("stays"):
+        lines.append(f"Segments that were due stay here: {archive['stays']}")
     if archive["error"] is not None:
         lines.append(f"Archiving fails: {archive['error']}")
     return lines

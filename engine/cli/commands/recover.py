@@ -6,10 +6,10 @@ from pathlib import Path
 import click
 
 from rewindmq.engine.cli.commands.archive import archive_option, done
-from rewindmq.engine.cli.commands.archive_kafka import recover_to_kafka
 from rewindmq.engine.cli.exits import DATA, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.formatters import MACHINE_READABLE
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
+from rewindmq.engine.cli.kafka_archive import recover_to_kafka
 from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.values import Value
 from rewindmq.projections.rewind import RewindError, UnreadableTime, format_time

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rewindmq.engine.cli.archive_options import Duration
 from rewindmq.engine.cli.commands.archive import done
 from rewindmq.engine.cli.exits import USAGE, CliError
 from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.values import Value
-from rewindmq.projections.rewind import UnreadableTime, format_time, parse_duration, parse_time
+from rewindmq.projections.rewind import UnreadableTime, format_time, parse_time
 
 if TYPE_CHECKING:
     from rewindmq.engine.embedded.trim import TrimReport
@@ -25,7 +26,12 @@ COLUMNS = ("partition", "begins", "floor", "trimmed_until", "queued", "bytes", "
     help="Data directory of a broker that is stopped.",
 )
 @click.option("--before", metavar="TIME", help="Trim what is older: ISO 8601 with a zone, or how long ago (-400d).")
-@click.option("--keep", metavar="DURATION", help="Trim what is older than this, from the newest event on: 400d, 36h.")
+@click.option(
+    "--keep",
+    type=Duration(),
+    metavar="DURATION",
+    help="Trim what is older than this, from the newest event on: 400d, 36h.",
+)
 @click.option("--partition", metavar="NAME", help="This partition only, such as queues-0 (default: all of queues).")
 @click.option("--reason", default="", metavar="TEXT", help="Why. It stays in the history.")
 @click.option("--dry-run", is_flag=True, help="Audit, and say what would go. Nothing changes.")
@@ -37,7 +43,7 @@ def trim(
     settings: Settings,
     data: Path,
     before: str | None,
-    keep: str | None,
+    keep: int | None,
     partition: str | None,
     reason: str,
     dry_run: bool,
@@ -56,14 +62,13 @@ def trim(
     """
     from rewindmq.engine.embedded.trim import Wanted
     from rewindmq.engine.embedded.trim import trim as trim_history
-    from rewindmq.engine.log.embedded.log_start import ARCHIVE
 
     if (before is None) == (keep is None):
         raise CliError(USAGE, "give either --before TIME or --keep DURATION")
     try:
         wanted = Wanted(
             None if before is None else parse_time(before),
-            None if keep is None else parse_duration(keep),
+            keep,
             partition,
             reason,
             accept_findings,
@@ -76,8 +81,6 @@ def trim(
     for report in reports:
         for finding in report.findings:
             click.echo(f"{report.partition}: {finding}", err=True)
-    if (data / "log" / ARCHIVE).exists() and any(report.offset > report.start for report in reports):
-        click.echo("The archive of this history keeps its objects: trim removes local files only.", err=True)
 
 
 def _row(report: "TrimReport") -> dict[str, Value]:

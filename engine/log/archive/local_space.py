@@ -54,6 +54,9 @@ APART_SECONDS: Final = 30.0  # between two runs, by the monotonic clock, for the
 CATCHING_UP: Final = 2  # so many times as fast as the monotonic clock the steady time may follow the log's
 RECORD_BYTES: Final = 200  # of a queued message in a base, beside its body: about
 _NEIGHBOURS: Final = 1_000  # two records with no more records between them are read in one range
+# Start, offset and reason of the last cut of a partition that was not made: the state at an offset stays as it is, so a
+# run that would cut there again need not fold it again.
+_too_large: dict[Path, tuple[int, int, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +285,10 @@ def _cut(data_dir: Path, manifest: Manifest, segments: Sequence[LocalSegment]) -
     *going, first = segments
     name, offset = manifest.partition, first.base_offset
     partition = CutPartition(name, going[0].base_offset)
+    known = _too_large.get(partition_directory(data_dir, name), (0, 0, ""))
+    if known[:2] == (partition.start_offset, offset):
+        partition.why = known[2]
+        return partition
     log = TieredPartition(PartitionReader(partition_directory(data_dir, name)))
     bases, snapshots = Bases(data_dir / "bases"), Snapshots(data_dir / "snapshots")
     machine = _state(log, bases, snapshots, offset)
@@ -289,6 +296,7 @@ def _cut(data_dir: Path, manifest: Manifest, segments: Sequence[LocalSegment]) -
     going_bytes, base_bytes = sum(each.local_bytes for each in going), _expected_bytes(machine, len(queued))
     if base_bytes >= going_bytes:
         partition.why = f"a base would take {base_bytes} bytes for what is queued, and free {going_bytes}"
+        _too_large[partition_directory(data_dir, name)] = partition.start_offset, offset, partition.why
         return partition
     assert first.chain_before is not None, "the manifest covers what goes"
     path = bases.write(machine, first.chain_before, _records(log, bases, queued))

@@ -25,12 +25,14 @@ class TopicsOrder:
 class ArchiveOrder:
     """What to archive: a data directory, to a URL, with a pause of so many milliseconds between two passes.
 
-    `topics`: the log is there, and the directory, a node's, has the snapshots."""
+    `topics`: the log is there, and the directory, a node's, has the snapshots. `keep_local`: how much of the log stays
+    in the directory, as operators write it; empty: all."""
 
     data_dir: Path
     url: str
     pause_ms: int
     topics: TopicsOrder | None = None
+    keep_local: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,13 @@ class PartitionProgress:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the archive is. Empty `partitions`: not known yet. `ended`: the pass is over. `error`: why it failed."""
+    """How far the archive is. Empty `partitions`: not known yet. `ended`: the pass is over. `error`: why it failed.
+
+    `freed_bytes`: of archived segments that were removed here since the last report. `stays`: why others, which were
+    due, were not."""
 
     partitions: tuple[PartitionProgress, ...]
     ended: bool
     error: str | None = None
+    freed_bytes: int = 0
+    stays: str | None = None

@@ -135,7 +135,7 @@ def numbers_of(answer: "httpx.Response") -> list[int]:
     return [int(each["payload"][:6]) for each in answer.json()["message_details"]]
 
 
-def test_a_cut_broker_answers_as_before(life: Life) -> None:
+def test_b24_a_cut_broker_answers_as_before(life: Life) -> None:
     connection, channel = connected(life.broker)
     assert taken(channel, "orders", 20) == list(range(1_480, MESSAGES))
     assert taken(channel, "log", 20, **{"x-stream-offset": "first"}) == list(range(20))
@@ -170,7 +170,7 @@ def test_the_state_is_made_again_from_the_base(life: Life) -> None:
     connection.close()
 
 
-def test_while_the_archive_is_away_what_is_local_works(life: Life) -> None:
+def test_b24_while_the_archive_is_away_what_is_local_works(life: Life) -> None:
     elsewhere = life.place.files.with_name("elsewhere")
     life.place.files.rename(elsewhere)
     connection, channel = connected(life.broker)

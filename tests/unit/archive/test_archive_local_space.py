@@ -1,6 +1,7 @@
 """What goes from the local disk: only what the archive has, entry by entry, and never because a clock jumped."""
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ from rewindmq.projections.rewind import At, state_at
 from rewindmq.projections.store.bases import Bases, queued_offsets
 from tests.support.records import START_MS, fill
 from tests.support.traffic import Traffic
+from tests.unit.archive.test_archive_archiver import FailingObjects, Killed
 
 OBJECT = StoredObject("x", 1, "0" * 64)
 HOUR_MS = 3_600_000
@@ -106,7 +108,7 @@ limits = st.builds(Limits, st.none() | st.integers(1, 500), st.none() | st.integ
 
 
 @given(st.lists(partitions(), max_size=3).map(named), limits, st.integers(0, 2_000), st.integers(0, 100))
-def test_only_what_the_manifest_covers_entry_by_entry_may_go(
+def test_b24_only_what_the_manifest_covers_entry_by_entry_may_go(
     found: list[LocalPartition], limit: Limits, now_ms: int, other_bytes: int
 ) -> None:
     goes = removable(found, limit, now_ms, other_bytes)
@@ -251,6 +253,8 @@ def test_a_base_that_would_take_more_than_goes_is_not_made(data: Path, archive: 
     with monkeypatched.context() as patch:
         patch.setattr(local_space, "RECORD_BYTES", 1 << 30)
         [done] = keep_local(data, archive, Limits(size_bytes=1)).partitions
+        patch.setattr(local_space, "_state", None)  # it is not folded again
+        assert keep_local(data, archive, Limits(size_bytes=1)).partitions == [done]
     assert (done.segments, done.freed_bytes, done.start_offset) == (0, 0, 0)
     assert "bytes for what is queued" in done.why
     assert not Bases(data / "bases").offsets("queues-0")
@@ -284,7 +288,7 @@ def state_time(data: Path, offset: int) -> int:
     return max(block.max_timestamp_ms for block in log.read(offset - 1, offset))
 
 
-def test_a_clock_that_jumps_ahead_removes_nothing(data: Path, objects: Objects) -> None:
+def test_b24_a_clock_that_jumps_ahead_removes_nothing(data: Path, objects: Objects) -> None:
     clock = Clock()
     Archiver(objects, data).run()
     aged(data, objects, clock, HOUR_MS)
@@ -313,10 +317,37 @@ def test_a_machine_that_was_booted_anew_counts_the_time_since(data: Path, archiv
     assert aged(data, archive, clock).age_counts
 
 
+def test_b24_a_run_that_is_killed_anywhere_loses_nothing(data: Path, tmp_path: Path) -> None:
+    """At each call of the store, before it does anything or when it has done it; then the next run ends the work."""
+    Archiver(open_objects(str(tmp_path / "archive"), make=True), data).run()
+    whole = [record for block in EmbeddedLogReader(data).queues[0].read() for record in block.records]
+    number, done, killed = 1, False, True
+    while killed or done:
+        copy = tmp_path / f"{number}-{done}"
+        shutil.copytree(data, copy / "data")
+        shutil.copytree(tmp_path / "archive", copy / "archive")
+        objects = open_objects(str(copy / "archive"))
+        failing = FailingObjects(objects, number, done, Killed())
+        killed = False
+        try:
+            keep_local(copy / "data", failing, Limits(size_bytes=1))
+        except Killed:
+            killed = True
+        log = History(copy / "data").open().queues[0]
+        assert [record for block in log.read() for record in block.records] == whole
+        keep_local(copy / "data", objects, Limits(size_bytes=1))
+        assert len(segment_files(copy / "data" / "log" / "queues-0")) == STAY
+        assert [record for block in log.read() for record in block.records] == whole
+        assert all(error is None for _, error in verify(objects, "queues-0"))
+        shutil.rmtree(copy)
+        number, done = (number, True) if not done else (number + 1, False)
+    assert number > 5
+
+
 # -- beside the others ---------------------------------------------------------------------------------------------
 
 
-def test_the_state_of_any_moment_is_as_before(tmp_path: Path, objects: Objects) -> None:
+def test_b24_the_state_of_any_moment_is_as_before(tmp_path: Path, objects: Objects) -> None:
     data = tmp_path / "data"
     machine = write(data)
     Archiver(objects, data).run()

@@ -7,13 +7,13 @@ from rewindmq.engine.runtime.durations import duration_ms, in_words
 
 @pytest.mark.parametrize(
     ("text", "milliseconds"),
-    [("90s", 90_000), ("1h", 3_600_000), ("1h30m", 5_400_000), ("7d", 604_800_000), ("2w", 1_209_600_000), ("5ms", 5)],
+    [("90s", 90_000), ("1h", 3_600_000), ("1h30m", 5_400_000), ("7d", 604_800_000), ("2w", 1_209_600_000)],
 )
 def test_a_duration(text: str, milliseconds: int) -> None:
     assert duration_ms(text) == milliseconds
 
 
-@pytest.mark.parametrize("text", ["", "0s", "1", "h", "-1h", "1.5h", "1 h", "1y", "999999999999w"])
+@pytest.mark.parametrize("text", ["", "0s", "1", "h", "-1h", "1.5h", "1y", "5ms", "999999999999w"])
 def test_none(text: str) -> None:
     with pytest.raises(ValueError, match="is no duration"):
         duration_ms(text)

@@ -1,4 +1,4 @@
-"""Segments that are old are closed, by the monotonic clock (engine/embedded/segment_ages.py)."""
+"""Segments that are old are closed, by the monotonic clock (engine/embedded/segment_ages.py, B-25)."""
 
 import asyncio
 import os

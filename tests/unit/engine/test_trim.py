@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rewindmq.engine.cli.main import run
 from rewindmq.engine.embedded import trim as trimming
 from rewindmq.engine.embedded.trim import TrimRefused, Wanted, trim
 from rewindmq.engine.log.contract import CorruptLog, LogError
@@ -16,10 +17,12 @@ from rewindmq.engine.rewind.queue_at import PastQueue, queue_at
 from rewindmq.engine.rewind.restore import LOST, Plan, RestoreRequest
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.rewind import At, BelowFloor, format_time
-from rewindmq.projections.store.bases import Bases
+from rewindmq.projections.store.bases import Bases, queued_offsets
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StoreError
 from rewindmq.projections.verify import verify
+from rewindmq.spark_replay.audit.audit import base_findings
+from rewindmq.spark_replay.location.log import open_log
 from tests.support.broker_harness import Harness
 from tests.support.traffic import record
 from tests.support.trimmed_broker import DAY_MS, QUEUES, SEGMENT_BYTES, Story, live, trimmed
@@ -262,3 +265,39 @@ def test_a_start_trims_what_is_not_to_be_kept(data: Path, story: Story, caplog: 
         pass
     trimming.trim_at_start(data, 400 * DAY_MS)
     assert "the history is not trimmed" in caplog.text
+
+
+def test_a_history_with_an_archive_is_refused(data: Path, story: Story) -> None:
+    (data / "log" / "archive.json").write_text('{"url": "file:///somewhere"}')
+    with pytest.raises(TrimRefused, match="a history with an archive cannot be trimmed yet"):
+        trimmed(data, story, 2)
+    assert starts(data)[0] == 0
+
+
+def put_another_base(data: Path, offset: int) -> None:
+    """A base that lacks what the last event before the floor did, under the same chain."""
+    bases, reader = Bases(data / "bases"), reader_of(data)
+    base = bases.open(PARTITION, offset)
+    machine = base.machine()
+    kept = dict(base.records())
+    queue = machine.queue("/", "orders")
+    assert queue is not None
+    queue.published += 1
+    bases.write(machine, base.chain, [(each, kept[each]) for each in queued_offsets(machine)])
+    assert reader.base() is not None
+
+
+def test_b22_another_base_is_found(data: Path, story: Story, capsys: pytest.CaptureFixture[str]) -> None:
+    report = trimmed(data, story, 2)
+    assert run(["verify", "--data", str(data)]) == 0
+    put_another_base(data, report.offset)
+    assert list(verify_chain(directory_of(data))), "the log cannot know"
+    assert run(["verify", "--data", str(data)]) == 1
+    [finding] = base_findings(open_log(str(data)))
+    assert not finding.ok
+    assert "another base was put there" in finding.detail
+    shutil.rmtree(data / "state")
+    ready(data, story)
+    capsys.readouterr()
+    assert run(["verify", "--data", str(data)]) == 1
+    assert "another base was put there" in capsys.readouterr().err

@@ -42,7 +42,7 @@ def short_stretches() -> Iterator[None]:
 
 
 def write(data: Path, numbers: list[int] | range) -> None:
-    log = EmbeddedLog.open(data, partitions=1, segment_bytes=50_000)
+    log = EmbeddedLog.open(data, partitions=1, segment_bytes=52_500)
     encoder = Encoder()
     for number in numbers:
         prefix = encoder.prefix(1_000 + number, Actor("ann", 7))

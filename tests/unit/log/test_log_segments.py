@@ -58,14 +58,14 @@ def test_a_segment_is_a_plain_avro_container_file(tmp_path: Path) -> None:
 
 
 def test_segments_roll_by_size_and_join(tmp_path: Path) -> None:
-    directory = make_log(tmp_path, [10] * 40, segment_bytes=36_000)
+    directory = make_log(tmp_path, [10] * 40, segment_bytes=38_500)
     segments = EmbeddedLogReader(tmp_path).queues[0].segments()
     assert len(segments) > 3
     assert [segment.file for segment in segments] == segment_files(directory)
     assert [segment.base_offset for segment in segments[1:]] == [segment.next_offset for segment in segments[:-1]]
     assert segments[-1].next_offset == 400
     for segment in segments[:-1]:
-        assert 36_000 <= segment.size == segment.file.stat().st_size < 37_500
+        assert 38_500 <= segment.size == segment.file.stat().st_size < 40_000
         assert segment.max_timestamp_ms == START_MS + segment.next_offset - 1
         with segment.file.open("rb") as file:
             assert fastavro.reader(file).metadata["rewindmq.base_offset"] == str(segment.base_offset)
