@@ -22,6 +22,7 @@ from tests.support.running import ROOT, free_port, start_process
 SPARK_HOME = Path(pyspark.__file__).resolve().parent
 START_SECONDS = 120
 WORKERS = 2
+JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # they do not live for long
 
 
 class StandaloneCluster:
@@ -34,6 +35,7 @@ class StandaloneCluster:
             "SPARK_HOME": str(SPARK_HOME),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_CONF_DIR": str(directory / "conf"),
+            "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": str(ROOT),
         }
@@ -75,6 +77,8 @@ class StandaloneCluster:
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
             "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+            "spark.driver.extraJavaOptions": JAVA_OPTIONS,
             "spark.log.level": "INFO",
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",  # both workers get tasks
         }

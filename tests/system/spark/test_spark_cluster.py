@@ -66,36 +66,56 @@ def events_of(cluster: StandaloneCluster) -> list[dict[str, Any]]:
     return [json.loads(line) for path in files for line in path.read_text().splitlines() if line.startswith("{")]
 
 
-def test_two_workers_read_the_archive_and_nothing_that_spark_writes_has_the_login(
-    cluster: StandaloneCluster, archive: str, told: tuple[str, int], s3: S3Server
+@pytest.fixture(scope="module")
+def said() -> list[str]:
+    """What the commands have printed."""
+    return []
+
+
+def submitted(cluster: StandaloneCluster, said: list[str], *arguments: str) -> str:
+    """What a command prints on stdout."""
+    done = cluster.submit(*arguments)
+    said.append(done.stdout + done.stderr)
+    assert done.returncode == 0, (arguments, done.stdout, done.stderr[-5_000:])
+    return done.stdout
+
+
+def test_state_at(cluster: StandaloneCluster, archive: str, said: list[str]) -> None:
+    queues = json.loads(submitted(cluster, said, "state-at", "--archive", archive, "--format", "json"))
+    assert {"rest", "calm", "still", "quiet"} <= {queue["queue"] for queue in queues}
+
+
+def test_audit(cluster: StandaloneCluster, archive: str, said: list[str]) -> None:
+    findings = json.loads(submitted(cluster, said, "audit", "--archive", archive, "--format", "json"))
+    assert findings
+    assert [each for each in findings if not each["ok"]] == []
+
+
+def test_history_goes_to_object_storage(
+    cluster: StandaloneCluster, archive: str, told: tuple[str, int], s3: S3Server, said: list[str]
 ) -> None:
     out = f"{s3.bucket('products')}/history"
-    printed = ""
-    for command in (
-        ("state-at", "--archive", archive, "--format", "json"),
-        ("history", "--archive", archive, "--format", "parquet", "--out", out),
-        ("audit", "--archive", archive, "--format", "json"),
-    ):
-        done = cluster.submit(*command)
-        assert done.returncode == 0, (command, done.stdout, done.stderr[-5_000:])
-        printed += done.stdout + done.stderr
-        if command[0] == "state-at":
-            assert "rest" in {queue["queue"] for queue in json.loads(done.stdout)}
-        elif command[0] == "audit":
-            assert [each for each in json.loads(done.stdout) if not each["ok"]] == []
+    submitted(cluster, said, "history", "--archive", archive, "--format", "parquet", "--out", out)
     files = s3.files("products") / "history"
     names = sorted(path.name for path in files.iterdir())
     assert names[0] == "_SUCCESS"
     assert len(names) > 2
     rows = parquet.ParquetDataset(str(files), filesystem=fs.LocalFileSystem()).read().num_rows
     assert rows == told[1]
+
+
+def test_both_workers_have_worked_and_nothing_that_spark_writes_has_the_login(
+    cluster: StandaloneCluster, archive: str, said: list[str]
+) -> None:
+    if not said:
+        submitted(cluster, said, "state-at", "--archive", archive, "--format", "json")
     events = events_of(cluster)
-    assert sum(each["Event"] == "SparkListenerExecutorAdded" for each in events) == 3 * WORKERS
+    assert sum(each["Event"] == "SparkListenerExecutorAdded" for each in events) == WORKERS * len(said)
     workers = {each["Task Info"]["Executor ID"] for each in events if each["Event"] == "SparkListenerTaskEnd"}
     assert len(workers) == WORKERS
     written = {path: path.read_bytes() for path in cluster.logs()}
     assert any(archive.encode() in data for data in written.values())  # the plans are in it
     assert any("stderr" in path.name for path in written)
     for login in (ACCESS_KEY, SECRET_KEY):
-        assert login not in printed
+        assert not any(login in text for text in said)
         assert [path for path, data in written.items() if login.encode() in data] == []
