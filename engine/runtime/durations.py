@@ -3,9 +3,9 @@
 import re
 from typing import Final
 
-UNIT_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_PART: Final = re.compile(r"([0-9]{1,12})(ms|[smhdw])")
-_WHOLE: Final = re.compile(r"(?:[0-9]{1,12}(?:ms|[smhdw]))+")
+UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_PART: Final = re.compile(r"([0-9]{1,12})([smhdw])")
+_WHOLE: Final = re.compile(r"(?:[0-9]{1,12}[smhdw])+")
 MOST_MS: Final = 10_000 * 365 * UNIT_MS["d"]
 
 

@@ -192,7 +192,7 @@ def entries_of_page(page: bytes, known: int, before: str, proof: bytes) -> list[
 archive_segment = Archiver._archive_segment
 PLANTED: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "segments are not proven": (Unpacked, "prove", lambda segment: None),
-    "snapshots are not proven": (archivers, "prove_snapshot", lambda manifest, entry: None),
+    "snapshots are not proven": (archivers, "prove_file", lambda manifest, entry: None),
     "the entry comes before the proof": (Archiver, "_archive_segment", entry_before_proof),
     "pages are not proven": (manifests, "proven_entries", entries_of_page),
 }

@@ -110,7 +110,8 @@ def test_a_changed_manifest_is_found_and_named(data: Path, place: Place) -> None
     entry.write_text(entry.read_text().replace('"format": 2', '"format": 1'))
     done = verify(place)
     assert done.returncode == 1
-    assert "0000000002.json: it does not follow on the entry before" in done.stderr
+    assert "0000000001.json: not an entry of a manifest" in done.stderr
+    assert "it was changed" in done.stderr
     failed(run("archive", "-q", "--data", str(data), "--to", place.url, **place.environment), 65, "Error: ")
 
 
