@@ -87,6 +87,15 @@ class Outcome:
         return found
 
 
+def in_order(logged: list[tuple[Any, ...]], frames: list[bytes]) -> list[tuple[Any, ...]]:
+    """The events as far as their order is promised: all of it within a channel. A settlement may be logged before or
+    behind what other channels sent in the same read, so with two channels settlements are a list of their own."""
+    if len({frame[1:3] for frame in frames} - {bytes(2)}) < 2:
+        return logged
+    settlements = [fact for fact in logged if fact[1:2] in (("ack",), ("nack",), ("reject",), ("recover",))]
+    return [fact for fact in logged if fact not in settlements] + sorted(settlements)
+
+
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(publishes | others, max_size=25), st.data())
 def test_any_chunking_gives_the_same_result(frames: list[bytes], data: st.DataObject) -> None:
@@ -97,7 +106,7 @@ def test_any_chunking_gives_the_same_result(frames: list[bytes], data: st.DataOb
     cut = Outcome([stream[a:b] for a, b in pairwise(edges)])
     assert decoded(cut.raw) != []
     assert cut.raw == whole.raw
-    assert cut.logged() == whole.logged()
+    assert in_order(cut.logged(), frames) == in_order(whole.logged(), frames)
 
 
 @settings(max_examples=examples(25), deadline=None)
@@ -106,7 +115,7 @@ def test_byte_by_byte(frames: list[bytes]) -> None:
     stream = START + b"".join(frames)
     whole, cut = Outcome([stream]), Outcome([stream[n : n + 1] for n in range(len(stream))])
     assert cut.raw == whole.raw
-    assert cut.logged() == whole.logged()
+    assert in_order(cut.logged(), frames) == in_order(whole.logged(), frames)
 
 
 @settings(max_examples=examples(300), deadline=None)
