@@ -31,7 +31,15 @@ from rewindmq.engine.log.archive.directory_note import note_archive
 from rewindmq.engine.log.archive.local_space import keep_local
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import BadUrl, Objects, ObstoreNotInstalled, open_objects
-from rewindmq.engine.log.archive.progress import ArchiveOrder, Opened, PartitionProgress, Progress, Refused
+from rewindmq.engine.log.archive.progress import (
+    FIRST_PAUSE_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    ArchiveOrder,
+    Opened,
+    PartitionProgress,
+    Progress,
+    Refused,
+)
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import partition_directory
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
@@ -40,8 +48,6 @@ from rewindmq.engine.runtime.local_limits import local_limits
 from rewindmq.projections.machine.machine import NewerHistory
 
 NICENESS: Final = 10
-FIRST_PAUSE_SECONDS: Final = 1.0
-LONGEST_PAUSE_SECONDS: Final = 60.0
 TOLD_SECONDS: Final = 5.0  # between two reports of one pass
 CUT_SECONDS: Final = 600.0  # between two looks at what may be removed, where nothing more was archived
 

@@ -23,8 +23,15 @@ from typing import Final, TypeVar
 
 from rewindmq.engine.broker.archive_status import ArchiveStatus
 from rewindmq.engine.config import ArchiveConfig, Config
-from rewindmq.engine.embedded.archive_process import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, archive_history
-from rewindmq.engine.log.archive.progress import ArchiveOrder, Opened, Progress, Refused, TopicsOrder
+from rewindmq.engine.log.archive.progress import (
+    FIRST_PAUSE_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    ArchiveOrder,
+    Opened,
+    Progress,
+    Refused,
+    TopicsOrder,
+)
 from rewindmq.engine.runtime.durations import in_words
 
 WORKED_SECONDS: Final = 60.0  # a process that lived so long is started anew at once
@@ -104,6 +111,8 @@ class ArchiveSupervisor:
         """Start a process and wait until it has opened the URL.
 
         Raises ArchiveRefused; EOFError, OSError: the process ended."""
+        from rewindmq.engine.embedded.archive_process import archive_history  # it loads what other brokers never need
+
         spawn = multiprocessing.get_context("spawn")
         ours, theirs = spawn.Pipe()
         process = spawn.Process(target=archive_history, args=(theirs,), name="archiver", daemon=True)

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rewindmq.engine.log.contract import BelowStart
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.store.snapshots import Snapshots, SnapshotSet
 from rewindmq.spark_replay.location.log import Location, open_log
@@ -93,8 +94,11 @@ def begins_of(location: Location) -> dict[str, str]:
 def _first_record(partition: PartitionLog) -> bytes | None:
     if partition.start_offset > 0:  # it was trimmed: nothing has its first record
         return None
-    for block in partition.read(0, 1):
-        return block.records[0] if block.first_offset == 0 else None
+    try:
+        for block in partition.read(0, 1):
+            return block.records[0] if block.first_offset == 0 else None
+    except BelowStart:  # somebody removed it: those who check the log say so
+        return None
     return None
 
 

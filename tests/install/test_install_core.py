@@ -17,6 +17,9 @@ OF_EXTRAS = (  # everything else is imported without an extra
     "rewindmq.spark_replay",
     "rewindmq.engine.log.kafka",
     "rewindmq.engine.log.seals.in_topic",
+    "rewindmq.engine.log.archive.topic_archiver",
+    "rewindmq.engine.log.archive.topic_recovery",
+    "rewindmq.engine.cluster.topic_source",
 )
 
 

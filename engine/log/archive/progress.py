@@ -7,6 +7,10 @@ On Kafka the broker sends names in place of None, and again when they change: th
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
+
+FIRST_PAUSE_SECONDS: Final = 1.0  # after a failure; then twice as long each time
+LONGEST_PAUSE_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
