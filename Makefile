@@ -50,7 +50,7 @@ lint: setup
 	$(BIN)/mypy
 
 # In four processes, as tests wait for brokers half of their time (tests/conftest.py says which tests stay together). PYTEST_OPTIONS= for one, or for other options.
-PYTEST_OPTIONS ?= -n 4 --dist loadscope
+PYTEST_OPTIONS ?= -n 4 --dist loadscope --no-loadscope-reorder
 PYTEST := $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 
 # The loop: about a minute on two free cores. Nothing here starts a process.

@@ -28,6 +28,8 @@ __all__ = ["broker", "kafka", "kafka3", "start_broker"]
 # reading the past the broker starts a process.
 httpx._config.DEFAULT_TIMEOUT_CONFIG.read = 60.0
 TOGETHER = ("tests/system/kafka/", "tests/system/spark/")
+# Long files come first, and short ones fill the processes up at the end.
+FIRST = ("tests/system/spark/", "tests/system/kafka/", "tests/install/", "tests/simulation/", "tests/system/")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -52,8 +54,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         wanted = belongs(item, tier) and suits(item.nodeid, builds.running().kind, asked)
         (kept if wanted else dropped).append(item)
-    items[:] = kept
+    items[:] = sorted(kept, key=_rank)
     config.hook.pytest_deselected(items=dropped)
+
+
+def _rank(item: pytest.Item) -> int:
+    return next((rank for rank, folder in enumerate(FIRST) if item.nodeid.startswith(folder)), len(FIRST))
 
 
 class Grouped(LoadScopeScheduling):
