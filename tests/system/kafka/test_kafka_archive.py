@@ -350,7 +350,7 @@ def test_each_archive_is_recovered_to_its_own_kind(topics: InKafka, objects: Obj
     failed(run(*both), 64, "Error: --data and --kafka: a history is recovered to one of both")
 
 
-def test_b23_a_kafka_is_lost_and_nodes_go_on_from_the_archive(kafka: KafkaCluster, tmp_path: Path) -> None:
+def test_a_kafka_is_lost_and_nodes_go_on_from_the_archive(kafka: KafkaCluster, tmp_path: Path) -> None:
     """Ids and queues are as they were, less what had not been archived, which is said in numbers."""
     url = str(tmp_path / "archive")
     with Nodes(tmp_path / "before", kafka, timeout=NEVER) as nodes:
