@@ -22,12 +22,12 @@ BOTH_FAMILIES = {LOCALHOST: ("127.0.0.1", "::1"), "": ("0.0.0.0", "::"), "::": (
 
 @dataclass(frozen=True, slots=True)
 class ArchiveConfig:
-    """What is archived beside the broker, and when."""
+    """The settings of the archiver beside the broker."""
 
     url: str | None = None  # of the archive; None: nothing is archived
     segment_age_ms: int | None = None  # a segment that is older is closed; None: by its size alone
     lag_ms: int = 60_000  # the archiver looks so often
-    keep_local: str = ""  # how much of what is archived stays here (engine/runtime/local_limits.py); empty: all of it
+    keep_local: str = ""  # the limit of archived segments here (engine/runtime/local_limits.py); empty: none
 
     @property
     def allowed_lag_ms(self) -> int:

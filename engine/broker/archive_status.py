@@ -26,7 +26,7 @@ class LogEnd(Protocol):
 
 
 class ArchiveStatus:
-    """What the archiver told last. `url`: without a login. `clock`: log time in ms; `monotonic`: seconds."""
+    """The archiver's last report. `url`: without a login. `clock`: log time in ms; `monotonic`: seconds."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class ArchiveStatus:
         return max(0, self._clock() - known.oldest_waiting_ms) / 1_000
 
     def lags(self) -> list[tuple[LogEnd, int, int, float]]:
-        """Of each partition that the archiver knows: records, bytes and seconds that are not archived."""
+        """The records, bytes and seconds that are not archived, for each partition that the archiver knows."""
         return [
             (each, self.lag_records(each), self.archived[each.name].waiting_bytes, self.lag_seconds(each))
             for each in self._partitions

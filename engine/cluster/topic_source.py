@@ -7,7 +7,6 @@ archive a partition, or none: two do no harm, and what none has archived, the ne
 from collections.abc import Callable
 from pathlib import Path
 
-from rewindmq.engine.log.archive.archiver import archived_bytes
 from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.archive.progress import PartitionProgress, TopicsOrder
 from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
@@ -38,7 +37,7 @@ class TopicSource:
             PartitionProgress(
                 name,
                 manifest.end,
-                sum(map(archived_bytes, manifest.segments)) + sum(map(archived_bytes, manifest.snapshots)),
+                manifest.archived_bytes,
                 *archiver.waiting(name),
             )
             for name, manifest in archiver.manifests.items()

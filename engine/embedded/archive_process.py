@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final, Protocol
 
-from rewindmq.engine.log.archive.archiver import Archiver, archived_bytes, first_waiting_ms
+from rewindmq.engine.log.archive.archiver import Archiver, first_waiting_ms
 from rewindmq.engine.log.archive.directory_note import note_archive
 from rewindmq.engine.log.archive.local_space import keep_local
 from rewindmq.engine.log.archive.manifest import Manifest
@@ -246,7 +246,7 @@ def _progress(manifest: Manifest, directory: Path) -> PartitionProgress:
     return PartitionProgress(
         manifest.partition,
         manifest.end,
-        sum(map(archived_bytes, manifest.segments)) + sum(map(archived_bytes, manifest.snapshots)),
+        manifest.archived_bytes,
         first_waiting_ms(directory, manifest.end),
         sum(waiting),
     )

@@ -287,7 +287,7 @@ def _partitions(objects: "Objects", data: Path | None) -> list[str]:
 
 
 def _status_row(manifest: "Manifest", data: Path | None, topic: "KafkaPartition | None") -> dict[str, Value]:
-    from rewindmq.engine.log.archive.archiver import archived_bytes, first_waiting_ms, segments_behind
+    from rewindmq.engine.log.archive.archiver import first_waiting_ms, segments_behind
     from rewindmq.engine.log.embedded.directory import partition_directory
     from rewindmq.engine.log.embedded.reader import PartitionReader
 
@@ -309,7 +309,7 @@ def _status_row(manifest: "Manifest", data: Path | None, topic: "KafkaPartition 
         "segments": len(segments),
         "snapshots": len(manifest.snapshots),
         "bytes": sum(each.size_bytes for each in segments),
-        "archived_bytes": sum(map(archived_bytes, manifest.entries)),
+        "archived_bytes": manifest.archived_bytes,
         "lag": lag,
         "lag_bytes": lag_bytes,
         "waiting_since": None if waiting_since_ms is None else format_time(waiting_since_ms),

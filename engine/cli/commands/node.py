@@ -274,7 +274,7 @@ def clock_line(clock: Json) -> str:
 
 
 def fork_lines(fork: Json | None) -> list[str]:
-    """Where the history branched from another one; no line if it is no fork."""
+    """One line that names the moment at which the history branched from another one; no line for other histories."""
     if fork is None:
         return []
     source = f" of {fork['source']}" if fork["source"] else ""
@@ -310,7 +310,7 @@ def alarms(overview: dict[str, object]) -> list[str]:
 
 
 def history_lines(history: Json) -> list[str]:
-    """What the history costs, and how its archive does. An older broker says neither."""
+    """Lines about the size of the history and the state of its archive. An older broker says neither."""
     size, days = cast(int | None, history.get("local_bytes")), cast(float | None, history.get("disk_full_in_days"))
     lines = [] if size is None else [f"On this disk: {size / GIGABYTE:.4f} gb"]
     if days is not None:

@@ -32,9 +32,9 @@ from rewindmq.engine.log.archive.manifest import (
     Identity,
     Manifest,
     OtherHistory,
-    SegmentEntry,
     SnapshotEntry,
     StoredObject,
+    archived_bytes,
     require_identity,
 )
 from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, Objects
@@ -240,13 +240,6 @@ def close_segments(data_dir: Path) -> None:
         raise LogError(f"{data_dir}: no new segment could be made: {error.strerror}") from None
     finally:
         log.close()
-
-
-def archived_bytes(entry: Entry) -> int:
-    """The size of the objects of an entry."""
-    if isinstance(entry, SegmentEntry):
-        return entry.avro.size_bytes + entry.blocks.size_bytes
-    return entry.object.size_bytes
 
 
 def archive_file(manifest: Manifest, path: Path, kind: type[F]) -> F:

@@ -98,6 +98,13 @@ _KINDS: Final[dict[str, type[Entry]]] = {"segment": SegmentEntry, "snapshot": Sn
 _KEYS: Final = {"kind", *(each.name for kind in _KINDS.values() for each in fields(kind))}
 
 
+def archived_bytes(entry: Entry) -> int:
+    """The size of the objects of an entry."""
+    if isinstance(entry, SegmentEntry):
+        return entry.avro.size_bytes + entry.blocks.size_bytes
+    return entry.object.size_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Which history an archive holds.
@@ -153,6 +160,7 @@ class Manifest:
         self.segments: list[SegmentEntry] = []
         self.snapshots: list[SnapshotEntry] = []
         self.bases: list[BaseEntry] = []
+        self.archived_bytes = 0  # size of the objects of all entries
         self._count = 0
         self._last = NOTHING_BEFORE  # SHA-256 of the last entry
         self._use_pages = use_pages
@@ -308,6 +316,7 @@ class Manifest:
             self.snapshots.append(entry)
         else:
             self.bases.append(entry)
+        self.archived_bytes += archived_bytes(entry)
         self._last = hashlib.sha256(stored).hexdigest()
         self._count += 1
         if self._count % ENTRIES == 0:

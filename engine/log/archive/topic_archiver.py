@@ -27,12 +27,13 @@ from typing import Final, cast
 
 from confluent_kafka import Message
 
-from rewindmq.engine.log.archive.archiver import PartitionReport, Report, archive_snapshot, archived_bytes, now_ms
+from rewindmq.engine.log.archive.archiver import PartitionReport, Report, archive_snapshot, now_ms
 from rewindmq.engine.log.archive.manifest import (
     Identity,
     Manifest,
     OtherHistory,
     SegmentEntry,
+    archived_bytes,
     read_identity,
     require_identity,
 )
