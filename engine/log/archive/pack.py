@@ -34,14 +34,16 @@ import hashlib
 import struct
 import sys
 import tempfile
+from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final, Generic, NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
 from rewindmq.engine.log.archive.manifest import SegmentEntry, StoredObject
@@ -247,11 +249,37 @@ class _PackWriter:
         return _MAGIC + zstd.compress(b"".join((head, raw, table, *numbers)), level=LEVEL)
 
 
-class Unpacked:
-    """A segment in the archive, to read: its blocks as they were, each proven.
+class ArchivedRange(Protocol):
+    """A block of an .avro, at byte `position` of it. `chain_before`: the hash chain before its first record."""
+
+    @property
+    def position(self) -> int: ...
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def first_offset(self) -> int: ...
+
+    @property
+    def next_offset(self) -> int: ...
+
+    @property
+    def max_timestamp_ms(self) -> int: ...
+
+
+R = TypeVar("R", bound=ArchivedRange)
+
+
+class ObjectPair(ABC, Generic[R]):
+    """The .avro and the .blocks of an entry, to read. A kind of log says what the bytes mean.
 
     An object that is not the one that was archived raises CorruptObject. An archive that does not answer raises
     NoAnswer."""
+
+    archived: list[R]
+    _magic: bytes
+    _most_blocks_bytes: int
 
     def __init__(self, objects: Objects, partition: str, entry: SegmentEntry) -> None:
         self.entry = entry
@@ -261,13 +289,12 @@ class Unpacked:
         body = self._blocks_body()
         try:
             self._parse(body)
-        except (IndexError, ValueError, struct.error) as error:
-            raise self._corrupt_blocks(f"not a file of blocks: {error}") from None
-        self._sync = _sync_of(self.header)
+        except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
+            raise self._corrupt_blocks(f"not a file of blocks: {type(error).__name__}: {error}") from None
 
     @property
     def place(self) -> str:
-        """Where the records are, for people."""
+        """The place of the records, for people."""
         return self._objects.place(self._avro)
 
     def find_offset(self, offset: int) -> int:
@@ -277,6 +304,113 @@ class Unpacked:
     def find_timestamp(self, timestamp_ms: int) -> int:
         """The number of the first archived block with a time greater than this; else how many there are."""
         return bisect_right(self.archived, timestamp_ms, key=lambda block: block.max_timestamp_ms)
+
+    def prove(self) -> None:
+        """Read every byte of both objects: they are what the manifest says, and make the hash chain of the log.
+
+        Raises CorruptObject, NoAnswer."""
+        end = self.archived[0].position
+        head = self._range(0, end)
+        wanted = self._wanted_header()
+        if wanted is not None and head != wanted:
+            raise CorruptObject(self.place, 0, self.entry.base_offset, "not the header of this segment")
+        sha = hashlib.sha256(head)
+        for number, archived in enumerate(self.archived):
+            if archived.position != end:
+                raise CorruptObject(self.place, end, archived.first_offset, "no block is said to begin here")
+            end += archived.length
+            raw = self._fetched(number)
+            sha.update(raw)
+            self._proven(number, raw)
+        if self._range(end, end + 1):
+            raise CorruptObject(self.place, end, self.entry.next_offset, "bytes stand behind the last block")
+        if sha.hexdigest() != self.entry.avro.sha256:
+            raise CorruptObject(self.place, 0, self.entry.base_offset, "its SHA-256 is not the one in the manifest")
+
+    @abstractmethod
+    def _parse(self, body: bytes) -> None:
+        """Take `archived` and all else out of the content of the .blocks.
+
+        Raises IndexError, KeyError, TypeError, ValueError, struct.error."""
+
+    @property
+    @abstractmethod
+    def _sync(self) -> bytes:
+        """The sync marker of the .avro."""
+
+    @abstractmethod
+    def _wanted_header(self) -> bytes | None:
+        """The header that the .avro must have; None if this version does not know it."""
+
+    @abstractmethod
+    def _proven(self, number: int, raw: bytes) -> object:
+        """What is in the bytes of an archived block, after the hash chain behind it was compared.
+
+        Raises CorruptObject."""
+
+    def _fetched(self, number: int) -> bytes:
+        """The bytes of an archived block, as stored."""
+        archived = self.archived[number]
+        return self._range(archived.position, archived.position + archived.length)
+
+    def _range(self, start: int, end: int) -> bytes:
+        try:
+            return self._objects.get_range(self._avro, start, end)
+        except MissingObject:
+            raise CorruptObject(self.place, start, self.entry.base_offset, "the object is gone") from None
+
+    def _inflated(self, archived: R, raw: bytes, records: int, size_bytes: int) -> bytes:
+        """The so many records of this size in an archived block, one behind the other."""
+        if len(raw) != archived.length:
+            raise self._corrupt(archived, f"the object ends {len(raw)} bytes into a block of {archived.length}")
+        try:
+            count, at = read_long(raw, 0)
+            size, start = read_long(raw, at)
+        except (IndexError, ValueError) as error:
+            raise self._corrupt(archived, f"not the beginning of a block: {error}") from None
+        end = start + size
+        if count != records or end + SYNC_BYTES != len(raw) or raw[end:] != self._sync:
+            raise self._corrupt(archived, f"not the frame of {records} records")
+        inflater = zstd.ZstdDecompressor()
+        try:
+            data = inflater.decompress(memoryview(raw)[start:end], max_length=size_bytes + 1)
+        except zstd.ZstdError as error:
+            raise self._corrupt(archived, f"it cannot be inflated: {error}") from None
+        if len(data) != size_bytes or not inflater.eof or inflater.unused_data:
+            raise self._corrupt(archived, f"it does not inflate to the {size_bytes} bytes of its records")
+        return data
+
+    def _blocks_body(self) -> bytes:
+        """The content of the .blocks, which the manifest's SHA-256 proves."""
+        try:
+            stored = self._objects.get(self._blocks)
+        except MissingObject:
+            raise self._corrupt_blocks("the object is gone") from None
+        if hashlib.sha256(stored).hexdigest() != self.entry.blocks.sha256:
+            raise self._corrupt_blocks("its SHA-256 is not the one in the manifest")
+        if not stored.startswith(self._magic):
+            raise self._corrupt_blocks("not a file of blocks that this version knows")
+        try:
+            inflater = zstd.ZstdDecompressor()
+            body = inflater.decompress(memoryview(stored)[len(self._magic) :], max_length=self._most_blocks_bytes)
+        except zstd.ZstdError as error:
+            raise self._corrupt_blocks(f"it cannot be inflated: {error}") from None
+        if not inflater.eof:
+            raise self._corrupt_blocks("it is too large")
+        return body
+
+    def _corrupt(self, archived: R, why: str) -> CorruptObject:
+        return CorruptObject(self.place, archived.position, archived.first_offset, why)
+
+    def _corrupt_blocks(self, why: str) -> CorruptObject:
+        return CorruptObject(self._objects.place(self._blocks), 0, self.entry.base_offset, why)
+
+
+class Unpacked(ObjectPair[ArchivedBlock]):
+    """A segment in the archive, to read: its blocks as they were, each proven."""
+
+    _magic = _MAGIC
+    _most_blocks_bytes = _MOST_BLOCKS_BYTES
 
     def read(self, number: int) -> list[StoredBlock]:
         """The original blocks in the archived block with this number, as they were stored.
@@ -293,69 +427,24 @@ class Unpacked:
             for block in self.read(number):
                 yield block.raw
 
-    def prove(self) -> None:
-        """Read every byte of both objects: they are what the manifest says, and make the hash chain of the log.
+    @cached_property
+    def _sync(self) -> bytes:
+        return _sync_of(self.header)
 
-        Raises CorruptObject, NoAnswer."""
-        end = self.archived[0].position
-        head = self._range(0, end)
-        if head != _avro_header(self.header, self._sync):
-            raise CorruptObject(self.place, 0, self.entry.base_offset, "not the header of this segment")
-        sha = hashlib.sha256(head)
-        for number, archived in enumerate(self.archived):
-            if archived.position != end:
-                raise CorruptObject(self.place, end, archived.first_offset, "no block is said to begin here")
-            end += archived.length
-            raw = self._fetched(number)
-            sha.update(raw)
-            self._proven(number, raw)
-        if self._range(end, end + 1):
-            raise CorruptObject(self.place, end, self.entry.next_offset, "bytes stand behind the last block")
-        if sha.hexdigest() != self.entry.avro.sha256:
-            raise CorruptObject(self.place, 0, self.entry.base_offset, "its SHA-256 is not the one in the manifest")
-
-    def _fetched(self, number: int) -> bytes:
-        """The bytes of an archived block, as stored."""
-        archived = self.archived[number]
-        return self._range(archived.position, archived.position + archived.length)
-
-    def _range(self, start: int, end: int) -> bytes:
-        try:
-            return self._objects.get_range(self._avro, start, end)
-        except MissingObject:
-            raise CorruptObject(self.place, start, self.entry.base_offset, "the object is gone") from None
+    def _wanted_header(self) -> bytes:
+        return _avro_header(self.header, self._sync)
 
     def _proven(self, number: int, raw: bytes) -> list[StoredBlock]:
         """The original blocks in the bytes of an archived one, after the hash chain behind them was compared."""
         archived = self.archived[number]
         following = self.archived[number + 1 : number + 2]
         wanted = following[0].chain_before if following else self.entry.chain
-        blocks, chain = self._original(number, self._records(archived, raw))
+        blocks, chain = self._original(
+            number, self._inflated(archived, raw, archived.records, sum(self._lengths_in(archived)))
+        )
         if chain != wanted:
             raise self._corrupt(archived, "its records do not make the hash chain that was archived")
         return blocks
-
-    def _records(self, archived: ArchivedBlock, raw: bytes) -> bytes:
-        """The records in an archived block, one behind the other."""
-        if len(raw) != archived.length:
-            raise self._corrupt(archived, f"the object ends {len(raw)} bytes into a block of {archived.length}")
-        try:
-            count, at = read_long(raw, 0)
-            size, start = read_long(raw, at)
-        except (IndexError, ValueError) as error:
-            raise self._corrupt(archived, f"not the beginning of a block: {error}") from None
-        end = start + size
-        if count != archived.records or end + SYNC_BYTES != len(raw) or raw[end:] != self._sync:
-            raise self._corrupt(archived, f"not the frame of {archived.records} records")
-        wanted = sum(self._lengths_in(archived))
-        inflater = zstd.ZstdDecompressor()
-        try:
-            records = inflater.decompress(memoryview(raw)[start:end], max_length=wanted + 1)
-        except zstd.ZstdError as error:
-            raise self._corrupt(archived, f"it cannot be inflated: {error}") from None
-        if len(records) != wanted or not inflater.eof or inflater.unused_data:
-            raise self._corrupt(archived, f"it does not inflate to the {wanted} bytes of its records")
-        return records
 
     def _original(self, number: int, data: bytes) -> tuple[list[StoredBlock], bytes]:
         """The original blocks of these records, encoded again, and the hash chain behind them. Not proven yet."""
@@ -385,26 +474,6 @@ class Unpacked:
         first = archived.first_offset - self.entry.base_offset
         return numbers_in("I", self._lengths[4 * first : 4 * (first + archived.records)])
 
-    def _blocks_body(self) -> bytes:
-        """The content of the .blocks, which the manifest's SHA-256 proves."""
-        stated = self.entry.blocks
-        try:
-            stored = self._objects.get(self._blocks)
-        except MissingObject:
-            raise self._corrupt_blocks("the object is gone") from None
-        if hashlib.sha256(stored).hexdigest() != stated.sha256:
-            raise self._corrupt_blocks("its SHA-256 is not the one in the manifest")
-        if not stored.startswith(_MAGIC):
-            raise self._corrupt_blocks("not a file of blocks that this version knows")
-        try:
-            inflater = zstd.ZstdDecompressor()
-            body = inflater.decompress(memoryview(stored)[len(_MAGIC) :], max_length=_MOST_BLOCKS_BYTES)
-        except zstd.ZstdError as error:
-            raise self._corrupt_blocks(f"it cannot be inflated: {error}") from None
-        if not inflater.eof:
-            raise self._corrupt_blocks("it is too large")
-        return body
-
     def _parse(self, body: bytes) -> None:
         """Take the header, the table of archived blocks and the numbers out of the .blocks.
 
@@ -431,12 +500,6 @@ class Unpacked:
             raise ValueError("the archived blocks are not the original ones")
         if any(a != b.first_offset for a, b in zip(offsets, self.archived, strict=False)):
             raise ValueError("the archived blocks do not follow on one another")
-
-    def _corrupt(self, archived: ArchivedBlock, why: str) -> CorruptObject:
-        return CorruptObject(self.place, archived.position, archived.first_offset, why)
-
-    def _corrupt_blocks(self, why: str) -> CorruptObject:
-        return CorruptObject(self._objects.place(self._blocks), 0, self.entry.base_offset, why)
 
 
 def _sync_of(header: Header) -> bytes:

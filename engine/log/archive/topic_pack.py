@@ -27,25 +27,25 @@ import struct
 import sys
 import tempfile
 from array import array
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from itertools import accumulate, pairwise
 from typing import BinaryIO, Final, NamedTuple
 
 from rewindmq.engine.log.archive.manifest import SegmentEntry, StoredObject
-from rewindmq.engine.log.archive.objects import MissingObject, Objects
+from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.archive.pack import (
     BLOCK_BYTES,
     LEVEL,
-    CorruptObject,
+    ObjectPair,
     Packed,
     little_endian,
     numbers_in,
 )
 from rewindmq.engine.log.embedded.index import Entry
-from rewindmq.engine.log.embedded.segments import MAGIC, SYNC_BYTES, encode_long, read_long
+from rewindmq.engine.log.embedded.segments import MAGIC, SYNC_BYTES, encode_long
 from rewindmq.schemas.registry import envelope_fingerprint, envelope_schema_json, released_schema_json
 from rewindmq.schemas.shapes import UnknownSchema
 from rewindmq.schemas.single_object import HEADER, MARKER
@@ -288,37 +288,15 @@ class TopicPacker:
         return StoredObject(f"{self.base_offset:020d}-{sha256[:16]}.{suffix}", size, sha256)
 
 
-class UnpackedTopic:
-    """A stretch of a topic in the archive, to read.
+class UnpackedTopic(ObjectPair[ArchivedRecords]):
+    """A stretch of a topic in the archive, to read."""
 
-    An object that is not the one that was archived raises CorruptObject. An archive that does not answer raises
-    NoAnswer."""
+    _magic = _MAGIC
+    _most_blocks_bytes = _MOST_BYTES
 
     def __init__(self, objects: Objects, partition: str, entry: SegmentEntry) -> None:
-        self.entry = entry
-        self._objects = objects
         self._partition = partition
-        self._avro = f"{partition}/segments/{entry.avro.name}"
-        self._blocks = f"{partition}/segments/{entry.blocks.name}"
-        body = self._blocks_body()
-        try:
-            self._parse(body)
-        except (IndexError, KeyError, TypeError, ValueError, struct.error) as error:
-            raise self._corrupt_blocks(f"not a file of blocks: {type(error).__name__}: {error}") from None
-        self._sync = _sync_of(partition, entry.base_offset, entry.chain_before)
-
-    @property
-    def place(self) -> str:
-        """Where the events are, for people."""
-        return self._objects.place(self._avro)
-
-    def find_offset(self, offset: int) -> int:
-        """The number of the archived block that holds `offset`; behind the end, how many there are."""
-        return bisect_right(self.archived, offset, key=lambda block: block.next_offset)
-
-    def find_timestamp(self, timestamp_ms: int) -> int:
-        """The number of the first archived block with a time greater than this; else how many there are."""
-        return bisect_right(self.archived, timestamp_ms, key=lambda block: block.max_timestamp_ms)
+        super().__init__(objects, partition, entry)
 
     def read(self, number: int) -> list[TopicRun]:
         """The records in the archived block with this number, proven.
@@ -338,39 +316,13 @@ class UnpackedTopic:
             yield TopicRecord(offset, self._times[index], value, key, headers)
             offset += 1
 
-    def prove(self) -> None:
-        """Read every byte of both objects: they are what the manifest says, and make the hash chain.
+    @cached_property
+    def _sync(self) -> bytes:
+        return _sync_of(self._partition, self.entry.base_offset, self.entry.chain_before)
 
-        Raises CorruptObject, NoAnswer."""
+    def _wanted_header(self) -> bytes | None:
         schema = _known_schema(self._fingerprint)
-        end = self.archived[0].position
-        head = self._range(0, end)
-        wanted = schema and _avro_header(self._partition, self.entry.base_offset, schema, self._sync)
-        if wanted and head != wanted:
-            raise CorruptObject(self.place, 0, self.entry.base_offset, "not the header of this segment")
-        sha = sha256(head)
-        for number, archived in enumerate(self.archived):
-            if archived.position != end:
-                raise CorruptObject(self.place, end, archived.first_offset, "no block is said to begin here")
-            end += archived.length
-            raw = self._fetched(number)
-            sha.update(raw)
-            self._proven(number, raw)
-        if self._range(end, end + 1):
-            raise CorruptObject(self.place, end, self.entry.next_offset, "bytes stand behind the last block")
-        if sha.hexdigest() != self.entry.avro.sha256:
-            raise CorruptObject(self.place, 0, self.entry.base_offset, "its SHA-256 is not the one in the manifest")
-
-    def _fetched(self, number: int) -> bytes:
-        """The bytes of an archived block, as stored."""
-        archived = self.archived[number]
-        return self._range(archived.position, archived.position + archived.length)
-
-    def _range(self, start: int, end: int) -> bytes:
-        try:
-            return self._objects.get_range(self._avro, start, end)
-        except MissingObject:
-            raise CorruptObject(self.place, start, self.entry.base_offset, "the object is gone") from None
+        return _avro_header(self._partition, self.entry.base_offset, schema, self._sync) if schema else None
 
     def _proven(self, number: int, raw: bytes) -> list[bytes | None]:
         """The values in the bytes of an archived block, after the hash chain behind them was compared."""
@@ -402,27 +354,9 @@ class UnpackedTopic:
         """The records in an archived block, one behind the other, without what stands aside."""
         lengths = self._lengths[archived.first_record : archived.first_record + archived.records]
         inside = [length for length in lengths if length != _ASIDE]
-        if len(raw) != archived.length:
-            raise self._corrupt(archived, f"the object ends {len(raw)} bytes into a block of {archived.length}")
-        if not inside:
+        if not inside and len(raw) == archived.length:
             return b""
-        try:
-            count, at = read_long(raw, 0)
-            size, start = read_long(raw, at)
-        except (IndexError, ValueError) as error:
-            raise self._corrupt(archived, f"not the beginning of a block: {error}") from None
-        end = start + size
-        if count != len(inside) or end + SYNC_BYTES != len(raw) or raw[end:] != self._sync:
-            raise self._corrupt(archived, f"not the frame of {len(inside)} records")
-        wanted = sum(inside)
-        inflater = zstd.ZstdDecompressor()
-        try:
-            bare = inflater.decompress(memoryview(raw)[start:end], max_length=wanted + 1)
-        except zstd.ZstdError as error:
-            raise self._corrupt(archived, f"it cannot be inflated: {error}") from None
-        if len(bare) != wanted or not inflater.eof or inflater.unused_data:
-            raise self._corrupt(archived, f"it does not inflate to the {wanted} bytes of its records")
-        return bare
+        return self._inflated(archived, raw, len(inside), sum(inside))
 
     def _runs(self, number: int, values: Sequence[bytes | None]) -> list[TopicRun]:
         """The values of a block as runs, cut where there are gaps."""
@@ -438,25 +372,6 @@ class UnpackedTopic:
             runs.append(TopicRun(Entry(offset, len(records), 0, 0, max(times), b"", 0, 0), records, times))
             offset += len(records)
         return runs
-
-    def _blocks_body(self) -> bytes:
-        """The content of the .blocks, which the manifest's SHA-256 proves."""
-        try:
-            stored = self._objects.get(self._blocks)
-        except MissingObject:
-            raise self._corrupt_blocks("the object is gone") from None
-        if sha256(stored).hexdigest() != self.entry.blocks.sha256:
-            raise self._corrupt_blocks("its SHA-256 is not the one in the manifest")
-        if not stored.startswith(_MAGIC):
-            raise self._corrupt_blocks("not a file of blocks that this version knows")
-        try:
-            inflater = zstd.ZstdDecompressor()
-            body = inflater.decompress(memoryview(stored)[len(_MAGIC) :], max_length=_MOST_BYTES)
-        except zstd.ZstdError as error:
-            raise self._corrupt_blocks(f"it cannot be inflated: {error}") from None
-        if not inflater.eof:
-            raise self._corrupt_blocks("it is too large")
-        return body
 
     def _parse(self, body: bytes) -> None:
         """Take description and columns out of the .blocks.
@@ -501,12 +416,6 @@ class UnpackedTopic:
             raise ValueError("the archived blocks do not follow on one another")
         if blocks[0].chain_before != entry.chain_before:
             raise ValueError("it goes on another hash chain")
-
-    def _corrupt(self, archived: ArchivedRecords, why: str) -> CorruptObject:
-        return CorruptObject(self.place, archived.position, archived.first_offset, why)
-
-    def _corrupt_blocks(self, why: str) -> CorruptObject:
-        return CorruptObject(self._objects.place(self._blocks), 0, self.entry.base_offset, why)
 
 
 def _fingerprint_of(value: bytes | None) -> bytes:
