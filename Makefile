@@ -32,9 +32,10 @@ wheel: setup
 demo: setup
 	$(BIN)/python -m tests.demo.demo
 
-# docs/history.ipynb run from top to bottom on the demo's data: history.html, with its plots, and audit.html.
+# docs/history.ipynb run from top to bottom on the data of a demo that has ended, or on REWINDMQ_DATA (an absolute path):
+# history.html, with its plots, and audit.html.
 notebook: setup
-	test -d demo-data || $(BIN)/python -m tests.demo.demo
+	test -n "$$REWINDMQ_DATA" || test -f demo.html -a -d demo-data || $(BIN)/python -m tests.demo.demo
 	$(BIN)/python -m nbconvert --to html --execute docs/history.ipynb --output-dir . --output history.html
 
 # RewindMQ on Kafka, two nodes, with Spark's audit: what compose/compose.yaml runs, as plain processes. Until Ctrl-C.
@@ -49,11 +50,11 @@ lint: setup
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
 
-# In four processes, as tests wait for brokers half of their time (tests/conftest.py says which tests stay together). PYTEST_OPTIONS= for one, or for other options.
-PYTEST_OPTIONS ?= -n 4 --dist loadscope --no-loadscope-reorder
+# In six processes, as tests wait for brokers half of their time (tests/conftest.py says which tests stay together). PYTEST_OPTIONS= for one, or for other options.
+PYTEST_OPTIONS ?= -n 6 --dist loadscope --no-loadscope-reorder
 PYTEST := $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 
-# The loop: about a minute on two free cores. Nothing here starts a process.
+# The loop: about two minutes on two free cores. Nothing here starts a process.
 check: lint
 	$(PYTEST) --tier quick tests/unit tests/tidy
 

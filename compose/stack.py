@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 NODES = (1, 2)
+KAFKA_PORTS = 4 * 3  # each of three brokers takes four (tests/support/kafka/cluster.py)
 START_SECONDS = 180  # Maven may have to fetch Kafka first
 STOP_SECONDS = 60
 UNAVAILABLE = 69
@@ -61,7 +62,8 @@ class Stack:
 
     def start(self) -> None:
         """Start all processes and print their addresses. Failure: a port is taken, or a process does not start."""
-        for port in (*self.amqp_ports, *self.http_ports, *range(self.kafka_port, self.kafka_port + 3)):
+        kafka_ports = range(self.kafka_port, self.kafka_port + KAFKA_PORTS)
+        for port in (*self.amqp_ports, *self.http_ports, *kafka_ports):
             require_free(port)
         say("starting three brokers of Kafka ...")
         self._run(
@@ -260,7 +262,12 @@ def main() -> int:
         "--amqp-port", type=int, default=5672, help="of the first node; the second node has the next port"
     )
     parser.add_argument("--http-port", type=int, default=15672, help="likewise")
-    parser.add_argument("--kafka-port", type=int, default=29092, help="of the first broker of Kafka")
+    parser.add_argument(
+        "--kafka-port",
+        type=int,
+        default=29092,
+        help=f"of the first broker of Kafka; {KAFKA_PORTS} from there on are taken",
+    )
     options = parser.parse_args()
     try:
         (up if options.what == "up" else stop)(options)

@@ -61,7 +61,7 @@ class Config:
     disk_free_limit: Limit = DISK_FREE_LIMIT  # less free disk space than this blocks publishers
     consumer_timeout_ms: int = 1_800_000  # how long a delivery may stay unacked; a queue's own setting wins
     segment_bytes: int = 268_435_456
-    keep_history_ms: int | None = None  # older history is trimmed at each start (embedded/trim.py); None: all is kept
+    keep_history_ms: int | None = None  # older history is trimmed (embedded/keep_history.py); None: all is kept
     snapshot_events: int = 1_000_000
     metadata_snapshot_events: int = 10_000
     subject_header: str = ""  # the header with the subject of a message: the subject's key encrypts the body
@@ -78,6 +78,7 @@ class Config:
     kafka_settings: tuple[tuple[str, str], ...] = ()  # further settings of librdkafka: ("sasl.username", "x") ...
     node_timeout_ms: int = 10_000  # a node that is silent for this long is lost
 
+    proxy_protocol: bool = False  # AMQP connections begin with a header of a balancer (runtime/proxy_protocol.py)
     log_level: str = "info"  # the broker logs to stderr from this level on (logging_setup.py)
     prometheus_port: int | None = None  # a second port for /metrics (RabbitMQ's is 15692); None: on the API's port only
 

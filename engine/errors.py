@@ -38,7 +38,13 @@ class NoConsumers(AmqpError):
 
 
 class AccessRefused(AmqpError):
+    """`permission_for`: kind and name of the resource for which the user lacks a permission; None: it is not that."""
+
     reply_code, name, closes_connection = 403, "ACCESS_REFUSED", False
+
+    def __init__(self, text: str, permission_for: tuple[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.permission_for = permission_for
 
 
 class ReadOnly(AccessRefused):

@@ -40,7 +40,6 @@ from rewindmq.engine.embedded.archive_supervisor import ArchiveRefused, ArchiveS
 from rewindmq.engine.embedded.lifecycle import Alone
 from rewindmq.engine.embedded.partition import SoleWriterPartition
 from rewindmq.engine.embedded.segment_ages import SegmentAges
-from rewindmq.engine.embedded.trim import trim_at_start
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.file_modes import close_to_others
 from rewindmq.engine.http.app import make_app
@@ -48,7 +47,7 @@ from rewindmq.engine.http.server import Listening, serve
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.location import History
 from rewindmq.engine.logging_setup import escaped, log_to_stderr
-from rewindmq.engine.rewind.worker import WorkerPool
+from rewindmq.engine.rewind.worker import NICENESS, WorkerPool
 from rewindmq.engine.runtime.admission import bound, shares, take_descriptors
 from rewindmq.engine.runtime.heap import keep_freed_memory, share_one_heap
 from rewindmq.engine.runtime.log_clock import ElapsedClock, LogClock, WallClock
@@ -127,7 +126,8 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None) -> Non
         if config.kafka is None:
             broker.history_size.start()
         if archiver is not None:
-            archiver.start(broker.archive, partial(_owned, broker) if config.kafka is not None else lambda: None)
+            owned = partial(_owned, broker) if config.kafka is not None else lambda: None
+            archiver.start(broker.archive, broker.trims, owned)
         await _listen(server, config)
         broker.serve(server, (amqp_door, http_door))
         body_workers = WorkerPool()
@@ -157,8 +157,9 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None) -> Non
 
 
 async def _open_archive(config: Config) -> ArchiveSupervisor | None:
-    """Start the archiver, before anything is written: a URL that names no archive prevents the start."""
-    if config.archive.url is None:
+    """Start the process that archives and trims, before anything is written: a URL that names no archive prevents the
+    start."""
+    if config.archive.url is None and config.keep_history_ms is None:
         return None
     archiver = ArchiveSupervisor(config.archive, order_of(config))
     try:
@@ -183,8 +184,6 @@ async def _open(config: Config, failed: Callable[[Exception], None]) -> Broker:
         close_to_others(config.data)
         if config.kafka is not None:
             return await open_node(config, failed)
-        if config.keep_history_ms is not None:
-            trim_at_start(config.data, config.keep_history_ms)
         return open_broker(config)
     except (CorruptLog, UndecodableRecord, StoreError) as error:
         raise Failure(DATA_ERROR, str(error)) from error
@@ -227,7 +226,7 @@ def open_broker(config: Config, wall_ms: WallClock | None = None, elapsed_ns: El
         age_ms = config.archive.segment_age_ms
         ages = None if age_ms is None else SegmentAges(log, clock, age_ms)
         alone = Alone(config, log, metadata, store, partitions, snapshots, ages)
-        broker = Broker(config, clock, metadata, partitions, alone, WorkerPool())
+        broker = Broker(config, clock, metadata, partitions, alone, WorkerPool(NICENESS))
         log.start(alone)
         alone.start(broker)
         _start(broker)
@@ -245,18 +244,19 @@ def open_read_only(config: Config) -> Broker:
 
     LogError, CorruptLog, UndecodableRecord: the text says what is wrong, and where."""
     log, snapshots = History(config.data).open(), Snapshots(config.data / "snapshots")
-    machines = [read_only.machine_at_end(queue_log, snapshots) for queue_log in log.queues]
+    stored = read_only.stored_quarantine(config.data / "state", log.queues)
+    ends = [read_only.at_end(queue_log, snapshots, stored.get(queue_log.name)) for queue_log in log.queues]
     metadata = read_only.ReadOnlyMetadata(log.metadata, lambda: end_ms)
     metadata.fold(snapshots)
-    end_ms = read_only.end_ms(metadata, machines)
+    end_ms = read_only.end_ms(metadata, [machine for machine, _ in ends])
     embedded.tell_fork(metadata.topology.history)
     partitions = [
-        read_only.ReadOnlyPartition(index, queue_log, machine, config)
-        for index, (queue_log, machine) in enumerate(zip(log.queues, machines, strict=True))
+        read_only.ReadOnlyPartition(index, queue_log, *end, config)
+        for index, (queue_log, end) in enumerate(zip(log.queues, ends, strict=True))
     ]
     onlooker = read_only.Onlooker(config, metadata)
     clock = LogClock.made_of(lambda: end_ms, None)
-    broker = Broker(config, clock, metadata, partitions, onlooker, WorkerPool())
+    broker = Broker(config, clock, metadata, partitions, onlooker, WorkerPool(NICENESS))
     onlooker.start(broker)
     _start(broker)
     logger.info("read-only: time stands still at %s, the end of the log; nothing is written", format_time(end_ms))
@@ -284,13 +284,14 @@ async def open_node(
         node = Node(config, log, store, failed)
         metadata = ReadBackMetadata(log.metadata, clock.now_ms, node.nodes_changed)
         offsets = {metadata.name: metadata.fold(node.snapshots)}
-        recoveries = cluster.recovered(log, store, config)
+        histories = cluster.histories(log, config)
+        recoveries = cluster.recovered(log, histories, store, config)
         config = replace(config, partitions=len(recoveries))  # should Kafka be given more while this node runs
         partitions = [
-            ReadBackPartition(index, queue_log, each.machine, each.projector, clock.now_ms, config.node, node)
-            for index, (queue_log, each) in enumerate(zip(log.queues, recoveries, strict=True))
+            ReadBackPartition(index, queue_log, each.machine, each.projector, clock.now_ms, config.node, node, history)
+            for index, (queue_log, each, history) in enumerate(zip(log.queues, recoveries, histories, strict=True))
         ]
-        broker = Broker(config, clock, metadata, partitions, node, WorkerPool())
+        broker = Broker(config, clock, metadata, partitions, node, WorkerPool(NICENESS))
         node.start(broker, metadata, partitions)
         _start(broker)
         log.follow(offsets | {partition.name: partition.next_offset for partition in partitions}, node)

@@ -3,6 +3,7 @@
 machine/         the queue machine: a pure function of the events of one log partition
 topology/        vhosts, exchanges, bindings, users and policies: the fold of the metadata log
 rules/           what policies, arguments and patterns mean
+history/         answers about a history: outcomes as rows, a search, a message's life, two moments compared
 store/           the folded state in RocksDB, and snapshots of it
 replay.py        a partition folded into a machine        rewind.py        a partition as it was at a moment
 marks.py         moments with a name                      last_words.py    what stands behind a clean stop

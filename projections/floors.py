@@ -6,6 +6,8 @@ from rewindmq.projections.rewind import BelowFloor, format_time
 from rewindmq.projections.store.bases import Base
 from rewindmq.projections.topology.about_history import Floor
 
+KEEP_HISTORY = "--keep-history"  # the reason of a trim begins so if the broker made it by itself
+
 
 def explained(error: BelowFloor, floors: Mapping[str, Floor]) -> BelowFloor:
     """The error, with what the metadata log says about the floor of the partition (`topology.history.floors`)."""
@@ -18,7 +20,9 @@ def explained(error: BelowFloor, floors: Mapping[str, Floor]) -> BelowFloor:
 def in_words(floor: Floor) -> str:
     """The floor, for people."""
     event = floor.event
-    who = f"user '{floor.user}'" if floor.user else "an operator at the command line"
+    who = "the broker" if event.reason.startswith(KEEP_HISTORY) else "an operator at the command line"
+    if floor.user:
+        who = f"user '{floor.user}'"
     why = f": {event.reason}" if event.reason else ""
     return (
         f"{who} trimmed the events below offset {event.offset}, of {format_time(event.until_ms)} and before, at"

@@ -54,6 +54,11 @@ class LastWords:
         self._final = -1  # offset of a final checkpoint that no start has followed yet; -1: there is none
         self._odd = -1  # offset of the first odd event behind it; -1: there is none
 
+    @property
+    def waiting(self) -> bool:
+        """Whether the last word of a broker stands there, and no start has followed yet."""
+        return self._final >= 0
+
     def see(self, offset: int, actor: Actor, event: Event) -> None:
         """Take the event at this offset, the next one of the partition."""
         kind = type(event)

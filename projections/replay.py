@@ -79,6 +79,8 @@ class PartitionLog(Protocol):
 
     def offset_at(self, timestamp_ms: int) -> int: ...
 
+    def base(self) -> Base | None: ...
+
 
 # Offsets in ascending order, their records, and their timestamps where the log gives them (None: the envelopes' own
 # hold).
@@ -92,20 +94,11 @@ After = Callable[[int, int, Actor, Event, list[Effect]], None]
 Undecodable = Callable[[int, str], None]
 
 
-def base_of(log: PartitionLog) -> Base | None:
-    """The base with which the log begins; None if it begins at offset 0, or is a log that keeps no bases.
-
-    Raises LogError if the base is missing or damaged."""
-    ask = getattr(log, "base", None)  # Kafka, an archive and logs in memory have none
-    base: Base | None = None if ask is None else ask()
-    return base
-
-
 def beginning(log: PartitionLog) -> Machine:
     """The state with which the log begins: that of its base, or an empty one.
 
     Raises LogError, BaseError, NewerHistory."""
-    base = base_of(log)
+    base = log.base()
     return Machine(log.name) if base is None else base.machine()
 
 
@@ -181,11 +174,13 @@ def _between(group: RecordGroup, start: int, end: int | None) -> RecordGroup:
     return offsets[first:stop], records[first:stop], None if times is None else times[first:stop]
 
 
-def fold(machine: Machine, log: PartitionLog, end: int | None = None) -> QuarantineReport:
+def fold(
+    machine: Machine, log: PartitionLog, end: int | None = None, quarantined: QuarantineReport | None = None
+) -> QuarantineReport:
     """Fold the log into the machine, up to offset `end` (exclusive; None: the end of the log).
 
-    Bodies are not decoded."""
-    quarantined, decoder = QuarantineReport(), decoder_for(log)
+    Bodies are not decoded. `quarantined`: the report to go on with; None: a new one. Returns it."""
+    quarantined, decoder = quarantined or QuarantineReport(), decoder_for(log)
     drive(
         machine,
         groups_of(log, machine.next_offset, end),
@@ -276,11 +271,14 @@ def begin_with_base(log: PartitionLog, store: StateStore) -> None:
     """Replace the stored state, which is older than the log, by the base with which the log begins.
 
     Raises StoreError if there is no base, LogError if it cannot be used."""
-    base = base_of(log)
+    base = log.base()
     if base is None:
+        advice = "restore the state directory or the log from a backup"
+        if log.framed:
+            advice = "start the node with --archive, if the history is archived"
         raise StoreError(
             f"{store.path}: the state of {log.name} is at offset {store.applied_offset(log.name)}, but its log begins"
-            f" at {log.start_offset}: what lies between is gone; restore the state directory or the log from a backup"
+            f" at {log.start_offset}: what lies between is gone; {advice}"
         )
     logger.info("%s: the state begins with the base at offset %d", log.name, base.offset)
     store.begin(base)

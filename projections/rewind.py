@@ -58,6 +58,10 @@ class BelowFloor(OutsideHistory):
         return BelowFloor, (self.partition, self.start, str(self))
 
 
+class TrimmedMeanwhile(OutsideHistory):
+    """The history was trimmed while it was read: asked anew, it answers."""
+
+
 @dataclass(frozen=True, slots=True)
 class At:
     """A moment: a time (milliseconds since the epoch) or an offset (exclusive). Exactly one of the two is given."""
@@ -165,9 +169,9 @@ def state_at(log: PartitionLog, snapshots: Snapshots | None, at: At) -> Machine:
     start = log.start_offset
     if offset < start:
         raise BelowFloor(log.name, start, f"{log.name} begins at offset {start}: offset {offset} is no longer kept")
-    machine = beginning(log) if snapshots is None else _nearest(snapshots, log, offset)
-    if machine.next_offset < start:
-        raise OutsideHistory(f"{log.name}: what lies below offset {start} is no longer kept")
+    machine = nearest(log, snapshots, offset)
+    if machine.next_offset > offset:  # the history was trimmed meanwhile
+        return state_at(log, snapshots, at)
     fold(machine, log, offset)
     if at.time_ms is not None:
         if offset == start > 0:
@@ -177,12 +181,20 @@ def state_at(log: PartitionLog, snapshots: Snapshots | None, at: At) -> Machine:
     return machine
 
 
-def _nearest(snapshots: Snapshots, log: PartitionLog, offset: int) -> Machine:
-    path = snapshots.nearest(log.name, offset)
-    while path is not None and int(path.stem) >= log.start_offset:  # those below can't be gone on from
+def nearest(log: PartitionLog, snapshots: Snapshots | None, offset: int) -> Machine:
+    """The state with which a fold up to `offset` begins: the nearest snapshot, or the beginning of the log.
+
+    Raises OutsideHistory if the log no longer has what lies behind it; CorruptLog, LogError."""
+    path = None if snapshots is None else snapshots.nearest(log.name, offset)
+    while (
+        snapshots is not None and path is not None and int(path.stem) >= log.start_offset
+    ):  # those below can't be gone on from
         try:
             return load(path)
         except SnapshotError as error:
             logger.warning("%s; folding from the one before", error)
             path = snapshots.nearest(log.name, int(path.stem) - 1)
-    return beginning(log)
+    machine = beginning(log)
+    if machine.next_offset < log.start_offset:
+        raise OutsideHistory(f"{log.name}: what lies below offset {log.start_offset} is no longer kept")
+    return machine

@@ -22,7 +22,6 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import (
     PartitionLog,
-    base_of,
     beginning,
     decoder_for,
     drive,
@@ -31,6 +30,7 @@ from rewindmq.projections.replay import (
     groups_of,
     last_words_before,
 )
+from rewindmq.projections.rewind import TrimmedMeanwhile
 from rewindmq.projections.store import keys
 from rewindmq.projections.store.projector import STAMP_MS, live_ids
 from rewindmq.projections.store.quarantine import QuarantineReport
@@ -42,6 +42,7 @@ from rewindmq.schemas.values import BROKER, Actor
 # A result begins so where nothing was compared; the reason follows.
 NOT_CHECKED = "not checked: "
 NOTHING_STORED = "nothing is stored yet: a broker stores its state every 10,000 events and when it stops"
+OLDER = "what is stored is older than the history, whose beginning was trimmed: a start goes on from the base"
 # At most so many differences are listed for a partition; beyond that they are only counted.
 LISTED_DIFFERENCES = 1_000
 
@@ -66,12 +67,14 @@ class Verification:
     `offset`: the offset of both states. `repeats`: how many events of the fold the fast path applied
     (machine/repeats.py). `messages`: how many bodies were compared. `stored`: whether the store holds
     anything of the partition. A partition with nothing stored does not differ: a broker writes now and then, and
-    rebuilds the state that it had not written. `behind`: the events behind a broker's last word, in the whole log; they
+    rebuilds the state that it had not written. `older`: what it holds is older than the base with which the log begins;
+    then `stored` is False. `behind`: the events behind a broker's last word, in the whole log; they
     are no difference either."""
 
     partition: str
     offset: int
     stored: bool
+    older: bool = False
     repeats: int = 0
     queues: int = 0
     messages: int = 0
@@ -90,7 +93,7 @@ class Verification:
         """The result in words."""
         if not self.equal:
             return f"{self.difference_count} differences"
-        return "equal" if self.stored else NOT_CHECKED + NOTHING_STORED
+        return "equal" if self.stored else NOT_CHECKED + (OLDER if self.older else NOTHING_STORED)
 
     def differs(self, queue: str, key: str, what: str, message_id: int | None = None) -> None:
         """Count a difference, and list it if the list has room."""
@@ -143,6 +146,9 @@ def verify_partition(
     quarantined records is compared only by a fold from the beginning. `event_by_event` as in `verify`."""
     report = _begun(log, store)
     fresh, decoder = begun or beginning(log), decoder_for(log)
+    behind = report.offset < fresh.next_offset
+    if behind:
+        report.offset, report.older, report.stored = fresh.next_offset, report.stored, False
     from_zero = fresh.next_offset == 0
     repeats = None if event_by_event else Repeats(fresh, decoder)
     words = last_words_before(log, fresh.next_offset)
@@ -160,20 +166,28 @@ def verify_partition(
         words.see(offset, actor, event)
     words.end(log.next_offset)
     report.behind = words.found
-    if report.stored:
-        _compare_state(fresh, store, report)
-    if report.stored and from_zero:
-        _compare_quarantined(store, report)
-    queues = fresh.by_id
-    report.queues = len(queues)
-    live = {queue_id: live_ids(queue) for queue_id, queue in queues.items()}
-    _compare_bodies(log, store, queues, live, report)
-    _find_leftovers(store, queues, live, report)
+    if not behind:
+        compare_all(fresh, log, store, report, from_zero)
     return report
 
 
 def _begun(log: PartitionLog, store: StateStore) -> Verification:
     return Verification(log.name, stored_offset(log, store), store.holds(log.name))
+
+
+def compare_all(fresh: Machine, log: PartitionLog, store: StateStore, report: Verification, from_zero: bool) -> None:
+    """Compare the state, the bodies and, of a fold from offset 0, the quarantined records.
+
+    `fresh`: the fold, at `report.offset`. `report.quarantined`: the records that it quarantined."""
+    if report.stored:
+        _compare_state(fresh, store, report)
+    if report.stored and from_zero:
+        _compare_quarantined(store, report, log.framed)
+    queues = fresh.by_id
+    report.queues = len(queues)
+    live = {queue_id: live_ids(queue) for queue_id, queue in queues.items()}
+    _compare_bodies(log, store, queues, live, report)
+    _find_leftovers(store, queues, live, report)
 
 
 def _name(queue: Queue | None) -> str:
@@ -214,7 +228,9 @@ def _compare_pieces(fresh: Machine, store: StateStore, report: Verification) -> 
             report.differs(_name(queue), keys.describe(key, prefix), what)
 
 
-def _compare_quarantined(store: StateStore, report: Verification) -> None:
+def _compare_quarantined(store: StateStore, report: Verification, of_node: bool) -> None:
+    """`of_node`: the state may have begun with one in the archive (a node on Kafka): it lists the records behind that
+    one."""
     what = f"{report.partition} quarantined records"
     if not store.knows_quarantined(report.partition):
         return  # a state from before they were stored: the broker folds it anew
@@ -224,6 +240,8 @@ def _compare_quarantined(store: StateStore, report: Verification) -> None:
         report.differs("", what, str(error))
         return
     by_the_log = report.quarantined
+    if of_node and stored.count < by_the_log.count and stored.newest() == by_the_log.newest(stored.count):
+        return
     if stored.count != by_the_log.count:
         report.differs("", what, f"{stored.count} counted, {by_the_log.count} by the log")
     elif stored.newest() != by_the_log.newest():
@@ -284,10 +302,12 @@ def _compare_bodies(
             report.differs(_name(queues[queue_id]), keys.describe(key, prefix), what, message_id)
         report.messages += 1
 
-    base = base_of(log) if following is not None and following[0] < log.start_offset else None
+    base = log.base() if following is not None and following[0] < log.start_offset else None
     while base is not None and following is not None and following[0] < base.offset:
         record = base.record(following[0])
-        assert record is not None, f"{base.path}: it holds each message that is queued there"
+        if record is None:  # what is compared was queued before this base, and not any more at it
+            assert base.offset > report.offset, f"{base.path}: it holds each message that is queued there"
+            raise TrimmedMeanwhile(f"{log.name} was trimmed up to offset {base.offset} while it was verified")
         compare(*following, record)
         following = next(wanted, None)
     groups = iter(()) if following is None else groups_of(log, following[0], report.offset)

@@ -14,6 +14,7 @@ from rewindmq.spark_replay.audit.watch import watch
 from rewindmq.spark_replay.history.diff import diff
 from rewindmq.spark_replay.history.history import biography, history
 from rewindmq.spark_replay.history.incremental import keep_history
+from rewindmq.spark_replay.history.security import security
 from rewindmq.spark_replay.history.slo import slo
 from rewindmq.spark_replay.history.state import state_at
 from rewindmq.spark_replay.location.log import InArchive, InKafka
@@ -37,6 +38,7 @@ __all__ = [
     "find",
     "history",
     "keep_history",
+    "security",
     "session",
     "slo",
     "state_at",

@@ -9,13 +9,15 @@ Rules of this file
 
     Envelope { timestamp, actor { user, session }, event: one of the classes below }
 
-Here are the events of a queue partition; those of the metadata log are in `metadata_events.py`. `BrokerStarted`,
-`NodeLost`, `MachineUpgraded` and those of `clock_events.py` stand in both. `values.py` has the values that they carry.
+Here are the events of a queue partition; those of the metadata log are in `metadata_events.py` and `access_events.py`.
+These stand in both: `BrokerStarted`, `NodeLost`, `MachineUpgraded`, `SessionClosed`, `PastRead` and those of
+`clock_events.py`. `values.py` has the values that they carry.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
+from rewindmq.schemas.access_events import AccessEvent, AccessRefused, LoginRefused, SessionOpened
 from rewindmq.schemas.clock_events import ClockEvent, ClockSet, ClockStepped
 from rewindmq.schemas.metadata_events import (
     BodiesExpired,
@@ -276,7 +278,8 @@ class Tick:
 class SessionClosed:
     """A connection (`channel` 0) or one of its channels is gone.
 
-    Its consumers are detached and the messages that they hold return. With a connection its exclusive queues go."""
+    Its consumers are detached and the messages that they hold return. With a connection its exclusive queues go. In the
+    metadata log it only says that the session ended."""
 
     session: int
     channel: int
@@ -363,10 +366,11 @@ class LeaseRenewed:
 
 @dataclass(frozen=True, slots=True)
 class PastRead:
-    """A client began to read the queue's past (x-stream-offset or x-rewind-to among `arguments`).
+    """A client read the past of a queue, or in the metadata log of several (`queue` is empty then).
 
-    The fold ignores it: a reader of the past changes nothing in the present. `consumer` is unique as in
-    `ConsumerAttached`."""
+    The fold ignores it: a reader of the past changes nothing in the present. `way` basic.consume has x-stream-offset or
+    x-rewind-to among `arguments`, and its `consumer` is unique as in `ConsumerAttached`. Else `way` is an HTTP request,
+    and `request` what it asked; equal questions of a session within a minute are logged once."""
 
     vhost: str
     queue: str
@@ -374,6 +378,8 @@ class PastRead:
     channel: int
     tag: str
     arguments: tuple[Argument, ...]
+    way: str = "basic.consume"
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,6 +459,9 @@ MetadataEvent = (
     | HistoryTrimmed
     | HistoryForked
     | BodiesExpired
+    | AccessEvent
+    | SessionClosed
+    | PastRead
     | ClockEvent
 )
 Event = QueueEvent | MetadataEvent | NodeAlive
@@ -512,6 +521,9 @@ EVENT_TYPES: Final[tuple[type[Event], ...]] = (
     HistoryTrimmed,
     HistoryForked,
     BodiesExpired,
+    SessionOpened,
+    LoginRefused,
+    AccessRefused,
 )
 
 pickle_by_fields(*EVENT_TYPES, Actor, Argument, Encryption, Origin, Policy, Route)

@@ -81,7 +81,7 @@ EVENTS = table(
     properties=BYTES,
     record=BYTES,
 )
-# In the form of Spark's Kafka source; a value that is not text or bytes is JSON (history/properties.py)
+# In the form of Spark's Kafka source; a value that is not text or bytes is JSON (projections/history/properties.py)
 HEADERS = pa.list_(struct(key=TEXT, value=BYTES))
 
 

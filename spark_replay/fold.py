@@ -11,10 +11,8 @@ an archive are read in this way, and so is Kafka where an auditor has made snaps
 Spark's source reads one range of a partition at a time, and cannot begin at a snapshot. Memory is the machine's state
 and one group of records.
 
-A `Product` makes the rows of a fold: it sees each event and its effects while the machine stands right behind the
-event. A product that can be told of repeats (projections/machine/repeats.py) does not see the events that the fast path
-applies: it is told their outcomes. Every fold skips a record that cannot be decoded (docs/design.md#one-idea), and
-shows it to the product.
+A `Product` makes the rows of a fold (projections/history/product.py). Every fold skips a record that cannot be decoded
+(docs/design.md#one-idea), and shows it to the product.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,18 +20,16 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.log.contract import LogError
-from rewindmq.projections.machine.data.effects import Effect
+from rewindmq.projections.history.product import Product, fold_events
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.repeats import RepeatedOutcomes, Repeats
+from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import PartitionLog, RecordGroup, beginning, decoder_for, drive
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, SnapshotSet
 from rewindmq.schemas.codec import Decoder
-from rewindmq.schemas.events import Checkpointed, Event
 from rewindmq.schemas.single_object import FramedDecoder
-from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.kafka_frame import records_frame
@@ -48,29 +44,6 @@ GROUP_ROWS = 10_000
 GROUP_BYTES = 8 * 1024 * 1024
 
 
-class Product(Protocol):
-    """Makes rows of a fold. Each range has an instance of its own."""
-
-    @property
-    def repeated(self) -> RepeatedOutcomes | None:
-        """What is told of repeats; None: the product has to see every event."""
-
-    def begin(self, machine: Machine) -> None:
-        """Called before the first event that the product sees; the machine already stands there."""
-
-    def before(self, offset: int, timestamp_ms: int, event: Checkpointed) -> None:
-        """Called when the machine is about to apply a broker's claim about an earlier state."""
-
-    def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
-        """Called when the machine has just applied the event."""
-
-    def undecodable(self, offset: int, why: str) -> None:
-        """Called when the machine has just skipped a record that cannot be decoded."""
-
-    def take(self, last: bool) -> "Iterator[pa.RecordBatch]":
-        """Yields the rows that are ready. Called after each group of records, and with `last` at the end."""
-
-
 @dataclass(slots=True)
 class FoldInput:
     """The input of a task: a range, whose records come in `groups`.
@@ -83,42 +56,12 @@ class FoldInput:
     decoder: Decoder
 
 
-def fold_range(product: Product, fold_input: FoldInput) -> "Iterator[pa.RecordBatch]":
+def fold_range(product: "Product[pa.RecordBatch]", fold_input: FoldInput) -> "Iterator[pa.RecordBatch]":
     """Show `product` every event of the range."""
     machine, decoder = fold_input.machine, fold_input.decoder
     repeats = None if product.repeated is None else Repeats(machine, decoder)
     groups = drive(machine, fold_input.groups, decoder, fold_input.offset_range.start, repeats=repeats)
     return fold_events(product, machine, groups, decoder)
-
-
-def fold_events(
-    product: Product,
-    machine: Machine,
-    groups: Iterable[RecordGroup],
-    decoder: Decoder | None = None,
-    stripped: bool = False,
-) -> "Iterator[pa.RecordBatch]":
-    """Show `product` every event with its effects, or tell it of repeats, and yield its rows after each group.
-
-    `stripped`: the records have no bodies (`strip_body`, `strip_framed_body`). Then there are no repeats."""
-    product.begin(machine)
-    decoder = decoder or Decoder()
-    told = None if stripped else product.repeated
-    repeats = None if told is None else Repeats(machine, decoder, outcomes=told)
-    before, after, undecodable = {Checkpointed: product.before}, product.event, product.undecodable
-    for group in groups:
-        drive(
-            machine,
-            (group,),
-            decoder,
-            before=before,
-            after=after,
-            undecodable=undecodable,
-            repeats=repeats,
-            stripped=stripped,
-        )
-        yield from product.take(False)
-    yield from product.take(True)
 
 
 def fold_log(
@@ -137,7 +80,7 @@ def fold_log(
     not those beside the log. Raises LogError when the beginning is gone."""
     used = None if fresh else snapshots or broker_snapshots(location)
     lineage.read(ranges_read(used, ranges))
-    if used is None and isinstance(location, InKafka):
+    if used is None and isinstance(location, InKafka) and not location.archive:
         return _fold_topics(spark, location, ranges, partial(_topic_task, list(ranges), task, settings), schema)
     return for_each(spark, ranges, log_task, schema, location=location, snapshots=used, fold=task, settings=settings)
 
@@ -198,11 +141,14 @@ def log_groups(data: str, partition: str, start: int, end: int) -> Iterator[Reco
 
 def broker_snapshots(location: Location) -> SnapshotSet | None:
     """The snapshots that a broker keeps beside its log, or those of the archive. Topics have none."""
-    if isinstance(location, InArchive):
-        from rewindmq.engine.log.archive.snapshots import ArchivedSnapshots
+    if isinstance(location, str):
+        return Snapshots(Path(location) / "snapshots")
+    url = location.url if isinstance(location, InArchive) else location.archive
+    if not url:
+        return None
+    from rewindmq.engine.log.archive.snapshots import ArchivedSnapshots
 
-        return ArchivedSnapshots(location.url)
-    return None if isinstance(location, InKafka) else Snapshots(Path(location) / "snapshots")
+    return ArchivedSnapshots(url)
 
 
 def from_snapshot(snapshots: SnapshotSet | None, log: PartitionLog, offset: int) -> Machine:
@@ -294,7 +240,9 @@ def _topic_task(
 # -- over a frame --------------------------------------------------------------------------------------------------
 
 
-def fold_frame(records: "DataFrame", product: Callable[[str], Product], schema: "pa.Schema") -> "DataFrame":
+def fold_frame(
+    records: "DataFrame", product: "Callable[[str], Product[pa.RecordBatch]]", schema: "pa.Schema"
+) -> "DataFrame":
     """The rows that `product(partition)` makes of a DataFrame with the columns RECORDS or KAFKA_RECORDS.
 
     Each Spark partition of it must hold one log partition from its beginning, in order (as the data source's view
@@ -305,7 +253,7 @@ def fold_frame(records: "DataFrame", product: Callable[[str], Product], schema: 
 
 
 def _fold_rows(
-    product: Callable[[str], Product], framed: bool, batches: "Iterator[pa.RecordBatch]"
+    product: "Callable[[str], Product[pa.RecordBatch]]", framed: bool, batches: "Iterator[pa.RecordBatch]"
 ) -> "Iterator[pa.RecordBatch]":
     partition, groups = groups_of(batches)
     first = next(groups, None)

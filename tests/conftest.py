@@ -5,7 +5,8 @@
     kafka, kafka3   a real Kafka of one node, of three (tests/support/kafka/fixtures.py)
 
 Where tests run in several processes (`make test`), a file's tests stay together and in order, for what they share; and
-so do all of tests/system/kafka, since one Kafka is enough for two cores, and all of tests/system/spark.
+so do all of tests/system/kafka, since one Kafka is enough for two cores, and each half of tests/system/spark, since
+each process that has one of its tests starts a Spark.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,9 +28,10 @@ __all__ = ["broker", "kafka", "kafka3", "start_broker"]
 # How long a test's own HTTP client waits for an answer. httpx's 5 s are too few on a machine with other work: for
 # reading the past the broker starts a process.
 httpx._config.DEFAULT_TIMEOUT_CONFIG.read = 60.0
-TOGETHER = ("tests/system/kafka/", "tests/system/spark/")
+KAFKA, SPARK = "tests/system/kafka/", "tests/system/spark/"
+SECOND_HALF = f"{SPARK}test_spark_e"  # files of Spark from here on: they take as long as those before
 # Long files come first, and short ones fill the processes up at the end.
-FIRST = ("tests/system/spark/", "tests/system/kafka/", "tests/install/", "tests/simulation/", "tests/system/")
+FIRST = (SPARK, KAFKA, "tests/install/", "tests/simulation/", "tests/system/")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -66,10 +68,9 @@ class Grouped(LoadScopeScheduling):
     """xdist's own groups are names at the end of node ids, which pytest 9.2 does not hand on."""
 
     def _split_scope(self, nodeid: str) -> str:
-        for folder in TOGETHER:
-            if nodeid.startswith(folder):
-                return folder
-        return nodeid.partition("::")[0]
+        if nodeid.startswith(SPARK):
+            return f"{SPARK}, {'second' if nodeid >= SECOND_HALF else 'first'} half"
+        return KAFKA if nodeid.startswith(KAFKA) else nodeid.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Grouped:

@@ -1,6 +1,7 @@
 """Which tests the tiers run; no other place says so.
 
---tier quick     what `make check` and `make test` run: neither LONG nor most seeds, and few examples of each property
+--tier quick     what `make check` and `make test` run: not LONG, nor what asks an S3 server, nor most seeds; few
+                 examples of each property
 --tier rest      what quick left out, and whole what quick shortens: properties, and tests that ask `rounds`
 --tier all       everything (the default)
 
@@ -25,6 +26,8 @@ SEEDS = 20  # of each kind of simulated history, in the quick tier
 # Node ids below tests/, as fnmatch patterns. Chosen by durations in two processes on two busy cores: a test that takes
 # more than some eight seconds, or a file that starts a Kafka or a RabbitMQ of its own and has a cheaper sibling.
 LONG = (
+    "examples/test_examples.py::test_a_service_publishes_and_consumes_and_the_log_is_folded_and_audited",
+    "install/test_install_spark.py::*",
     "simulation/test_simulation_planted.py::*",
     "simulation/test_simulation_nodes_planted.py::*",
     "simulation/*::test_the_histories_meet_everything",
@@ -33,12 +36,15 @@ LONG = (
     "system/archive/test_archive_beside.py::test_kills_of_both_*",
     "system/archive/test_archive_beside.py::test_what_is_archived_leaves_the_disk*",
     "system/archive/test_archive_beside.py::test_a_store_that_is_away_and_comes_back",
+    "system/archive/test_archive_keep_local.py::test_spark_reads_through*",
     "system/archive/test_archive_commands.py::test_a_kill_at_any_moment_and_several_at_once*",
+    "system/archive/test_archive_trim_kills.py::*",
     "system/clients/test_clients_celery_canvas.py::*",
     "system/clients/test_clients_celery.py::test_tasks_for_later_do_not_keep_one_for_now_waiting",
     "system/clients/test_clients_definitions.py::*",
     "system/compose/test_compose_stack.py::*",
     "system/demo/*",
+    "system/durability/test_durability_keep_history.py::*",
     "system/durability/test_durability_kills.py::*",
     "system/durability/test_durability_memory.py::test_bodies_that_never_end_are_bounded",
     "system/durability/test_durability_no_room.py::test_descriptors_*",
@@ -54,22 +60,29 @@ LONG = (
     "system/kafka/test_kafka_copy_state.py::*",
     "system/kafka/test_kafka_day_expiry.py::*",
     "system/kafka/test_kafka_faults.py::*",
+    "system/kafka/test_kafka_floor.py::*",
+    "system/kafka/test_kafka_grown.py::*",
     "system/kafka/test_kafka_log.py::test_a_node_whose_topics_were_deleted_fails",
     "system/kafka/test_kafka_nodes_ending.py::*",
     "system/kafka/test_kafka_operating.py::*",
     "system/kafka/test_kafka_past.py::*",
     "system/kafka/test_kafka_restore.py::*",
+    "system/kafka/test_kafka_space.py::*",
     "system/kafka/test_kafka_state.py::*",
     "system/kafka/test_kafka_trouble.py::*",
     "system/process/test_bench.py::test_throughput_and_many_queues_fill_the_table",
+    "system/spark/test_spark_answers.py::*",
+    "system/spark/test_spark_archive.py::*",
     "system/spark/test_spark_archive_kafka.py::*",
     "system/spark/test_spark_bench.py::*",
     "system/spark/test_spark_chunks.py::*",
     "system/spark/test_spark_cluster.py::*",
     "system/spark/test_spark_kafka.py::*",
     "system/spark/test_spark_kafka_settings.py::*",
+    "system/spark/test_spark_keep_local.py::*",
     "system/spark/test_spark_kept_history.py::*",
     "system/spark/test_spark_ledgers.py::*",
+    "system/spark/test_spark_ledgers_kafka.py::*",
     "system/spark/test_spark_lineage.py::*",
     "system/spark/test_spark_source_kafka.py::*",
     "system/spark/test_spark_source_stream.py::*",
@@ -105,6 +118,12 @@ def is_long(nodeid: str) -> bool:
     return any(fnmatchcase(nodeid, f"tests/{pattern}") for pattern in LONG)
 
 
+def asks_s3(item: pytest.Item) -> bool:
+    """It starts the S3 server, which Go builds in two minutes on a fresh machine: so the quick tier leaves it out."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return "s3" in getattr(item, "fixturenames", ()) or parameters.get("place") == "s3"
+
+
 def suits(nodeid: str, build: str, asked: str) -> bool:
     """Whether a test runs on the build that runs now. `asked`: the value of --build, or empty."""
     if asked and any(fnmatchcase(nodeid, f"tests/{pattern}") for pattern in OF_OTHERS):
@@ -126,4 +145,4 @@ def belongs(item: pytest.Item, tier: str) -> bool:
         return True
     if tier == "rest" and is_shortened(item):
         return True
-    return is_long(item.nodeid) == (tier == "rest")
+    return (is_long(item.nodeid) or asks_s3(item)) == (tier == "rest")

@@ -1,7 +1,8 @@
 """The methods of a channel, one function each. Publishing and basic.ack are hot and stand in channel.py.
 
-Replies to declarations, bindings, deletions and purges wait until what they report is durable. Errors, their codes and
-texts are RabbitMQ's: those about names and permissions come from the broker, those about the channel from here.
+Replies to declarations, bindings, deletions and purges wait until what they report is durable; so does the reply to a
+basic.cancel that ends an auto-delete queue. Errors, their codes and texts are RabbitMQ's: those about names and
+permissions come from the broker, those about the channel from here.
 """
 
 import base64
@@ -350,6 +351,7 @@ async def basic_cancel(channel: Channel, method: Method) -> None:
     channel.forget_gone()
     tag = method.text("consumer_tag")
     consumer = channel.consumers.pop(tag, None)
+    answer = reply
     if channel.reply_queue and tag == channel.reply_tag:
         channel.reply_to("", "")
     if consumer is not None and consumer.partition is not None and consumer.queue is not None:
@@ -357,8 +359,10 @@ async def basic_cancel(channel: Channel, method: Method) -> None:
         # deliveries that are on their way are sent first, before cancel-ok
         await channel.broker.consumers.cancel(channel.session, consumer.partition, consumer.queue, consumer.consumer_id)
         consumer.give_back()
+        if consumer.queue.gone:  # an auto-delete queue, and its bindings
+            answer = reply_when_durable
     if not method.flag("nowait"):
-        reply(channel, "Basic.CancelOk", consumer_tag=tag)
+        answer(channel, "Basic.CancelOk", consumer_tag=tag)
 
 
 async def basic_get(channel: Channel, method: Method) -> None:

@@ -37,8 +37,10 @@ from rewindmq.engine.amqp.methods import Method, short_reply_text
 from rewindmq.engine.amqp.output import ChannelOutput, Output, Piece
 from rewindmq.engine.amqp.read_gate import Pause, ReadGate
 from rewindmq.engine.broker import limits
+from rewindmq.engine.broker.access_log import Arrival
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import (
+    AccessRefused,
     AmqpError,
     ChannelError,
     ConnectionForced,
@@ -78,16 +80,25 @@ class ClientSocket(Protocol):
 
 class Connection:
     """`peer`: "address:port" for people. `loopback`: the client is on this machine, where `guest` may log in. `tls`:
-    what is known of a client over TLS."""
+    what is known of a client over TLS. `listener`: where it came in. `proxy`: the balancer's address, if one
+    speaks for the client."""
 
     def __init__(
-        self, broker: Broker, peer: str, loopback: bool, socket: ClientSocket, tls: TlsPeer | None = None
+        self,
+        broker: Broker,
+        peer: str,
+        loopback: bool,
+        socket: ClientSocket,
+        tls: TlsPeer | None = None,
+        listener: str = "",
+        proxy: str = "",
     ) -> None:
         self.broker = broker
         self.peer = peer
         self.loopback = loopback
         self.socket = socket
         self.tls = tls
+        self.arrival = Arrival("amqp", peer, listener, proxy)
         self.link = Link(tls)
         self.output = Output(socket.wake)
         self.gate = ReadGate(socket.reading_changed)
@@ -100,6 +111,7 @@ class Connection:
         self.user = ""
         self.mechanism = ""
         self.client_properties: dict[str, object] = {}
+        self.raw_properties = b""  # the same as the client sent them, until the vhost is open
         self.capabilities: dict[str, object] = {}
         self.channel_max = 0
         self.frame_max = FRAME_MIN_SIZE
@@ -349,6 +361,12 @@ class Connection:
 
     def refuse(self, number: int, index: int, error: AmqpError) -> None:
         """Close the channel or the connection over method `index`, as the error says."""
+        if isinstance(error, AccessRefused) and error.permission_for is not None and self.session is not None:
+            operation = DEFINITIONS[index][0].lower()
+            session = self.session
+            self.broker.access_log.access_refused(
+                session.actor, session.vhost, operation, error.permission_for, error.text
+            )
         channel = self.channels.get(number)
         if error.closes_connection or channel is None:
             self.close(error, index)

@@ -30,6 +30,7 @@ PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 START_OK: Final = 10 << 16 | 11
 TUNE: Final = 10 << 16 | 30
 OPEN: Final = 10 << 16 | 40
+MOST_PROPERTIES: Final = 4_096  # bytes of a client's properties that the history keeps
 CAPABILITIES: Final = {
     "publisher_confirms": True,
     "exchange_exchange_bindings": True,
@@ -78,7 +79,8 @@ def protocol_header(connection: "Connection", header: bytes) -> bool:
 def start_ok(connection: "Connection", method: Method) -> None:
     """Log the client in. CommandInvalid for a mechanism that was not offered."""
     try:
-        connection.client_properties = tables.mapping(method.raw("client_properties"))
+        connection.raw_properties = method.raw("client_properties")
+        connection.client_properties = tables.mapping(connection.raw_properties)
     except PropertyError as error:
         raise refusal(error) from None
     capabilities = connection.client_properties.get("capabilities")
@@ -127,6 +129,7 @@ async def identify(connection: "Connection", login: sasl.Login) -> None:
 def login_refused(connection: "Connection", user: str, error: AccessRefused) -> None:
     """Log the reason. The client gets RabbitMQ's words, which send it to the broker's log."""
     log.warning("%s: login of '%s' refused: %s", connection.peer, user, error.text)
+    connection.broker.access_log.login_refused(connection.arrival, user, connection.mechanism, error.text)
     if connection.capabilities.get("authentication_failure_close") is True:
         refused = f"Login was refused using authentication mechanism {connection.mechanism}."
         connection.close(AccessRefused(refused + " For details see the broker logfile."), logged=True)
@@ -155,9 +158,18 @@ def tune_ok(connection: "Connection", method: Method) -> None:
 def open_vhost(connection: "Connection", method: Method) -> None:
     """Open the vhost. The answer waits until this node has read all that the log says about the vhost."""
     vhost = method.text("virtual_host")
+    connection.await_work(begin(let_in(connection, vhost)), 0, OPEN)
+
+
+async def let_in(connection: "Connection", vhost: str) -> None:
+    """Open the vhost. Errors as `enter`, once this node has read to the end; a NotAllowed is in the history then."""
     certainty = connection.broker.certainty
-    opening = certainty.assured(lambda: enter(connection, vhost), certainty.wait)
-    connection.await_work(begin(opening), 0, OPEN)
+    try:
+        await certainty.assured(lambda: enter(connection, vhost), certainty.wait)
+    except NotAllowed as error:
+        access_log = connection.broker.access_log
+        access_log.login_refused(connection.arrival, connection.user, connection.mechanism, error.text)
+        raise
 
 
 async def enter(connection: "Connection", vhost: str) -> None:
@@ -176,6 +188,8 @@ async def enter(connection: "Connection", vhost: str) -> None:
     link.auth_mechanism, link.heartbeat_seconds = connection.mechanism, connection.heartbeat_seconds
     link.channel_max, link.frame_max = connection.channel_max, connection.frame_max
     connection.session = session
+    properties, connection.raw_properties = tables.first_arguments(connection.raw_properties, MOST_PROPERTIES), b""
+    connection.broker.access_log.opened(session, connection.arrival, connection.mechanism, connection.tls, properties)
     notify = connection.capabilities.get("consumer_cancel_notify") is True
     hold = partial(publish_hold.wait_for_room, connection)
     connection.shared = SharedState(connection.broker, session, notify, connection.yield_turn, hold)

@@ -19,6 +19,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 from rewindmq.engine.amqp import publish_hold
@@ -51,8 +52,9 @@ TIMEOUT_CHECK_SECONDS = 30.0  # the longest time between two checks for consumer
 class AmqpProtocol(asyncio.Protocol):
     """One client's socket, with its `Connection`. Implements `rewindmq.engine.amqp.connection.ClientSocket`."""
 
-    def __init__(self, server: "AmqpServer", guest: Guest) -> None:
+    def __init__(self, server: "AmqpServer", guest: Guest, listener: str) -> None:
         self.server = server
+        self.listener = listener
         self.guest = guest
         self.broker = server.broker
         self.loop = server.loop
@@ -73,14 +75,18 @@ class AmqpProtocol(asyncio.Protocol):
         sock = transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        peer = transport.get_extra_info("peername") or ("unknown", 0)
-        tls, listener = transport.get_extra_info("ssl_object"), self.broker.config.tls
+        balancer = transport.get_extra_info("peername") or ("unknown", 0)
+        peer = self.guest.client or balancer
+        stranger = self.guest.proxied and self.guest.client is None  # the balancer does not say who it is
+        tls, tls_settings = transport.get_extra_info("ssl_object"), self.broker.config.tls
         connection = Connection(
             self.broker,
             f"{bracketed(str(peer[0]))}:{peer[1]}",
-            is_loopback(str(peer[0])),
+            not stranger and is_loopback(str(peer[0])),
             self,
-            None if tls is None or listener is None else listener.peer(tls),
+            None if tls is None or tls_settings is None else tls_settings.peer(tls),
+            self.listener,
+            f"{bracketed(str(balancer[0]))}:{balancer[1]}" if self.guest.proxied else "",
         )
         self.connection = connection
         self.server.protocols.add(self)
@@ -273,7 +279,14 @@ class AmqpServer:
         """Listen, with `context` over TLS, and return the port. `port` 0 takes a free one. OSError: the address is
         taken."""
         made = [
-            Listener(sock, self.door, lambda guest: AmqpProtocol(self, guest), context, HANDSHAKE_SECONDS)
+            Listener(
+                sock,
+                self.door,
+                partial(AmqpProtocol, self, listener=listener_of(sock)),
+                context,
+                HANDSHAKE_SECONDS,
+                proxied=self.broker.config.proxy_protocol,
+            )
             for sock in bound(host, port)
         ]
         self.servers += made
@@ -391,6 +404,12 @@ class AmqpServer:
         held, self.held = self.held, []
         for connection in held:
             connection.gate.open(Pause.UNDURABLE)
+
+
+def listener_of(listening: socket.socket) -> str:
+    """Host and port of a listening socket."""
+    host, port, *_ = listening.getsockname()
+    return f"{bracketed(host)}:{port}"
 
 
 def is_loopback(address: str) -> bool:

@@ -73,7 +73,8 @@ class Access:
                 self._decisions.clear()
             self._decisions[key] = allowed
         if not allowed:
-            raise AccessRefused(f"{permission} access to {resource(kind, name, vhost)} refused for user '{user}'")
+            text = f"{permission} access to {resource(kind, name, vhost)} refused for user '{user}'"
+            raise AccessRefused(text, (kind, name))
 
     def check_topic(self, user: str, exchange: ExchangeDeclared, permission: str, routing_key: str) -> None:
         """AccessRefused: the user's topic permissions (`permission`: write or read) leave out this routing key. A user
@@ -91,7 +92,8 @@ class Access:
         if not in_history(pattern or "^$").found_in(routing_key):
             raise AccessRefused(
                 f"{permission} access to topic '{routing_key}' in exchange '{name}' in vhost '{vhost}' refused for user"
-                f" '{user}'"
+                f" '{user}'",
+                ("exchange", name),
             )
 
     def _decide(self, user: str, vhost: str, permission: str, name: str) -> bool:

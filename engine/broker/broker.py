@@ -3,12 +3,14 @@
     queues.py, exchanges.py, consumers.py    declared, bound, routed to, consumed, as in AMQP 0-9-1
     open_sessions.py                         clients' sessions, and ids for sessions and consumers
     users.py, access_control.py              users and permissions; what a user may do
+    access_log.py, callers.py                who came and what was refused, for the history; sessions of HTTP clients
     policies.py, parameters.py, vhosts.py    what operators set
     declarations.py, limits.py, passwords.py what a declaration may ask for; limits; hashes
     marks.py                                 named moments of the history
     turns.py                                 turns of work, group commits, durability
     alarms.py, clock_watch.py                memory and disk; the clocks
     history_size.py, archive_status.py       what history costs; how its archive does
+    history_trims.py                         its end: trims while the broker runs
 
 A caller takes the part that it needs. A request that is refused raises a `rewindmq.engine.errors.AmqpError` with
 RabbitMQ's code and text. A method that changes something is a coroutine: on an embedded log it never waits
@@ -24,14 +26,18 @@ durable (declare-ok, HTTP 201 ...), call `turns.when_durable`, too.
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from typing import Final
 
 from rewindmq.engine.broker.access_control import Access
+from rewindmq.engine.broker.access_log import AccessLog
 from rewindmq.engine.broker.alarms import Alarms
 from rewindmq.engine.broker.archive_status import ArchiveStatus, LogEnd
+from rewindmq.engine.broker.callers import Callers
 from rewindmq.engine.broker.clock_watch import ClockWatch
 from rewindmq.engine.broker.consumers import Consumers
 from rewindmq.engine.broker.exchanges import Exchanges
 from rewindmq.engine.broker.history_size import HistorySize
+from rewindmq.engine.broker.history_trims import HistoryTrims
 from rewindmq.engine.broker.marks import Marks
 from rewindmq.engine.broker.open_sessions import OpenSessions
 from rewindmq.engine.broker.parameters import Parameters
@@ -64,8 +70,12 @@ from rewindmq.engine.runtime.watermarks import memory_of_machine
 from rewindmq.projections.machine.data.effects import DeadLetter
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.store.quarantine import QuarantineReport
-from rewindmq.schemas.events import BrokerStarted, Event, Published
+from rewindmq.schemas.access_events import AccessRefused, LoginRefused, SessionOpened
+from rewindmq.schemas.events import BrokerStarted, Event, PastRead, Published, SessionClosed
 from rewindmq.schemas.metadata_events import BodiesExpired, Bound, SubjectErased, Unbound, UserDeleted, VhostDeleted
+
+# Events of the metadata log that change nothing: no route and no permission is decided anew.
+QUIET: Final = (BrokerStarted, SessionOpened, SessionClosed, LoginRefused, AccessRefused, PastRead)
 
 
 class Broker:
@@ -100,7 +110,11 @@ class Broker:
         self.router = Router(topology, partial(locate, partitions))
         self.certainty = Certainty(keeper.read_to_end, lambda: self.router.version)
         self.access = Access(topology)
-        self.sessions = OpenSessions(topology, self.access, keeper, self.certainty, clock, self.counters)
+        self.access_log = AccessLog(metadata, keeper, clock, lambda: self.turns.end(), config.read_only)
+        self.sessions = OpenSessions(
+            topology, self.access, keeper, self.certainty, clock, self.counters, self.access_log.ended
+        )
+        self.callers = Callers(self.sessions, self.access_log, keeper, lambda: self.turns.end(), config.read_only)
         self.firehose = Firehose(config, self.router, self.sessions.by_id, keeper, self.counters)
         self.forwarder = Forwarder(self.router, clock, self.counters, self.certainty, keeper, lambda: self.turns.end())
         self.readings = Readings(
@@ -130,6 +144,7 @@ class Broker:
         self.history_size = HistorySize(config.data, lambda: self.alarms.disk_limit_bytes)
         ends: list[LogEnd] = [metadata, *partitions]
         self.archive = ArchiveStatus(config.archive.url, ends, clock) if config.archive.url else None
+        self.trims = HistoryTrims(config.keep_history_ms, metadata, partitions, self.turns)
         self.clock_watch = ClockWatch(config.node, log_clock, metadata, partitions, keeper, self.turns)
 
     def serve(self, listeners: Listeners, doors: tuple[Door, ...]) -> None:
@@ -142,8 +157,11 @@ class Broker:
         """Stop cleanly: everything is durable, RocksDB is written, each partition ends with a Checkpointed event."""
         for session in list(self.sessions.by_id.values()):
             self.sessions.close(session)
+        self.callers.close()
+        self.access_log.close()
         self.alarms.stop()
         self.history_size.stop()
+        self.trims.stop()
         self.readings.close()
         self.clock_watch.stop()
         self.expiry.stop()
@@ -182,11 +200,13 @@ class Broker:
     # -- what the metadata log tells ----------------------------------------------------------------------------------
 
     def metadata_changed(self, event: Event) -> None:
+        if isinstance(event, QUIET):
+            return
         if isinstance(event, Bound | Unbound):
             self.router.bindings_changed(event.vhost, event.source)
             if (event.vhost, event.source) not in self.topology.exchanges:  # auto-deleted, and perhaps others with it
                 self.router.exchanges_changed()
-        elif not isinstance(event, BrokerStarted):
+        else:
             self.router.exchanges_changed()
             self.access.changed()
         self.hidden.changed(event)

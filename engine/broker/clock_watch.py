@@ -133,7 +133,7 @@ class ClockWatch:
             stepped = ClockStepped(self._node, "kafka", wall_ms, wall_ms + difference_ms)
             partition.append(BROKER, stepped)
 
-    def repair(self, user: str) -> tuple[int, int]:
+    def repair(self, actor: Actor) -> tuple[int, int]:
         """Set the time in the log to the wall clock: log time before and after. The queues' clock goes on.
         NotImplementedByBroker on Kafka. LogError: the disk does not take it, and nothing is changed."""
         clock = self.clock
@@ -143,13 +143,13 @@ class ClockWatch:
             )
         before_ms, wall_ms = clock.now_ms(), clock.wall_ms()
         event = ClockSet(self._metadata.topology.ahead_ms + before_ms - wall_ms, before_ms)
-        self._keeper.set_clock(min(before_ms, wall_ms), Actor(user, 0), event)
+        self._keeper.set_clock(min(before_ms, wall_ms), actor, event)
         clock.set(wall_ms)
         self._turns.clock_was_set(wall_ms - before_ms)
         self._own.note(0, clock.elapsed_ns())
         logger.warning(
             "user %r set the time in the log from %s to %s; queues' timers go on as they were",
-            user,
+            actor.user,
             format_time(before_ms),
             format_time(wall_ms),
         )

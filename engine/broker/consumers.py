@@ -96,10 +96,11 @@ class Consumers:
             partition.append(session.actor, GlobalPrefetchSet(session.session_id, channel, prefetch))
 
     async def cancel(self, session: Session, partition: Partition, queue: Queue, consumer_id: int) -> None:
-        """Detach a consumer. The deliveries that are on their way still reach it, and no others."""
+        """Detach a consumer. The deliveries that are on their way still reach it, and no others. An auto-delete queue
+        goes with its last consumer."""
         if consumer_id in queue.holders:  # else it reads the history, or the queue is gone
             await partition.ask(session.actor, ConsumerCancelled(queue.vhost, queue.name, consumer_id))
-            partition.carry_out()
+            await self._queues.carry_out_end(partition, queue)
         partition.detach(consumer_id)
         session.forget(partition, consumer_id)
         self._readings.landed()

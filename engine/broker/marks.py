@@ -18,9 +18,9 @@ class Marks:
         machines = [partition.machine for partition in self._partitions]
         return tuple((machine.partition, machine.next_offset) for machine in machines)
 
-    async def set(self, user: str, mark: MarkSet) -> None:
+    async def set(self, actor: Actor, mark: MarkSet) -> None:
         """Set a mark. Everything below its positions has to be durable."""
-        await self._metadata.ask(Actor(user, 0), mark)
+        await self._metadata.ask(actor, mark)
 
-    async def clear(self, user: str, name: str) -> None:
-        await self._metadata.ask(Actor(user, 0), MarkDeleted(name))
+    async def clear(self, actor: Actor, name: str) -> None:
+        await self._metadata.ask(actor, MarkDeleted(name))

@@ -21,7 +21,8 @@ EPOCH_IDS = 1 << 24
 
 
 class OpenSessions:
-    """`by_id`: the open sessions of AMQP connections, HTTP requests and imports, by session id."""
+    """`by_id`: the open sessions of AMQP connections, HTTP requests and imports, by session id. `ended` is told each
+    session that was closed."""
 
     def __init__(
         self,
@@ -31,6 +32,7 @@ class OpenSessions:
         certainty: Certainty,
         clock: Callable[[], int],
         counters: dict[str, int],
+        ended: Callable[[Session], None],
     ) -> None:
         self.by_id: dict[int, Session] = {}
         self._topology = topology
@@ -39,6 +41,7 @@ class OpenSessions:
         self._certainty = certainty
         self._clock = clock
         self._counters = counters
+        self._ended = ended
         self._epoch = -1
         self._ids = 0
 
@@ -50,8 +53,10 @@ class OpenSessions:
         client_properties: dict[str, object],
         link: Link | None = None,
         close: Callable[[str], None] | None = None,
+        within: tuple[Actor, int] | None = None,
     ) -> Session:
-        """Open a client's session. `link`, `close`: of its connection, where the session has one of its own.
+        """Open a client's session. `link`, `close`: of its connection, where the session has one of its own. `within`:
+        of an HTTP call, the actor of its events and its channel in that actor's session.
 
         NotAllowed (530): the vhost does not exist, or the user may not enter it. ConnectionForced (320): the node was
         declared lost and is joining again."""
@@ -66,20 +71,21 @@ class OpenSessions:
             user,
             vhost,
             peer,
-            Actor(user, session_id),
+            within[0] if within else Actor(user, session_id),
             client_properties,
             self._clock(),
             link=link,
             close=close,
+            channel=within[1] if within else 0,
         )
         return self._add(session)
 
-    def open_own(self, user: str, vhost: str) -> Session:
-        """Open a session of the broker itself, which has every permission, to import definitions for `user`.
+    def open_own(self, actor: Actor, vhost: str) -> Session:
+        """Open a session of the broker itself, which has every permission, to import definitions for `actor`.
 
         ConnectionForced, as `open`."""
         self._check_joined()
-        return self._add(Session(self.next_id(), ITSELF, vhost, "definitions", Actor(user, 0), {}, self._clock()))
+        return self._add(Session(self.next_id(), ITSELF, vhost, "definitions", actor, {}, self._clock()))
 
     def _check_joined(self) -> None:
         if not self._keeper.joined:
@@ -116,16 +122,20 @@ class OpenSessions:
         if self.by_id.pop(session.session_id, None) is None:
             return
         concerned = dict(session.owns_queues_in)
+        ended = SessionClosed(session.session_id, 0)
+        if session.channel:
+            ended = SessionClosed(session.actor.session, session.channel)
         for attached in session.attached.values():
             for partition, consumer_ids in attached.items():
                 concerned[partition] = None
                 for consumer_id in consumer_ids:
                     partition.detach(consumer_id)
         for partition in concerned:
-            partition.append(session.actor, SessionClosed(session.session_id, 0))
+            partition.append(session.actor, ended)
         session.attached.clear()
         session.holders.clear()
         session.owns_queues_in.clear()
+        self._ended(session)
         self._counters["connections_closed_total"] += 1
 
     def close_connections(self, reason: str, which: Callable[[Session], bool]) -> None:

@@ -40,42 +40,42 @@ class Parameters:
         self._operator_policies = operator_policies
         self._default_cluster_name = default_cluster_name
 
-    async def set(self, user: str, vhost: str, component: str, name: str, value: object) -> None:
+    async def set(self, actor: Actor, vhost: str, component: str, name: str, value: object) -> None:
         """Set a parameter. NotFound: the vhost. PreconditionFailed, with RabbitMQ's text."""
         check_vhost(self._topology, vhost)
         check_parameter(component, name, value)
         if component == OPERATOR_POLICY and isinstance(value, dict):
             given = (value["pattern"], value["definition"], value["priority"], value.get("apply-to", "all"))
-            await self._operator_policies.set(user, vhost, name, *given)
+            await self._operator_policies.set(actor, vhost, name, *given)
             return
         changed = ParameterSet(vhost, component, name, limits.canonical(value))
         if self._topology.parameters.get((vhost, component, name)) != changed:
-            await self._metadata.ask(Actor(user, 0), changed)
+            await self._metadata.ask(actor, changed)
 
-    async def clear(self, user: str, vhost: str, component: str, name: str) -> None:
+    async def clear(self, actor: Actor, vhost: str, component: str, name: str) -> None:
         """Clear a parameter. NotFound: the vhost, or the parameter."""
         check_vhost(self._topology, vhost)
         if component == OPERATOR_POLICY:
-            await self._operator_policies.clear(user, vhost, name)
+            await self._operator_policies.clear(actor, vhost, name)
             return
         if (vhost, component, name) not in self._topology.parameters:
             raise NotFound(f"parameter '{name}' of component '{component}' in vhost '{vhost}' does not exist")
-        await self._metadata.ask(Actor(user, 0), ParameterCleared(vhost, component, name))
+        await self._metadata.ask(actor, ParameterCleared(vhost, component, name))
 
-    async def set_vhost_limits(self, user: str, vhost: str, definition: object) -> None:
+    async def set_vhost_limits(self, actor: Actor, vhost: str, definition: object) -> None:
         """Set all limits of a vhost: a limit that `definition` lacks is lifted. NotFound, PreconditionFailed."""
-        await self.set(user, vhost, *VHOST_LIMITS, definition)
+        await self.set(actor, vhost, *VHOST_LIMITS, definition)
 
-    async def set_global(self, user: str, name: str, value: object) -> None:
+    async def set_global(self, actor: Actor, name: str, value: object) -> None:
         changed = GlobalParameterSet(name, limits.canonical(value))
         if self._topology.global_parameters.get(name) != changed:
-            await self._metadata.ask(Actor(user, 0), changed)
+            await self._metadata.ask(actor, changed)
 
-    async def clear_global(self, user: str, name: str) -> None:
+    async def clear_global(self, actor: Actor, name: str) -> None:
         """Clear a global parameter. NotFound."""
         if name not in self._topology.global_parameters:
             raise NotFound(f"global parameter '{name}' does not exist")
-        await self._metadata.ask(Actor(user, 0), GlobalParameterCleared(name))
+        await self._metadata.ask(actor, GlobalParameterCleared(name))
 
     @property
     def cluster_name(self) -> str:

@@ -83,7 +83,7 @@ class Policies:
 
     async def set(
         self,
-        user: str,
+        actor: Actor,
         vhost: str,
         name: str,
         pattern: str,
@@ -102,17 +102,17 @@ class Policies:
         kind = OperatorPolicySet if self._operator else PolicySet
         changed = kind(vhost, name, pattern, text, priority, apply_to)
         if self._known.get((vhost, name)) != changed:
-            await self._metadata.ask(Actor(user, 0), changed)
-            await to_the_end(self._effective.apply(Actor(user, 0), vhost))
+            await self._metadata.ask(actor, changed)
+            await to_the_end(self._effective.apply(actor, vhost))
 
-    async def clear(self, user: str, vhost: str, name: str) -> None:
+    async def clear(self, actor: Actor, vhost: str, name: str) -> None:
         """Clear a policy; queues that had it get the next one that matches. NotFound."""
         if (vhost, name) not in self._known:
             what = "operator policy" if self._operator else "policy"
             raise NotFound(f"{what} '{name}' in vhost '{vhost}' does not exist")
         cleared = OperatorPolicyCleared if self._operator else PolicyCleared
-        await self._metadata.ask(Actor(user, 0), cleared(vhost, name))
-        await to_the_end(self._effective.apply(Actor(user, 0), vhost))
+        await self._metadata.ask(actor, cleared(vhost, name))
+        await to_the_end(self._effective.apply(actor, vhost))
 
     @property
     def _known(self) -> dict[tuple[str, str], PolicySet] | dict[tuple[str, str], OperatorPolicySet]:

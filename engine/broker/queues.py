@@ -226,10 +226,16 @@ class Queues:
         gone = [effect for effect in effects if isinstance(effect, QueueGone) and effect.queue is queue]
         if not gone and not queue.gone:  # another node's client was faster: it is used, or not empty any more
             raise PreconditionFailed(f"{where} {'in use' if if_unused else 'not empty'}")
-        partition.carry_out()  # the bindings go now: what this connection does next must not meet them
-        if not partition.owned:  # the owner removes them, too, but some time later, or there is no owner yet
-            self._metadata.unbind_queue(BROKER, queue)
+        await self.carry_out_end(partition, queue)
         return 0 if queue.stream else sum(effect.messages for effect in gone)
+
+    async def carry_out_end(self, partition: Partition, queue: Queue) -> None:
+        """Perform the effects of an event that may have ended the queue.
+
+        If the queue is gone, so are its bindings: what this connection does next must not meet them."""
+        partition.carry_out()
+        if queue.gone:
+            await self._metadata.until_unbound(BROKER, queue)
 
     async def purge(self, session: Session, name: str) -> int:
         """Drop the ready messages of a queue: their number."""

@@ -28,31 +28,31 @@ class Users:
         self._topology = metadata.topology
         self._access = access
 
-    async def set(self, user: str, name: str, password: str | None, tags: tuple[str, ...]) -> None:
+    async def set(self, actor: Actor, name: str, password: str | None, tags: tuple[str, ...]) -> None:
         """Make or change a user. `password` None: it stays as it is; "": the user cannot log in."""
         known = self._topology.users.get(name)
         if password is None:
             password_hash = "" if known is None else known.password_hash
         else:
             password_hash = self._access.hash(password) if password else ""
-        await self.set_hash(user, name, password_hash, tags)
+        await self.set_hash(actor, name, password_hash, tags)
 
-    async def set_hash(self, user: str, name: str, password_hash: str, tags: tuple[str, ...]) -> None:
+    async def set_hash(self, actor: Actor, name: str, password_hash: str, tags: tuple[str, ...]) -> None:
         """Make or change a user. `password_hash`: as `rewindmq.engine.broker.passwords.imported` returns it."""
         if name == ITSELF:
             raise PreconditionFailed("a user's name cannot be empty")
         changed = UserSet(name, password_hash, tags)
         if self._topology.users.get(name) != changed:
-            await self._metadata.ask(Actor(user, 0), changed)
+            await self._metadata.ask(actor, changed)
 
-    async def delete(self, user: str, name: str) -> None:
+    async def delete(self, actor: Actor, name: str) -> None:
         """Delete a user and close its connections. NotFound."""
         self._check_user(name)
-        await self._metadata.ask(Actor(user, 0), UserDeleted(name))
+        await self._metadata.ask(actor, UserDeleted(name))
 
     # -- permissions --------------------------------------------------------------------------------------------------
 
-    async def set_permissions(self, user: str, vhost: str, name: str, configure: str, write: str, read: str) -> None:
+    async def set_permissions(self, actor: Actor, vhost: str, name: str, configure: str, write: str, read: str) -> None:
         """Set a user's permissions in a vhost.
 
         NotFound: the vhost or the user. PreconditionFailed: one of the patterns is no regular expression."""
@@ -61,15 +61,15 @@ class Users:
         check_patterns(configure, write, read)
         changed = PermissionsSet(vhost, name, configure, write, read)
         if self._topology.permissions.get((vhost, name)) != changed:
-            await self._metadata.ask(Actor(user, 0), changed)
+            await self._metadata.ask(actor, changed)
 
-    async def clear_permissions(self, user: str, vhost: str, name: str) -> None:
+    async def clear_permissions(self, actor: Actor, vhost: str, name: str) -> None:
         check_vhost(self._topology, vhost)
         self._check_user(name)
-        await self._metadata.ask(Actor(user, 0), PermissionsCleared(vhost, name))
+        await self._metadata.ask(actor, PermissionsCleared(vhost, name))
 
     async def set_topic_permissions(
-        self, user: str, vhost: str, name: str, exchange: str, write: str, read: str
+        self, actor: Actor, vhost: str, name: str, exchange: str, write: str, read: str
     ) -> None:
         """Set the routing keys of a topic exchange that a user may use. The exchange need not exist.
 
@@ -79,24 +79,24 @@ class Users:
         check_patterns(write, read)
         changed = TopicPermissionsSet(vhost, name, exchange, write, read)
         if self._topology.topic_permissions.get((vhost, name, exchange)) != changed:
-            await self._metadata.ask(Actor(user, 0), changed)
+            await self._metadata.ask(actor, changed)
 
-    async def clear_topic_permissions(self, user: str, vhost: str, name: str, exchange: str | None) -> None:
+    async def clear_topic_permissions(self, actor: Actor, vhost: str, name: str, exchange: str | None) -> None:
         """Clear a user's topic permissions for an exchange, or for all exchanges (None)."""
         check_vhost(self._topology, vhost)
         self._check_user(name)
         for home, who, which in list(self._topology.topic_permissions):
             if (home, who) == (vhost, name) and exchange in (None, which):
-                await self._metadata.ask(Actor(user, 0), TopicPermissionsCleared(vhost, name, which))
+                await self._metadata.ask(actor, TopicPermissionsCleared(vhost, name, which))
 
     # -- limits -------------------------------------------------------------------------------------------------------
 
-    async def set_limits(self, user: str, name: str, definition: object) -> None:
+    async def set_limits(self, actor: Actor, name: str, definition: object) -> None:
         """Set all limits of a user: a limit that `definition` lacks is lifted. NotFound, PreconditionFailed."""
         self._check_user(name)
         text = limits.checked_user_limits(definition)
         if self._topology.user_limits.get(name, {}) != json.loads(text):
-            await self._metadata.ask(Actor(user, 0), UserLimitsSet(name, text))
+            await self._metadata.ask(actor, UserLimitsSet(name, text))
 
     def _check_user(self, name: str) -> None:
         if name not in self._topology.users:

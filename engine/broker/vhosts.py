@@ -26,7 +26,7 @@ class Vhosts:
         self._leaving: dict[str, asyncio.Event] = {}  # deleted vhosts that still have queues; set when they have none
 
     async def create(
-        self, user: str, vhost: str, description: str, tags: tuple[str, ...] = (), default_queue_type: str = ""
+        self, actor: Actor, vhost: str, description: str, tags: tuple[str, ...] = (), default_queue_type: str = ""
     ) -> None:
         """Make a vhost, or give one that exists this description, these tags and this default queue type ("": none).
         If a vhost of this name is being deleted, its queues go first.
@@ -37,14 +37,14 @@ class Vhosts:
         await self.until_deleted(vhost)
         changed = VhostCreated(vhost, description, tags, default_queue_type)
         if self._topology.vhosts.get(vhost) != changed:
-            await self._metadata.ask(Actor(user, 0), changed)
+            await self._metadata.ask(actor, changed)
 
-    async def delete(self, user: str, vhost: str) -> None:
+    async def delete(self, actor: Actor, vhost: str) -> None:
         """Delete a vhost with its queues, exchanges, bindings, policies and permissions, and close its sessions.
 
         NotFound."""
         check_vhost(self._topology, vhost)
-        await to_the_end(self._delete(Actor(user, 0), vhost))
+        await to_the_end(self._delete(actor, vhost))
 
     async def _delete(self, actor: Actor, vhost: str) -> None:
         left = self._leaving[vhost] = asyncio.Event()

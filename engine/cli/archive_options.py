@@ -61,7 +61,7 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
         metavar="LIMIT",
         default="",
         callback=checked_limit,
-        help="Remove archived segments here beyond an age in log time, a size, or both (7d, 50GB, 7d,50GB).",
+        help="Remove what is archived from here, or from Kafka, beyond an age, a size or both (7d, 50GB, 7d,50GB).",
     ),
 )
 
@@ -82,8 +82,6 @@ def with_archive(command: Callable[..., Any]) -> Callable[..., Any]:
             if given and archive_url is None:
                 raise click.UsageError(f"{name} needs --archive")
         in_kafka = options["kafka"].servers is not None
-        if in_kafka and keep_local:
-            raise click.UsageError("--keep-local is for an embedded log; Kafka has its own retention")
         if in_kafka and segment_age is not None:
             raise click.UsageError("--segment-age is for an embedded log: on Kafka --archive-lag says it all")
         if segment_age is None and archive_url is not None and not in_kafka:

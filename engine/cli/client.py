@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 from rewindmq.engine.cli.exits import DATA, NO_PERMISSION, SOFTWARE, TIMEOUT, UNAVAILABLE, USAGE, CliError
+from rewindmq.engine.config import VERSION
 
 if TYPE_CHECKING:
     import httpx
@@ -69,6 +70,7 @@ class Client:
         self.http = httpx.Client(
             base_url=self.address,
             auth=credentials,
+            headers={"user-agent": f"rewindmq-cli/{VERSION}"},
             timeout=timeout_seconds,
             trust_env=False,
             verify=trust(ca) if over_tls else False,

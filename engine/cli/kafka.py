@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,12 +42,13 @@ class Kafka:
     asked_for: bool
     prefix: str
     settings: tuple[tuple[str, str], ...]
+    archive: str | None = None  # what Kafka no longer has is there; None: a node's directory may name it
 
     def history(self, data: Path | None) -> "History":
         """The location of the history: this Kafka, or the data directory."""
         from rewindmq.engine.log.location import History
 
-        return History(data, self.servers, self.prefix, self.settings)
+        return History(data, self.servers, self.prefix, self.settings, archive=self.archive)
 
 
 def with_kafka(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,3 +77,21 @@ def with_kafka(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(OPTIONS):
         with_one = option(with_one)
     return with_one
+
+
+def with_kafka_and_archive(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator that adds these options, and one for the archive of the topics. The command gets all as `kafka`."""
+
+    @click.option(
+        "--archive",
+        "archive_url",
+        metavar="URL",
+        help="With --kafka: the archive of the topics, which has what Kafka no longer has.",
+    )
+    @functools.wraps(command)
+    def with_both(*arguments: Any, kafka: Kafka, archive_url: str | None, **options: Any) -> Any:
+        if archive_url is not None and kafka.servers is None:
+            raise click.UsageError("--archive needs --kafka: a data directory names its archive by itself")
+        return command(*arguments, kafka=replace(kafka, archive=archive_url), **options)
+
+    return with_kafka(with_both)

@@ -11,6 +11,7 @@ import click
 
 from rewindmq.engine.cli.commands import (
     access,
+    answers,
     archive,
     clock,
     connections,
@@ -45,6 +46,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Diagnostics": (*diagnostics.COMMANDS, *diagnostics.NOT_HERE),
     "History": (
         *history.COMMANDS,
+        *answers.COMMANDS,
         *events.COMMANDS,
         *marks.COMMANDS,
         *seals.COMMANDS,

@@ -31,6 +31,7 @@ from rewindmq.engine.runtime.partition import Confirms, Partition
 from rewindmq.projections.machine.data.effects import Effect, Refuse
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.versions import CLOCK_SET
+from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.store.store import Projector
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import UndecodableRecord
@@ -51,6 +52,13 @@ NO_ROUTE: Final = Route("", "", "", ())
 RARE: Final = (CheckpointAsked, NodeLost, QueueDeclared)
 
 
+class SharedHistory(PartitionLog, Protocol):
+    """The records of a partition, to read: those of the log, or of the log and its archive."""
+
+    def record(self, offset: int, seconds: float) -> bytes | None:
+        """A record, as `SharedPartition.record`."""
+
+
 class NodeListener(Protocol):
     """The part of the node that its partitions call, in the middle of a fold."""
 
@@ -64,7 +72,7 @@ class NodeListener(Protocol):
 class ReadBackPartition(Partition):
     """A queue partition that many nodes append to.
 
-    `node` is this node's name, `listener` the node itself."""
+    `node` is this node's name, `listener` the node itself. `history`: the log, or the log and its archive."""
 
     def __init__(
         self,
@@ -75,9 +83,11 @@ class ReadBackPartition(Partition):
         clock: Callable[[], int],
         node: str,
         listener: NodeListener,
+        history: SharedHistory | None = None,
     ) -> None:
-        super().__init__(index, log, machine, projector, FramedEncoder(), clock)
+        super().__init__(index, history or log, machine, projector, FramedEncoder(), clock)
         self.log = log
+        self._past = history or log
         self.node = node
         self.owned = False
         self._node = listener
@@ -191,7 +201,7 @@ class ReadBackPartition(Partition):
             self._refusals[position] = tuple(effect.queue.name for effect in effects if isinstance(effect, Refuse))
 
     def _record(self, offset: int) -> bytes | None:
-        return self.log.record(offset, RECORD_SECONDS)
+        return self._past.record(offset, RECORD_SECONDS)
 
     # -- time ---------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,9 @@
 """A node's start: it opens the log, folds the metadata and every partition to the end, and joins.
 
 A partition starts from its state in RocksDB, if this node ran before, and reads on from that offset: a node that comes
-back after a minute folds a minute. The node joins, and clients may come, only when it has caught up.
+back after a minute folds a minute. If Kafka no longer has the records behind that offset, or the node is new, it begins
+with the newest state in the archive (archive_states.py). The node joins, and clients may come, only when it has caught
+up.
 """
 
 import asyncio
@@ -21,6 +23,7 @@ from rewindmq.projections.replay import Recovery, fold, recover
 from rewindmq.projections.store.store import StateStore
 
 if TYPE_CHECKING:
+    from rewindmq.engine.cluster.partition import SharedHistory
     from rewindmq.engine.log.kafka.log import KafkaLog
 
 JOIN_SECONDS = 60.0
@@ -37,7 +40,12 @@ def open_log(config: Config) -> "KafkaLog":
 
     assert config.kafka is not None
     return KafkaLog.open(
-        config.kafka, config.kafka_prefix, config.partitions, config.kafka_replication, dict(config.kafka_settings)
+        config.kafka,
+        config.kafka_prefix,
+        config.partitions,
+        config.kafka_replication,
+        dict(config.kafka_settings),
+        config.archive.url is not None,
     )
 
 
@@ -50,16 +58,35 @@ def fitted(config: Config, log: "KafkaLog") -> Config:
     return replace(config, max_message_size=min(config.max_message_size, log.max_record_bytes - around))
 
 
-def recovered(log: "KafkaLog", store: StateStore, config: Config) -> list[Recovery]:
-    """Load each partition's stored state, and fold the rest of the log.
+def histories(log: "KafkaLog", config: Config) -> "Sequence[SharedHistory]":
+    """The queue partitions, each with what the archive has of it, if there is one."""
+    if config.archive.url is None:
+        return log.queues
+    from rewindmq.engine.log.topic_tiers import TopicArchive
 
-    LogError: the queues were placed by another number of partitions than this node would use."""
+    archive = TopicArchive(config.archive.url, log.metadata)
+    return [archive.tiered(each) for each in log.queues]
+
+
+def recovered(
+    log: "KafkaLog", histories: "Sequence[SharedHistory]", store: StateStore, config: Config
+) -> list[Recovery]:
+    """Load each partition's stored state, and fold the rest of its history.
+
+    LogError: the queues were placed by another number of partitions than this node would use, or neither Kafka nor the
+    archive has what the node has not folded. StoreError: the same where there is no archive."""
     recoveries = []
-    for queue_log in log.queues:
-        recovery = recover(queue_log, store)
+    for history in histories:
+        if config.archive.url is not None:
+            from rewindmq.engine.cluster.archive_states import begin_with_archive
+            from rewindmq.engine.log.topic_tiers import TieredTopic
+
+            assert isinstance(history, TieredTopic)
+            begin_with_archive(history, store, config.data)
+        recovery = recover(history, store)
         logger.info(
             "%s: %d events folded on top of the state at offset %d, %d quarantined",
-            queue_log.name,
+            history.name,
             recovery.replayed,
             recovery.stored_offset,
             recovery.quarantined.count,

@@ -1,25 +1,35 @@
 """The topics of a log in Kafka as what a node's archiver process archives (engine/embedded/archive_process.py).
 
 The node archives the partitions that it owns, and the metadata log with them. During a change of owners two nodes may
-archive a partition, or none: two do no harm, and what none has archived, the next owner archives.
+archive a partition, or none: two do no harm, and what none has archived, the next owner archives. With --keep-local the
+owner also removes from Kafka what is archived (topic_space.py).
 """
 
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 
+from rewindmq.engine.cluster.topic_space import TopicSpace
+from rewindmq.engine.log.archive.directory_note import note_archive
+from rewindmq.engine.log.archive.local_space import Limits, Report
 from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.archive.progress import PartitionProgress, TopicsOrder
 from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
+from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
+from rewindmq.engine.log.topic_tiers import TopicArchive
 
 
 class TopicSource:
     """Topics of a Kafka. `data_dir`: the node's, which has snapshots."""
 
     def __init__(self, topics: TopicsOrder, data_dir: Path, objects: Objects) -> None:
-        log = KafkaLogReader(topics.servers, topics.prefix, dict(topics.settings))
+        self._log = KafkaLogReader(topics.servers, topics.prefix, dict(topics.settings))
+        self._data_dir = data_dir
+        self._objects = objects
         snapshots = data_dir / "snapshots"
-        self._archiver = TopicArchiver(objects, log, frozenset(), snapshots, topics.age_ms)
+        self._archiver = TopicArchiver(objects, self._log, frozenset(), snapshots, topics.age_ms)
+        self._noted = False
 
     def owned(self, names: frozenset[str] | None) -> None:
         """Archive these partitions from now on; None: all."""
@@ -29,6 +39,25 @@ class TopicSource:
         """Archive what is large or old enough, if this node owns any partition."""
         if self._archiver.partitions != frozenset():
             self._archiver.run(until=until, progress=progress)
+        elif not self._noted:
+            try:
+                TopicArchive(self._objects.url, self._log.metadata).open()
+            except LogError:
+                return  # no node has begun it yet; or it is another one, which the owner of a partition tells
+        if not self._noted:
+            note_archive(self._data_dir, self._objects.url)
+            self._noted = True
+
+    @cached_property
+    def _space(self) -> TopicSpace:
+        return TopicSpace(self._log, self._objects, self._data_dir)
+
+    def keep_local(self, limits: Limits) -> Report:
+        """Remove from Kafka what is archived and beyond the limits, of the partitions that this node owns.
+
+        Raises as `TopicSpace.keep`."""
+        owned = self._archiver.partitions
+        return self._space.keep(limits, owned) if owned else Report()
 
     def known(self) -> tuple[PartitionProgress, ...]:
         """How far the partitions are archived that the last pass has read."""

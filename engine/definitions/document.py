@@ -35,6 +35,7 @@ from rewindmq.schemas.metadata_events import (
     UserSet,
     VhostCreated,
 )
+from rewindmq.schemas.values import BROKER
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -214,6 +215,6 @@ async def load(broker: "Broker", path: Path) -> None:
         except (ValueError, RecursionError, UnfitJson) as error:
             raise PreconditionFailed(f"{file}: {error}") from None
         try:
-            await Import(broker, "", document).carry_out()
+            await Import(broker, BROKER, document).carry_out()
         except AmqpError as error:
             raise PreconditionFailed(f"{file}: {error.text}") from None

@@ -33,7 +33,7 @@ from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.json_arguments import arguments_from
 from rewindmq.schemas.json_values import Json
 from rewindmq.schemas.metadata_events import ExchangeDeclared
-from rewindmq.schemas.values import Argument
+from rewindmq.schemas.values import Actor, Argument
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -50,14 +50,14 @@ logger = logging.getLogger("rewindmq")
 class Import:
     """An import of one document.
 
-    `vhost`: it goes into this vhost only, which exists; None: it is a whole broker's. `user`: the user who imports, ""
-    at boot."""
+    `vhost`: it goes into this vhost only, which exists; None: it is a whole broker's. `actor`: the user who imports;
+    the broker at boot."""
 
-    def __init__(self, broker: "Broker", user: str, document: Json, vhost: str | None = None) -> None:
+    def __init__(self, broker: "Broker", actor: Actor, document: Json, vhost: str | None = None) -> None:
         if not isinstance(document, dict):
             raise PreconditionFailed("definitions must be a JSON object")
         self.broker = broker
-        self.user = user
+        self.actor = actor
         self.document = document
         self.into = vhost
         self.topology = broker.topology
@@ -124,13 +124,13 @@ class Import:
 
         async def step() -> None:
             if password_hash is not None:
-                await self.broker.users.set_hash(self.user, name, password_hash, tags)
+                await self.broker.users.set_hash(self.actor, name, password_hash, tags)
             else:  # a password that is the same is no new one, though its hash would be
                 same = password != "" and await self.broker.access.has_password(name, password)
-                await self.broker.users.set(self.user, name, None if same else password, tags)
+                await self.broker.users.set(self.actor, name, None if same else password, tags)
             if isinstance(given, dict):
                 known = self.topology.user_limits.get(name, {})
-                await self.broker.users.set_limits(self.user, name, known | given)
+                await self.broker.users.set_limits(self.actor, name, known | given)
 
         self.steps.append(step)
 
@@ -151,9 +151,9 @@ class Import:
 
         async def step() -> None:
             new = name not in self.topology.vhosts
-            await self.broker.vhosts.create(self.user, name, description, tags, kind)
-            if new and self.user in self.topology.users:
-                await self.broker.users.set_permissions(self.user, name, self.user, ".*", ".*", ".*")
+            await self.broker.vhosts.create(self.actor, name, description, tags, kind)
+            if new and self.actor.user in self.topology.users:
+                await self.broker.users.set_permissions(self.actor, name, self.actor.user, ".*", ".*", ".*")
 
         self.steps.append(step)
 
@@ -161,14 +161,14 @@ class Import:
         vhost, user = self._known_vhost(item), self._known_user(item)
         configure, write, read = (text(item, key) for key in ("configure", "write", "read"))
         check_patterns(configure, write, read)
-        self.steps.append(lambda: self.broker.users.set_permissions(self.user, vhost, user, configure, write, read))
+        self.steps.append(lambda: self.broker.users.set_permissions(self.actor, vhost, user, configure, write, read))
 
     def _topic_permissions(self, item: Item) -> None:
         vhost, user = self._known_vhost(item), self._known_user(item)
         exchange, write, read = (text(item, key) for key in ("exchange", "write", "read"))
         check_patterns(write, read)
         self.steps.append(
-            lambda: self.broker.users.set_topic_permissions(self.user, vhost, user, exchange, write, read)
+            lambda: self.broker.users.set_topic_permissions(self.actor, vhost, user, exchange, write, read)
         )
 
     def _exchange(self, item: Item) -> None:
@@ -209,7 +209,7 @@ class Import:
 
     def _global_parameter(self, item: Item) -> None:
         name, value = text(item, "name"), required(item, "value")
-        self.steps.append(lambda: self.broker.parameters.set_global(self.user, name, value))
+        self.steps.append(lambda: self.broker.parameters.set_global(self.actor, name, value))
 
     def _policy(self, item: Item) -> None:
         vhost, name = self._known_vhost(item), text(item, "name")
@@ -220,7 +220,7 @@ class Import:
             item.get("apply-to", "all"),
         )
         checked_definition(name, *asked, False, self.broker.config.semantics)
-        self.steps.append(lambda: self.broker.policies.set(self.user, vhost, name, *asked))
+        self.steps.append(lambda: self.broker.policies.set(self.actor, vhost, name, *asked))
 
     def _parameter(self, item: Item) -> None:
         vhost, component, name = self._known_vhost(item), text(item, "component"), text(item, "name")
@@ -232,7 +232,7 @@ class Import:
         if (component, name) == VHOST_LIMITS and isinstance(value, dict):
             most = value.get("max-queues", -1)
             self.queue_limits[vhost] = most if isinstance(most, int) else -1
-        self.steps.append(lambda: self.broker.parameters.set(self.user, vhost, component, name, value))
+        self.steps.append(lambda: self.broker.parameters.set(self.actor, vhost, component, name, value))
 
     def _queue(self, item: Item) -> None:
         vhost, name = self._known_vhost(item), text(item, "name")
@@ -344,7 +344,7 @@ class Import:
 
     @contextlib.contextmanager
     def _session(self, vhost: str) -> Iterator[Any]:
-        session = self.broker.sessions.open_own(self.user, vhost)
+        session = self.broker.sessions.open_own(self.actor, vhost)
         try:
             yield session
         finally:

@@ -1,19 +1,24 @@
-"""The archiver beside a broker: a process of its own, which archives the broker's directory again and again.
+"""The process beside a broker: it archives the broker's directory again and again, and trims what is too old.
 
     broker (archive_supervisor.py)                     this process
-        the order                 ->                   the URL is opened
+        the order                 ->                   the URL is opened, if there is one
                                   <-    Opened, Refused
         None: the log is open     ->                   passes begin; on Kafka the names of the partitions that this
                                                        node owns, and again when they change
                                   <-    Progress after each pass, and during a long one
+                                  <-    Kept after each look at --keep-history (keep_history.py)
+                                  <-    TrimAsked
+        TrimAnswer                ->                   the segments go
 
 - It is nice(10): where processor time is short, the broker has nine parts of ten. With less than the tenth part an
   archiver would fall behind a busy broker for good.
-- With --keep-local a pass ends with the removal of what is archived and beyond that limit (local_space.py).
+- With --keep-local a pass ends with the removal of what is archived and beyond that limit (local_space.py; on Kafka
+  engine/cluster/topic_space.py).
 - A pass that fails is tried again after a second, then two, and so on up to a minute. The text of what failed goes to
   the broker, which logs it once.
-- The end of the pipe is the end of the broker, in whatever way: this process ends before the next segment. Both may be
-  killed at any moment (engine/log/archive/archiver.py), and another archiver may work at the same time.
+- The end of the pipe is the end of the broker, in whatever way: this process ends before the next segment, and within a
+  second of an audit. Both may be killed at any moment (engine/log/archive/archiver.py), and another archiver may work
+  at the same time.
 """
 
 import logging
@@ -26,9 +31,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final, Protocol
 
+from rewindmq.engine.embedded.keep_history import KeepHistory
+from rewindmq.engine.embedded.trim import TrimRefused
 from rewindmq.engine.log.archive.archiver import Archiver, first_waiting_ms
 from rewindmq.engine.log.archive.directory_note import note_archive
-from rewindmq.engine.log.archive.local_space import keep_local
+from rewindmq.engine.log.archive.local_space import Limits, Report, keep_local
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import BadUrl, Objects, ObstoreNotInstalled, open_objects
 from rewindmq.engine.log.archive.progress import (
@@ -39,6 +46,8 @@ from rewindmq.engine.log.archive.progress import (
     PartitionProgress,
     Progress,
     Refused,
+    TrimAnswer,
+    TrimAsked,
 )
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import partition_directory
@@ -46,30 +55,34 @@ from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
 from rewindmq.engine.logging_setup import log_to_stderr
 from rewindmq.engine.runtime.local_limits import local_limits
 from rewindmq.projections.machine.machine import NewerHistory
+from rewindmq.schemas.metadata_events import HistoryTrimmed
 
 NICENESS: Final = 10
 TOLD_SECONDS: Final = 5.0  # between two reports of one pass
+ALIVE_SECONDS: Final = 1.0  # between two looks during an audit whether the broker lives
 CUT_SECONDS: Final = 600.0  # between two looks at what may be removed, where nothing more was archived
 
 logger = logging.getLogger(__name__)
 
 
 def archive_history(connection: Connection) -> None:
-    """The process's main function. Ctrl-C goes to the whole process group, so it is ignored here: the broker ends its
-    archiver."""
+    """The process's main function. Ctrl-C goes to the whole process group, so it is ignored here: the broker ends the
+    process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.nice(NICENESS)
     log_to_stderr("warning")
     try:
         order: ArchiveOrder = connection.recv()
+        objects: Objects | None = None
         try:
-            objects = open_objects(order.url, make=True)
+            if order.url is not None:
+                objects = open_objects(order.url, make=True)
         except (BadUrl, ObstoreNotInstalled) as error:
             connection.send(Refused(str(error), isinstance(error, BadUrl)))
             return
-        connection.send(Opened(objects.url))
-        cuts = LocalCuts(order.data_dir, objects, order.keep_local) if order.keep_local else None
-        ArchivePasses(connection, order, source_of(order, objects), cuts).run()
+        connection.send(Opened("" if objects is None else objects.url))
+        passes = None if objects is None else ArchivePasses(connection, order, objects)
+        Duties(connection, order, passes).run()
     except (EOFError, BrokenPipeError, ConnectionResetError):  # the broker ended
         return
 
@@ -87,6 +100,11 @@ class Source(Protocol):
         """How far the archive is; empty: not known.
 
         Raises LogError, OSError."""
+
+    def keep_local(self, limits: Limits) -> Report:
+        """Remove what is archived and beyond the limits from where the log is.
+
+        Raises LogError, NewerHistory, OSError."""
 
 
 def source_of(order: ArchiveOrder, objects: Objects) -> Source:
@@ -118,14 +136,17 @@ class DirectorySource:
         """How far the archive is."""
         return progress_of(self._archiver.manifests, self._data_dir)
 
+    def keep_local(self, limits: Limits) -> Report:
+        """Remove segments."""
+        return keep_local(self._data_dir, self._objects, limits)
+
 
 class LocalCuts:
-    """Removes from the broker's directory what is archived and beyond --keep-local."""
+    """Removes from the broker's directory, or from Kafka, what is archived and beyond --keep-local."""
 
-    def __init__(self, data_dir: Path, objects: Objects, limits: str) -> None:
-        self._data_dir = data_dir
-        self._objects = objects
-        self._limits = local_limits(limits)
+    def __init__(self, source: Source, limits: Limits) -> None:
+        self._source = source
+        self._limits = limits
         self._ends: tuple[int, ...] = ()  # of the archived partitions, at the last look
         self._looked = -CUT_SECONDS
         self._freed_bytes = 0
@@ -139,7 +160,7 @@ class LocalCuts:
         now = time.monotonic()
         if ends == self._ends and now - self._looked < CUT_SECONDS:
             return False
-        report = keep_local(self._data_dir, self._objects, self._limits)
+        report = self._source.keep_local(self._limits)
         self._ends, self._looked = ends, now
         self._freed_bytes += report.freed_bytes
         self._stays = "; ".join(f"{each.partition}: {each.why}" for each in report.partitions if each.why) or None
@@ -154,36 +175,51 @@ class LocalCuts:
 class ArchivePasses:
     """The passes of one archiver process."""
 
-    def __init__(
-        self, connection: Connection, order: ArchiveOrder, source: Source, cuts: LocalCuts | None = None
-    ) -> None:
+    def __init__(self, connection: Connection, order: ArchiveOrder, objects: Objects) -> None:
+        self._source = source_of(order, objects)
         self._connection = connection
         self._order = order
-        self._source = source
         self._known: tuple[PartitionProgress, ...] = ()
-        self._cuts = cuts
+        self._cuts = LocalCuts(self._source, local_limits(order.keep_local)) if order.keep_local else None
         self._told = 0.0  # by the monotonic clock
+        self._next = 0.0
+        self._pause = FIRST_PAUSE_SECONDS
 
-    def run(self) -> None:
-        """Archive again and again.
+    @property
+    def seconds_left(self) -> float:
+        """The time until the next pass."""
+        return max(0.0, self._next - time.monotonic())
+
+    def owned(self, names: frozenset[str] | None) -> None:
+        """Archive these partitions from now on, and soon; None: all."""
+        self._source.owned(names)
+        self._next = 0.0
+
+    def run_if_due(self, alive: Callable[[], object]) -> None:
+        """Archive what is new, if it is time. `alive` is called between two segments, and raises EOFError when the
+        broker ended.
 
         Raises EOFError, BrokenPipeError, ConnectionResetError: the broker ended."""
-        pause = FIRST_PAUSE_SECONDS
-        self._source.owned(self._connection.recv())
-        while True:
-            error = self._pass()
-            self._tell(ended=True, error=error)
-            if error is None:
-                pause = FIRST_PAUSE_SECONDS
-                self._wait(self._order.pause_ms / 1_000)
-            else:
-                self._wait(pause)
-                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        if self.seconds_left > 0:
+            return
+        error = self._pass(alive)
+        self._tell(ended=True, error=error)
+        if error is None:
+            self._pause = FIRST_PAUSE_SECONDS
+            self._next = time.monotonic() + self._order.pause_ms / 1_000
+        else:
+            self._next = time.monotonic() + self._pause
+            self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
 
-    def _pass(self) -> str | None:
+    def _pass(self, alive: Callable[[], object]) -> str | None:
         """Archive all that is closed. Returns what went wrong."""
+
+        def until() -> bool:
+            alive()
+            return False
+
         try:
-            self._source.archive(self._broker_ended, self._during)
+            self._source.archive(until, self._during)
             self._known = self._source.known()
             if self._cuts is not None and self._cuts.look(tuple(each.archived_end for each in self._known)):
                 self._known = self._source.known()
@@ -218,20 +254,67 @@ class ArchivePasses:
         freed_bytes, stays = (0, None) if self._cuts is None else self._cuts.told()
         self._connection.send(Progress(self._known, ended, error, freed_bytes, stays))
 
-    def _broker_ended(self) -> bool:
-        """Take what the broker has sent, and return False.
+
+class Duties:
+    """What one process does, in turn: passes of the archiver, looks at --keep-history. One of them at least."""
+
+    def __init__(self, connection: Connection, order: ArchiveOrder, passes: ArchivePasses | None) -> None:
+        self._connection = connection
+        self._passes = passes
+        self._history: KeepHistory | None = None
+        if order.keep_history_ms is not None:
+            keep_ms, url = order.keep_history_ms, order.url
+            self._history = KeepHistory(order.data_dir, keep_ms, self._log_trim, self._alive, url=url)
+        self._polled = 0.0  # by the monotonic clock
+
+    def run(self) -> None:
+        """Do what is due, again and again.
+
+        Raises EOFError, BrokenPipeError, ConnectionResetError: the broker ended."""
+        self._take(self._connection.recv())
+        while True:
+            left = []
+            if self._passes is not None:
+                self._passes.run_if_due(self._take_all)
+                left.append(self._passes.seconds_left)
+            if self._history is not None:
+                kept = self._history.look()
+                if kept is not None:
+                    self._connection.send(kept)
+                left.append(self._history.seconds_left)
+            if self._connection.poll(min(left)):
+                self._take(self._connection.recv())
+
+    def _take(self, owned: frozenset[str] | None) -> None:
+        if self._passes is not None:
+            self._passes.owned(owned)
+
+    def _take_all(self) -> None:
+        """Take what the broker has sent.
 
         Raises EOFError: the broker ended."""
         while self._connection.poll(0):
-            self._source.owned(self._connection.recv())
-        return False
+            self._take(self._connection.recv())
 
-    def _wait(self, seconds: float) -> None:
-        """Wait, no longer than until the broker sends something.
+    def _alive(self) -> None:
+        """As `_take_all`, once a second: it is called for each block of a log."""
+        now = time.monotonic()
+        if now - self._polled >= ALIVE_SECONDS:
+            self._polled = now
+            self._take_all()
 
-        Raises EOFError: the broker ended."""
-        if self._connection.poll(seconds):
-            self._source.owned(self._connection.recv())
+    def _log_trim(self, event: HistoryTrimmed) -> None:
+        """Have the broker log the event, durably.
+
+        Raises TrimRefused; EOFError, BrokenPipeError, ConnectionResetError: the broker ended."""
+        self._connection.send(TrimAsked(event))
+        while True:
+            told = self._connection.recv()
+            if isinstance(told, TrimAnswer):
+                if told.refused is not None:
+                    raise TrimRefused(told.refused)
+                return
+            self._take(told)
 
 
 def progress_of(manifests: Iterable[Manifest], data_dir: Path) -> tuple[PartitionProgress, ...]:

@@ -1,14 +1,15 @@
-"""Keeps the archiver process of a broker (archive_process.py) running, and takes what it tells.
+"""Keeps the process beside a broker (archive_process.py) running, and takes what it tells.
 
     supervisor = ArchiveSupervisor(config.archive, order)
     await supervisor.open()                       # ArchiveRefused: the URL names no archive
-    supervisor.start(status)                      # once the log is open
+    supervisor.start(status, trims)               # once the log is open
     supervisor.stop()
 
 - A thread waits for the process. It hands what it reads to the loop, where alone the status changes.
 - If the process ends (killed, out of memory), another one is started after a second, then two, up to a minute.
 - The broker logs one line when archiving begins to fail and one when it works again, whatever happens between, and the
   same when the archive is further behind than the options allow. Publishers are not held back.
+- The process asks for the event of a trim. The loop appends it, and answers when it is durable.
 """
 
 import asyncio
@@ -17,20 +18,26 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Final, TypeVar
 
 from rewindmq.engine.broker.archive_status import ArchiveStatus
+from rewindmq.engine.broker.history_trims import HistoryTrims
 from rewindmq.engine.config import ArchiveConfig, Config
 from rewindmq.engine.log.archive.progress import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
     ArchiveOrder,
+    Kept,
     Opened,
     Progress,
     Refused,
     TopicsOrder,
+    TrimAnswer,
+    TrimAsked,
 )
 from rewindmq.engine.runtime.durations import in_words
 
@@ -51,16 +58,21 @@ class ArchiveRefused(Exception):
 
 
 def order_of(config: Config) -> ArchiveOrder:
-    """What the options of a broker ask the process to archive.
+    """What the options of a broker ask the process to do.
 
     A stretch of a topic ends when it is half as old as the archive may be behind: the rest of the time is for looking
     and for archiving."""
     archive = config.archive
-    assert archive.url is not None
     if config.kafka is None:
-        return ArchiveOrder(config.data, archive.url, archive.lag_ms, keep_local=archive.keep_local)
+        return ArchiveOrder(
+            config.data,
+            archive.url,
+            archive.lag_ms,
+            keep_local=archive.keep_local,
+            keep_history_ms=config.keep_history_ms,
+        )
     topics = TopicsOrder(config.kafka, config.kafka_prefix, tuple(config.kafka_settings), archive.lag_ms // 2)
-    return ArchiveOrder(config.data, archive.url, archive.lag_ms // 4, topics)
+    return ArchiveOrder(config.data, archive.url, archive.lag_ms // 4, topics, archive.keep_local)
 
 
 class ArchiveSupervisor:
@@ -70,13 +82,15 @@ class ArchiveSupervisor:
         self._config = config
         self._order = order
         self._owned: Callable[[], frozenset[str] | None] = lambda: None
-        self._url = order.url
+        self._url = order.url or ""
         self._stopping = threading.Event()
+        self._name = "trimming" if order.url is None else "archiver"
         self._process: SpawnProcess | None = None
         self._connection: Connection | None = None
         self._thread: threading.Thread | None = None
         self._loop = asyncio.get_running_loop()
         self._status: ArchiveStatus | None = None
+        self._trims: HistoryTrims | None = None
         self._failing_since: float | None = None
         self._behind = False
 
@@ -86,13 +100,20 @@ class ArchiveSupervisor:
         ArchiveRefused."""
         await asyncio.to_thread(self._begin)
 
-    def start(self, status: ArchiveStatus | None, owned: Callable[[], frozenset[str] | None] = lambda: None) -> None:
-        """Archive from now on, and tell `status`. `owned`: the names of the partitions to archive; None: all."""
+    def start(
+        self,
+        status: ArchiveStatus | None,
+        trims: HistoryTrims,
+        owned: Callable[[], frozenset[str] | None] = lambda: None,
+    ) -> None:
+        """Archive and trim from now on, and tell `status` and `trims`. `status`: None: there is no archive. `owned`:
+        the names of the partitions to archive; None: all."""
         self._owned = owned
-        assert status is not None
-        status.url = self._url
+        if status is not None:
+            status.url = self._url
         self._status = status
-        self._thread = threading.Thread(target=self._supervise, name="archiver", daemon=True)
+        self._trims = trims
+        self._thread = threading.Thread(target=self._supervise, name=self._name, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -115,7 +136,7 @@ class ArchiveSupervisor:
 
         spawn = multiprocessing.get_context("spawn")
         ours, theirs = spawn.Pipe()
-        process = spawn.Process(target=archive_history, args=(theirs,), name="archiver", daemon=True)
+        process = spawn.Process(target=archive_history, args=(theirs,), name=self._name, daemon=True)
         self._process, self._connection = process, ours
         process.start()
         theirs.close()  # else this process would not see the end of the pipe
@@ -140,12 +161,12 @@ class ArchiveSupervisor:
             except ArchiveRefused as refused:
                 why = str(refused)
             except (EOFError, OSError):
-                why = "the archiver process ended"
+                why = f"the {self._name} process ended"
             begun = False
             self._end_process()
             if self._stopping.is_set():
                 return
-            self._in_loop(self._failed, why)
+            self._in_loop(self._ended, why)
             if time.monotonic() - started >= WORKED_SECONDS:
                 pause = FIRST_PAUSE_SECONDS
             self._stopping.wait(pause)
@@ -158,9 +179,9 @@ class ArchiveSupervisor:
         told = self._owned()
         connection.send(told)
         while True:
-            progress: Progress = connection.recv()
-            self._in_loop(self._told, progress)
-            if progress.ended and (owned := self._owned()) != told:
+            news: Progress | Kept | TrimAsked = connection.recv()
+            self._in_loop(partial(self._told, connection), news)
+            if isinstance(news, Progress) and news.ended and (owned := self._owned()) != told:
                 connection.send(owned)
                 told = owned
 
@@ -180,7 +201,23 @@ class ArchiveSupervisor:
 
     # -- in the loop ------------------------------------------------------------------------------------------------
 
-    def _told(self, progress: Progress) -> None:
+    def _told(self, connection: Connection, news: Progress | Kept | TrimAsked) -> None:
+        assert self._trims is not None
+        if isinstance(news, Kept):
+            self._trims.looked(news)
+        elif isinstance(news, TrimAsked):
+            self._trims.log(news.event, partial(_answer, connection))
+        else:
+            self._archived(news)
+
+    def _ended(self, why: str) -> None:
+        """Take note that the process ended."""
+        if self._status is not None:
+            self._failed(why)
+        elif self._trims is not None:
+            self._trims.failed(why)
+
+    def _archived(self, progress: Progress) -> None:
         assert self._status is not None
         self._status.told(progress.partitions)
         self._status.cut(progress.freed_bytes, progress.stays)
@@ -224,3 +261,9 @@ class ArchiveSupervisor:
         elif self._behind and not behind:
             logger.warning("the archive is no longer behind")
         self._behind = behind
+
+
+def _answer(connection: Connection, refused: str | None) -> None:
+    """Answer the process that asked for the event of a trim. It waits, so this takes no time."""
+    with suppress(OSError):  # it ended: the next one ends the trim
+        connection.send(TrimAnswer(refused))

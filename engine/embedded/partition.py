@@ -7,8 +7,9 @@ behind the machine's time: history does not run backwards, unless an administrat
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 
-from rewindmq.engine.log.contract import LogPartition
+from rewindmq.engine.log.contract import BelowStart, LogPartition
 from rewindmq.engine.runtime.partition import Confirms, Partition
 from rewindmq.projections.machine.data.effects import Effect, Refuse
 from rewindmq.projections.machine.machine import Machine
@@ -106,9 +107,11 @@ class SoleWriterPartition(Partition):
         return effects
 
     def _record(self, offset: int) -> bytes | None:
-        if offset < self.log.start_offset:
-            return self.log.kept_record(offset)
-        return super()._record(offset)
+        record = None
+        if offset >= self.log.start_offset:
+            with suppress(BelowStart):
+                record = super()._record(offset)
+        return self.log.kept_record(offset) if record is None else record  # it may have been cut off meanwhile
 
     async def folded(self) -> None:
         """Return at once: every appended event is folded already."""

@@ -7,11 +7,14 @@
 - Nothing is written into the data directory: no lock, no epoch, no sidecar, no snapshot, no RocksDB. It may be on a
   read-only mount.
 - Time stands still at the end of the log: nothing expires, no timer fires, no dead letter is forwarded.
+- Quarantined records are listed up to the stored state as RocksDB has them, and behind it as the fold finds them.
 - The history is the one that the start found. A broker that writes in the same directory is not disturbed, and what it
   appends later is not seen in the listings.
 """
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rewindmq.engine.config import Config
@@ -25,12 +28,13 @@ from rewindmq.engine.runtime.partition import Confirms, Partition
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.replay import Block, decoder_for
-from rewindmq.projections.rewind import At, OutsideHistory, state_at
+from rewindmq.projections.replay import Block, decoder_for, fold
+from rewindmq.projections.rewind import OutsideHistory, nearest
 from rewindmq.projections.store.projector import Projector
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.store.rocks import Database
 from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import ConsumerAttached, Event, MetadataEvent, PastRead, Published, SessionClosed
@@ -39,13 +43,17 @@ from rewindmq.schemas.values import Actor
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
 
+logger = logging.getLogger(__name__)
+
 
 class ReadOnlyPartition(Partition):
     """A queue partition as it is at the end of the log."""
 
-    def __init__(self, index: int, log: HistoryPartition, machine: Machine, config: Config) -> None:
+    def __init__(
+        self, index: int, log: HistoryPartition, machine: Machine, quarantined: QuarantineReport, config: Config
+    ) -> None:
         nothing = Database(config.data / "state", None)
-        projector = Projector(nothing, machine, QuarantineReport(), Encoder(), Decoder(), 0)
+        projector = Projector(nothing, machine, quarantined, Encoder(), Decoder(), 0)
         super().__init__(index, log, machine, projector, Encoder(), lambda: machine.log_ms)
         self.owned = False
         self.read_only = True
@@ -151,6 +159,9 @@ class ReadOnlyMetadata(Metadata):
     async def ask(self, actor: Actor, event: MetadataEvent) -> int:
         raise ReadOnly
 
+    async def until_unbound(self, actor: Actor, queue: Queue) -> None:
+        raise ReadOnly
+
 
 class _NoFlow(Flow):
     """Nothing flows into the log."""
@@ -212,14 +223,46 @@ class Onlooker:
         self._broker.turns.stop()
 
 
-def machine_at_end(log: HistoryPartition, snapshots: Snapshots) -> Machine:
-    """The machine at the end of the log, folded from the nearest snapshot.
+def stored_quarantine(state: Path, logs: Iterable[HistoryPartition]) -> dict[str, tuple[int, QuarantineReport]]:
+    """The quarantined records that the stored state lists, by partition, and the offset up to which it lists them.
 
-    Raises CorruptLog, LogError, NewerHistory."""
+    Partitions whose state is not there, or does not belong to the log, are left out."""
+    found: dict[str, tuple[int, QuarantineReport]] = {}
     try:
-        return state_at(log, snapshots, At(offset=log.next_offset))
+        store = StateStore.open(state, read_only=True)
+    except StoreError:  # a recovered directory has none
+        return found
+    try:
+        for log in logs:
+            offset = store.applied_offset(log.name)
+            if max(log.start_offset, 1) <= offset <= log.next_offset and store.knows_quarantined(log.name):
+                found[log.name] = offset, store.quarantined(log.name)
+    except StoreError as error:
+        logger.warning("%s", error)
+    finally:
+        store.close()
+    return found
+
+
+def at_end(
+    log: HistoryPartition, snapshots: Snapshots, stored: tuple[int, QuarantineReport] | None
+) -> tuple[Machine, QuarantineReport]:
+    """The machine at the end of the log, folded from the nearest snapshot, and the records that were quarantined.
+
+    `stored`: the list of the stored state, and its offset. Raises CorruptLog, LogError, NewerHistory."""
+    end = log.next_offset
+    offset, quarantined = (end, QuarantineReport()) if stored is None else stored
+    try:
+        machine = nearest(log, snapshots, offset)
     except OutsideHistory as error:
         raise LogError(str(error)) from None
+    if stored is not None:
+        fold(machine, log, offset)
+    elif machine.next_offset > log.start_offset:
+        what = "quarantined records before offset %d are not listed: the state that lists them is not in this directory"
+        logger.info("%s: " + what, log.name, machine.next_offset)
+    fold(machine, log, end, quarantined)
+    return machine, quarantined
 
 
 def end_ms(metadata: Metadata, machines: Sequence[Machine]) -> int:

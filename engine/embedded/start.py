@@ -62,7 +62,7 @@ def end_trims(data_dir: Path, log: EmbeddedLog, topology: Topology, snapshots: S
             try:
                 cut(data_dir, partition.name, floor.event.offset)
                 snapshots.discard_below(partition.name, floor.event.offset)
-            except LogError as error:  # the log has everything still, so nothing is lost
+            except (LogError, OSError) as error:  # the log has everything still, so nothing is lost
                 logger.error("%s: a trim of it could not be ended: %s", partition.name, error)
         start = partition.start_offset
         base = Bases(data_dir / "bases").path(partition.name, start)

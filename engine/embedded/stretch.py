@@ -7,6 +7,7 @@ the broker's claims (`Checkpointed`) hold, and conservation: a message that came
 or is there at the end, and no other message is there.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from rewindmq.engine.log.contract import CorruptLog
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
 from rewindmq.engine.log.embedded.verify import follow_on, verify_segment
+from rewindmq.engine.log.tiers import TieredPartition
 from rewindmq.projections.machine.data.effects import Effect, Keep, QueueGone, Refuse, endings
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.replay import beginning, decoder_for, drive, groups_of
+from rewindmq.projections.replay import PartitionLog, RecordGroup, beginning, decoder_for, drive, groups_of
 from rewindmq.projections.rewind import At, state_at
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.store.snapshots import Snapshots
@@ -34,35 +36,42 @@ class Audited:
     findings: list[str] = field(default_factory=list)
 
 
-def audit(log: PartitionReader, snapshots: Snapshots, end: int) -> Audited:
+def audit(
+    log: PartitionReader | TieredPartition,
+    snapshots: Snapshots,
+    end: int,
+    between: Callable[[], object] = lambda: None,
+) -> Audited:
     """Audit the stretch from the start of the log up to offset `end`, the base offset of a segment.
 
-    If the stretch is damaged, the state comes from a snapshot behind the damage. Raises CorruptLog if there is none,
-    LogError, NewerHistory."""
-    findings = _damage(log.directory, end)
+    `between` is called between two segments, and between two groups of records. What is in the archive alone is proven
+    as it is read. If the stretch is damaged, the state comes from a snapshot behind the damage. Raises CorruptLog if
+    there is none, LogError, NewerHistory, NoAnswer."""
+    local = log.local if isinstance(log, TieredPartition) else log
+    findings = _damage(local.directory, end, between)
     try:
-        machine = _folded(log, end, findings)
-    except CorruptLog:
-        if not findings:
-            raise
+        machine = _folded(log, end, findings, between)
+    except CorruptLog as error:
+        if str(error) not in findings:
+            findings.append(str(error))
         machine = state_at(log, snapshots, At(offset=end))
     if len(findings) > MOST_FINDINGS:
         findings[MOST_FINDINGS:] = [f"and {len(findings) - MOST_FINDINGS} findings more"]
     return Audited(machine, findings)
 
 
-def _damage(directory: Path, end: int) -> list[str]:
+def _damage(directory: Path, end: int, between: Callable[[], object]) -> list[str]:
     """The first place in the segments below `end` where a byte is not as it was written."""
     files = [path for path in segment_files(directory) if base_offset_of(path) < end]
     try:
         for _ in follow_on(verify_segment(path, False) for path in files):
-            pass
+            between()
     except CorruptLog as error:
         return [str(error)]
     return []
 
 
-def _folded(log: PartitionReader, end: int, findings: list[str]) -> Machine:
+def _folded(log: PartitionLog, end: int, findings: list[str], between: Callable[[], object]) -> Machine:
     """The state at `end`, folded event by event from the start of the log. Adds to `findings`."""
     machine, decoder, quarantined = beginning(log), decoder_for(log), QuarantineReport()
     held = Held(machine)
@@ -79,9 +88,13 @@ def _folded(log: PartitionReader, end: int, findings: list[str]) -> Machine:
         quarantined.note(effects)
         held.see(effects)
 
-    groups = groups_of(log, machine.next_offset, end)
+    def groups() -> Iterator[RecordGroup]:
+        for group in groups_of(log, machine.next_offset, end):
+            between()
+            yield group
+
     note = quarantined.note_undecodable
-    drive(machine, groups, decoder, end, before={Checkpointed: claimed}, after=after, undecodable=note)
+    drive(machine, groups(), decoder, end, before={Checkpointed: claimed}, after=after, undecodable=note)
     if quarantined.count:
         newest = quarantined.newest()[-1]
         findings.append(f"{quarantined.count} records are quarantined, the last one at offset {newest.offset}")

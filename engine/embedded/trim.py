@@ -2,44 +2,54 @@
 
     for report in trim(data_dir, Wanted(before_ms=...)): report.partition, report.offset, report.findings
 
-For each partition, while no broker runs (the lock is taken):
+For each partition, while no broker runs (the lock is taken; beside a broker keep_history.py takes the same steps):
 
     1  floor    the base offset of the segment that holds the moment: whole segments go
     2  audit    the stretch from the last floor on (stretch.py)
-    3  base     the state at the floor, and the records of all that is queued there: written, read back, proven
+    3  base     the state at the floor, and the records of all that is queued there: written, read back, proven; in the
+                archive, too
     4  event    HistoryTrimmed in the metadata log, durable: floor, chain, digest, findings, reason
     5  cut      the segments below the floor, the oldest first; then snapshots and bases below it
+    6  archive  what it has below the floor (engine/log/archive/trims.py)
 
 - Nothing is removed before step 4 is durable. After a kill between 4 and 5, or within 5, the next start of a broker or
-  the next trim ends it. A base without its event is a file that does no harm.
+  the next trim ends it; step 6 is ended by the next trim or the next run of an archiver. A base without its event is a
+  file that does no harm.
+- The archive has to answer: if it is away, the trim is refused before step 4.
+- The local log may begin above the floor (`start --keep-local`): then what goes is read from the archive, and step 5
+  finds no segment.
 - Findings are refused, unless they are accepted: then the metadata log has them, with the floor.
 - `keep_ms` counts back from the newest time in the log, or from the wall clock if that is earlier. If no record lies
   within the kept time but in its last day, a clock may have jumped: that is refused.
 """
 
-import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from rewindmq.engine.embedded.start import end_trims
 from rewindmq.engine.embedded.stretch import audit
-from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.archive.archiver import identity_of
+from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
+from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory, read_identity
+from rewindmq.engine.log.archive.objects import BadUrl, Objects, open_objects
+from rewindmq.engine.log.archive.trims import archive_base, trim_archive, trimmed_entry
+from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.embedded.cut import cut, prove_base
 from rewindmq.engine.log.embedded.directory import (
     METADATA,
-    layout_file,
     partition_directory,
     queue_partition,
     read_layout,
 )
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.engine.log.embedded.log_start import ARCHIVE
 from rewindmq.engine.log.embedded.reader import PartitionReader, SegmentReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, segment_path
-from rewindmq.engine.rewind.queue_at import neighbourhoods
-from rewindmq.projections.replay import base_of
+from rewindmq.engine.log.single_records import records_at
+from rewindmq.engine.log.tiers import TieredPartition
+from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.rewind import OutsideHistory, format_time
 from rewindmq.projections.store.bases import BaseError, Bases, queued_offsets
 from rewindmq.projections.store.metadata_snapshots import newest
@@ -48,8 +58,6 @@ from rewindmq.projections.topology.metadata_fold import MetadataFold, fold_on
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.metadata_events import HistoryTrimmed
 from rewindmq.schemas.values import BROKER
-
-logger = logging.getLogger(__name__)
 
 DAY_MS = 86_400_000
 
@@ -76,7 +84,8 @@ class TrimReport:
     """What was trimmed of a partition, or would be.
 
     `start`: the offset where it began. `offset`: the floor; it is `start` if nothing goes. `until_ms`: the largest time
-    of what goes. `queued`: how many records of queued messages are in the base. `freed_bytes`: of the segments."""
+    of what goes. `queued`: how many records of queued messages are in the base. `freed_bytes`: of the local segments;
+    `archived_bytes`: of the objects that went, or would go."""
 
     partition: str
     start: int
@@ -84,21 +93,23 @@ class TrimReport:
     until_ms: int = 0
     queued: int = 0
     freed_bytes: int = 0
+    archived_bytes: int = 0
     findings: list[str] = field(default_factory=list)
 
 
-def trim(data_dir: Path, wanted: Wanted, dry_run: bool = False, wall_ms: int | None = None) -> list[TrimReport]:
-    """Trim the partitions of a data directory. `dry_run`: say what would go, and change nothing.
+def trim(
+    data_dir: Path, wanted: Wanted, dry_run: bool = False, wall_ms: int | None = None, url: str | None = None
+) -> list[TrimReport]:
+    """Trim the partitions of a data directory, and its archive. `dry_run`: say what would go, and change nothing.
 
-    Raises TrimRefused, LogInUse (a broker runs), LogError, CorruptLog, NewerHistory."""
+    `url`: of the archive, where the directory does not name it. Raises TrimRefused, OtherHistory, NoAnswer (the archive
+    is away), LogInUse (a broker runs), LogError, CorruptLog, NewerHistory."""
     read_layout(data_dir)  # there must be a log: none is made here
-    if (data_dir / "log" / ARCHIVE).exists():
-        what = "it has an archive, which would keep what is trimmed here, and miss what is not archived yet"
-        raise TrimRefused(f"{data_dir}: {what}: a history with an archive cannot be trimmed yet")
+    objects = archive_for(data_dir, url)
     now_ms = time.time_ns() // 1_000_000 if wall_ms is None else wall_ms
     log = EmbeddedLog.open(data_dir, None)
     try:
-        return _Trim(data_dir, log, now_ms).run(wanted, dry_run)
+        return _Trim(data_dir, log, objects, now_ms).run(wanted, dry_run)
     except (BaseError, OutsideHistory) as error:
         raise TrimRefused(f"{data_dir}: {error}; nothing was removed") from None
     except OSError as error:
@@ -107,58 +118,68 @@ def trim(data_dir: Path, wanted: Wanted, dry_run: bool = False, wall_ms: int | N
         log.close()
 
 
-def trim_at_start(data_dir: Path, keep_ms: int) -> None:
-    """Trim what is older than this time, before a broker starts; a broker starts also where that is refused.
+def archive_for(data_dir: Path, url: str | None = None) -> Objects | None:
+    """The archive of a data directory: the one at `url`, or the one that the directory names; None if it has none.
 
-    Raises LogInUse, LogError, CorruptLog, NewerHistory."""
-    if not layout_file(data_dir).exists():
-        return  # a new one
+    Raises TrimRefused where the directory names another archive, BadUrl, OtherHistory, NoAnswer, LogError."""
+    named = archive_of(data_dir)
+    if url is None and named is None:
+        return None
     try:
-        reports = trim(data_dir, Wanted(keep_ms=keep_ms, reason="--keep-history"))
-    except TrimRefused as error:
-        logger.warning("the history is not trimmed: %s", error)
-        return
-    for report in reports:
-        if report.offset > report.start:
-            told = (report.partition, report.start, report.offset, format_time(report.until_ms), report.freed_bytes)
-            logger.info("%s: offsets %d to %d, of %s and before, are trimmed: %d bytes", *told)
+        objects = open_objects(str(url or named))
+    except BadUrl as error:
+        if url is not None:
+            raise
+        raise NoAnswer(f"the archive of {data_dir}: {error}; nothing was removed") from None
+    if named is not None and objects.url != named:
+        raise TrimRefused(f"{data_dir}: its archive is {named}, and not {objects.url}; nothing was removed")
+    if read_identity(objects) != identity_of(data_dir):
+        raise OtherHistory(f"{objects.url}: not the archive of the history in {data_dir}; nothing was removed")
+    return objects
 
 
 class _Trim:
     """One run, on an open log."""
 
-    def __init__(self, data_dir: Path, log: EmbeddedLog, wall_ms: int) -> None:
+    def __init__(self, data_dir: Path, log: EmbeddedLog, objects: Objects | None, wall_ms: int) -> None:
         self._data_dir = data_dir
         self._log = log
         self._wall_ms = wall_ms
-        self._snapshots = Snapshots(data_dir / "snapshots")
-        self._bases = Bases(data_dir / "bases")
-        names = [METADATA, *map(queue_partition, range(len(log.queues)))]
-        self._readers = {name: PartitionReader(partition_directory(data_dir, name)) for name in names}
+        self._metadata_reader = PartitionReader(partition_directory(data_dir, METADATA))
+        self._trimming = Trimming(data_dir, len(log.queues), objects)
 
     def run(self, wanted: Wanted, dry_run: bool) -> list[TrimReport]:
-        metadata = newest(self._snapshots, self._log.metadata)
+        trimming = self._trimming
+        metadata = newest(trimming.snapshots, self._log.metadata)
         fold_on(metadata, self._log.metadata, strict=True)
         if not dry_run:
-            end_trims(self._data_dir, self._log, metadata.topology, self._snapshots)
-        names = [name for name in self._readers if name != METADATA]
+            trimming.note_archive()
+            end_trims(self._data_dir, self._log, metadata.topology, trimming.snapshots)
+            trimming.end_in_archive()
+        names = list(trimming.readers)
         if wanted.partition is not None and wanted.partition not in names:
             raise TrimRefused(f"{self._data_dir}: there is no partition {wanted.partition!r}: {', '.join(names)}")
         before_ms = self._moment(wanted)
         reports = []
         events = []
         for name in names if wanted.partition is None else [wanted.partition]:
-            report = TrimReport(name, self._readers[name].start_offset, self._floor(name, before_ms))
+            report = TrimReport(name, trimming.log(name).start_offset, trimming.floor(name, before_ms))
             reports.append(report)
             if report.offset > report.start:
-                events.append(self._prepare(report, wanted, dry_run))
+                audited = trimming.audit(report)
+                if dry_run:
+                    continue
+                if report.findings and not wanted.accept_findings:
+                    raise TrimRefused(f"{report.partition}: {refusal(report.findings)}")
+                trimming.remove_leftovers(name)
+                events.append(trimming.write_base(report, audited, wanted.reason))
         if dry_run:
             return reports
         if events:
             self._append(metadata, events)
         for report in reports:
             if report.offset > report.start:
-                self._remove(report)
+                trimming.remove(report)
         return reports
 
     def _moment(self, wanted: Wanted) -> int:
@@ -168,49 +189,16 @@ class _Trim:
         if wanted.before_ms is not None:
             return wanted.before_ms
         assert wanted.keep_ms is not None, "a trim has a time, or keeps one"
-        ends = [reader.segments()[-1].max_timestamp_ms for reader in self._readers.values()]
-        now_ms = min(self._wall_ms, max(ends))
+        trimming = self._trimming
+        readers = [self._metadata_reader, *trimming.readers.values()]
+        now_ms = min(self._wall_ms, max(reader.segments()[-1].max_timestamp_ms for reader in readers))
         before_ms, recent_ms = now_ms - wanted.keep_ms, now_ms - min(DAY_MS, wanted.keep_ms // 2)
-        readers = self._readers.values()
-        if not any(self._floor(name, before_ms) > reader.start_offset for name, reader in self._readers.items()):
+        if not any(trimming.floor(name, before_ms) > each.start_offset for name, each in trimming.readers.items()):
             return before_ms  # nothing is so old
         if any(reader.offset_at(before_ms - 1) < reader.offset_at(recent_ms - 1) for reader in readers):
             return before_ms
         what = f"no event lies between {format_time(before_ms)} and {format_time(recent_ms)}"
         raise TrimRefused(f"{self._data_dir}: {what}: a clock may have jumped; name the time with --before")
-
-    def _floor(self, name: str, before_ms: int) -> int:
-        """The last offset at which a segment begins, up to which all is older than the time."""
-        reader = self._readers[name]
-        offset = reader.offset_at(before_ms - 1)
-        floor = reader.start_offset
-        for path in segment_files(reader.directory):
-            if floor < base_offset_of(path) <= offset and _chain_before(path) is not None:
-                floor = base_offset_of(path)
-        return floor
-
-    def _prepare(self, report: TrimReport, wanted: Wanted, dry_run: bool) -> HistoryTrimmed:
-        """Audit a stretch, and write the base at its end. Returns the event that says so."""
-        reader = self._readers[report.partition]
-        audited = audit(reader, self._snapshots, report.offset)
-        report.findings = audited.findings
-        gone = [each for each in reader.segments() if each.base_offset < report.offset]
-        report.until_ms = max(each.max_timestamp_ms for each in gone)
-        report.freed_bytes = sum(each.size for each in gone)
-        queued = queued_offsets(audited.machine)
-        report.queued = len(queued)
-        chain = _chain_before(segment_path(reader.directory, report.offset))
-        assert chain is not None, "the floor is at a segment that states its chain"
-        digest = audited.machine.digest()
-        if not dry_run:
-            if report.findings and not wanted.accept_findings:
-                told = "; ".join(report.findings)
-                raise TrimRefused(f"{report.partition}: {told}; nothing was removed (--accept-findings trims it)")
-            self._bases.remove_leftovers(report.partition)
-            self._bases.write(audited.machine, chain, _records(reader, queued))
-            prove_base(reader.directory, report.offset)
-        findings = tuple(report.findings)
-        return HistoryTrimmed(report.partition, report.offset, report.until_ms, chain, digest, findings, wanted.reason)
 
     def _append(self, metadata: MetadataFold, events: list[HistoryTrimmed]) -> None:
         """Log the events, durably."""
@@ -220,12 +208,138 @@ class _Trim:
             self._log.metadata.append(now_ms, encoder.encode(encoder.prefix(now_ms, BROKER), event))
         self._log.commit_and_wait()
 
-    def _remove(self, report: TrimReport) -> None:
-        """Remove what is below the floor."""
-        name = report.partition
-        report.freed_bytes = cut(self._data_dir, name, report.offset)
-        self._snapshots.discard_below(name, report.offset)
-        self._bases.discard_below(name, report.offset)
+
+class Trimming:
+    """The steps of a trim in a data directory with so many queue partitions, and in its archive, if it has one.
+
+    Between `write_base` and `remove` the caller has the event appended to the metadata log, durably."""
+
+    def __init__(self, data_dir: Path, partitions: int, objects: Objects | None = None) -> None:
+        self.snapshots = Snapshots(data_dir / "snapshots")
+        self.readers = {  # of what is local
+            name: PartitionReader(partition_directory(data_dir, name))
+            for name in map(queue_partition, range(partitions))
+        }
+        self._data_dir = data_dir
+        self._bases = Bases(data_dir / "bases")
+        self._objects = objects
+        self._tiers = {name: TieredPartition(reader) for name, reader in self.readers.items()}
+        self._manifests: dict[str, Manifest] = {}
+
+    def log(self, name: str) -> PartitionReader | TieredPartition:
+        """The partition from its floor on, also where that is in the archive alone."""
+        return self.readers[name] if self._objects is None else self._tiers[name]
+
+    def manifest(self, name: str) -> Manifest | None:
+        """What the archive has of a partition now; None if there is no archive.
+
+        Raises ArchiveError, NoAnswer."""
+        if self._objects is None:
+            return None
+        if name not in self._manifests:
+            self._manifests[name] = Manifest(self._objects, name)
+        self._manifests[name].refresh()
+        return self._manifests[name]
+
+    def floor(self, name: str, before_ms: int) -> int:
+        """The last offset at which a segment begins, up to which all is older than the time."""
+        reader = self.readers[name]
+        return self.floor_among(name, segment_files(reader.directory), before_ms)
+
+    def floor_among(self, name: str, files: Sequence[Path], before_ms: int, most_bytes: int | None = None) -> int:
+        """As `floor`, where one of these segments or of those in the archive alone begins; else the start.
+
+        `most_bytes`: of segments that go, but one goes at least."""
+        log, begins, manifest = self.log(name), self.readers[name].start_offset, self.manifest(name)
+        offset, start = log.offset_at(before_ms - 1), log.start_offset
+        archived = [] if manifest is None else manifest.segments
+        segments = [(each.base_offset, each.size_bytes) for each in archived if start <= each.base_offset < begins]
+        stated = {base_offset_of(path) for path in files if _chain_before(path) is not None}
+        stated.update(base for base, _ in segments)
+        segments += [(base_offset_of(path), path.stat().st_size) for path in files]
+        floor, size = start, 0
+        for (_, older_bytes), (base, _) in pairwise(segments):
+            size += older_bytes
+            if base > offset or (most_bytes is not None and size > most_bytes and floor > start):
+                break
+            if base in stated and base > start:
+                floor = base
+        return floor
+
+    def audit(self, report: TrimReport, between: Callable[[], object] = lambda: None) -> Machine:
+        """Audit the stretch, note in the report what was found, and return the state at the floor.
+
+        `between` is called again and again meanwhile. Raises CorruptLog, LogError, NewerHistory, NoAnswer."""
+        reader, manifest = self.readers[report.partition], self.manifest(report.partition)
+        audited = audit(self.log(report.partition), self.snapshots, report.offset, between)
+        report.findings = audited.findings
+        gone = [each for each in reader.segments() if each.base_offset < report.offset]
+        archived = [] if manifest is None else [each for each in manifest.segments if each.base_offset < report.offset]
+        report.until_ms = max([each.max_timestamp_ms for each in gone] + [each.max_timestamp_ms for each in archived])
+        report.freed_bytes = sum(each.size for each in gone)
+        report.archived_bytes = 0 if manifest is None else manifest.bytes_below(report.offset)
+        report.queued = len(queued_offsets(audited.machine))
+        return audited.machine
+
+    def write_base(self, report: TrimReport, machine: Machine, reason: str) -> HistoryTrimmed:
+        """Write the base at the floor, and prove it; the archive has it, too. Returns the event that says what goes.
+
+        Raises BaseError, LogError, OSError; OtherHistory where the archive has another history; NoAnswer."""
+        name, offset = report.partition, report.offset
+        reader, manifest, queued = self.readers[name], self.manifest(name), queued_offsets(machine)
+        if offset >= reader.start_offset:
+            chain = _chain_before(segment_path(reader.directory, offset))
+            assert chain is not None, "the floor is at a segment that states its chain"
+            self._bases.write(machine, chain, _records(reader, queued))
+            prove_base(reader.directory, offset)
+        else:
+            assert manifest is not None, "what is not here is in the archive"
+            chain = next(each.chain_before for each in manifest.segments if each.base_offset == offset)
+            self._bases.write(machine, chain, _records(self._tiers[name], queued))
+        findings, digest = tuple(report.findings), machine.digest()
+        event = HistoryTrimmed(name, offset, report.until_ms, chain, digest, findings, reason)
+        if manifest is not None:
+            archive_base(manifest, self._bases, event)
+            manifest.require_behind(trimmed_entry(event))
+        return event
+
+    def remove(self, report: TrimReport) -> None:
+        """Remove what is below the floor.
+
+        Raises LogError; NoAnswer where the archive does not answer: then it is trimmed later."""
+        name, offset = report.partition, report.offset
+        report.freed_bytes = cut(self._data_dir, name, offset) if offset > self.readers[name].start_offset else 0
+        self.snapshots.discard_below(name, offset)
+        self._bases.discard_below(name, offset)
+        if self._objects is not None:
+            report.archived_bytes = self._trim_archive(self._objects, name)
+
+    def note_archive(self) -> None:
+        """Write down which archive the directory has: what is below the start is read from there."""
+        if self._objects is not None:
+            note_archive(self._data_dir, self._objects.url)
+
+    def end_in_archive(self) -> None:
+        """End the trims that the metadata log names, and that were cut short in the archive. Raises as `remove`."""
+        if self._objects is not None:
+            for name in self.readers:
+                self._trim_archive(self._objects, name)
+
+    def _trim_archive(self, objects: Objects, name: str) -> int:
+        try:
+            return trim_archive(objects, self._data_dir, name)
+        except NoAnswer as error:
+            later = "the next run of the archiver, or the next trim, ends it"
+            raise NoAnswer(f"{name} is trimmed here, and not yet in the archive: {error}: {later}") from None
+
+    def remove_leftovers(self, name: str, seconds: float = 0) -> None:
+        """Remove what killed programs have left of bases that they were writing, if it is older than `seconds`."""
+        self._bases.remove_leftovers(name, seconds)
+
+
+def refusal(findings: Sequence[str]) -> str:
+    """Why a stretch with findings is not trimmed."""
+    return f"{'; '.join(findings)}; nothing was removed (--accept-findings trims it)"
 
 
 def _chain_before(path: Path) -> bytes | None:
@@ -237,18 +351,14 @@ def _chain_before(path: Path) -> bytes | None:
         segment.close()
 
 
-def _records(reader: PartitionReader, offsets: list[int]) -> Iterator[tuple[int, bytes]]:
+def _records(log: PartitionReader | TieredPartition, offsets: list[int]) -> Iterator[tuple[int, bytes]]:
     """Yields offset and record of these publishes, in ascending order: from the base of the log, then from the log."""
-    start = reader.start_offset
-    base = base_of(reader) if offsets and offsets[0] < start else None
+    start = log.start_offset
+    base = log.base() if offsets and offsets[0] < start else None
     at = 0
     while base is not None and at < len(offsets) and offsets[at] < start:
         record = base.record(offsets[at])
         assert record is not None, f"{base.path}: it holds each message that is queued there"
         yield offsets[at], record
         at += 1
-    for block in reader.read_ranges(neighbourhoods(offsets[at:])):
-        behind = block.first_offset + len(block.records)
-        while at < len(offsets) and offsets[at] < behind:
-            yield offsets[at], block.records[offsets[at] - block.first_offset]
-            at += 1
+    yield from records_at(log, offsets[at:])

@@ -4,5 +4,6 @@ encryption.py   encrypts the body of a publish, decrypts that of a delivery
 key_store.py    the directory of keys
 erasures.py     a person's messages are erased
 day_expiry.py   the bodies of a day expire
+key_copies.py   the keys of a history that was recovered
 proof.py        whether a subject was erased or a day has expired, from the history and the directory alone
 """

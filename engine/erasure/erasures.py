@@ -12,11 +12,11 @@ class Erasures:
         self._metadata = metadata
         self._subjects = subjects
 
-    async def erase(self, user: str, subject: str, reason: str) -> None:
+    async def erase(self, actor: Actor, subject: str, reason: str) -> None:
         """Erase a subject. If the broker dies in the middle, erasing the subject again finishes it.
 
         NotFound: it has no keys. OSError: they can't be destroyed."""
         key_ids = await self._subjects.erase(subject)
         if not key_ids:
             raise NotFound(f"subject '{subject}' has no keys")
-        await self._metadata.ask(Actor(user, 0), SubjectErased(subject, key_ids, reason))
+        await self._metadata.ask(actor, SubjectErased(subject, key_ids, reason))

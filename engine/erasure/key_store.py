@@ -233,6 +233,11 @@ class KeyStore:
                 days.setdefault(day, set()).add(key_id)
         return {day: sorted(days[day]) for day in sorted(days)}
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the directory has no keys, or is not there."""
+        return not self._names()
+
     def _names(self) -> list[str]:
         try:
             return os.listdir(self.directory)
@@ -256,6 +261,18 @@ class KeyStore:
             return
         _remove(path)
         _sync(self.directory)
+
+    def take(self, key_id: str, source: "KeyStore") -> bool:
+        """Copy a key from another directory, or its tombstone if it was destroyed. False: that one has neither.
+
+        Raises OSError."""
+        key = source.read(key_id)
+        if key is None and not source.has_tombstone(key_id):
+            return False
+        self._make_directory()
+        self._put(f"{key_id}{TOMBSTONE}" if key is None else key_id, key or b"")
+        _sync(self.directory)
+        return True
 
     def _make_directory(self) -> None:
         if not self.directory.is_dir():

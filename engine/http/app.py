@@ -11,6 +11,7 @@
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,11 +20,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rewindmq.engine.errors import AmqpError, ReadOnly
+from rewindmq.engine.errors import AccessRefused, AmqpError, ReadOnly
 from rewindmq.engine.http import listeners, web
-from rewindmq.engine.http.authentication import authenticate
+from rewindmq.engine.http.authentication import LoginFailed, authenticate
 from rewindmq.engine.http.browsers import Guarded
-from rewindmq.engine.http.call import ApiError, Call, Missing, api_error, in_time, reply
+from rewindmq.engine.http.call import ApiError, Call, Missing, api_error, arrival_of, in_time, reply, way_of
 from rewindmq.engine.http.disconnects import Ending
 from rewindmq.engine.http.resources import (
     access,
@@ -38,6 +39,7 @@ from rewindmq.engine.http.resources import (
     limits,
     marks,
     metrics,
+    outcomes,
     overview,
     parameters,
     past,
@@ -46,6 +48,7 @@ from rewindmq.engine.http.resources import (
     queues,
     quorum,
     restore,
+    search,
     state,
     vhosts,
 )
@@ -160,6 +163,11 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/queues/{vhost}/{queue}/peek/{position}": {"GET": queues.peek},
     "/queues/{vhost}/{queue}/bindings": {"GET": bindings.of_queue},
     "/queues/{vhost}/{queue}/at": {"GET": past.at},
+    "/history/biography/{vhost}/{message}": {"GET": outcomes.show_biography},
+    "/history/diff/{vhost}/{queue}": {"GET": outcomes.show_changes},
+    "/history/find/{vhost}": {"GET": search.find},
+    "/history/find/{vhost}/{queue}": {"GET": search.find},
+    "/history/outcomes/{vhost}/{queue}": {"GET": outcomes.show_last},
     "/queues/{vhost}/{queue}/restore": {"POST": restore.post},
     "/queues/quorum/{vhost}/{queue}/status": {"GET": quorum.status},
     "/queues/quorum/{vhost}/{queue}/leader": {"POST": quorum.transfer},
@@ -215,6 +223,10 @@ PATIENT = {
     definitions.import_all,
     definitions.import_vhost,
     past.at,
+    search.find,
+    outcomes.show_biography,
+    outcomes.show_changes,
+    outcomes.show_last,
     restore.post,
     getting.get,
     state.copy,
@@ -261,9 +273,10 @@ def make_app(broker: "Broker", body_workers: WorkerPool) -> ASGIApp:
                     async with in_time():
                         response = await assured
             except ApiError as error:
+                note_refusal(broker, request, held, error)
                 response = refuse(error)
             except AmqpError as error:
-                broker.turns.end()
+                note_refusal(broker, request, held, error)
                 response = refuse(api_error(error))
             except BaseException:
                 if held is not None:
@@ -299,7 +312,13 @@ def metrics_routes(broker: "Broker", body_workers: WorkerPool) -> list[Route]:
         None: all, at the port of the metrics, which needs no login."""
         if at_port_of_metrics(request.scope, broker.config.prometheus_port):
             return None
-        user, tags = await broker.certainty.assured(partial(authenticate, broker, request), read_to_end, is_negative)
+        try:
+            user, tags = await broker.certainty.assured(
+                partial(authenticate, broker, request), read_to_end, is_negative
+            )
+        except LoginFailed as error:
+            note_refusal(broker, request, None, error)
+            raise
         require_room(request)
         await broker.loop_share.turn()
         return Call(request, broker, body_workers, user, tags).monitored_vhosts()
@@ -386,6 +405,21 @@ def require_room(request: Request) -> None:
     guest: Guest | None = request.scope.get("state", {}).get("guest")
     if guest is not None and not guest.log_in():
         raise ApiError(503, "service_unavailable", "too many connections: try again, or close some")
+
+
+def note_refusal(broker: "Broker", request: Request, call: Call | None, error: ApiError | AmqpError) -> None:
+    """Log a login that failed, or a missing right, in the history, and end the turn."""
+    if isinstance(error, LoginFailed):
+        broker.access_log.login_refused(arrival_of(request), error.user, "basic", error.reason)
+    elif call is not None:
+        missing = error.permission_for if isinstance(error, AccessRefused) else None
+        if isinstance(error, ApiError) and error.error == "not_authorised":
+            missing = ("", request.url.path)
+        caller = None if missing is None else call.caller()
+        if missing is not None and caller is not None:
+            vhost = unquote(request.path_params.get("vhost", ""))
+            broker.access_log.access_refused(caller.session.actor, vhost, way_of(request), missing, str(error))
+    broker.turns.end()
 
 
 def refuse(error: ApiError) -> Response:

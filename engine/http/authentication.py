@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from rewindmq.engine.errors import AmqpError
-from rewindmq.engine.http.call import ApiError, not_authorised
+from rewindmq.engine.http.call import ApiError
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -19,18 +19,26 @@ if TYPE_CHECKING:
 MANAGEMENT_TAGS = ("administrator", "monitoring", "policymaker", "management")
 
 
+class LoginFailed(ApiError):
+    """A user and a password came, and were refused (401)."""
+
+    def __init__(self, user: str, error: str, reason: str) -> None:
+        super().__init__(401, error, reason)
+        self.user = user
+
+
 async def authenticate(broker: "Broker", request: Request) -> tuple[str, tuple[str, ...]]:
     """The user's name and tags. Raises ApiError (401), in RabbitMQ's words."""
     name, password = credentials(request)
     if name in broker.config.loopback_users and not from_loopback(request):
-        raise not_authorised("User can only log in via localhost")
+        raise LoginFailed(name, "not_authorised", "User can only log in via localhost")
     try:
         await broker.access.authenticate(name, password)
     except AmqpError:
-        raise ApiError(401, "not_authorized", "Login failed") from None
+        raise LoginFailed(name, "not_authorized", "Login failed") from None
     tags = broker.topology.users[name].tags
     if not any(tag in tags for tag in MANAGEMENT_TAGS):
-        raise not_authorised("Not management user")
+        raise LoginFailed(name, "not_authorised", "Not management user")
     return name, tags
 
 

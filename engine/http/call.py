@@ -15,7 +15,10 @@ from urllib.parse import unquote
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rewindmq.engine.broker.access_log import Arrival
+from rewindmq.engine.broker.callers import Caller
 from rewindmq.engine.broker.declarations import locked
+from rewindmq.engine.config import bracketed
 from rewindmq.engine.errors import AccessRefused, AmqpError, ConnectionForced, NotAllowed, NotFound, ReadOnly
 from rewindmq.engine.http.bodies import (
     MAX_BODY_BYTES,
@@ -29,11 +32,12 @@ from rewindmq.engine.http.bodies import (
 from rewindmq.engine.rewind.worker import ProcessEnded, Question, TooManyQuestions, WorkerPool
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.engine.runtime.memory import Kind
+from rewindmq.engine.tls import TlsPeer
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.schemas.amqp.errors import Unacceptable
 from rewindmq.schemas.amqp.json_arguments import arguments_from
 from rewindmq.schemas.json_values import Json
-from rewindmq.schemas.values import Argument
+from rewindmq.schemas.values import Actor, Argument
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -305,13 +309,36 @@ class Call:
         self.broker.memory.give_back(Kind.HTTP, self.held_bytes)
         self.held_bytes = 0
 
+    # -- who asks -----------------------------------------------------------------------------------------------------
+    def caller(self) -> Caller | None:
+        """The client with its session in the history; None where none is logged."""
+        product = self.request.headers.get("user-agent", "").partition("/")[0]
+        return self.broker.callers.caller(self.user, arrival_of(self.request), product, tls_of(self.request))
+
+    def actor(self) -> Actor:
+        """The actor of every event of this call."""
+        caller = self.caller()
+        return Actor(self.user, 0) if caller is None else caller.session.actor
+
+    def past_read(self, vhost: str, queue: str, asked: str) -> None:
+        """Log that the past is read: of a queue, or ("") of all. `asked`: what of it."""
+        caller = self.caller()
+        if caller is not None:
+            partition = self.broker.queues.partition_for(vhost, queue) if queue else None
+            self.broker.access_log.past_read(caller.session.actor, partition, vhost, queue, way_of(self.request), asked)
+
     # -- doing --------------------------------------------------------------------------------------------------------
     @asynccontextmanager
     async def session(self, vhost: str) -> AsyncIterator["Session"]:
-        """A session of the HTTP user, as an AMQP client would have one, for the time of the request."""
-        client = self.request.client
-        peer = f"{client.host}:{client.port}" if client else "http"
-        session = self.broker.sessions.open(self.user, vhost, peer, {"product": "RewindMQ management API"})
+        """A session of the HTTP user, as an AMQP client would have one, for the time of the request. In the history it
+        is a channel of the client's session."""
+        caller, within = self.caller(), None
+        if caller is not None:
+            caller.calls += 1
+            within = caller.session.actor, caller.calls
+        peer = arrival_of(self.request).address or "http"
+        properties: dict[str, object] = {"product": "RewindMQ management API"}
+        session = self.broker.sessions.open(self.user, vhost, peer, properties, within=within)
         try:
             yield session
         finally:
@@ -330,6 +357,26 @@ class Call:
         self.broker.turns.end()
         async with in_time():
             await landed
+
+
+def arrival_of(request: Request) -> Arrival:
+    """How a request came in."""
+    client, server = request.client, request.scope.get("server")
+    address = f"{bracketed(client.host)}:{client.port}" if client else ""
+    return Arrival("http", address, f"{bracketed(server[0])}:{server[1]}" if server else "")
+
+
+def tls_of(request: Request) -> TlsPeer | None:
+    """What is known of a client over TLS."""
+    state = request.scope.get("state", {})
+    found: TlsPeer | None = state.get("tls")
+    return found
+
+
+def way_of(request: Request) -> str:
+    """Method and path of a request, with names as in app.py: PUT /api/policies/{vhost}/{name}."""
+    route = request.scope.get("route")
+    return f"{request.method} {getattr(route, 'path', request.url.path)}"
 
 
 @asynccontextmanager

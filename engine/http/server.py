@@ -27,6 +27,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rewindmq.engine.runtime.admission import Door, Guest, Listener
 from rewindmq.engine.runtime.loop_share import LoopShare
+from rewindmq.engine.tls import TlsPeer
 
 HEADER_SECONDS = 10.0
 BODY_SECONDS = 120.0
@@ -66,6 +67,10 @@ class HttpProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
         self.app_state["guest"] = self.guest
+        tls = self.transport.get_extra_info("ssl_object")
+        if tls is not None:
+            cipher = tls.cipher()
+            self.app_state["tls"] = TlsPeer(tls.version() or "", cipher[0] if cipher else "", "", None, False)
         self._waits_for, self._since = "header", self.loop.time()
 
     def data_received(self, data: bytes) -> None:

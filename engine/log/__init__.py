@@ -4,4 +4,6 @@ contract.py          what every log promises         shared_contract.py   what a
 location.py          where a history is              placement.py         which partition a queue is in
 embedded/            files and group commit          kafka/               topics in Kafka
 seals/               signed statements about it      simulated/           both logs in memory, with faults
+archive/             object storage                  single_records.py    records that are far apart
+tiers.py             local, then the archive         topic_tiers.py       Kafka, then the archive
 """

@@ -20,7 +20,10 @@ A reader never sees records that are not yet written. Offsets are int, times are
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from rewindmq.projections.store.bases import Base
 
 LARGE_RECORD_BYTES: Final = 1_048_576  # a record of this size is large: it keeps the disk busy by itself
 
@@ -107,6 +110,11 @@ class LogPartition(Protocol):
         """The first offset whose timestamp is greater than `timestamp_ms`: state at T is the fold of all below it.
 
         If a time came twice, because the clock was set back between, its last occurrence counts."""
+
+    def base(self) -> "Base | None":
+        """The base with which the log begins; None if it begins at offset 0, or keeps no bases.
+
+        Raises LogError if the base is missing or damaged."""
 
 
 class LogListener(Protocol):

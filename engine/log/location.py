@@ -1,28 +1,35 @@
 """Opens a history for programs that read it without the broker: rewinds, `verify`, the process that reads the past.
 
     log = History(data).open()                                          the log of a data directory, and its archive
-    log = History(data, "localhost:9092", "rewindmq", settings).open()  topics in Kafka; `data` is a node's, if any
+    log = History(data, "localhost:9092", "rewindmq", settings).open()  topics in Kafka, and their archive; `data` is a
+                                                                        node's, if any
 
 The content of `data` (a state, snapshots) has to belong to the history that is read.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from rewindmq.engine.log.contract import Block, LogError
+from rewindmq.engine.log.archive.directory_note import archive_of
+from rewindmq.engine.log.contract import BelowStart, Block, LogError
 from rewindmq.engine.log.tiers import TieredLogReader
 from rewindmq.projections.replay import PartitionLog
+from rewindmq.projections.rewind import TrimmedMeanwhile
 from rewindmq.projections.store.snapshots import Snapshots
 
 if TYPE_CHECKING:
     from rewindmq.engine.log.kafka.reader import KafkaLogReader
+    from rewindmq.engine.log.topic_tiers import TieredTopics
 
 # How long Kafka has for its first answer: a user waits for ours. Later answers may take longer, for example while a
 # leader is being elected.
 FIRST_ANSWER_SECONDS = 10.0
+TRIMS = 2  # while a question is answered
+T = TypeVar("T")
 
 
 class OtherHistory(LogError):
@@ -34,13 +41,15 @@ class History:
     """The place of a history, and how to reach it.
 
     `kafka`: bootstrap servers; None for the embedded log. With Kafka `data` may be None: no node's directory is at
-    hand. `partitions`: how many partitions of the queues' topic count, the first ones; None: all."""
+    hand. `partitions`: how many partitions of the queues' topic count, the first ones; None: all. `archive`: the URL of
+    the archive that has what Kafka no longer has; None: the one that is noted in `data`, if any."""
 
     data: Path | None
     kafka: str | None = None
     prefix: str = "rewindmq"
     settings: tuple[tuple[str, str], ...] = ()
     partitions: int | None = None
+    archive: str | None = None
 
     def open(self) -> "HistoryReader":
         """Open the history for reading.
@@ -53,9 +62,13 @@ class History:
             return HistoryReader(embedded.metadata, embedded.queues)
         log = _kafka(replace(self, partitions=None))
         log.clients.require_answer(FIRST_ANSWER_SECONDS)
+        archive = self.archive
         if self.data is not None:
             self._require_same(self.data, log.identity)
-        return HistoryReader(log.metadata, log.queues[: self.partitions])
+            archive = archive or archive_of(self.data)
+        if archive is None:
+            return HistoryReader(log.metadata, log.queues[: self.partitions])
+        return HistoryReader(log.metadata, _tiered(log, archive).queues[: self.partitions])
 
     @property
     def snapshots(self) -> Snapshots | None:
@@ -98,6 +111,16 @@ class HistoryReader:
     queues: Sequence[HistoryPartition]
 
 
+def begun_anew(ask: Callable[[], T]) -> T:
+    """The answer to a question about a history; it is asked anew if the beginning is trimmed meanwhile.
+
+    Raises what `ask` raises."""
+    for _ in range(TRIMS):
+        with suppress(BelowStart, TrimmedMeanwhile):
+            return ask()
+    return ask()
+
+
 @lru_cache(maxsize=1)
 def _kafka(history: History) -> "KafkaLogReader":
     """The reader of a history in Kafka: a process keeps one set of connections for all questions."""
@@ -105,3 +128,11 @@ def _kafka(history: History) -> "KafkaLogReader":
 
     assert history.kafka is not None
     return KafkaLogReader(history.kafka, history.prefix, dict(history.settings))
+
+
+@lru_cache(maxsize=1)
+def _tiered(log: "KafkaLogReader", archive: str) -> "TieredTopics":
+    """The same with the archive, which is proven once."""
+    from rewindmq.engine.log.topic_tiers import TieredTopics
+
+    return TieredTopics(log, archive)

@@ -21,9 +21,12 @@ never folded into a state.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rewindmq.engine.log.contract import Block, LogError
+
+if TYPE_CHECKING:
+    from rewindmq.projections.store.bases import Base
 
 # The key of a filler: a record without a value that takes an offset at which the history has no record. Topics that are
 # made from an archive have fillers, where transactions ended in the former ones. All readers skip them.
@@ -79,6 +82,9 @@ class SharedPartition(Protocol):
 
     def offset_at(self, timestamp_ms: int) -> int:
         """The first offset whose timestamp is greater than `timestamp_ms`; `next_offset` when there is none."""
+
+    def base(self) -> "Base | None":
+        """The base with which the partition begins; None if it begins at offset 0, or keeps no bases."""
 
 
 class Placement(Protocol):

@@ -78,11 +78,18 @@ class TieredPartition:
     def base(self) -> Base | None:
         """The base at the floor; None if the history can be read from offset 0.
 
-        Raises LogError if the base is missing or damaged."""
+        Raises LogError if the base is missing or damaged, here and in the archive; NoAnswer."""
         start = self.start_offset
+        if start == 0:
+            return None
         try:
-            return Bases(self._data_dir / "bases").open(self.name, start) if start > 0 else None
+            return Bases(self._data_dir / "bases").open(self.name, start)
         except BaseError as error:
+            if self.start_offset > start:  # the history was trimmed meanwhile
+                return self.base()
+            local = self.local.start_offset
+            if local > start and (archived := self._archive(None, local)).start_offset == start:
+                return archived.base()
             raise LogError(f"{self.name} begins at offset {start}, and its base cannot be used: {error}") from None
 
     def segments(self) -> list[Segment]:
@@ -129,7 +136,7 @@ class TieredPartition:
         found, start = self.local.offset_at(timestamp_ms), self.local.start_offset
         if found > start or start in (0, self.start_offset) or self._ended_by(timestamp_ms):
             return found
-        return self._archive(None, start).offset_at(timestamp_ms)
+        return max(self.start_offset, self._archive(None, start).offset_at(timestamp_ms))
 
     def _ended_by(self, timestamp_ms: int) -> bool:
         """Whether the records below the local start are known to end at this time or before it.
@@ -192,6 +199,18 @@ class TieredPartition:
         finally:
             segment.close()
         return archived
+
+
+def local_base(log: object, oldest: int) -> Base | None:
+    """The base at the local start, where `oldest` lies below it: what was queued there needs no archive.
+
+    None if the log has no such base, or the base cannot be used: the archive has all of it."""
+    if not isinstance(log, TieredPartition) or oldest >= log.local.start_offset:
+        return None
+    try:
+        return log.local.base()
+    except LogError:
+        return None
 
 
 class TieredLogReader:

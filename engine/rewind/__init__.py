@@ -5,5 +5,6 @@ history_consumers.py   consumers of a queue's past
 reader.py              the part that both kinds of consumers share
 arguments.py           x-stream-offset, x-rewind-to, x-stream-filter
 queue_at.py            a queue as it was at a moment            bindings_at.py   its bindings then
-restore.py             messages brought back                    worker.py        processes that fold history
+restore.py             messages brought back                    search.py        messages found by what is in them
+outcomes.py            a message's life, last outcomes          worker.py        processes that fold history
 """

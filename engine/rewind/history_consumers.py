@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from rewindmq.engine.errors import NotFound, PreconditionFailed, resource
-from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.contract import BelowStart, LogError
 from rewindmq.engine.log.location import History, HistoryPartition
 from rewindmq.engine.rewind.arguments import FIRST, LAST, NEXT, NUMBER, Start
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, messages_at, published_at
@@ -126,13 +126,20 @@ class LogSource(MessageSource):
             self._scan_end = end
         found: Found = []
         room = PIECE_BYTES
-        for offset, message in self._scan:
-            if message is None:
-                return found
-            found.append((offset, message))
-            room -= message.body_size
-            if len(found) >= PIECE or room <= 0:
-                return found
+        try:
+            for offset, message in self._scan:
+                if message is None:
+                    return found
+                found.append((offset, message))
+                room -= message.body_size
+                if len(found) >= PIECE or room <= 0:
+                    return found
+        except BelowStart:
+            self._scan, begins = None, self.log.start_offset
+            if begins <= self.position:
+                raise
+            self.position, self._seen = begins, -1  # what lies between was trimmed while it was read
+            return found
         self._scan = None
         self.position = max(self.position, self._scan_end)
         return found

@@ -20,21 +20,20 @@ from itertools import islice
 from operator import itemgetter
 
 from rewindmq.engine.config import Config
-from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader
+from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader, begun_anew
 from rewindmq.engine.log.placement import partition_of
-from rewindmq.engine.log.tiers import TieredPartition
+from rewindmq.engine.log.single_records import neighbourhoods
+from rewindmq.engine.log.tiers import local_base
 from rewindmq.projections.floors import explained
 from rewindmq.projections.machine.data.queue import MessageView, Queue
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.marks import topology_of
-from rewindmq.projections.replay import base_of, decoder_for
+from rewindmq.projections.replay import decoder_for
 from rewindmq.projections.rewind import At, BelowFloor, OutsideHistory, format_time, require_in_history, state_at
 from rewindmq.projections.store.bases import Base
 from rewindmq.schemas.events import Published
 
 # Two bodies with no more than so many records between them are read in one range.
-NEIGHBOURS = 1_000
 READ_AT_ONCE = 1_000  # messages
 
 
@@ -66,7 +65,14 @@ class PastQueue:
 
 def history_of(config: Config) -> History:
     """The history of a broker with this configuration."""
-    return History(config.data, config.kafka, config.kafka_prefix, config.kafka_settings, config.partitions)
+    return History(
+        config.data,
+        config.kafka,
+        config.kafka_prefix,
+        config.kafka_settings,
+        config.partitions,
+        None if config.kafka is None else config.archive.url,
+    )
 
 
 def histories_of(history: History, vhost: str, queue: str) -> Iterator[History]:
@@ -113,6 +119,20 @@ def queue_at(
     `keep` is called with each publish as it is read, and its result is kept. The kept bodies have at most `most_bytes`
     together (None: no limit), so there may be fewer messages, but at least one.
     Raises NoSuchQueue, OutsideHistory, LogError (no log there, a corrupt block, Kafka away)."""
+    return begun_anew(lambda: _queue_at(history, vhost, queue, at, first, count, incarnation, keep, most_bytes))
+
+
+def _queue_at(
+    history: History,
+    vhost: str,
+    queue: str,
+    at: At,
+    first: int,
+    count: int,
+    incarnation: int | None,
+    keep: Callable[[Published], Published],
+    most_bytes: int | None,
+) -> PastQueue:
     log, machine, found = folded_queue(history, history.open(), vhost, queue, at, incarnation)
     messages: list[PastMessage] = []
     kept_bytes = 0
@@ -131,7 +151,8 @@ def queue_at(
 def messages_at(history: History, vhost: str, queue: str, at: At, incarnation: int) -> "tuple[array[int], array[int]]":
     """Ids and sizes of all messages of the queue at a moment, in the order of `queue_at`. Raises as that."""
     ids, sizes = array("q"), array("q")
-    for view in folded_queue(history, history.open(), vhost, queue, at, incarnation)[2].messages():
+    found = begun_anew(lambda: folded_queue(history, history.open(), vhost, queue, at, incarnation)[2])
+    for view in found.messages():
         ids.append(view.message_id)
         sizes.append(view.size)
     return ids, sizes
@@ -169,22 +190,12 @@ def published_at(log: HistoryPartition, message_ids: Iterable[int]) -> Iterator[
     wanted = sorted(message_ids)
     start = log.start_offset
     older = wanted[: bisect_left(wanted, start)]
-    yield from _published_before(log, base_of(log) if older else None, older)
+    yield from _published_before(log, log.base() if older else None, older)
     del wanted[: len(older)]
-    base = _local_base(log, wanted)
+    base = local_base(log, wanted[0]) if wanted else None
     kept = [] if base is None else [each for each in wanted if each < base.offset and base.record(each) is not None]
     rest = sorted(set(wanted) - set(kept)) if kept else wanted
     yield from heapq.merge(_published_before(log, base, kept), _published_in(log, rest), key=itemgetter(0))
-
-
-def _local_base(log: HistoryPartition, wanted: list[int]) -> Base | None:
-    """The base at the local start, if some of the messages are older: what was queued there needs no archive."""
-    if not isinstance(log, TieredPartition) or not wanted or wanted[0] >= log.local.start_offset:
-        return None
-    try:
-        return log.local.base()
-    except LogError:  # the archive has all of it
-        return None
 
 
 def _published_in(log: HistoryPartition, wanted: list[int]) -> Iterator[tuple[int, tuple[int, Published]]]:
@@ -217,18 +228,3 @@ def _published_before(
         timestamp_ms, _, event = decoder_for(log).decode(record)
         assert isinstance(event, Published), f"{log.name}: the base has publishes only"
         yield message_id, (timestamp_ms, event)
-
-
-def neighbourhoods(offsets: list[int]) -> Iterator[tuple[int, int]]:
-    """Ascending offsets as ranges (first, end) of near ones."""
-    first: int | None = None
-    last = 0
-    for offset in offsets:
-        if first is None:
-            first = offset
-        elif offset - last > NEIGHBOURS:
-            yield first, last + 1
-            first = offset
-        last = offset
-    if first is not None:
-        yield first, last + 1

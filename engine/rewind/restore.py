@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from rewindmq.engine.errors import NotFound, ResourceError
 from rewindmq.engine.log.contract import LogError, NoAnswer
-from rewindmq.engine.log.location import History, HistoryPartition
+from rewindmq.engine.log.location import History, HistoryPartition, begun_anew
 from rewindmq.engine.rewind.bindings_at import LostBinding, bind_again, bindings_at, missing
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, folded_queue, log_of, published_at
 from rewindmq.engine.rewind.worker import WorkerPool
@@ -137,7 +137,7 @@ class RestoreRequest:
     def answer(self) -> Plan | NoPlan:
         """Make the plan, in the worker."""
         try:
-            return self._plan()
+            return begun_anew(self._plan)
         except NoSuchQueue as error:
             return NoPlan(str(error), True)
         except NoAnswer as error:

@@ -14,6 +14,7 @@ broker's time.
 import asyncio
 import logging
 import multiprocessing
+import os
 import signal
 from collections import deque
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from typing import Generic, Protocol, TypeVar, cast
 from rewindmq.engine.logging_setup import log_to_stderr
 
 PROCESSES = 2
+NICENESS = 10  # of processes that read the past: where processor time is short, the broker has nine parts of ten
 MOST_WAITING = 8  # questions of one user, besides the one under way
 
 logger = logging.getLogger(__name__)
@@ -59,9 +61,10 @@ Running = tuple[SpawnProcess, Connection]
 
 
 class WorkerPool:
-    """The processes, and the questions that wait for one."""
+    """The processes, and the questions that wait for one. `niceness`: by so much they give way to the broker."""
 
-    def __init__(self) -> None:
+    def __init__(self, niceness: int = 0) -> None:
+        self._niceness = niceness
         self._idle: list[Running] = []
         self._busy: set[SpawnProcess] = set()
         self._free = PROCESSES
@@ -120,7 +123,7 @@ class WorkerPool:
                 del self._waiting[user]
 
     async def _answered(self, question: Question[T]) -> Answer[T]:
-        running = self._idle.pop() if self._idle else _started()
+        running = self._idle.pop() if self._idle else _started(self._niceness)
         process, connection = running
         self._busy.add(process)
         try:
@@ -149,10 +152,10 @@ def _end(process: SpawnProcess) -> None:
     process.join()
 
 
-def _started() -> Running:
+def _started(niceness: int) -> Running:
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=answer_questions, args=(theirs,), name="past", daemon=True)
+    process = spawn.Process(target=answer_questions, args=(theirs, niceness), name="past", daemon=True)
     process.start()
     theirs.close()  # else this process would not see the end of the pipe
     return process, ours
@@ -163,10 +166,11 @@ def _ask(connection: Connection, question: Question[T]) -> Answer[T]:
     return cast(Answer[T], connection.recv())
 
 
-def answer_questions(connection: Connection) -> None:
+def answer_questions(connection: Connection, niceness: int) -> None:
     """The worker's main function: answer questions as long as the broker lives. Ctrl-C goes to the whole process group,
     so it is ignored here: the broker ends its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(niceness)
     log_to_stderr("warning")
     while True:
         try:

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from rewindmq.engine.runtime.proxy_protocol import BadHeader, Client, read_client
 from rewindmq.projections.store import rocks
 
 logger = logging.getLogger("rewindmq.doors")
@@ -97,15 +98,34 @@ class Door:
 
 
 class Guest:
-    """One connection that a door admitted."""
+    """One connection that a door admitted. `proxied`: a balancer speaks for `client`; None: it does not say."""
 
-    __slots__ = ("address", "door", "known", "left")
+    __slots__ = ("address", "client", "door", "known", "left", "proxied")
 
     def __init__(self, door: Door, address: str) -> None:
         self.door = door
         self.address = address
         self.known = False
         self.left = False
+        self.proxied = False
+        self.client: Client | None = None
+
+    def speaks_for(self, client: Client | None) -> bool:
+        """Note that the connection is a balancer's, and count it among those of the client's address.
+
+        False: that address has too many that have not logged in."""
+        self.proxied, self.client = True, client
+        if client is None:
+            return True
+        door, host = self.door, host_of(client[0])
+        self._forget_unknown()
+        door.unknown += 1
+        door.by_address[host] = door.by_address.get(host, 0) + 1
+        self.address = host
+        if door.by_address[host] <= door.most_of_address:
+            return True
+        door.refuse(ADDRESS, client[0])
+        return False
 
     def log_in(self) -> bool:
         """Note that the connection has logged in.
@@ -194,7 +214,8 @@ def bound(host: str, port: int) -> list[socket.socket]:
 class Listener:
     """A listening socket that admits connections through a door.
 
-    `make` builds the protocol of a connection. The listener sends `answer` to a refused client that can read it."""
+    `make` builds the protocol of a connection. The listener sends `answer` to a refused client that can read it.
+    `proxied`: connections come from a balancer, and begin with a header of the PROXY protocol."""
 
     def __init__(
         self,
@@ -204,6 +225,7 @@ class Listener:
         context: ssl.SSLContext | None = None,
         handshake_seconds: float = 10.0,
         answer: bytes = b"",
+        proxied: bool = False,
     ) -> None:
         listening.setblocking(False)
         self.socket = listening
@@ -211,7 +233,8 @@ class Listener:
         self._make = make
         self._context = context
         self._seconds = handshake_seconds
-        self._answer = b"" if context is not None else answer
+        self._proxied = proxied
+        self._answer = b"" if context is not None or proxied else answer
         self._lingering: set[socket.socket] = set()
         self._welcoming: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -267,6 +290,10 @@ class Listener:
         The protocol calls `guest.leave` when the connection ends. If there is no protocol yet, this method calls it."""
         seconds = None if self._context is None else self._seconds
         try:
+            if self._proxied and not await self._read_header(sock, guest):
+                guest.leave()
+                sock.close()
+                return
             await self._loop.connect_accepted_socket(
                 lambda: self._make(guest),
                 sock,
@@ -282,6 +309,18 @@ class Listener:
             guest.leave()
             sock.close()
             raise
+
+    async def _read_header(self, sock: socket.socket, guest: Guest) -> bool:
+        """Whether the balancer said for whom it speaks, and that client may come in. OSError, TimeoutError."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                return guest.speaks_for(await read_client(self._loop, sock))
+        except BadHeader as error:
+            reason = str(error)
+        except TimeoutError:
+            reason = f"no header in {self._seconds:g} s"
+        logger.warning("%s: PROXY protocol: %s is closed: %s", self.door.protocol, guest.address, reason)
+        return False
 
     def _turn_away(self, sock: socket.socket) -> None:
         if not self._answer or len(self._lingering) >= MOST_LINGERING:

@@ -161,6 +161,12 @@ class Metadata(ABC):
             if bound.queue_id in (queue.queue_id, NOT_RECORDED):
                 self.append(actor, unbound(bound))
 
+    @abstractmethod
+    async def until_unbound(self, actor: Actor, queue: Queue) -> None:
+        """Wait until a queue that is gone has no bindings in what this node has folded.
+
+        A sole writer never waits: it ends them when the end of the queue is durable, before a client hears so."""
+
 
 class SoleWriterMetadata(Metadata):
     """The metadata log of a broker with an embedded log. An append position is the event's offset."""
@@ -191,6 +197,9 @@ class SoleWriterMetadata(Metadata):
     async def ask(self, actor: Actor, event: MetadataEvent) -> int:
         return self.append_now(actor, event)
 
+    async def until_unbound(self, actor: Actor, queue: Queue) -> None:
+        """Return at once."""
+
     def set_clock(self, first_ms: int, actor: Actor, event: ClockSet) -> None:
         """Continue the timestamps from another time; `first_ms` is the timestamp of the event itself."""
         if first_ms < self.clock_ms:
@@ -220,6 +229,7 @@ class ReadBackMetadata(Metadata):
         self._encoder = FramedEncoder()
         self._decoder = FramedDecoder()
         self._sent: deque[tuple[bytes, asyncio.Future[int] | None]] = deque()
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # callers of `_folded`
         self._append_position = 0
         self._durable_position = 0
 
@@ -245,6 +255,18 @@ class ReadBackMetadata(Metadata):
         answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._send(actor, event, answer)
         return await answer
+
+    async def until_unbound(self, actor: Actor, queue: Queue) -> None:
+        await self._folded()  # if this node owned the queue's partition at its end, it has ended the bindings
+        self.unbind_queue(actor, queue)  # else the owner does so some time later, or there is no owner
+        await self._folded()
+
+    async def _folded(self) -> None:
+        """Wait until every event that this node has appended so far is folded."""
+        if self._durable_position < self._append_position:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append((self._append_position, done))
+            await done
 
     def _send(self, actor: Actor, event: MetadataEvent, answer: "asyncio.Future[int] | None") -> None:
         value = self._encoder.encode(self._encoder.prefix(self._clock(), actor), event)
@@ -274,6 +296,10 @@ class ReadBackMetadata(Metadata):
                 self._nodes_changed()
             if answer is not None and not answer.done():
                 answer.set_result(offset)
+        while self._waiters and self._waiters[0][0] <= self._durable_position:
+            done = self._waiters.popleft()[1]
+            if not done.done():
+                done.set_result(None)
 
 
 def unbound(bound: Bound) -> Unbound:

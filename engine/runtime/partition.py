@@ -27,6 +27,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from rewindmq.engine.log.contract import BelowStart
 from rewindmq.engine.runtime.counters import DEATHS, DISABLED, Served, dead_lettered
 from rewindmq.projections.machine.data.effects import (
     CancelConsumer,
@@ -481,8 +482,12 @@ class Partition(ABC):
         raise KeyError(message_id)
 
     def _record(self, offset: int) -> bytes | None:
-        """Read one record of the log. The loop waits for it."""
+        """Read one record of the log. The loop waits for it.
+
+        BelowStart: the log was cut off above it."""
         for block in self.history.read(offset, offset + 1):
+            if block.first_offset > offset:
+                raise BelowStart(f"{self.name}: the log was cut off above offset {offset}")
             return block.records[offset - block.first_offset]
         return None
 

@@ -80,6 +80,8 @@ class Session:
     channels: dict[int, ChannelStatus] = field(default_factory=dict)  # open ones, by number; kept by the connection
     link: Link | None = None  # None: the session has no connection of its own, as that of an HTTP request
     close: Callable[[str], None] | None = None  # closes the connection: 320 CONNECTION_FORCED, and this reason
+    channel: int = 0  # of an HTTP call: its channel in the session of `actor` (engine/broker/callers.py); 0: it is none
+    in_history: bool = False  # its SessionOpened is; its end belongs there, too (engine/broker/access_log.py)
 
     # The broker keeps these: the partitions with consumers, holders or queues of this session must learn of its end.
     attached: dict[int, dict[Partition, list[int]]] = field(default_factory=dict)  # channel -> ... -> consumer ids

@@ -22,10 +22,13 @@ Rules
 """
 
 import io
+import mmap
+import time
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from rewindmq.projections.machine.machine import Machine, NewerHistory
 from rewindmq.projections.store.projector import live_ids
@@ -60,9 +63,12 @@ class BaseError(Exception):
 class Base:
     """A base in a file that was checked. `chain`: the log's hash chain before `offset`. `digest`: that of the state."""
 
-    def __init__(self, path: Path) -> None:
-        """Read and check the file. Raises BaseError."""
+    def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
+        """Read and check the file. `file`: its bytes, if they lie elsewhere; `path` only names it then.
+
+        Raises BaseError."""
         self.path = path
+        self._file = file
         self._blocks: list[tuple[int, int, int]] = []  # of those with records: offset of the first, position, size
         self._header_bytes = 0
         self._recent: tuple[int, dict[int, bytes]] = (-1, {})  # number of the block that was read last, its records
@@ -81,13 +87,19 @@ class Base:
         if (self.partition, f"{self.offset:020d}") != (path.parent.name, path.stem):
             raise BaseError(f"{path}: it is of {self.partition} at offset {self.offset}")
 
+    def _opened(self) -> AbstractContextManager[Any]:
+        """The bytes, with a position of their own."""
+        if self._file is None:
+            return self.path.open("rb")
+        return closing(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
+
     def _check(self) -> dict[str, str]:
         """Read all pieces, note where the records are, and check the sum. Returns the metadata.
 
         Raises SnapshotError."""
         import fastavro
 
-        with self.path.open("rb") as file:
+        with self._opened() as file:
             reader = fastavro.block_reader(file)
             metadata = {name: reader.metadata[name] for name in _METADATA}
             sha = begin_sum(metadata)
@@ -132,7 +144,7 @@ class Base:
         import fastavro
 
         try:
-            with self.path.open("rb") as file:
+            with self._opened() as file:
                 for piece in fastavro.reader(file):
                     assert isinstance(piece, dict), "the schema is that of a record"
                     if piece["kind"] in ("record", "end"):
@@ -161,7 +173,7 @@ class Base:
 
         _, position, size = self._blocks[number]
         try:
-            with self.path.open("rb") as file:
+            with self._opened() as file:
                 header = file.read(self._header_bytes)
                 file.seek(position)
                 pieces: Iterable[Any] = fastavro.reader(io.BytesIO(header + file.read(size)))
@@ -211,10 +223,14 @@ class Bases:
             if offset < start:
                 self.path(partition, offset).unlink(missing_ok=True)
 
-    def remove_leftovers(self, partition: str) -> None:
-        """Remove the files of bases that a killed program was writing. No other program may write one."""
+    def remove_leftovers(self, partition: str, seconds: float = 0) -> None:
+        """Remove the files of bases that a killed program was writing, if nothing was written for `seconds`.
+
+        No other program may write one that long."""
         for path in (self.directory / partition).glob(f"{'[0-9]' * 20}.*{PART}"):
-            path.unlink()
+            with suppress(FileNotFoundError):  # it was done, or is removed already
+                if time.time() - path.stat().st_mtime >= seconds:
+                    path.unlink()
 
     def path(self, partition: str, offset: int) -> Path:
         """The path of a base at `offset`, whether the file exists or not."""

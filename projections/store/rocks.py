@@ -20,6 +20,7 @@ import resource
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import cast
 
 from rocksdict import (
@@ -44,6 +45,7 @@ BLOCK_CACHE_BYTES = 8 * 1024 * 1024
 BLOCK_BYTES = 16 * 1024
 INFO_LOG_BYTES = 1024 * 1024
 READING_ATTEMPTS = 5
+CONFIGURATION = "rocksdict-config.json"
 MOST_OPEN_FILES = 1_024  # tables that stay open; RocksDB opens the others again when it reads them
 # The disk must take so many bytes before a failed database is opened again: all memtables, and RocksDB's small files.
 ROOM_BYTES = MEMTABLE_BYTES * (MEMTABLES + 1)
@@ -56,9 +58,16 @@ class StoreError(Exception):
 class Database:
     """An open RocksDB. Methods raise a plain Exception where rocksdict does; it knows no narrower class."""
 
-    def __init__(self, path: Path, rocks: Rdict | None, failed: Exception | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        rocks: Rdict | None,
+        failed: Exception | None = None,
+        links: TemporaryDirectory[str] | None = None,
+    ) -> None:
         self.path = path
         self.rocks = rocks  # None: none could be made
+        self._links = links  # the directory through which it is read
         self.failed = failed  # the error after which nothing more is written
         self._options = without_wal()
 
@@ -73,6 +82,23 @@ class Database:
             if has_room(path):
                 raise
             return cls(path, open_to_read(path) if (path / "CURRENT").exists() else None, error)
+
+    @classmethod
+    def open_linked(cls, path: Path) -> "Database":
+        """Open the database for reading, beside the process that writes it. No file of the directory changes.
+
+        rocksdict writes its configuration into the directory that it opens, for reading, too. So it opens a directory
+        of links. Raises a plain Exception when a file is missing, OSError."""
+        for attempt in range(1, READING_ATTEMPTS + 1):
+            links = TemporaryDirectory(prefix="rewindmq-state-")
+            try:
+                _link(path, Path(links.name))
+                return cls(path, open_to_read(Path(links.name)), links=links)
+            except Exception:  # the writer may just have replaced a listed file; those listed now are there
+                links.cleanup()
+                if attempt == READING_ATTEMPTS:
+                    raise
+        raise AssertionError("the last attempt raises")
 
     def reopen(self) -> None:
         """Open the database again after a failure; data that RocksDB had not yet flushed is lost."""
@@ -159,6 +185,9 @@ class Database:
         except Exception:
             if self.failed is None:
                 raise
+        finally:
+            if self._links is not None:
+                self._links.cleanup()
 
 
 def _close(rocks: Rdict | None) -> None:
@@ -195,12 +224,16 @@ def open_to_read(path: Path) -> Rdict:
 
     Raises a plain Exception when a file is missing. (A RocksDB "secondary", the other way to do this, would read on as
     if the data in the missing file had never existed.)"""
-    for _ in range(READING_ATTEMPTS - 1):
-        try:
-            return Rdict(str(path), _options(), access_type=AccessType.read_only(False))
-        except Exception:  # the writer may just have replaced a listed file; those listed now are there
-            continue
     return Rdict(str(path), _options(), access_type=AccessType.read_only(False))
+
+
+def _link(path: Path, links: Path) -> None:
+    """Make links to the files of a database in another directory. Its configuration is copied."""
+    for each in path.iterdir():
+        if each.name == CONFIGURATION:
+            shutil.copyfile(each, links / each.name)
+        elif not each.name.startswith(("LOG", "LOCK")):
+            (links / each.name).symlink_to(each.absolute())
 
 
 def _options() -> Options:

@@ -60,7 +60,7 @@ class StateStore:
         elif not (path / "CURRENT").exists():
             raise StoreError(f"{path}: there is no state store here")
         try:
-            store = cls(Database(path, rocks.open_to_read(path)) if read_only else Database.open(path), path)
+            store = cls(Database.open_linked(path) if read_only else Database.open(path), path)
         except Exception as error:  # rocksdict knows no narrower class
             raise StoreError(_why(path, error)) from error
         try:

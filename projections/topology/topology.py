@@ -31,15 +31,16 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_args
 
 from rewindmq.projections.rules.patterns import problem_in_history
 from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
 from rewindmq.projections.topology.about_history import AboutHistory, Erasure
 from rewindmq.projections.topology.json_texts import Limits, Nonsense, limits_in, require_json
 from rewindmq.projections.topology.policies import PolicyRule, highest, highest_for_queue
+from rewindmq.schemas.access_events import AccessEvent
 from rewindmq.schemas.clock_events import ClockSet, ClockStepped
-from rewindmq.schemas.events import BrokerStarted, Event, MachineUpgraded, NodeLost
+from rewindmq.schemas.events import BrokerStarted, Event, MachineUpgraded, NodeLost, PastRead, SessionClosed
 from rewindmq.schemas.metadata_events import (
     BodiesExpired,
     Bound,
@@ -347,8 +348,8 @@ class Topology:
             if not exchange.durable:
                 self._delete_exchange(vhost, name)
 
-    def on_upgraded(self, offset: int, event: MachineUpgraded) -> None:
-        """Change nothing: the versions of brokers and nodes say which rules hold here (`machine_version`)."""
+    def on_nothing(self, offset: int, event: Event) -> None:
+        """Change nothing: the versions of nodes say which rules hold here, the rest is for readers of the history."""
 
     def on_policy_set(self, offset: int, event: PolicySet) -> None:
         """Set a policy, with its compiled pattern."""
@@ -443,9 +444,6 @@ class Topology:
         """Note the keys that were destroyed. The first event that names a key counts."""
         for key_id in event.key_ids:
             self.erased_keys.setdefault(key_id, offset)
-
-    def on_history(self, offset: int, event: HistoryTrimmed | HistoryForked) -> None:
-        """Nothing: `apply` notes the event, with its time."""
 
     def on_mark_set(self, offset: int, event: MarkSet) -> None:
         """Set a mark, or move one that exists."""
@@ -554,7 +552,7 @@ class Topology:
 
 HANDLERS: dict[type[Any], Callable[[Topology, int, Any], None]] = {
     BrokerStarted: Topology.on_broker_started,
-    MachineUpgraded: Topology.on_upgraded,
+    MachineUpgraded: Topology.on_nothing,
     VhostCreated: Topology.on_vhost_created,
     VhostDeleted: Topology.on_vhost_deleted,
     UserSet: Topology.on_user_set,
@@ -580,10 +578,11 @@ HANDLERS: dict[type[Any], Callable[[Topology, int, Any], None]] = {
     NodeLost: Topology.on_node_lost,
     SubjectErased: Topology.on_keys_destroyed,
     BodiesExpired: Topology.on_keys_destroyed,
-    HistoryTrimmed: Topology.on_history,
-    HistoryForked: Topology.on_history,
+    HistoryTrimmed: Topology.on_nothing,  # `apply` notes both, with their time
+    HistoryForked: Topology.on_nothing,
     MarkSet: Topology.on_mark_set,
     MarkDeleted: Topology.on_mark_deleted,
+    **dict.fromkeys((*get_args(AccessEvent), PastRead, SessionClosed), Topology.on_nothing),
     ClockStepped: Topology.on_clock_stepped,
     ClockSet: Topology.on_clock_set,
 }

@@ -4,14 +4,16 @@
     found.offset, found.event, found.here.effects, found.there.effects
 
 The other version is a directory with its `projections` and `schemas`: a checkout, or the site-packages in which it is
-installed. Each version folds in a process of its own (worker.py), and both get the same records. Every `STRIDE` events
-each is asked for its stand. Where they first disagree, both begin anew and are asked behind each event of that stride.
+installed. Each version folds in a process of its own (worker.py), and both get the same records. If the older part of
+the log was trimmed, both begin with the state of its base. Every `STRIDE` events each is asked for its stand. Where
+they first disagree, both begin anew and are asked behind each event of that stride.
 A stand is the digest of the state, and a digest of all effects so far: so a difference that heals again is found, too.
 Versions that encode a state in different ways can be compared by their effects alone. Both versions run from their .py
 files, never from extension modules: the difference is one of the sources (rewindmq/builds.py).
 """
 
 import json
+import marshal
 import os
 import subprocess
 import sys
@@ -23,7 +25,8 @@ from typing import Self
 import rewindmq
 from rewindmq import builds
 from rewindmq.projections.replay import PartitionLog, decoder_for, groups_of
-from rewindmq.projections.versions.worker import DESCRIBE, FOLD, HEAD, OWN_TIME, STAND
+from rewindmq.projections.store.bases import BaseError
+from rewindmq.projections.versions.worker import BEGIN, DESCRIBE, FOLD, HEAD, OWN_TIME, SIZE, STAND
 from rewindmq.schemas.codec import UndecodableRecord
 
 STRIDE = 5_000  # events
@@ -96,6 +99,12 @@ class Stepper:
         self.process.kill()
         self.process.communicate()
 
+    def begin(self, state: bytes) -> None:
+        """Begin with a state, as `_state_of` gives it."""
+        refusal = self.ask(BEGIN + SIZE.pack(len(state)) + state).strip()
+        if refusal:
+            raise VersionError(f"{self.version}: it cannot begin with the state of the base: {refusal}")
+
     def fold(self, offset: int, time_ms: int | None, record: bytes) -> None:
         """Fold the next record. `time_ms`: the log's time; None: the envelope's own holds."""
         head = HEAD.pack(offset, OWN_TIME if time_ms is None else time_ms, len(record))
@@ -145,15 +154,40 @@ def first_difference(
     for folder in ("projections", "schemas"):
         if not (other / root_of(other) / folder).is_dir():
             raise VersionError(f"{other}: no version of RewindMQ: it has no {folder}/")
-    if log.start_offset > 0:
-        begins = f"{log.name} begins at offset {log.start_offset}"
-        raise VersionError(f"{begins}: two versions are compared by their folds from offset 0")
+    state = _state_of(log)
     with Stepper(version, log) as here, Stepper(other, log) as there:
+        _begin(state, here, there, effects_only)
         agreed = _agreed_before(log, here, there, effects_only)
     if agreed is None:
         return None
     with Stepper(version, log) as here, Stepper(other, log) as there:
+        _begin(state, here, there, effects_only)
         return _step_from(agreed, log, here, there, effects_only)
+
+
+def _state_of(log: PartitionLog) -> bytes | None:
+    """The state with which a trimmed log begins, for another process; None if the log begins at offset 0.
+
+    Raises VersionError if the log has no base, LogError, NewerHistory."""
+    if log.start_offset == 0:
+        return None
+    base = log.base()
+    if base is None:
+        raise VersionError(f"{log.name} begins at offset {log.start_offset}, and has no base to begin a fold with")
+    try:
+        machine = base.machine()
+    except BaseError as error:
+        raise VersionError(str(error)) from None
+    return marshal.dumps((machine.head(), [(meta, chunks) for _, meta, chunks in machine.pieces()]))
+
+
+def _begin(state: bytes | None, here: Stepper, there: Stepper, effects_only: bool) -> None:
+    if state is None:
+        return
+    here.begin(state)
+    there.begin(state)
+    if not _agree(here, there, effects_only):
+        raise VersionError(f"{there.version}: it encodes the state of the base otherwise: compare the effects alone")
 
 
 def _agree(here: Stepper, there: Stepper, effects_only: bool) -> bool:

@@ -2,8 +2,10 @@
 
 It is run as a file, with the version's directory in PYTHONPATH: the machine and the decoder are imported from there,
 and nothing else of RewindMQ. So this file has a fold loop of its own: `drive` of projections/replay.py is only in this
-version. Requests come on stdin, in network order. FOLD has no answer; the others are answered with one line each:
+version. Requests come on stdin, in network order. FOLD has no answer; the others are answered with one
+line each:
 
+    BEGIN      length (8 bytes), state of a partition as Machine.load takes it (marshal). Answer: empty, or why not
     FOLD       offset (8 bytes), milliseconds (8; -1: the envelope's own), length (4), record
     STAND      a digest of the state, and a digest of all effects since the beginning
     DESCRIBE   JSON: "queues", the fields of each that are numbers or texts; "effects" of the record that was folded
@@ -13,6 +15,7 @@ version. Requests come on stdin, in network order. FOLD has no answer; the other
 import hashlib
 import importlib
 import json
+import marshal
 import os
 import struct
 import sys
@@ -21,7 +24,8 @@ from importlib.machinery import SOURCE_SUFFIXES, FileFinder, SourceFileLoader
 from typing import Any, BinaryIO
 
 HEAD = struct.Struct("!qqI")
-FOLD, STAND, DESCRIBE = b"F", b"S", b"T"
+SIZE = struct.Struct("!Q")
+BEGIN, FOLD, STAND, DESCRIBE = b"B", b"F", b"S", b"T"
 OWN_TIME = -1
 
 
@@ -36,7 +40,8 @@ def main(root: str, partition: str, framed: bool, requests: BinaryIO, answers: B
 
     codec = found("schemas.codec")
     decode = (found("schemas.single_object").FramedDecoder() if framed else codec.Decoder()).decode
-    machine = found("projections.machine.machine").Machine(partition)
+    machines = found("projections.machine.machine")
+    machine = machines.Machine(partition)
     effects: list[Any] = []
     so_far = hashlib.blake2b()
     ended = ""
@@ -57,6 +62,14 @@ def main(root: str, partition: str, framed: bool, requests: BinaryIO, answers: B
                 so_far.update(ended.encode())
             for effect in effects:
                 so_far.update(effect_text(effect).encode())
+        elif request == BEGIN:
+            (length,) = SIZE.unpack(requests.read(SIZE.size))
+            try:
+                machine, refusal = machines.Machine.load(partition, *marshal.loads(requests.read(length))), ""
+            except Exception as error:
+                refusal = f"{type(error).__name__}: {error}".replace("\n", " ")
+            answers.write(refusal.encode() + b"\n")
+            answers.flush()
         elif request == STAND:
             answers.write(f"{machine.digest()} {so_far.hexdigest()}\n".encode())
             answers.flush()

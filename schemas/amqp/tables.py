@@ -74,6 +74,20 @@ def arguments(data: bytes) -> tuple[Argument, ...]:
     return tuple(given)
 
 
+def first_arguments(data: bytes, most_bytes: int) -> tuple[Argument, ...]:
+    """The first entries of a table as `arguments` has them, while they have at most so many bytes together. Timestamps
+    that do not fit are left out."""
+    found: list[Argument] = []
+    for name, kind, value in parse(data):
+        flat = _flat(kind, value)
+        most_bytes -= len(name) + len(flat if isinstance(flat, str | bytes) else str(flat))
+        if most_bytes < 0:
+            break
+        if kind != "timestamp" or (isinstance(flat, int) and flat <= MAX_TIMESTAMP):
+            found.append(Argument(name, kind, flat))
+    return tuple(found)
+
+
 def require_few(count: int) -> None:
     """Raise Unacceptable if a declaration has so many arguments that reading them would hold the broker up."""
     if count > MAX_ARGUMENTS:

@@ -4,12 +4,15 @@
 
     chain     every block's bytes against the hash chain, also of the metadata log      log_bytes.py, by segments
     kept      (Kafka, which has no chain) the topics have everything from offset 0, and are set to keep it
-    snapshots (where there are some) each is the state to which the events since the one before lead   (a task each)
+    snapshots (where there are some) each is the state to which the events since the one before lead   beside_fold.py
     ...       the checks of audit/fold.py, at every offset                              a Spark task a partition
     ledgers   (with an auditor's own snapshots) the same from ledger to ledger      chunks.py, a task a chunk
     arrivals  dead letters, joined across partitions: each arrival was sent, each forwarded letter arrived
     policies  every policy that decided was set in the metadata log, and policies that are set are applied
-    store     the RocksDB of the broker against a fresh fold, queue by queue and body by body  projections/verify.py
+    store     the RocksDB of the broker against the fold, queue by queue and body by body      beside_fold.py
+
+Snapshots and RocksDB are compared with the fold that checks all the rest, when it comes to their offsets. So a history
+is folded once. (Snapshots of a history in Kafka are folded apart, a task each; ledgers: chunks.py.)
 
 All tasks fold with the pure build, also where the broker runs the compiled one (rewindmq/builds.py): two builds of one
 source check each other. The row `records` names the build. They fold event by event: the fast path for repeats, which
@@ -20,7 +23,8 @@ history. A partition whose older part was trimmed is folded from its base on (ba
 running brokers; it reads up to the end that was durable when it began, and the state that RocksDB had persisted.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,12 +33,10 @@ from rewindmq.engine.log.contract import CorruptLog
 from rewindmq.engine.log.placement import partition_of as placement_of
 from rewindmq.projections.floors import base_differs
 from rewindmq.projections.marks import topology_of
-from rewindmq.projections.replay import base_of
-from rewindmq.projections.store.snapshots import Snapshots
-from rewindmq.projections.store.store import StateStore, StoreError
-from rewindmq.projections.verify import NOT_CHECKED, stored_offset, verify_partition
+from rewindmq.projections.store.snapshots import Snapshots, SnapshotSet
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.archive_bytes import prove_archive
+from rewindmq.spark_replay.audit.beside_fold import BesideFold, compare_with_snapshot
 from rewindmq.spark_replay.audit.chunks import AuditChunk, audit_chunk, convicted, in_sum, is_first, plan_audit
 from rewindmq.spark_replay.audit.dead_letter_join import (
     ARRIVALS,
@@ -51,7 +53,7 @@ from rewindmq.spark_replay.audit.fold import LISTED, AuditProduct
 from rewindmq.spark_replay.audit.kafka_retention import retention_findings
 from rewindmq.spark_replay.audit.log_bytes import CHAIN, Proven, prove
 from rewindmq.spark_replay.audit.policies import IS_IN_FORCE, WAS_IN_FORCE, PolicyBook, queues_since, rows_for_driver
-from rewindmq.spark_replay.fold import FoldInput, fold_log, fold_range, for_each, from_snapshot
+from rewindmq.spark_replay.fold import FoldInput, broker_snapshots, fold_log, fold_range, for_each
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.log import (
@@ -61,7 +63,6 @@ from rewindmq.spark_replay.location.log import (
     Location,
     newest_ms,
     open_log,
-    partition_of,
 )
 from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
 from rewindmq.spark_replay.session import pure_workers
@@ -72,13 +73,12 @@ from rewindmq.spark_replay.snapshots.external import (
     read_about,
     write_sums,
 )
-from rewindmq.spark_replay.snapshots.verify import SNAPSHOTS, verify_snapshots
+from rewindmq.spark_replay.snapshots.verify import SNAPSHOTS, plan_chunks, verify_snapshots
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-STORE = "store"
 FORK = "fork"
 # Rows that a partition's task leaves for the driver; they are no findings
 FOR_DRIVER = (WAS_IN_FORCE, IS_IN_FORCE, NOTED)
@@ -113,8 +113,7 @@ def _audited_history(
     if ranges:
         folded = AuditTasks(spark, location, reach)
         if external is None:
-            findings += verify_snapshots(spark, location, {end.partition for end in ends} - sound, snapshots)
-            folded.whole(ranges)
+            findings += folded.with_snapshots(ranges, {end.partition for end in ends} - sound, snapshots)
         else:
             folded.in_chunks(external, ranges, since_last)
         whole = len(ranges) == len(ends)
@@ -132,7 +131,10 @@ def _bytes(
     """Check that all bytes are there, as they were written. Returns a finding for each partition."""
     partitions = [log.metadata, *log.queues]
     if isinstance(location, InKafka):
-        return retention_findings(location, partitions)
+        findings = retention_findings(location, partitions)
+        if location.archive:
+            findings += prove_archive(spark, InArchive(location.archive), [partition.name for partition in partitions])
+        return findings
     if isinstance(location, InArchive):
         return prove_archive(spark, location, [partition.name for partition in partitions])
     return prove(spark, location, [partition.name for partition in partitions], proven, since_last)
@@ -140,7 +142,7 @@ def _bytes(
 
 def base_findings(log: HistoryLog) -> list[Finding]:
     """The bases of partitions that are not those with which they were trimmed, as the metadata log says."""
-    bases = [base for partition in log.queues if (base := base_of(partition)) is not None]
+    bases = [base for partition in log.queues if (base := partition.base()) is not None]
     floors = topology_of(log.metadata).history.floors if bases else {}
     wrong = [(base, base_differs(base, floors)) for base in bases]
     return [Finding(CHAIN, False, base.partition, base.offset, None, None, why) for base, why in wrong if why]
@@ -170,12 +172,41 @@ class AuditTasks:
         self.location = location
         self.reach = reach
         self.rows: list[Any] = []
-        self._store = location if isinstance(location, str) else None
         self._frames: list[DataFrame] = []
         self._letters: list[DataFrame] = []
 
-    def whole(self, ranges: Sequence[OffsetRange]) -> None:
-        """Audit each partition from its beginning, in one task, with its RocksDB."""
+    def with_snapshots(self, ranges: Sequence[OffsetRange], broken: Set[str], directory: Path | None) -> list[Finding]:
+        """Audit each partition as a whole, and verify its snapshots. Returns the findings about these.
+
+        `broken`: the other partitions. A partition in Kafka is read by Spark, so its snapshots are verified by tasks of
+        their own."""
+        if isinstance(self.location, InKafka):
+            found = verify_snapshots(self.spark, self.location, broken, directory)
+            self.whole(ranges)
+            return found
+        snapshots = external_snapshots(self.location, directory) or broker_snapshots(self.location)
+        chunks, beyond = plan_chunks(self.location, snapshots, broken)
+        lineage.read(chunk for chunk in chunks if chunk.meets)
+        meets: dict[str, list[int]] = {}
+        for chunk in chunks:
+            meets.setdefault(chunk.partition, []).extend(chunk.meets)
+        self.whole(ranges, snapshots, meets)
+        found = [of_row(row) for row in self.rows if row.check == SNAPSHOTS]
+        self.rows = [row for row in self.rows if row.check != SNAPSHOTS]
+        wrong = beyond + [finding for finding in found if not finding.ok]
+        wrong.sort(key=lambda finding: (finding.partition, finding.offset or 0))
+        doubtful = {finding.partition for finding in wrong}
+        return [finding for finding in found if finding.ok and finding.partition not in doubtful] + wrong
+
+    def whole(
+        self,
+        ranges: Sequence[OffsetRange],
+        meets_of: SnapshotSet | None = None,
+        meets: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """Audit each partition from its beginning, in one task, with its RocksDB.
+
+        `meets`: by partition, the offsets of the snapshots `meets_of` that the fold has to arrive at."""
         self._take(
             fold_log(
                 self.spark,
@@ -184,8 +215,10 @@ class AuditTasks:
                 fold_audit,
                 columns.AUDITED,
                 fresh=True,
-                store=self._store,
+                place=None if isinstance(self.location, InKafka) else self.location,
                 reach=self.reach,
+                meets_of=meets_of,
+                meets=meets,
             )
         )
 
@@ -201,10 +234,10 @@ class AuditTasks:
         beyond = list(beyond_the_end(taken, ends))
         self.rows += in_sum(chunks, {*doubtful, *(name for name, _, _ in beyond)})
         self.rows += [Finding(SNAPSHOTS, False, name, offset, None, None, why) for name, offset, why in beyond]
-        if self._store is not None:
+        if isinstance(self.location, str):
             sound = [each for each in ranges if each.partition not in doubtful]
             self.rows += for_each(
-                self.spark, sound, store_rows, columns.AUDIT, data=self._store, external=external
+                self.spark, sound, store_rows, columns.AUDIT, data=self.location, external=external
             ).collect()
         if doubtful:
             self.rows = [row for row in self.rows if row.partition not in doubtful or is_first(row, doubtful)]
@@ -308,16 +341,28 @@ def audit_frame(spark: "SparkSession", location: Location) -> "Any":
     return spark.createDataFrame(rows, columns.spark_schema(columns.FINDINGS))
 
 
-def fold_audit(fold_input: FoldInput, store: str | None, reach: dict[str, int]) -> "Iterator[pa.RecordBatch]":
-    """The fold of one partition, then its RocksDB in the data directory `store`. In a Spark task."""
+def fold_audit(
+    fold_input: FoldInput,
+    place: Location | None,
+    reach: dict[str, int],
+    meets_of: SnapshotSet | None = None,
+    meets: Mapping[str, Sequence[int]] | None = None,
+) -> "Iterator[pa.RecordBatch]":
+    """The fold of one partition, with its snapshots and its RocksDB. In a Spark task.
+
+    `place`: the location, where the task reads the log by itself; None: the records come from Spark."""
     partition = fold_input.offset_range.partition
     letter_rows = LetterRows(partition, reach[partition])
     product = AuditProduct(partition, letter_rows)
-    yield from map(_audited, fold_range(product, fold_input))
-    rows = rows_for_driver(product)
+    if place is None:
+        yield from map(_audited, fold_range(product, fold_input))
+        rows = rows_for_driver(product)
+    else:
+        beside = BesideFold(place, fold_input, product, meets_of, (meets or {}).get(partition, ()))
+        yield from map(_audited, fold_range(product, replace(fold_input, groups=beside.groups())))
+        rows = rows_for_driver(product)  # before the fold goes on behind the range
+        rows = beside.rows() + rows
     rows.append((NOTED, True, partition, None, None, None, str(letter_rows.count)))
-    if store is not None:
-        rows = [finding.row() for finding in _store(store, fold_input.offset_range)] + rows
     yield _audited(batch_of(rows, columns.AUDIT))
 
 
@@ -330,7 +375,7 @@ def chunk_rows(
 
 def store_rows(offset_range: OffsetRange, data: str, external: Snapshots) -> "Iterator[pa.RecordBatch]":
     """The RocksDB of a partition whose snapshots hold, in a Spark task."""
-    yield batch_of([finding.row() for finding in _store(data, offset_range, external)], columns.AUDIT)
+    yield batch_of([finding.row() for finding in compare_with_snapshot(data, offset_range, external)], columns.AUDIT)
 
 
 def _audited(batch: "pa.RecordBatch") -> "pa.RecordBatch":
@@ -343,39 +388,3 @@ def _audited(batch: "pa.RecordBatch") -> "pa.RecordBatch":
         for field in columns.AUDITED
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=columns.AUDITED)
-
-
-def _store(data: str, offset_range: OffsetRange, external: Snapshots | None = None) -> list[Finding]:
-    """Compare RocksDB, read-only, with a fold: a fresh one, or one that begins at a snapshot of `external`."""
-    path = Path(data) / "state"
-
-    def finding(
-        ok: bool, detail: str, offset: int | None = None, queue: str | None = None, message_id: int | None = None
-    ) -> Finding:
-        return Finding(STORE, ok, offset_range.partition, offset, queue, message_id, detail)
-
-    if not path.exists():
-        return [finding(True, f"{NOT_CHECKED}there is no state directory; a broker that starts rebuilds it")]
-    try:
-        store = StateStore.open(path, read_only=True)
-    except StoreError as error:
-        return [finding(False, str(error))]
-    try:
-        log = partition_of(data, offset_range.partition)
-        begun = None if external is None else from_snapshot(external, log, stored_offset(log, store))
-        report = verify_partition(log, store, begun, event_by_event=True)
-    except StoreError as error:
-        return [finding(False, str(error))]
-    finally:
-        store.close()
-    if report.equal:
-        compared = f"{report.queues} queues, {report.messages} bodies, {report.result} at offset {report.offset}"
-        detail = compared if report.stored else report.result
-        return [finding(True, detail)]
-    found = [
-        finding(False, f"{each.key} {each.what}", report.offset, each.queue or None, each.message_id)
-        for each in report.differences
-    ]
-    if report.difference_count > len(found):
-        found.append(finding(False, f"and {report.difference_count - len(found)} more differences", report.offset))
-    return found

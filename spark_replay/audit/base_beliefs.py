@@ -48,29 +48,22 @@ def believe(product: "AuditProduct", machine: Machine) -> None:
         for holder in queue.holders.values():
             _believe_holder(product, queue, holder)
         if queue.single_active and queue.active is not None:
-            product.attached.active[queue.vhost, queue.name] = queue.active.consumer
-            product.attached.challenged[queue.vhost, queue.name] = None
+            product.attached.believe_active((queue.vhost, queue.name), queue.active.consumer)
 
 
 def _believe_holder(product: "AuditProduct", queue: Queue, holder: Consumer) -> None:
     key, channel = (queue.vhost, queue.name), (holder.session, holder.channel)
     prefetches = product.prefetches
     product.attached.uses(holder.session, key)
-    if holder.held:
-        prefetches.holding[holder.consumer] = len(holder.held)
+    prefetches.believe_held(holder.consumer, len(holder.held))
     if not holder.attached:
         return
-    product.attached.consumers[holder.consumer] = (key, *channel, holder.no_ack, holder.priority)
-    prefetches.channels.setdefault(channel, {})[holder.consumer] = queue.quorum
-    if holder.prefetch and not holder.no_ack:
-        prefetches.own[holder.consumer] = holder.prefetch
-        prefetches.queues[holder.consumer] = key
-        if holder.lookahead:
-            prefetches.lookaheads[holder.consumer] = holder.lookahead
+    product.attached.add(holder.consumer, (key, *channel, holder.no_ack, holder.priority))
+    prefetches.add(holder.consumer, key, channel, 0 if holder.no_ack else holder.prefetch, queue.quorum)
+    prefetches.look_ahead(holder.consumer, holder.lookahead)
     if holder.limiter is not None:
         limited = holder.limiter.session, holder.limiter.channel
-        prefetches.limits[limited] = holder.limiter.limit
-        prefetches.limited[holder.consumer] = limited
+        prefetches.share(holder.consumer, limited, holder.limiter.limit)
 
 
 def _account(product: "AuditProduct", queue: Queue) -> Account:
@@ -97,24 +90,19 @@ def _account(product: "AuditProduct", queue: Queue) -> Account:
     }
     account.crashed = queue.crash_offset
     for message_id, word, expiry, holder in _messages(queue):
-        account.sizes[message_id] = size_of(word)
+        account.take_in(message_id, size_of(word))
         if account.stream:
             account.published[message_id] = queue.created_ms + 1000 * seconds_of(word)
-            account.bytes_ready += size_of(word)
             continue
         if expiry != NONE:
             account.expires[message_id] = expiry
         _believe_deliveries(account, message_id, word)
-        if holder is None:
-            account.bytes_ready += size_of(word)
-        else:
-            account.out[message_id] = holder
-            account.bytes_out += size_of(word)
+        if holder is not None:
+            account.hand_out(message_id, holder)
     if queue.delayed is not None:
         for message_id, word, due_ms in queue.delayed.items():
-            account.sizes[message_id] = size_of(word)
-            account.waiting[message_id] = due_ms
-            account.bytes_waiting += size_of(word)
+            account.take_in(message_id, size_of(word))
+            account.set_aside(message_id, due_ms)
             if message_id in queue.held_expiries:
                 account.expires[message_id] = queue.held_expiries[message_id]
             _believe_deliveries(account, message_id, word)
@@ -151,15 +139,10 @@ def _believe_levels(account: Account, queue: Queue) -> None:
     levels, prioritized = account.levels, queue.prioritized
     if levels.highest is None or prioritized is None:
         return
-    back = set(queue.returned.ids()) if levels.returned_first else set()
+    back = set(queue.returned.ids())
     words = [(message_id, word) for message_id, word, _, _ in _messages(queue)]
     if queue.delayed is not None:
         words += [(message_id, word) for message_id, word, _ in queue.delayed.items()]
     for message_id, word in words:
-        levels.level_of[message_id] = word >> LEVEL_SHIFT & prioritized.mask
-        if message_id in account.out or message_id in account.waiting:
-            continue
-        if message_id in back:
-            levels.back[message_id] = None
-        else:
-            levels.take_place(message_id)
+        ready = message_id not in account.out and message_id not in account.waiting
+        levels.believe(message_id, word >> LEVEL_SHIFT & prioritized.mask, ready, message_id in back)

@@ -15,6 +15,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.projections.history.product import fold_events
 from rewindmq.projections.replay import PartitionLog, beginning, decoder_for
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots
 from rewindmq.projections.verify import NOT_CHECKED
@@ -24,7 +25,7 @@ from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.ledger_files import BadLedger, Ledgers
 from rewindmq.spark_replay.audit.policies import rows_for_driver
-from rewindmq.spark_replay.fold import at_snapshot, fold_events, groups_up_to
+from rewindmq.spark_replay.fold import at_snapshot, groups_up_to
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.location.log import Location, partition_of
 from rewindmq.spark_replay.location.ranges import OffsetRange

@@ -25,11 +25,20 @@ class Attached:
     def attached(self, session: int, event: ConsumerAttached) -> None:
         """Add a consumer."""
         key = (event.vhost, event.queue)
-        self.consumers[event.consumer] = (key, session, event.channel, event.no_ack, event.priority)
+        self.add(event.consumer, (key, session, event.channel, event.no_ack, event.priority))
         active = self.consumers.get(self.active.get(key, 0))
         if active is not None and event.priority > active[4]:
             self.challenged[key] = None
-        self.uses(session, key)
+
+    def add(self, consumer: int, known: _Consumer) -> None:
+        """Add a consumer, with what is known of it."""
+        self.consumers[consumer] = known
+        self.uses(known[1], known[0])
+
+    def believe_active(self, key: Key, consumer: int) -> None:
+        """Take a consumer for the active one of a queue. It may have been challenged."""
+        self.active[key] = consumer
+        self.challenged[key] = None
 
     def uses(self, session: int, key: Key) -> None:
         """Note that a session consumes or fetches from a queue."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rewindmq import builds
+from rewindmq.projections.history.outcomes import targets
 from rewindmq.projections.last_words import Behind, LastWords
 from rewindmq.projections.machine.data.effects import (
     DeadLetter,
@@ -26,9 +27,10 @@ from rewindmq.projections.machine.data.effects import (
     Requeue,
 )
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.data.reasons import DELAYED, DELETED, DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED
+from rewindmq.projections.machine.data.reasons import ACKED, DELAYED, DELETED, DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.versions import CLOCK_SET
+from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.events import (
     Acked,
@@ -66,8 +68,9 @@ from rewindmq.spark_replay.audit.ledger import (
     TTL,
     Account,
 )
+from rewindmq.spark_replay.audit.plain_traffic import PlainTraffic
 from rewindmq.spark_replay.audit.prefetch import Prefetches
-from rewindmq.spark_replay.history.outcomes import batch_of, targets
+from rewindmq.spark_replay.history.outcomes import batch_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,11 +100,23 @@ _DECLARES = (QueueDeclared, PolicyApplied)
 _ABOUT_BROKERS = (SessionClosed, BrokerStarted, NodeLost, CheckpointAsked, ClockSet)
 _KEEPS_OUT = (Refuse, Duplicate)
 _CHANGES_MESSAGES = (Deliver, FetchReply, Forget, Requeue, Delay)
+# Fields of AuditProduct that are not stored with it
+_NO_BELIEFS = (
+    "partition",
+    "machine",
+    "rows",
+    "owed",
+    "accounts",
+    "account_of",
+    "plain",
+    "quarantine",
+    "letter_rows",
+)
 _Row = tuple[str, bool, str, int | None, str | None, int | None, str]
 
 
 class AuditProduct:
-    """A `fold.Product` that must see a partition from its beginning, or from its base on.
+    """A `Product` that must see a partition from its beginning, or from its base on.
 
     `letter_rows`: collects dead letters, for the join with other partitions."""
 
@@ -114,6 +129,7 @@ class AuditProduct:
         self.account_of: dict[Queue, Account] = {}  # the same accounts, by the queue that each is of
         self.prefetches = Prefetches()
         self.attached = Attached()
+        self.plain = PlainTraffic(self)
         self.letters: dict[int, int] = {}  # queue_id -> number of its last dead letter
         self.owed: dict[tuple[int, int], Account] = {}  # (queue_id, message) that died in this event, no letter yet
         self.offset = 0
@@ -127,16 +143,17 @@ class AuditProduct:
         self.policies: dict[tuple[str, Policy], int] = {}  # (vhost, policy) -> the first offset where it was in force
         self.quarantined = 0
         self.first_quarantined = -1
+        self.quarantine = QuarantineReport()  # the records that were skipped in this run, for the store
         self.at_end = False
         self.told: set[tuple[str, str | None, int | None]] = set()  # what was found at ends of an audit that goes on
         self.unlisted = dict.fromkeys(CHECKS, 0)
 
     @property
     def repeated(self) -> None:
-        """The audit sees every event (`fold.Product`)."""
+        """The audit sees every event (`Product`)."""
 
     def begin(self, machine: Machine) -> None:
-        """Start at the beginning of a partition, at its base, or where an earlier audit stopped (`fold.Product`)."""
+        """Start at the beginning of a partition, at its base, or where an earlier audit stopped (`Product`)."""
         if machine.next_offset and not self.events and not hasattr(self, "machine"):
             believe(self, machine)
         self.machine = machine
@@ -144,8 +161,7 @@ class AuditProduct:
     @property
     def beliefs(self) -> dict[str, Any]:
         """All fields but the machine, as values that can be stored."""
-        apart = ("partition", "machine", "rows", "owed", "accounts", "account_of", "letter_rows")
-        found = {name: value for name, value in self.__dict__.items() if name not in apart}
+        found = {name: value for name, value in self.__dict__.items() if name not in _NO_BELIEFS}
         return found | {"accounts": [account.beliefs for account in self.accounts.values()]}
 
     @property
@@ -179,16 +195,17 @@ class AuditProduct:
             self.rows.append((check, False, self.partition, self.offset, queue, message_id, detail))
 
     def before(self, offset: int, timestamp_ms: int, event: Checkpointed) -> None:
-        """Compare a broker's claim with the state (`fold.Product`)."""
+        """Compare a broker's claim with the state (`Product`)."""
         self.offset = offset
         wrong = self.claims.compare(self.machine, event)
         if wrong is not None:
             self.fail(CLAIMS, None, None, wrong)
 
     def undecodable(self, offset: int, why: str) -> None:
-        """Report a record that is no known event (`fold.Product`)."""
+        """Report a record that is no known event (`Product`)."""
         self.offset = offset
         self.events += 1
+        self.quarantine.note_undecodable(offset, why)
         self.fail(RECORDS, None, None, why)
 
     def _report_behind(self, found: Iterable[Behind]) -> None:
@@ -205,17 +222,29 @@ class AuditProduct:
     # -- one event --------------------------------------------------------------------------------------------------
 
     def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
-        """Book an event and its effects, and compare the books with the machine (`fold.Product`)."""
+        """Book an event and its effects, and compare the books with the machine (`Product`)."""
         self.offset = offset
         self.least_ms = self.now_ms  # effects of passing time happened at some moment after this
-        self.now_ms = max(self.now_ms, timestamp_ms + self.ahead_ms)
+        if timestamp_ms + self.ahead_ms > self.now_ms:
+            self.now_ms = timestamp_ms + self.ahead_ms
         self.events += 1
-        self.words.see(offset, actor, event)
+        if self.machine.due_effects[0] != offset:
+            self.least_ms = self.now_ms
+            if type(event) is Published:
+                if self.plain.published(offset, actor, event, effects):
+                    return
+            elif type(event) is Acked and self.plain.acked(offset, event, effects):
+                return
+        self._book(actor, event, effects)
+
+    def _book(self, actor: Actor, event: Event, effects: list[Effect]) -> None:
+        """Book an event of any kind."""
+        self.words.see(self.offset, actor, event)
         if self.words.found:
             self._report_behind(self.words.found)
             self.words.found.clear()
-        before = self.machine.time_passed_at(offset)
         touched: dict[Account, None] = {}
+        before = self.machine.time_passed_at(self.offset)
         if before:
             self._book_effects(event, effects[:before], touched)
             effects = effects[before:]
@@ -232,13 +261,14 @@ class AuditProduct:
             self._settled(event, effects)
         else:
             self._book_rare_event(actor, event, effects, touched)
+            self.plain.forget()
         if self.owed:
             for (_, message_id), account in self.owed.items():
                 account.fail(DEAD_LETTERS, message_id, "died, and was not dead-lettered")
             self.owed.clear()
         for account in touched:
             if self.account_of.get(account.queue) is account:
-                account.compare(account.sizes.get(offset))
+                account.compare(self.offset)
 
     def _book_rare_event(self, actor: Actor, event: Event, effects: list[Effect], touched: dict[Account, None]) -> None:
         """Book an event that is no publish, ack or nack, and its effects."""
@@ -280,17 +310,18 @@ class AuditProduct:
 
     def _enters(self, actor: Actor, event: Published, effects: list[Effect], touched: dict[Account, None]) -> None:
         """Book a publish: the queues that it names and that exist take the message, unless they refuse it."""
-        for key in targets(actor, event):
+        kept_out = [effect.queue.queue_id for effect in effects if isinstance(effect, _KEEPS_OUT)]
+        keys = targets(actor, event)
+        for key in keys:
             account = self.accounts.get(key)
             if account is not None:
                 touched[account] = None
                 if event.origin is not None and self.letter_rows is not None:
                     self.letter_rows.arrived(self.offset, self.log_ms, event, "/".join(key))
-                for effect in effects:
-                    if type(effect) in _KEEPS_OUT and effect.queue.queue_id == account.queue.queue_id:  # type: ignore[union-attr]
-                        break
-                else:
+                if account.queue.queue_id not in kept_out:
                     account.enters(self.offset, event, self.now_ms)
+                if len(keys) == 1:
+                    self.plain.learn(event.route, account)
 
     def _book_consumers(self, actor: Actor, event: Event, effects: list[Effect]) -> list[tuple[str, str]]:
         """Book changes of consumers, and of what they may hold.
@@ -361,6 +392,7 @@ class AuditProduct:
     def open_account(self, account: Account) -> Account:
         """Keep an account from now on."""
         self.accounts[account.key] = self.account_of[account.queue] = account
+        self.plain.forget()
         return account
 
     def _book_effects(self, event: Event, effects: list[Effect], touched: dict[Account, None]) -> None:
@@ -372,6 +404,7 @@ class AuditProduct:
             if kind is Quarantine:
                 self.first_quarantined = self.first_quarantined if self.quarantined else self.offset
                 self.quarantined += 1
+                self.quarantine.add(effect.offset, effect.event_type, effect.reason)
                 continue
             account = account_of.get(effect.queue)
             if account is None:
@@ -381,14 +414,16 @@ class AuditProduct:
             if kind is Keep:  # the message was booked by its publish
                 continue
             if kind is Deliver or kind is FetchReply:
-                self._delivered(account, effect)
+                if kind is FetchReply or not self.plain.delivered(account, effect):
+                    self.book_delivery(account, effect)
             elif kind is Forget:
-                self._left(account, event, effect)
+                self.book_leaving(account, event, effect)
             else:
                 self._book_rare_effect(account, event, effect)
             if kind is QueueGone:
                 self.attached.queue_gone(account.key)
                 del self.accounts[account.key], account_of[account.queue], touched[account]
+                self.plain.forget()
 
     def _of_no_queue(self, event: Event, effect: Any) -> None:
         """Report an effect that changes messages of a queue without an account."""
@@ -425,7 +460,8 @@ class AuditProduct:
             for consumer in account.out.values():
                 self.prefetches.lets_go(consumer)
 
-    def _delivered(self, account: Account, effect: Deliver | FetchReply) -> None:
+    def book_delivery(self, account: Account, effect: Deliver | FetchReply) -> None:
+        """Book a delivery, and check it."""
         if effect.message_id < 0:  # an empty basic.get
             if account.ready:
                 account.fail(CONSERVATION, None, f"basic.get found nothing, but {account.ready} are ready")
@@ -451,12 +487,20 @@ class AuditProduct:
             if wrong is not None:
                 account.fail(PREFETCH, effect.message_id, wrong)
 
-    def _left(self, account: Account, event: Event, effect: Forget) -> None:
+    def book_leaving(self, account: Account, event: Event, effect: Forget) -> None:
+        """Book messages that left a queue, and check that they may leave."""
+        message_ids = effect.message_ids
+        if effect.reason == ACKED and type(event) is Acked:
+            booked = account.acked(message_ids, effect.consumer)
+            self.prefetches.lets_go(effect.consumer, booked)
+            if booked == len(message_ids):
+                return
+            message_ids = message_ids[booked:]
         if effect.reason == DELETED:
             return  # the queue is deleted with all its messages, and its account
         mourned = account.limits.dead_letter_exchange is not None and effect.reason in DEADLY
         mourned = mourned or effect.reason == DELAYED
-        for message_id in effect.message_ids:
+        for message_id in message_ids:
             self.prefetches.lets_go(account.out.get(message_id))
             account.left(message_id, effect.reason, effect.consumer, event, self.now_ms)
             if mourned:
@@ -480,14 +524,20 @@ class AuditProduct:
 
     def _settled(self, event: Acked | Nacked, effects: list[Effect]) -> None:
         """Check that an ack or nack settled as many messages as it names."""
-        requested = sum(last - first + 1 for first, last in event.messages)
-        settled = 0
+        requested = settled = 0
+        for first, last in event.messages:
+            requested += last - first + 1
+        consumer = event.consumer
+        effect: Any  # as in `_book_effects`
         for effect in effects:
-            if isinstance(effect, Quarantine):
+            kind = type(effect)
+            if kind is Deliver:
+                continue
+            if kind is Quarantine:
                 return
-            if isinstance(effect, (Forget, Requeue)) and effect.consumer == event.consumer:
+            if (kind is Forget or kind is Requeue) and effect.consumer == consumer:
                 settled += len(effect.message_ids)
-            elif isinstance(effect, Delay) and effect.consumer == event.consumer:
+            elif kind is Delay and effect.consumer == consumer:
                 settled += 1
         if settled != requested:
             name = f"{event.vhost}/{event.queue}"
@@ -501,7 +551,7 @@ class AuditProduct:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def take(self, last: bool) -> "Iterator[pa.RecordBatch]":
-        """Yields rows of AUDIT and of LETTERS (`fold.Product`)."""
+        """Yields rows of AUDIT and of LETTERS (`Product`)."""
         if last:
             self._end()
         if self.rows:

@@ -3,11 +3,14 @@
 Kafka has no hash chain of ours, so these two things can be checked.
 
 A topic that removes its oldest records, or all but the newest of each key, loses history in silence. The audit reports
-such settings before it has happened.
+such settings before it has happened. With an archive the queues' topic may do so: then the archive has to have what
+Kafka lacks.
 """
 
 from collections.abc import Sequence
 
+from rewindmq.engine.log.contract import LogError, NoAnswer
+from rewindmq.engine.log.topic_tiers import TieredTopic
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.location.log import InKafka
@@ -20,6 +23,9 @@ def retention_findings(topics: InKafka, partitions: Sequence[PartitionLog]) -> l
     """A finding for each partition, and one for each setting of a topic that loses history."""
     findings = []
     for partition in partitions:
+        if isinstance(partition, TieredTopic):
+            findings.append(_archived(partition))
+            continue
         start, end = partition.start_offset, partition.next_offset
         whole = start == 0
         detail = f"offsets 0 to {end}" if whole else f"begins at offset {start}: the events before it are gone"
@@ -27,10 +33,27 @@ def retention_findings(topics: InKafka, partitions: Sequence[PartitionLog]) -> l
     return findings + _settings(topics)
 
 
+def _archived(partition: TieredTopic) -> Finding:
+    """Whether the archive has what Kafka lacks of a partition.
+
+    Raises NoAnswer."""
+    start, end = partition.topic.start_offset, partition.next_offset
+    detail = f"offsets 0 to {end}, the first {start} in the archive alone" if start else f"offsets 0 to {end}"
+    try:
+        if start:
+            partition.below(start)
+    except NoAnswer:
+        raise
+    except LogError as error:
+        return Finding(KEPT, False, partition.name, start, None, None, str(error))
+    return Finding(KEPT, True, partition.name, None, None, None, detail)
+
+
 def _settings(topics: InKafka) -> list[Finding]:
     from confluent_kafka.admin import ConfigResource, ResourceType
 
     from rewindmq.engine.log.kafka.clients import TIMEOUT_SECONDS, KafkaClients, asked
+    from rewindmq.engine.log.kafka.topics import RETENTION
 
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in (topics.metadata, topics.queues)]
     admin = KafkaClients(topics.bootstrap, dict(topics.settings)).admin()  # it must live until the answers are there
@@ -39,6 +62,8 @@ def _settings(topics: InKafka) -> list[Finding]:
     for resource, future in answers.items():
         found = asked(f"the settings of {resource.name}", lambda f=future: f.result(TIMEOUT_SECONDS))  # type: ignore[misc]
         for name, wanted in _KEEPS_ALL.items():
+            if topics.archive and resource.name == topics.queues and name in RETENTION:
+                continue
             value = found[name].value
             if value != wanted:
                 detail = f"{name} is {value}, which loses history: set {wanted}"

@@ -11,7 +11,7 @@ where it happens. An account costs about 150 bytes for each message in the queue
 defect is one finding. `beliefs` are an account's fields, so that an audit can be stored and resumed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rewindmq.projections.machine.data.queue import Queue
@@ -125,9 +125,9 @@ class Account:
         """Read the limits anew: a policy was applied to the queue."""
         self.limits = self._limits(event)
 
-    def count(self, what: str) -> None:
-        """Add one to a counter."""
-        self.counters[what] = self.counters.get(what, 0) + 1
+    def count(self, what: str, number: int = 1) -> None:
+        """Add to a counter."""
+        self.counters[what] = self.counters.get(what, 0) + number
 
     @property
     def ready(self) -> int:
@@ -140,31 +140,33 @@ class Account:
         """Book a message that the queue took in."""
         if message_id in self.sizes:
             self.fail(CONSERVATION, message_id, "published twice into the same queue")
-        self.sizes[message_id] = event.body_size
-        self.bytes_ready += event.body_size
+        self.take_in(message_id, event.body_size)
         self.count("published")
-        origin = event.origin
-        if origin is not None:
-            if self._is_known(origin):
-                self.fail(DEAD_LETTERS, message_id, f"taken in once more: {_in_words(origin)}")
-            if origin.restore:
-                self.restored.setdefault(_restoration(origin), set()).add(origin.message_id)
-            else:
-                self.letters[origin.vhost, origin.queue, origin.queue_id] = origin.sequence
-            if origin.restore:
-                self._was_before(message_id, origin)
+        if event.origin is not None:
+            self._came_from(message_id, event.origin)
         if self.stream:
             self.published[message_id] = now_ms
             return
         if self.delays:
-            self._waits(message_id, now_ms + (event.expiration_ms or 0))
+            self.set_aside(message_id, now_ms + (event.expiration_ms or 0))
             return
-        self.levels.enters(message_id, event.priority)
+        if self.levels.highest is not None:
+            self.levels.enters(message_id, event.priority)
         if self.limits.message_ttl_ms is None and event.expiration_ms is None:
             return
         lives = [ttl for ttl in (self.limits.message_ttl_ms, event.expiration_ms) if ttl is not None]
         if lives:
             self.expires[message_id] = now_ms + max(min(lives), 1 if self.quorum else 0)  # S-039
+
+    def _came_from(self, message_id: int, origin: Origin) -> None:
+        """Book the origin of a message that is a dead letter or was restored."""
+        if self._is_known(origin):
+            self.fail(DEAD_LETTERS, message_id, f"taken in once more: {_in_words(origin)}")
+        if origin.restore:
+            self.restored.setdefault(_restoration(origin), set()).add(origin.message_id)
+            self._was_before(message_id, origin)
+        else:
+            self.letters[origin.vhost, origin.queue, origin.queue_id] = origin.sequence
 
     def _was_before(self, message_id: int, origin: Origin) -> None:
         """Book the past of a restored message.
@@ -230,12 +232,13 @@ class Account:
         returned = self.returned.get(message_id, 0)
         if redelivered != (returned > 0 or message_id in self.flagged or message_id < self.crashed):
             self.fail(DELIVERIES, message_id, f"delivered with redelivered={redelivered} after {returned} returns")
-        levels = self.levels
-        wrong = None if levels.highest is None else levels.delivered(message_id)
-        if wrong is not None:
-            self.fail(ORDER, message_id, wrong)
+        level = 0
+        if self.levels.highest is not None:
+            level = self.levels.level(message_id)
+            wrong = self.levels.delivered(message_id)
+            if wrong is not None:
+                self.fail(ORDER, message_id, wrong)
         if not returned:
-            level = 0 if levels.highest is None else levels.level(message_id)
             last = self.last_first.get(level, -1)
             if message_id < last:
                 self.fail(ORDER, message_id, f"delivered after message {last}, which came later")
@@ -249,9 +252,7 @@ class Account:
             self._leaves(message_id)
             self.count(DELIVERED)
         else:
-            self.out[message_id] = consumer
-            self.bytes_ready -= size
-            self.bytes_out += size
+            self.hand_out(message_id, consumer)
 
     def came_back(self, message_id: int, reason: str, now_ms: int) -> None:
         """Book a message that is ready again."""
@@ -274,7 +275,7 @@ class Account:
             wanted = now_ms + min(least * max(1, self.counted.get(message_id, 0)), most)
             if due_ms != wanted:
                 self.fail(TTL, message_id, f"waits until {due_ms}, which should be {wanted}")
-        self._waits(message_id, due_ms)
+        self.set_aside(message_id, due_ms)
 
     def _retry(self, reason: str) -> tuple[int, int] | None:
         """How long a message waits that came back for this reason, least and most; None: it does not wait."""
@@ -309,7 +310,19 @@ class Account:
         level = self.levels.level(message_id)
         self.last_first[level] = min(self.last_first.get(level, -1), message_id - 1)
 
-    def _waits(self, message_id: int, due_ms: int) -> None:
+    def take_in(self, message_id: int, size: int) -> None:
+        """Count a message that is ready."""
+        self.sizes[message_id] = size
+        self.bytes_ready += size
+
+    def hand_out(self, message_id: int, consumer: int) -> None:
+        """Count a ready message as one that a consumer holds."""
+        self.out[message_id] = consumer
+        self.bytes_ready -= self.sizes[message_id]
+        self.bytes_out += self.sizes[message_id]
+
+    def set_aside(self, message_id: int, due_ms: int) -> None:
+        """Count a ready message as one that waits."""
         self.waiting[message_id] = due_ms
         self.bytes_ready -= self.sizes[message_id]
         self.bytes_waiting += self.sizes[message_id]
@@ -324,6 +337,24 @@ class Account:
         self.bytes_ready += self.sizes[message_id]
         self.bytes_waiting -= self.sizes[message_id]
         self.levels.ready_again(message_id)
+
+    def acked(self, message_ids: Sequence[int], consumer: int) -> int:
+        """Book messages that left because `consumer`, which held them, acked them. Returns how many it booked.
+
+        It stops at the first one that `consumer` does not hold: `left` says what is wrong with that."""
+        sizes, out = self.sizes, self.out
+        count = size = 0
+        for message_id in message_ids:
+            if out.get(message_id) != consumer or message_id not in sizes or message_id in self.waiting or self.stream:
+                break
+            del out[message_id]
+            size += sizes.pop(message_id)
+            count += 1
+        self.bytes_out -= size
+        self._forget(message_ids[:count])
+        if count:
+            self.count(ACKED, count)
+        return count
 
     def left(self, message_id: int, reason: str, consumer: int, event: Event, now_ms: int) -> None:
         """Book a message that left the queue, and check that it may leave for this reason."""
@@ -383,11 +414,17 @@ class Account:
             self.bytes_waiting -= size
         else:
             self.bytes_ready -= size
+        self._forget((message_id,))
+
+    def _forget(self, message_ids: Sequence[int]) -> None:
+        """Drop what is known of messages that left, beyond their sizes and holders."""
         if self.levels.highest is not None:
-            self.levels.leaves(message_id)
-        for rare in (self.counted, self.flagged, self.expires, self.returned, self.published):
-            if rare:
-                rare.pop(message_id, None)
+            for message_id in message_ids:
+                self.levels.leaves(message_id)
+        for known in (self.counted, self.flagged, self.expires, self.returned, self.published):
+            if known:
+                for message_id in message_ids:
+                    known.pop(message_id, None)
 
     def _over(self, more: int, more_bytes: int) -> bool:
         """Whether the counted messages are above a limit.
@@ -403,16 +440,15 @@ class Account:
 
     # -- compared with the machine ----------------------------------------------------------------------------------
 
-    def compare(self, entered: int | None) -> None:
-        """Compare after an event.
-
-        `entered`: the size of the message, if the event was a publish that the queue took."""
+    def compare(self, offset: int) -> None:
+        """Compare after the event at `offset`."""
         queue, limits = self.queue, self.limits
-        ready = self.ready
+        unacked, waiting = len(self.out), len(self.waiting)
+        ready = len(self.sizes) - unacked - waiting
         if (
             ready != queue.messages_ready
-            or len(self.out) != queue.messages_unacked
-            or len(self.waiting) != queue.messages_delayed
+            or unacked != queue.messages_unacked
+            or waiting != queue.messages_delayed
             or self.bytes_ready != queue.message_bytes_ready
             or self.bytes_out != queue.message_bytes_unacked
             or self.bytes_waiting != queue.message_bytes_delayed
@@ -422,6 +458,7 @@ class Account:
             return
         if ready <= (1 if self.stream else 0) or not self._over(0, 0):  # a stream keeps its newest message
             return
+        entered = self.sizes.get(offset)  # the size of the message, if the event was a publish that the queue took
         if limits.drops_head:
             self.fail(LIMITS, None, f"{self.ready} ready, {self.bytes_ready} bytes: {limits}")
         elif entered is not None and (not self.quorum or self._over(-1, -entered)):  # quorum: one over is taken (S-026)

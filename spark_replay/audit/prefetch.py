@@ -27,25 +27,40 @@ class Prefetches:
 
     def attached(self, session: int, event: ConsumerAttached, quorum: bool) -> None:
         """Add a consumer. `quorum`: its queue is a quorum queue."""
-        if event.prefetch and not event.no_ack:
-            self.own[event.consumer] = event.prefetch
-            self.queues[event.consumer] = (event.vhost, event.queue)
-        for other in [each for each in self.lookaheads if self.queues[each] == (event.vhost, event.queue)]:
+        key, channel = (event.vhost, event.queue), (session, event.channel)
+        for other in [each for each in self.lookaheads if self.queues[each] == key]:
             del self.lookaheads[other]
-        channel = session, event.channel
-        self.channels.setdefault(channel, {})[event.consumer] = quorum
+        self.add(event.consumer, key, channel, 0 if event.no_ack else event.prefetch, quorum)
         if event.global_prefetch:
-            self.limits[channel] = event.global_prefetch
-            self.limited[event.consumer] = channel
+            self.share(event.consumer, channel, event.global_prefetch)
+
+    def add(self, consumer: int, key: tuple[str, str], channel: Channel, prefetch: int, quorum: bool) -> None:
+        """Add a consumer. `prefetch`: its own; 0: none. `quorum`: its queue is a quorum queue."""
+        if prefetch:
+            self.own[consumer] = prefetch
+            self.queues[consumer] = key
+        self.channels.setdefault(channel, {})[consumer] = quorum
+
+    def share(self, consumer: int, channel: Channel, limit: int) -> None:
+        """Let a consumer share the limit of its channel."""
+        self.limits[channel] = limit
+        self.limited[consumer] = channel
+
+    def look_ahead(self, consumer: int, more: int) -> None:
+        """Let a consumer with a prefetch hold so many messages more."""
+        if consumer in self.own and more > 0:
+            self.lookaheads[consumer] = more
+        else:
+            self.lookaheads.pop(consumer, None)
+
+    def believe_held(self, consumer: int, messages: int) -> None:
+        """Take it that a consumer holds so many messages."""
+        if messages:
+            self.holding[consumer] = messages
 
     def credited(self, event: Credited, alone: bool) -> None:
         """Change the lookahead of a consumer with a prefetch. `alone`: its queue has no other consumer."""
-        if event.consumer not in self.own:
-            return
-        if event.credit > 0 and alone:
-            self.lookaheads[event.consumer] = event.credit
-        else:
-            self.lookaheads.pop(event.consumer, None)
+        self.look_ahead(event.consumer, event.credit if alone else 0)
 
     def limit(self, channel: Channel, prefetch: int) -> None:
         """Set the limit that a channel's consumers share; 0: no limit."""
@@ -79,9 +94,9 @@ class Prefetches:
         """Note that the consumer got a message. Returns what is wrong with that, or None."""
         held = self.holding[consumer] = self.holding.get(consumer, 0) + 1
         own = self.own.get(consumer, held)
-        if held > own + self.lookaheads.get(consumer, 0):
+        if held > own and held > own + self.lookaheads.get(consumer, 0):
             return f"consumer {consumer} has {held} messages, its prefetch is {own}"
-        channel = self.limited.get(consumer)
+        channel = self.limited.get(consumer) if self.limited else None
         if channel is None:
             return None
         together = sum(self.holding.get(each, 0) for each in self.channels[channel] if each in self.limited)
@@ -90,9 +105,12 @@ class Prefetches:
             return f"the consumers of channel {channel[1]} have {together} messages, their prefetch is {limit}"
         return None
 
-    def lets_go(self, consumer: int | None) -> None:
-        """Note that the consumer no longer holds one of its messages."""
-        if consumer is not None and consumer in self.holding:
-            self.holding[consumer] -= 1
-            if not self.holding[consumer]:
-                del self.holding[consumer]
+    def lets_go(self, consumer: int | None, count: int = 1) -> None:
+        """Note that the consumer no longer holds some of its messages."""
+        held = 0 if consumer is None else self.holding.get(consumer, 0)
+        if consumer is None or not held:
+            return
+        if held > count:
+            self.holding[consumer] = held - count
+        else:
+            del self.holding[consumer]

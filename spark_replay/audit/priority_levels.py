@@ -38,7 +38,15 @@ class Levels:
         """Add a message that the queue took in."""
         if self.highest is not None:
             self.level_of[message_id] = self.default if priority is None else min(max(priority, 0), self.highest)
-            self.take_place(message_id)
+            self._take_place(message_id)
+
+    def believe(self, message_id: int, level: int, ready: bool, returned: bool) -> None:
+        """Take a message for one of this level in the queue. `returned`: it came back."""
+        self.level_of[message_id] = level
+        if ready and returned:
+            self.ready_again(message_id)
+        elif ready:
+            self._take_place(message_id)
 
     def ready_again(self, message_id: int) -> None:
         """Note that a delivered message is ready again."""
@@ -47,7 +55,7 @@ class Levels:
         if self.returned_first:
             self.back[message_id] = None
         else:
-            self.take_place(message_id)
+            self._take_place(message_id)
 
     def delivered(self, message_id: int) -> str | None:
         """Note that a message is no longer ready. Returns what is wrong with its turn, or None."""
@@ -68,7 +76,7 @@ class Levels:
             self._not_ready(message_id)
             del self.level_of[message_id]
 
-    def take_place(self, message_id: int) -> None:
+    def _take_place(self, message_id: int) -> None:
         """Note that a message is ready by its level."""
         self.ready[message_id] = None
         level = self.level_of[message_id]

@@ -66,7 +66,8 @@ def sealed_partitions(location: Location) -> Sequence[Sealable]:
         from rewindmq.engine.log.kafka.reader import KafkaLogReader
         from rewindmq.engine.log.seals.in_topic import in_topics
 
-        return in_topics(KafkaLogReader(location.bootstrap, location.prefix, dict(location.settings)))
+        log = KafkaLogReader(location.bootstrap, location.prefix, dict(location.settings))
+        return in_topics(log, location.archive or None)
     if isinstance(location, InArchive):
         return []
     return segmented(Path(location))

@@ -16,6 +16,7 @@ from rewindmq.spark_replay.commands.options import (
     require_writable,
     snapshots_option,
     start_spark,
+    tell_beginnings,
 )
 from rewindmq.spark_replay.location.log import InKafka, Location
 
@@ -72,6 +73,7 @@ def audit(
         require_writable("--html", page)
     keys, kept = read_keys(public_keys), [] if copies is None else read_copies(copies)
     external = ledger_snapshots(location, snapshots, since_last)
+    tell_beginnings(location)
     spark = start_spark(location)
     with progress(spark, "audit", shown, lambda: "" if external is None else f"{count_ledgers(external)} ledgers kept"):
         findings = check_seals(spark, location, keys or None, kept) + audit_of(spark, location, snapshots, since_last)

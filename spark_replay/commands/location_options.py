@@ -21,7 +21,7 @@ _ARCHIVE = click.option(
     "--archive",
     metavar="URL",
     help="Instead of --data: the archive of the history, s3://BUCKET/PREFIX, gs://..., az://..., or a directory."
-    " Credentials come from the environment of each process.",
+    " With --kafka: it has what Kafka no longer has. Credentials come from the environment of each process.",
 )
 _TOPICS = (
     click.option(
@@ -114,8 +114,8 @@ def _existing(
     """The location of an existing log: a directory as an absolute path, which workers can use, an archive, or topics.
 
     Raises BadRequest; LogError when there is no log; NoAnswer when Kafka does not answer; KafkaNotInstalled."""
-    if sum(each is not None for each in (data, archive, kafka)) != 1:
-        raise BadRequest("where is the history? Give one of --data, --archive and --kafka")
+    if (data is None) == (archive is None and kafka is None):
+        raise BadRequest("where is the history? Give one of --data, --archive and --kafka, or the last two")
     if data is not None and not data.is_dir():
         raise BadRequest(f"{data}: no such directory")
     if kafka is None and (settings or settings_file is not None):
@@ -123,12 +123,13 @@ def _existing(
     location: Location
     if data is not None:
         location = str(data.resolve())
-    elif archive is not None:
-        location = in_archive(archive)
+    elif kafka is None:
+        location = in_archive(archive or "")
     else:
         from rewindmq.engine.log.kafka.clients import KafkaClients
 
-        location = InKafka(kafka or "", prefix, read_settings(settings, settings_file))
+        url = "" if archive is None else in_archive(archive).url
+        location = InKafka(kafka, prefix, read_settings(settings, settings_file), url)
         KafkaClients(location.bootstrap, dict(location.settings)).require_answer(FIRST_ANSWER_SECONDS)
     open_log(location)
     return location

@@ -9,9 +9,10 @@ from typing import Any
 import click
 
 from rewindmq.engine.log.archive.objects import BadUrl, Objects, open_objects
-from rewindmq.projections.rewind import absolute
+from rewindmq.projections.rewind import absolute, parse_time
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import InKafka, Location
+from rewindmq.spark_replay.location.log import InKafka, Location, beginnings, open_log
+from rewindmq.spark_replay.location.marks import time_of
 from rewindmq.spark_replay.location.ranges import BadRequest
 
 # A directory, or object storage
@@ -114,6 +115,15 @@ def require_writable(option: str, file: Path) -> None:
         raise BadRequest(f"{option}: {file} cannot be written")
 
 
+def tell_beginnings(location: Location, start: str | None = None) -> None:
+    """Print on stderr where partitions begin that were trimmed, if the moment `start` lies before that.
+
+    `start`: None for the beginning of the history. Raises LogError, NoSuchMark."""
+    log = open_log(location)
+    for line in beginnings(log, None if start is None else parse_time(time_of(log, start))):
+        click.echo(line, err=True)
+
+
 def start_spark(location: Location) -> Any:
     """The Spark session of a command.
 
@@ -127,6 +137,6 @@ def start_spark(location: Location) -> Any:
         PySparkLogger.getLogger(name).disabled = True  # the command reports such an error itself, in one line
     if sys.stderr.isatty():
         click.echo("spark_replay: starting Spark, which takes some seconds ...", err=True)
-    spark = session(records_in_java=isinstance(location, InKafka))
+    spark = session(records_in_java=isinstance(location, InKafka) and not location.archive)
     lineage.begin(spark)
     return spark

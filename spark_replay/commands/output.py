@@ -15,9 +15,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from rewindmq.projections.history.properties import plain, properties_object
 from rewindmq.spark_replay.commands.failures import NoSpark
 from rewindmq.spark_replay.commands.object_output import create_once, write_parquet
-from rewindmq.spark_replay.history.properties import plain, properties_object
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter

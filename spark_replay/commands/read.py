@@ -18,6 +18,7 @@ from rewindmq.spark_replay.commands.options import (
     require_out,
     snapshots_option,
     start_spark,
+    tell_beginnings,
 )
 from rewindmq.spark_replay.location.log import Location
 from rewindmq.spark_replay.location.ranges import BadRequest
@@ -87,6 +88,7 @@ def history(
     require_out(form, out)
     options = {"startingTimestamp": start, "endingTimestamp": end}
     ranges = plan_history(location, {name: value for name, value in options.items() if value is not None}, snapshots)
+    tell_beginnings(location, start)
     write_frame(history_frame(start_spark(location), location, ranges, queue, snapshots), form, out)
 
 
@@ -189,4 +191,5 @@ def slo(
     require_out(form, out)
     check(by, every)
     plan_slo(location, start, end)
+    tell_beginnings(location, start)
     write_frame(slo_of(start_spark(location), location, start, end, queue, by, every), form, out)

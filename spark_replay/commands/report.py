@@ -8,7 +8,8 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from rewindmq.spark_replay.audit.audit import FORK, STORE
+from rewindmq.spark_replay.audit.audit import FORK
+from rewindmq.spark_replay.audit.beside_fold import STORE
 from rewindmq.spark_replay.audit.chunks import LEDGERS
 from rewindmq.spark_replay.audit.dead_letter_join import ARRIVALS
 from rewindmq.spark_replay.audit.findings import Finding

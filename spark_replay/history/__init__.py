@@ -1,7 +1,6 @@
-"""The outcomes of a history, and states of its queues. Read outcomes.py first.
+"""The outcomes of a history, and states of its queues. The rules are in projections/history.
 
-outcomes.py   effects as rows of HISTORY      events.py        events as rows of EVENTS
-properties.py properties of messages, as JSON
+outcomes.py   rows of HISTORY as Arrow        events.py        events as rows of EVENTS
 history.py    `history`, `biography`          incremental.py   `keep-history`
 state.py      `state-at`                      diff.py          `diff`                      slo.py          `slo`
 """

@@ -14,11 +14,12 @@ is null).
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rewindmq.projections.history.diff import fold_moves
+from rewindmq.projections.history.outcome_rows import PUBLISHED
 from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import drive
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.fold import FoldInput, fold_events, fold_log
-from rewindmq.spark_replay.history.outcome_rows import PUBLISHED
+from rewindmq.spark_replay.fold import FoldInput, fold_log
 from rewindmq.spark_replay.history.outcomes import HistoryProduct
 from rewindmq.spark_replay.history.state import StatePlan, plan_state
 from rewindmq.spark_replay.location.log import Location
@@ -100,10 +101,5 @@ def fold_diff(
     machine, offset_range = fold_input.machine, fold_input.offset_range
     repeats = Repeats(machine, fold_input.decoder)
     groups = drive(machine, fold_input.groups, fold_input.decoder, offset_range.start, repeats=repeats)
-    if start_ms is not None:
-        machine.advance(start_ms, [])
     product = HistoryProduct(offset_range.partition, queue, moves=True)
-    yield from fold_events(product, machine, groups, fold_input.decoder)
-    if end_ms is not None:
-        product.time_passes(offset_range.end, end_ms)
-        yield from product.take(True)
+    yield from fold_moves(product, machine, groups, fold_input.decoder, offset_range.end, start_ms, end_ms)

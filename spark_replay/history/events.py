@@ -9,9 +9,9 @@ import json
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from rewindmq.projections.history.properties import headers
 from rewindmq.schemas.events import EVENT_TYPES, Event, Published
 from rewindmq.schemas.values import Actor
-from rewindmq.spark_replay.history.properties import headers
 
 # event field -> column, where the field means the same as the column
 _COLUMN_OF = {

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.log.location import HistoryPartition
-from rewindmq.projections.replay import base_of
+from rewindmq.projections.history.biography import Key, parse_message, with_letters
+from rewindmq.projections.history.outcomes import is_queue
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, broker_snapshots, cut_at_snapshots, fold_frame, fold_log, fold_range
 from rewindmq.spark_replay.history.outcome_rows import history_columns
-from rewindmq.spark_replay.history.outcomes import HistoryProduct, is_queue
+from rewindmq.spark_replay.history.outcomes import HistoryProduct
 from rewindmq.spark_replay.location.log import Location, first_event_ms, open_log, selected
 from rewindmq.spark_replay.location.marks import by_offsets
 from rewindmq.spark_replay.location.ranges import BadRequest, CheckpointRange, OffsetRange, resolve
@@ -97,7 +98,7 @@ def biography(spark: "SparkSession", location: Location, message: str, queue: st
     `message` is "queues-0:123" (partition and offset of its publish), or the number alone when `queue` or a single
     partition identifies the message. Raises BadRequest when there is no such message."""
     require_message(location, message)
-    partition, message_id = parse_message(message)
+    partition, message_id = named_message(message)
     named = history(spark, location, only=("partition", "vhost", "queue", "message_id", "origin"))
     rows = named.where(f"message_id = {message_id} or origin is not null").collect()
     found = {
@@ -112,34 +113,22 @@ def biography(spark: "SparkSession", location: Location, message: str, queue: st
     if len({key[0] for key in found}) > 1:
         which = ", ".join(sorted({f"{key[0]}:{message_id}" for key in found}))
         raise BadRequest(f"message {message}: which partition? {which}")
-    reached = _with_dead_letters(found, [row for row in rows if row.origin is not None])
+    letters = [row for row in rows if row.origin is not None]
+    came = [(_key(row), (row.origin.vhost, row.origin.queue, row.origin.message_id)) for row in letters]
+    reached = with_letters(found, came)
     ids = ", ".join(sorted({str(key[3]) for key in reached}))
     rows = [row for row in history(spark, location).where(f"message_id in ({ids})").collect() if _key(row) in reached]
     rows.sort(key=lambda row: (row.timestamp, row.partition, row.offset, row.ordinal))
     return spark.createDataFrame(rows, columns.spark_schema(columns.HISTORY))
 
 
-_Key = tuple[str, str, str, int]  # partition, vhost, queue, message id
-
-
-def _with_dead_letters(found: set[_Key], letters: list[Any]) -> set[_Key]:
-    """These messages and all messages that dead-lettering made of them, hop by hop."""
-    reached = set(found)
-    while True:
-        dead = {(vhost, queue, message_id) for _, vhost, queue, message_id in reached}
-        came = {_key(row) for row in letters if (row.origin.vhost, row.origin.queue, row.origin.message_id) in dead}
-        if came <= reached:
-            return reached
-        reached |= came
-
-
-def _key(row: Any) -> _Key:
+def _key(row: Any) -> Key:
     return row.partition, row.vhost, row.queue, row.message_id
 
 
 def require_message(location: Location, message: str) -> None:
     """Raise BadRequest when no partition reaches so far, without a fold of the whole history. Needs no Spark."""
-    partition, message_id = parse_message(message)
+    partition, message_id = named_message(message)
     log = open_log(location)
     named = [each for each in log.queues if partition in (None, each.name)]
     if not named:
@@ -152,17 +141,14 @@ def require_message(location: Location, message: str) -> None:
 def _has(log: HistoryPartition, message_id: int) -> bool:
     """Whether a record with this offset is there, or was when an older part was trimmed and a message was queued."""
     if message_id < log.start_offset:
-        base = base_of(log)
+        base = log.base()
         return base is not None and base.record(message_id) is not None
     return message_id < log.next_offset
 
 
-def parse_message(text: str) -> tuple[str | None, int]:
-    """The partition (None: not named) and the message id in a text such as `queues-0:123`.
-
-    Raises BadRequest."""
-    partition, _, offset = text.rpartition(":")
+def named_message(text: str) -> tuple[str | None, int]:
+    """The partition (None: not named) and the message id in a text such as `queues-0:123`. Raises BadRequest."""
     try:
-        return partition or None, int(offset)
-    except ValueError:
-        raise BadRequest(f"{text!r} is not a message: write partition:offset, such as queues-0:123") from None
+        return parse_message(text)
+    except ValueError as error:
+        raise BadRequest(str(error)) from None

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.projections.history.outcomes import called, takers
 from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.effects import (
     DeadLetter,
@@ -35,7 +36,7 @@ from rewindmq.projections.machine.repeats import PlainAck, PlainPublish, Repeate
 from rewindmq.schemas.events import Checkpointed, Event, Published
 from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.history.outcomes import batch_of, called, takers
+from rewindmq.spark_replay.history.outcomes import batch_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +69,7 @@ class Sums:
 
 
 class WaitsProduct:
-    """A `fold.Product`: the table WAITS of one range. `goes_on`: another range of the partition follows."""
+    """A `Product`: the table WAITS of one range. `goes_on`: another range of the partition follows."""
 
     def __init__(self, partition: str, options: SloOptions, goes_on: bool) -> None:
         self.partition = partition
@@ -90,21 +91,21 @@ class WaitsProduct:
 
     @property
     def repeated(self) -> RepeatedOutcomes | None:
-        """This product is told of repeats itself (`fold.Product`)."""
+        """This product is told of repeats itself (`Product`)."""
         return self
 
     def begin(self, machine: Machine) -> None:
-        """Remember the machine (`fold.Product`)."""
+        """Remember the machine (`Product`)."""
         self.machine = machine
 
     def before(self, offset: int, timestamp_ms: int, event: Checkpointed) -> None:
-        """Do nothing: a claim is no outcome (`fold.Product`)."""
+        """Do nothing: a claim is no outcome (`Product`)."""
 
     def undecodable(self, offset: int, why: str) -> None:
-        """Do nothing: no message is concerned (`fold.Product`)."""
+        """Do nothing: no message is concerned (`Product`)."""
 
     def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
-        """Count the outcomes of an event (`fold.Product`)."""
+        """Count the outcomes of an event (`Product`)."""
         if timestamp_ms != self.now_ms:
             self._at(timestamp_ms)
         self.offset = offset
@@ -234,7 +235,7 @@ class WaitsProduct:
     # -- rows -------------------------------------------------------------------------------------------------------
 
     def take(self, last: bool) -> "Iterator[pa.RecordBatch]":
-        """Yields rows of WAITS (`fold.Product`)."""
+        """Yields rows of WAITS (`Product`)."""
         if last and self.goes_on:
             self._still_there()
         if len(self.of_span) > _MOST_ROWS:  # of queues and consumers that are gone, most of them

@@ -4,6 +4,7 @@ A `Location` names a history: the path of a broker's data directory, topics of a
 
     history(spark, "DATA")                    history(spark, InKafka("localhost:9092"))
     history(spark, InArchive("s3://bucket/prefix"))
+    history(spark, InKafka("localhost:9092", archive="s3://bucket/prefix"))      Kafka, and below its start the archive
 
 All functions open the log read-only, beside a running broker or without one. Only the driver decides how far to read;
 workers get offsets. Records of the embedded log are bare and carry their time; those in Kafka are Avro single objects,
@@ -17,11 +18,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from rewindmq.engine.log.contract import NoAnswer
 from rewindmq.engine.log.location import HistoryPartition
-from rewindmq.engine.log.tiers import TieredLogReader
-from rewindmq.projections.floors import explained
+from rewindmq.engine.log.tiers import TieredLogReader, local_base
+from rewindmq.projections.floors import explained, in_words
 from rewindmq.projections.marks import topology_of
-from rewindmq.projections.replay import PartitionLog, RecordGroup, base_of, decoder_for
+from rewindmq.projections.replay import PartitionLog, RecordGroup, decoder_for
 from rewindmq.projections.rewind import BelowFloor, require_above_floor
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Actor
@@ -39,14 +41,17 @@ class InKafka:
     """The topics `<prefix>.metadata` and `<prefix>.queues` of a Kafka.
 
     `bootstrap`: host:port; several are separated by commas. `settings`: more of librdkafka's, for security
-    (kafka_settings.py); they may be secret, so nothing prints them."""
+    (kafka_settings.py); they may be secret, so nothing prints them. `archive`: the URL of their archive, which has what
+    Kafka no longer has; empty: none."""
 
     bootstrap: str
     prefix: str = "rewindmq"
     settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    archive: str = ""
 
     def __str__(self) -> str:
-        return f"topics {self.metadata} and {self.queues} of the Kafka at {self.bootstrap}"
+        archive = f", and their archive at {self.archive}" if self.archive else ""
+        return f"topics {self.metadata} and {self.queues} of the Kafka at {self.bootstrap}{archive}"
 
     @property
     def metadata(self) -> str:
@@ -124,6 +129,10 @@ def open_log(location: Location) -> HistoryLog:
 
         log = KafkaLogReader(location.bootstrap, location.prefix, dict(location.settings))
         log.queues  # noqa: B018  asks Kafka for the topics
+        if location.archive:
+            from rewindmq.engine.log.topic_tiers import TieredTopics
+
+            return TieredTopics(log, location.archive)
         return log
     if isinstance(location, InArchive):
         from rewindmq.engine.log.archive.reader import ArchivedLog
@@ -151,8 +160,15 @@ def selected(log: HistoryLog, which: str, names: str | None) -> list[HistoryPart
 
 def first_event_ms(log: HistoryLog) -> int | None:
     """The time at which the history begins: the earliest timestamp of all partitions; None when there is no event."""
-    begins = [begin for partition in (log.metadata, *log.queues) if (begin := begin_ms(partition)) is not None]
-    return min(begins, default=None)
+    begins = []
+    for partition in (log.metadata, *log.queues):
+        try:
+            begins.append(begin_ms(partition))
+        except NoAnswer:
+            if partition is log.metadata:
+                raise
+            continue  # an archive that is away has the beginning; the metadata log is here, and began before
+    return min((begin for begin in begins if begin is not None), default=None)
 
 
 def begin_ms(partition: PartitionLog) -> int | None:
@@ -237,11 +253,16 @@ def read_messages(location: Location, partition: str, ids: Sequence[int]) -> dic
     found: dict[int, tuple[int, Actor, Published]] = {}
     wanted = sorted(ids)
     at = bisect_left(wanted, log.start_offset)
-    base = base_of(log) if at else None
+    base = log.base() if at else None
     for message_id in wanted[:at]:
         record = None if base is None else base.record(message_id)
         assert record is not None, f"{partition} offset {message_id} is below the beginning, and not in the base"
         found[message_id] = _published(decoder, record, None)
+    kept = local_base(log, wanted[at]) if at < len(wanted) else None
+    if kept is not None:
+        records = {each: record for each in wanted[at:] if (record := kept.record(each)) is not None}
+        found |= {each: _published(decoder, record, None) for each, record in records.items()}
+        wanted, at = [each for each in wanted[at:] if each not in records], 0
     while at < len(wanted):
         before = at
         for block in log.read(wanted[at], wanted[-1] + 1):
@@ -273,3 +294,19 @@ def require_kept(log: HistoryLog, partitions: Sequence[HistoryPartition], time_m
             require_above_floor(partition, time_ms)
         except BelowFloor as error:
             raise explained(error, topology_of(log.metadata).history.floors) from None
+
+
+def beginnings(log: HistoryLog, since_ms: int | None) -> list[str]:
+    """Where the partitions begin whose older part is gone, a line each. Partitions with all since a time are left out.
+
+    `since_ms`: None for the beginning of the history. Raises LogError."""
+    begun_late = [each for each in log.queues if each.start_offset > 0]
+    floors = topology_of(log.metadata).history.floors if begun_late else {}
+    lines = []
+    for partition in begun_late:
+        floor, begins = floors.get(partition.name), f"{partition.name} begins at offset {partition.start_offset}"
+        if floor is None:
+            lines.append(begins)
+        elif since_ms is None or since_ms <= floor.event.until_ms:
+            lines.append(f"{begins}: {in_words(floor)}")
+    return lines

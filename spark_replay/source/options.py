@@ -111,6 +111,10 @@ def _location(options: Mapping[str, str], of_kafka: Mapping[str, str]) -> "Locat
         raise BadRequest(f"{about_kafka[0]} is for a history in Kafka: give {_BOOTSTRAP}, too")
     if not found:
         raise BadRequest(f'where is the history: option "path", a data directory, "archive", or "{_BOOTSTRAP}"?')
+    archive = ""
+    if {name for name, _ in found} == {"archive", _BOOTSTRAP}:
+        archive = in_archive(dict(found)["archive"]).url
+        found = [(name, where) for name, where in found if name == _BOOTSTRAP]
     if len(found) > 1:
         raise BadRequest(f"where is the history: {' or '.join(name for name, _ in found)}? Give one of them")
     [(kind, where)] = found
@@ -118,12 +122,12 @@ def _location(options: Mapping[str, str], of_kafka: Mapping[str, str]) -> "Locat
         return in_archive(where)
     if kind != _BOOTSTRAP:
         return where
-    if "fromCheckpoint" in options and "snapshots" not in options:
+    if "fromCheckpoint" in options and "snapshots" not in options and not archive:
         raise BadRequest(
             "fromCheckpoint: a Kafka has no snapshots beside it; name a directory with the option snapshots"
         )
     settings = for_librdkafka({name: value for name, value in of_kafka.items() if name != _BOOTSTRAP})
-    return InKafka(where, options.get("kafkaPrefix", "rewindmq"), settings)
+    return InKafka(where, options.get("kafkaPrefix", "rewindmq"), settings, archive)
 
 
 def _view(options: Mapping[str, str]) -> str:

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rewindmq.projections.history.outcomes import REFUSED, is_queue
 from rewindmq.projections.machine.data.effects import (
     Delay,
     Deliver,
@@ -40,7 +41,6 @@ from rewindmq.projections.rules.patterns import in_history
 from rewindmq.schemas.events import Acked, Event, Nacked, PolicyApplied, Published, QueueDeclared
 from rewindmq.schemas.values import BROKER, Actor, Argument, ArgumentValue, Policy
 from rewindmq.spark_replay.history.events import canonical_json
-from rewindmq.spark_replay.history.outcomes import REFUSED, is_queue
 from rewindmq.spark_replay.what_if.exclusion import Exclusion
 
 SETTLED = (ACKED, REJECTED, DELIVERED, DELIVERY_LIMIT)  # by a consumer

@@ -7,14 +7,15 @@ the test kills and starts again, is a RewindMQ process of its own, made by the i
 aiormq's source distribution lacks the conftest.py of its root: what that gives is here. aio-pika's own goes first.
 """
 
+import importlib.util
 import itertools
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 sys.path.insert(0, os.getcwd())
@@ -35,7 +36,7 @@ class Container:
     def __init__(self, is_shared: bool) -> None:
         self.process: subprocess.Popen[bytes] | None = None
         self.home = None if is_shared else Path(tempfile.mkdtemp(prefix="rewindmq-container-"))
-        self.ports = {} if is_shared else {"5672/tcp": free_port(), "15672/tcp": free_port()}
+        self.ports = {} if is_shared else {"5672/tcp": reserved.free_port(), "15672/tcp": reserved.free_port()}
 
     def start(self) -> None:
         if self.home is not None:
@@ -67,17 +68,17 @@ class Container:
         return {"NetworkSettings": {"Ports": bindings}}
 
 
-def free_port() -> int:
-    """Below the ports that the system gives to clients, so that it stays free while its broker is down."""
-    for port in range(26_000 + os.getpid() % 5_000, 32_000):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) != 0 and port not in given:
-                given.add(port)
-                return port
-    raise RuntimeError("no free port")
+def load(path: Path) -> ModuleType:
+    """Load a module of our tests: aio-pika's package `tests` hides them."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-given: set[int] = set()
+reserved = load(ROOT / "tests" / "support" / "ports.py")
 containers: dict[str, Container] = {}
 exit_codes: dict[str, int] = {}
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from tests.bench.peers import RABBITMQ
 from tests.clients import brokers
-from tests.support.running import RunningBroker, free_port
+from tests.support.ports import free_port
+from tests.support.running import RunningBroker
 
 AMQP_PORT = 5672
 MANAGEMENT_PORT = 15672

@@ -22,23 +22,11 @@ from pathlib import Path
 
 from rewindmq import builds
 from tests.support import debian_unstable
+from tests.support.ports import free_port, free_ports
 from tests.support.running import start_process
 
 RABBITMQ = "/" / debian_unstable.RABBITMQ
 TICKS = os.sysconf("SC_CLK_TCK")
-
-
-def free_port() -> int:
-    """A port that is free now, below the ephemeral range, so that nobody takes it meanwhile, and none of
-    those that other tests take (tests/support/running.py)."""
-    for port in range(24000 + os.getpid() % 5000, 32000):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise RuntimeError("no free port")
 
 
 @dataclass
@@ -154,8 +142,7 @@ def _start_rabbitmq(name: str, home: Path, root: Path, command: list[str], setti
     """RabbitMQ with all its files in `home`, which is below `root`. `settings`: lines of rabbitmq.conf."""
     inside = "/" / home.absolute().relative_to(root)
     home.mkdir(parents=True, exist_ok=True)
-    port = free_port()
-    dist = port + 1000 if port + 1000 < 32768 else port - 1000
+    port, dist = free_port(), free_port()
     node = f"bench{zlib.crc32(str(home).encode())}@localhost"  # the same after a restart, which may change ports
     (home / "plugins").write_text("[].\n")
     (home / "rabbitmq.conf").write_text(settings)
@@ -186,12 +173,12 @@ def rabbitmq_version(root: Path = Path("/")) -> str:
 def start_lavinmq(home: Path) -> Broker:
     """LavinMQ in `home`, its defaults, on ports of its own."""
     home.mkdir(parents=True, exist_ok=True)
-    port = free_port()
     names = ("amqp-port", "http-port", "mqtt-port", "metrics-http-port")
-    ports = [f"--{name}={port + number}" for number, name in enumerate(names)]
+    free = free_ports(len(names))
+    ports = [f"--{name}={port}" for name, port in zip(names, free, strict=True)]
     env = {**os.environ, "LAVINMQ_CONTROL_UNIX_PATH": str(home / "control.sock")}
     command = [os.environ["LAVINMQ"], f"--data-dir={home / 'data'}", *ports]
-    return started("LavinMQ " + lavinmq_version(), command, port, home, port + 1, env)
+    return started("LavinMQ " + lavinmq_version(), command, free[0], home, free[1], env)
 
 
 def lavinmq_version() -> str:
@@ -202,8 +189,7 @@ def lavinmq_version() -> str:
 def start_rewindmq(home: Path, *options: str, build: str = "") -> Broker:
     """`rewindmq start` with its defaults and `options`. `build`: pure or compiled; empty: the one that runs here."""
     home.mkdir(parents=True, exist_ok=True)
-    port = free_port()
-    http_port = port + 1
+    port, http_port = free_port(), free_port()
     command = Path(sys.executable).with_name("rewindmq")
     ports = ["--amqp-port", str(port), "--http-port", str(http_port)]
     start = [str(command), "start", "--data", str((home / "data").absolute()), *ports, *options]

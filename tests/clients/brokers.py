@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench.peers import RABBITMQ, Broker, free_port, start_rewindmq, started
+from tests.bench.peers import RABBITMQ, Broker, start_rewindmq, started
 from tests.support import debian_unstable
 from tests.support.debian_unstable import NotInstalled
+from tests.support.ports import free_port
 
 PLUGINS = (
     "rabbitmq_management",
@@ -84,7 +85,7 @@ def start(command: list[str], root: Path, home: Path, settings: str = "", port: 
     `root`, as it sees it)."""
     inside = "/" / home.relative_to(root)
     port = port or free_port()
-    http_port, dist = port + 1000, port + 2000
+    http_port, dist = free_port(), free_port()
     (home / "plugins").write_text(f"[{','.join(PLUGINS)}].\n")
     (home / "rabbitmq.conf").write_text(
         f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {http_port}\n"

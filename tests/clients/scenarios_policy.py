@@ -81,7 +81,7 @@ def ttl_of_both(kind: dict[str, Any]) -> Callable[[Peer], Any]:
             time.sleep(0.2)
             told.append(left(peer, queue))
             peer.unmade()
-            time.sleep(0.2)
+            time.sleep(1)  # the queue's partition learns of it; on Kafka that takes a while beside other work
             told.append(left(peer, queue))
         return told
 

@@ -9,7 +9,6 @@ Everything that it makes lies in demo-data/ (log, state) and demo.html.
 
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from rich.table import Table
 from tests.demo import page
 from tests.demo.flights import AIRPORTS, Flight, departures
 from tests.demo.services import OPEN_DESKS, Desk, DoomedDesk, declare, publish
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
@@ -51,7 +51,7 @@ class Broker:
 
     def __init__(self, data: Path = DATA) -> None:
         shutil.rmtree(data, ignore_errors=True)
-        self.amqp_port, self.http_port = _free_ports(2)
+        self.amqp_port, self.http_port = free_port(), free_port()
         self.process = subprocess.Popen(
             [REWINDMQ, "start", "--data", data, "--amqp-port", str(self.amqp_port), "--http-port", str(self.http_port)],
             stdout=subprocess.PIPE,
@@ -77,16 +77,6 @@ class Broker:
         self.process.send_signal(signal.SIGTERM)
         status = self.process.wait(60)
         console.print(f"[dim]the broker has stopped cleanly (exit status {status})[/dim]")
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for sock in sockets:
-        sock.bind(("127.0.0.1", 0))
-    ports = [sock.getsockname()[1] for sock in sockets]
-    for sock in sockets:
-        sock.close()
-    return ports
 
 
 def _quoted(word: str) -> str:
@@ -197,6 +187,7 @@ def show_audit(spark: "SparkSession") -> bool:
 
 def main() -> int:
     began = time.monotonic()
+    PAGE.unlink(missing_ok=True)  # `make notebook` takes it for the sign of a demo that has ended
     console.rule("1. A broker, policies, and a week of departures")
     broker = Broker()
     try:

@@ -19,7 +19,10 @@ OF_EXTRAS = (  # everything else is imported without an extra
     "rewindmq.engine.log.seals.in_topic",
     "rewindmq.engine.log.archive.topic_archiver",
     "rewindmq.engine.log.archive.topic_recovery",
+    "rewindmq.engine.log.archive.topic_records",
+    "rewindmq.engine.log.archive.topic_seals",
     "rewindmq.engine.cluster.topic_source",
+    "rewindmq.engine.cluster.topic_space",
 )
 
 

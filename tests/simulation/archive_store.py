@@ -61,6 +61,9 @@ class FaultyStore(Objects):
         found = self._call(key, fault, lambda: super(FaultyStore, self).get_range(key, start, end))
         return self._with_changed_byte(found) if fault == "misread" else found
 
+    def delete(self, key: str) -> None:
+        self._call(key, self._fault(key, OF_ANY), lambda: super(FaultyStore, self).delete(key))
+
     def list(self, prefix: str, after: str = "") -> Iterator[str]:
         keys = self._call(prefix, self._fault(prefix, OF_ANY), lambda: [*super(FaultyStore, self).list(prefix, after)])
         return iter(keys)

@@ -19,7 +19,7 @@ from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_delay_queue
 from rewindmq.schemas.events import Acked, Credited, Nacked, Published
-from rewindmq.schemas.values import Argument
+from rewindmq.schemas.values import Actor, Argument
 from tests.simulation.witness import Publish, Receipt, received_row
 from tests.simulation.world import POINTS, SimulatedCrash, World
 
@@ -379,12 +379,12 @@ class Clients:
         broker, name = self.world.broker, self.dice.choice(["a", "b"])
         operator = self.dice.random() < 0.2
         if self.dice.random() < 0.3:
-            (broker.operator_policies.clear if operator else broker.policies.clear)("guest", "/", name)
+            (broker.operator_policies.clear if operator else broker.policies.clear)(Actor("guest", 0), "/", name)
             return f"{name} cleared"
         pattern = self.dice.choice(["^q", "^q[0-3]", "^q[4-6]"])
         definition: dict[str, object] = {"max-length": 4} if operator else self.dice.choice(POLICIES)
         setting = broker.operator_policies.set if operator else broker.policies.set
-        setting("guest", "/", name, pattern, definition, self.dice.randrange(3), "queues")
+        setting(Actor("guest", 0), "/", name, pattern, definition, self.dice.randrange(3), "queues")
         return f"{name} {pattern} {definition}"
 
     # -- connections, time, faults ------------------------------------------------------------------------------------
@@ -449,7 +449,7 @@ class Clients:
                 (broker.operator_policies.clear, broker.topology.operator_policies),
             ):
                 if ("/", name) in known:
-                    clear("guest", "/", name)
+                    clear(Actor("guest", 0), "/", name)
         for queue in list(broker.queues.all()):
             if is_delay_queue(queue.name):
                 continue

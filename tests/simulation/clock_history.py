@@ -20,6 +20,7 @@ from typing import Any
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.simulated.embedded import MemoryLog
 from rewindmq.engine.runtime.partition import Partition
+from rewindmq.schemas.values import Actor
 from tests.simulation import history
 from tests.simulation.clients import Clients, Step
 from tests.simulation.test_simulation_audited import audited, of_memory
@@ -132,7 +133,7 @@ class ClockClients(Clients):
         before = {each: each.now_ms() for each in self.world.broker.partitions}
         watch = self.world.broker.clock_watch
         try:
-            watch.repair("guest")
+            watch.repair(Actor("guest", 0))
         except LogError as error:
             return str(error)
         assert abs(self.world.broker.clock() - self.world.clock()) <= 1, "the time in the log is not the wall clock's"

@@ -358,13 +358,14 @@ class Clients:
         operator = self.dice.random() < 0.2
         if self.dice.random() < 0.3:
             self.ask(
-                client, (broker.operator_policies.clear if operator else broker.policies.clear)("guest", "/", name)
+                client,
+                (broker.operator_policies.clear if operator else broker.policies.clear)(Actor("guest", 0), "/", name),
             )
             return f"{client.life.name} {name} cleared"
         pattern = self.dice.choice(["^q", "^q[0-3]", "^q[4-6]"])
         definition: dict[str, object] = {"max-length": 4} if operator else self.dice.choice(POLICIES)
         setting = broker.operator_policies.set if operator else broker.policies.set
-        self.ask(client, setting("guest", "/", name, pattern, definition, self.dice.randrange(3), "queues"))
+        self.ask(client, setting(Actor("guest", 0), "/", name, pattern, definition, self.dice.randrange(3), "queues"))
         return f"{client.life.name} {name} {pattern} {definition}"
 
     def exchange(self) -> str:
@@ -392,13 +393,13 @@ class Clients:
         if VHOST not in broker.topology.vhosts:
 
             async def create() -> None:
-                await broker.vhosts.create("guest", VHOST, "")
-                await broker.users.set_permissions("guest", VHOST, "guest", ".*", ".*", ".*")
+                await broker.vhosts.create(Actor("guest", 0), VHOST, "")
+                await broker.users.set_permissions(Actor("guest", 0), VHOST, "guest", ".*", ".*", ".*")
 
             self.ask(client, create())
             return f"{life.name} create"
         if self.dice.random() < 0.4:
-            self.ask(client, broker.vhosts.delete("guest", VHOST))
+            self.ask(client, broker.vhosts.delete(Actor("guest", 0), VHOST))
             return f"{life.name} delete"
         guest = self.open(life, VHOST)
         name = self.dice.choice(QUEUES)

@@ -11,6 +11,7 @@ from typing import Any
 
 import rewindmq.engine.broker.broker
 from rewindmq.engine.log.simulated.shared import HistoryPartition
+from rewindmq.schemas.values import Actor
 from tests.simulation.clients import ARGUMENTS, DEAD, PATIENCE, QUEUES, arguments
 from tests.simulation.history import Failure, shorten
 from tests.simulation.nodes_clients import EXCHANGES, Clients, Step, broker_of
@@ -206,9 +207,9 @@ class Drive:
         broker = broker_of(client.life)
         for name in ("a", "b"):
             if ("/", name) in broker.topology.policies:
-                self.asked(client, broker.policies.clear("guest", "/", name))
+                self.asked(client, broker.policies.clear(Actor("guest", 0), "/", name))
             if ("/", name) in broker.topology.operator_policies:
-                self.asked(client, broker.operator_policies.clear("guest", "/", name))
+                self.asked(client, broker.operator_policies.clear(Actor("guest", 0), "/", name))
         world.loop.run(8)
         for queue in list(broker.queues.all("/")):
             clients.consume_as(client, queue.name, 3, False, 0, False, ())

@@ -1,13 +1,15 @@
-"""Archivers on a store that fails, in thousands of seeds: what the archive says it has, it has.
+"""Archivers on a store that fails, in more than a thousand seeds: what the archive says it has, it has.
 
-A history of a seed: some runs of the archiver, while the log grows between them. The store fails in them
-(archive_store.py). After each run:
+A history of a seed: some runs of the archiver, while the log grows between them, and is trimmed twice. The store fails
+in them (archive_store.py). After each run:
 
 - Every entry names objects that are proven. The archived log is the beginning of the log, by its hash chain.
+- The archive begins with offset 0, or at a floor of the log, with the base there. No object is gone but for those
+  below a floor that the metadata log names.
 - Any damage is in an object that the store has kept wrong, and the error names this object.
 
 An operator deletes the objects that errors name, as docs/operators/archive.md tells. Then a last run makes the archive
-whole: every object is proven, and all pages are there.
+whole: every object is proven, all pages are there, and nothing that was trimmed.
 """
 
 import shutil
@@ -19,8 +21,10 @@ from unittest.mock import patch
 
 import pytest
 
+from rewindmq.engine.embedded.trim import Wanted, trim
 from rewindmq.engine.log.archive import archiver as archivers
 from rewindmq.engine.log.archive import manifest as manifests
+from rewindmq.engine.log.archive import state_files, trims
 from rewindmq.engine.log.archive.archiver import Archiver, close_segments, verify
 from rewindmq.engine.log.archive.manifest import Manifest, read_identity
 from rewindmq.engine.log.archive.objects import ArchiveError, open_objects
@@ -30,18 +34,22 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from tests.simulation.archive_store import FaultyStore, Killed, object_file
 from tests.support.examples import rounds
-from tests.support.records import fill
+from tests.support.records import START_MS, fill
 
 PARTITIONS = ("metadata-0", "queues-0")
 ENTRIES = 4  # of a page
-SEEDS = 150  # in one test
+WEAK_SPOTS = ("archive.json", "/manifest", "/pages", "/segments", "/snapshots", "/bases", ".blocks")
+SEEDS = 100  # in one test
+STAGES = 5
+FLOORS = {2: 120, 4: 280}  # by the stage from which on the log begins there
+SNAPSHOTS = {5, 75, 145, 215, 285}
 
 
 @pytest.fixture(scope="module")
 def stages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """A data directory at three moments of its life."""
+    """A data directory at some moments of its life. It is trimmed at the third and at the fifth one."""
     directory = tmp_path_factory.mktemp("stages")
-    for number in range(3):
+    for number in range(STAGES):
         data = directory / str(number)
         if number:
             shutil.copytree(directory / str(number - 1), data)
@@ -55,7 +63,17 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"a snapshot at %d" % number)
         close_segments(data)
-    return [directory / str(number) for number in range(3)]
+        if number in FLOORS:
+            trim_to(data, FLOORS[number])
+            close_segments(data)
+    return [directory / str(number) for number in range(STAGES)]
+
+
+def trim_to(data: Path, floor: int) -> None:
+    reader = PartitionReader(data / "log" / "queues-0")
+    [newest] = [each.max_timestamp_ms for each in reader.segments() if each.next_offset == floor]
+    [report] = trim(data, Wanted(before_ms=newest + 1, accept_findings=True), wall_ms=START_MS + 10**9)
+    assert report.offset == floor
 
 
 class History:
@@ -68,14 +86,17 @@ class History:
         self.chance = Random(seed)
         self.damaged: set[str] = set()
         self.objects = open_objects(str(directory), make=True)
-        self.chains = {name: chains_of(stages[-1], name) for name in PARTITIONS}
+        self.chains: dict[str, dict[int, bytes]] = {
+            name: {end: chain for stage in stages for end, chain in chains_of(stage, name).items()}
+            for name in PARTITIONS
+        }
 
     def run(self) -> list[str]:
         """Returns the faults that it met."""
         met: list[str] = []
-        weak_spot = self.chance.choice(("archive.json", "/manifest", "/pages", "/segments", "/snapshots", ".blocks"))
+        weak_spot = self.chance.choice(WEAK_SPOTS)
         rates = {"": self.chance.choice((0, 0.01, 0.05)), weak_spot: self.chance.choice((0.1, 0.5))}
-        for _ in range(self.chance.randint(1, 4)):
+        for _ in range(self.chance.randint(1, 6)):
             store = FaultyStore(self.objects, self.chance, rates, self.damaged, self.other_archiver)
             try:
                 Archiver(store, self.stages[self.stage]).run()
@@ -121,6 +142,16 @@ class History:
                 self.require_damaged(error)
             wanted = self.chains[name].get(manifest.end)
             assert manifest.chain == wanted or manifest.end == 0, f"seed {self.seed}: another history at {manifest.end}"
+            floor = max((at for since, at in FLOORS.items() if since <= self.stage), default=0)
+            floor = floor if name == "queues-0" else 0
+            assert manifest.floor in (0, *FLOORS.values()), f"seed {self.seed}: no floor at {manifest.floor}"
+            assert manifest.floor <= floor, f"seed {self.seed}: nothing says that all below {manifest.floor} went"
+            gone = manifest.trimmed_keys.keys() - self.keys(name)
+            assert all(manifest.trimmed_keys[key] <= floor for key in gone), f"seed {self.seed}: {gone} went too early"
+
+    def keys(self, name: str) -> set[str]:
+        """The objects of a partition that may be trimmed."""
+        return {key for each in trims.FOLDERS for key in self.objects.list(f"{name}/{each}")}
 
     def finish(self) -> None:
         """Runs without faults, and an operator, make the archive whole."""
@@ -140,7 +171,9 @@ class History:
             manifest = Manifest.load(self.objects, name)
             assert manifest.end == max(self.chains[name]), f"seed {self.seed}"
             assert len(list(self.objects.list(f"{name}/pages"))) == manifest.whole_pages, f"seed {self.seed}"
-        assert {each.offset for each in manifest.snapshots} == {5, 75, 145}, f"seed {self.seed}"
+        assert manifest.floor == max(FLOORS.values()), f"seed {self.seed}"
+        assert {each.offset for each in manifest.snapshots} == {each for each in SNAPSHOTS if each >= manifest.floor}
+        assert not manifest.trimmed_keys.keys() & self.keys("queues-0"), f"seed {self.seed}: what was trimmed is there"
 
 
 def chains_of(data: Path, name: str) -> dict[int, bytes]:
@@ -154,6 +187,8 @@ def run(stages: list[Path], directory: Path, seed: int) -> list[str]:
     with (
         patch.object(manifests, "ENTRIES", ENTRIES),
         patch.object(archivers, "now_ms", lambda: 7),
+        patch.object(state_files, "now_ms", lambda: 7),
+        patch.object(trims, "now_ms", lambda: 7),
         patch("os.fsync", lambda descriptor: None),  # no power fails here
     ):
         try:
@@ -184,6 +219,13 @@ def entry_before_proof(self: Archiver, manifest: Any, path: Path, report: Any) -
     Unpacked(self._objects, manifest.partition, manifest.segments[-1]).prove()
 
 
+def delete_more(manifest: Manifest, data_dir: Path) -> None:
+    """Plant: a segment goes that begins at the floor."""
+    trims.delete_trimmed(manifest, data_dir)
+    if manifest.trims and manifest.segments:
+        manifest.objects.delete(manifest.key(manifest.segments[0], manifest.segments[0].avro))
+
+
 def entries_of_page(page: bytes, known: int, before: str, proof: bytes) -> list[bytes]:
     """Plant: a page is taken as it is."""
     return page.splitlines(keepends=True)[known:]
@@ -192,7 +234,9 @@ def entries_of_page(page: bytes, known: int, before: str, proof: bytes) -> list[
 archive_segment = Archiver._archive_segment
 PLANTED: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "segments are not proven": (Unpacked, "prove", lambda segment: None),
-    "snapshots are not proven": (archivers, "prove_file", lambda manifest, entry: None),
+    "snapshots are not proven": (state_files, "prove_file", lambda manifest, entry: None),
+    "more goes than was trimmed": (archivers, "delete_trimmed", delete_more),
+    "the bases of trims are not looked for": (trims, "archive_base", lambda manifest, bases, event: None),
     "the entry comes before the proof": (Archiver, "_archive_segment", entry_before_proof),
     "pages are not proven": (manifests, "proven_entries", entries_of_page),
 }
@@ -209,7 +253,9 @@ def test_a_planted_defect_is_found(defect: str, stages: list[Path], tmp_path: Pa
             check(history)
 
     check = History.check
+    spots = ("/pages",) if "pages" in defect else WEAK_SPOTS  # few pages are made
     with (
+        patch(f"{__name__}.WEAK_SPOTS", spots),
         patch.object(owner, name, wrong),
         patch.object(History, "check", checked),
         pytest.raises(AssertionError, match="seed"),

@@ -14,6 +14,7 @@ from typing import Any
 
 from rewindmq.engine.log.simulated.embedded import MemoryLog
 from rewindmq.engine.log.simulated.shared import HistoryPartition
+from rewindmq.projections.history.outcomes import targets
 from rewindmq.projections.machine.data.effects import DeadLetter, Duplicate, Effect, Quarantine, Refuse, endings
 from rewindmq.projections.machine.data.reasons import DELAYED
 from rewindmq.projections.machine.machine import Machine
@@ -25,7 +26,6 @@ from rewindmq.schemas.values import BROKER, Actor
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.dead_letter_join import SORTED_BY, LetterRows, check_arrivals
 from rewindmq.spark_replay.audit.fold import AuditProduct
-from rewindmq.spark_replay.history.outcomes import targets
 from tests.simulation import history, nodes_history
 from tests.simulation.clients import DEAD
 

@@ -13,7 +13,7 @@ from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.schemas.events import NodeLost, Tick
 from rewindmq.schemas.metadata_events import ExchangeDeleted, NodeJoined, VhostDeleted
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
-from rewindmq.schemas.values import BROKER
+from rewindmq.schemas.values import BROKER, Actor
 from tests.simulation.clients import Settings, arguments
 from tests.simulation.nodes_clients import Clients, broker_of
 from tests.simulation.nodes_connections import Client, Taker
@@ -244,8 +244,8 @@ def test_an_owner_that_is_behind_deletes_no_queue_of_a_vhost_that_it_does_not_kn
     story.world.history.assign({partition.name: ["a"] for partition in story.world.history.queues})
     owner.log.hold([story.world.history.metadata.name])
     client = story.client(other)
-    story.ask(client, lambda broker: broker.vhosts.create("guest", "v", ""))
-    story.ask(client, lambda broker: broker.users.set_permissions("guest", "v", "guest", ".*", ".*", ".*"))
+    story.ask(client, lambda broker: broker.vhosts.create(Actor("guest", 0), "v", ""))
+    story.ask(client, lambda broker: broker.users.set_permissions(Actor("guest", 0), "v", "guest", ".*", ".*", ".*"))
     guest = story.world.loop.inside(lambda: story.clients.open(other, "v"))
     story.ask(guest, lambda broker: broker.queues.declare(guest.session, "q1", False, True, False, False, ()))
     broker_of(owner).router.queues_changed()  # it has a reason to look
@@ -265,9 +265,9 @@ def test_an_owner_that_is_behind_does_not_put_a_policy_back(story: Story) -> Non
     story.world.history.assign({partition.name: ["a"] for partition in story.world.history.queues})
     client = story.client(other)
     story.ask(client, lambda broker: broker.queues.declare(client.session, "q1", False, True, False, False, ()))
-    story.ask(client, lambda broker: broker.policies.set("guest", "/", "p", "q", {"max-length": 1}, 0, "all"))
+    story.ask(client, lambda broker: broker.policies.set(Actor("guest", 0), "/", "p", "q", {"max-length": 1}, 0, "all"))
     owner.log.hold([story.world.history.metadata.name])
-    story.ask(client, lambda broker: broker.policies.set("guest", "/", "p", "q", {"max-length": 9}, 0, "all"))
+    story.ask(client, lambda broker: broker.policies.set(Actor("guest", 0), "/", "p", "q", {"max-length": 9}, 0, "all"))
     broker_of(owner).router.queues_changed()  # it has a reason to look
     for _ in range(5):
         story.world.loop.inside(lambda: story.clients.publish_one(client, "", "q1", None))

@@ -315,6 +315,22 @@ class DoubleConsumers:
         return self.broker.partition_of(queue), found.seen(), holder_id
 
 
+class DoubleAccessLog:
+    """Lists what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def opened(self, session: Any, *facts: Any) -> None:
+        self.told.append(("opened", session.session_id, *facts))
+
+    def login_refused(self, *facts: Any) -> None:
+        self.told.append(("login_refused", *facts))
+
+    def access_refused(self, *facts: Any) -> None:
+        self.told.append(("access_refused", *facts))
+
+
 class DoubleTurns(Turns):
     def __init__(self, broker: "DoubleBroker") -> None:
         self.broker = broker
@@ -358,6 +374,7 @@ class DoubleBroker:
         self.exchanges = DoubleExchanges(self)
         self.consumers = DoubleConsumers(self)
         self.turns = DoubleTurns(self)
+        self.access_log = DoubleAccessLog()
         topology = Topology()
         topology.apply(0, 0, BROKER, ExchangeDeclared("/", "amq.headers", "headers", True, False, False, ()))
         self.router = Router(topology, lambda vhost, queue: self.partition_of(queue))

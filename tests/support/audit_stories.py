@@ -21,7 +21,7 @@ from rewindmq.engine.rewind.worker import Question, WorkerPool
 from rewindmq.projections.rewind import At
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.metadata_events import MarkSet
-from rewindmq.schemas.values import Argument
+from rewindmq.schemas.values import Actor, Argument
 from rewindmq.spark_replay.audit.findings import Finding
 from tests.support.auditing import findings_of
 from tests.support.broker_harness import Client, Harness, args
@@ -190,10 +190,10 @@ class Story:
 
     def policy(self) -> None:
         if self.dice.random() < 0.4:
-            self.h.broker.policies.clear("guest", "/", "p")
+            self.h.broker.policies.clear(Actor("guest", 0), "/", "p")
         else:
             pattern = self.dice.choice(("classic", "quorum", "later", "."))
-            self.h.broker.policies.set("guest", "/", "p", pattern, self.dice.choice(POLICIES), 1, "queues")
+            self.h.broker.policies.set(Actor("guest", 0), "/", "p", pattern, self.dice.choice(POLICIES), 1, "queues")
 
     def wait(self) -> None:
         self.h.pass_time(self.dice.choice((1, 10, 100, 500)))
@@ -210,7 +210,7 @@ class Story:
     def mark(self) -> None:
         positions = self.h.broker.marks.positions()
         self.h.settle()
-        self.h.broker.marks.set("guest", MarkSet(f"m{self.lives}", positions))
+        self.h.broker.marks.set(Actor("guest", 0), MarkSet(f"m{self.lives}", positions))
         self.met["marks"] += 1
 
     def mishap(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 
 from tests.bench.peers import RABBITMQ, Broker, started
-from tests.support.running import free_port
+from tests.support.ports import free_port
 
 PLUGINS = RABBITMQ.parent.parent.glob("lib/rabbitmq_server-*/plugins/rabbitmq_management-*")
 INSTALLED = RABBITMQ.exists() and any(PLUGINS)

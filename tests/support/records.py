@@ -10,9 +10,11 @@ from rewindmq.engine.log.contract import Block, LogPartition
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Acked, Published
+from rewindmq.schemas.registry import envelope_schema_json
 from rewindmq.schemas.values import Actor, Route
 
 START_MS = 1_763_715_845_000
+SCHEMA_BYTES = len(envelope_schema_json())  # in the header of each segment: they grow with every new event
 ACTOR = Actor("guest", 7)
 
 

@@ -1,27 +1,18 @@
 """A broker in a process of its own, as an operator starts it, on free ports."""
 
 import ctypes
-import itertools
-import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from tests.support.ports import free_port
+
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 30
-# Ports below those that the system gives to clients, and others for each process of a test run, so that no process
-# takes one between our asking and its use.
-_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
-_FIRST = 10_000 + _WORKER * 3_500
-_OWN = (*range(_FIRST + os.getpid() % 150 * 20, _FIRST + 3_500), *range(_FIRST, _FIRST + 3_000))
-PORTS: Iterator[int] = itertools.cycle(_OWN)
-
 
 # Linux ends a child with the *thread* that started it (PR_SET_PDEATHSIG), so one thread that lives as long as the test
 # run starts them all.
@@ -41,19 +32,6 @@ def start_process(command: list[str], **how: Any) -> "subprocess.Popen[Any]":
         return subprocess.Popen(command, preexec_fn=die_with_parent, **how)
 
     return _starter.submit(start).result()
-
-
-def free_port() -> int:
-    """A free port on loopback."""
-    for port in PORTS:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no free port")
 
 
 class RunningBroker:

@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from rewindmq.schemas import access_events as a
 from rewindmq.schemas import clock_events
 from rewindmq.schemas import events as e
 from rewindmq.schemas import metadata_events as m
@@ -188,6 +189,41 @@ SAMPLES: dict[str, tuple[int, Actor, e.Event]] = {
         TIMESTAMP_MS,
         ADMIN,
         m.HistoryForked("ab" * 32, "cd" * 32, "mark:before-release", (("queues-0", 7),), "s3://bucket/prefix"),
+    ),
+    "SessionOpened": (
+        TIMESTAMP_MS,
+        GUEST,
+        a.SessionOpened(
+            7,
+            "/",
+            "amqp",
+            "10.0.0.7:51230",
+            "0.0.0.0:5671",
+            "10.0.0.1:40000",
+            "EXTERNAL",
+            "TLSv1.3 TLS_AES_256_GCM_SHA384",
+            "CN=shop,O=Example",
+            (Argument("product", "longstr", "pika"),),
+        ),
+    ),
+    "LoginRefused": (
+        TIMESTAMP_MS,
+        BROKER,
+        a.LoginRefused(
+            "root", "10.0.0.9", "0.0.0.0:5672", "amqp", "PLAIN", "invalid credentials", 812, TIMESTAMP_MS - 60_000
+        ),
+    ),
+    "AccessRefused": (
+        TIMESTAMP_MS,
+        GUEST,
+        a.AccessRefused(
+            "queue.declare", "/", "queue", "jfk", "configure access to queue 'jfk' refused", 1, TIMESTAMP_MS
+        ),
+    ),
+    "PastRead-http": (
+        TIMESTAMP_MS,
+        ADMIN,
+        e.PastRead("/", "jfk", 0, 0, "", (), "GET /api/queues/%2F/jfk/messages", "at=2025-11-21T09:00:00Z"),
     ),
     "BodiesExpired": (TIMESTAMP_MS, ADMIN, m.BodiesExpired("2026-11-23", ("k1", "k2"))),
     "Nacked-timeout": (TIMESTAMP_MS, BROKER, e.Nacked("/", "jfk", 5, ((1, 3),), True, "timeout")),

@@ -93,6 +93,9 @@ class ListLog:
         times = enumerate(self.records)
         return next((at for at, record in times if decoder.timestamp_ms(record) > timestamp_ms), len(self.records))
 
+    def base(self) -> None:
+        """None: it begins at offset 0."""
+
 
 class Traffic:
     """Seeded traffic.

@@ -7,9 +7,10 @@ from rewindmq.engine.log.embedded.reader import PartitionReader, SegmentReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, segment_path
 from rewindmq.projections.rewind import At, state_at
 from rewindmq.projections.store.bases import Bases, queued_offsets
+from tests.support.records import SCHEMA_BYTES
 from tests.support.traffic import Traffic
 
-SEGMENT_BYTES = 40_000
+SEGMENT_BYTES = SCHEMA_BYTES + 1_100
 PARTITION = "queues-0"
 
 

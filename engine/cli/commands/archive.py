@@ -139,7 +139,7 @@ def archive(
 
     topics = wants_kafka(data, kafka)
     if topics and keep_local is not None:
-        raise CliError(USAGE, "--keep-local is about the segments of a data directory, and not about topics")
+        raise CliError(USAGE, "--keep-local is for a data directory; on Kafka it is an option of `start`")
     try:
         limits = None if keep_local is None else local_limits(keep_local)
     except ValueError as error:
@@ -246,9 +246,9 @@ def _archive_directory(settings: Settings, url: str, data: Path, roll: bool) -> 
 def archive_status(settings: Settings, archive_url: str, data: Path | None, kafka: Kafka, form: str | None) -> None:
     """Show how far each partition is archived.
 
-    `floor`: the oldest offset. `bytes`: of the segments as they were; `archived_bytes`: of the objects that hold them
-    and the snapshots. `lag`: records in the data directory, or in the Kafka, that are not archived; `lag_bytes`: of
-    their segments; `waiting_since`: the time of the oldest of them.
+    `floor`: the oldest offset; what was below it was trimmed. `bytes`: of the segments as they were; `archived_bytes`:
+    of the objects that hold them and the snapshots. `lag`: records in the data directory, or in the Kafka, that are not
+    archived; `lag_bytes`: of their segments; `waiting_since`: the time of the oldest of them.
 
     \b
     Examples:
@@ -303,7 +303,7 @@ def _status_row(manifest: "Manifest", data: Path | None, topic: "KafkaPartition 
     segments = manifest.segments
     return {
         "partition": manifest.partition,
-        "floor": segments[0].base_offset if segments else None,
+        "floor": manifest.floor if segments or manifest.trims else None,
         "archived_end": manifest.end,
         "archived_until": format_time(segments[-1].max_timestamp_ms) if segments else None,
         "segments": len(segments),

@@ -57,9 +57,7 @@ CLIENT = (
     " and /api/queues/VHOST/QUEUE/get of the management API, or its web page"
 )
 ELSEWHERE = {
-    "history": SPARK.format("history") + "; 'rewindmq events --data DIR --effects' prints the log itself",
-    "biography": SPARK.format("biography --message PARTITION:OFFSET"),
-    **{name: SPARK.format(name) for name in ("audit", "diff", "slo", "state-at", "what-if", "watch", "keep-history")},
+    **{name: SPARK.format(name) for name in ("audit", "slo", "state-at", "what-if", "watch", "keep-history")},
     **dict.fromkeys(("publish", "consume", "get"), CLIENT),
 }
 

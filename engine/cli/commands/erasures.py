@@ -7,7 +7,7 @@ import click
 
 from rewindmq.engine.cli.client import Refused
 from rewindmq.engine.cli.exits import CONFIG, DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
-from rewindmq.engine.cli.kafka import Kafka, with_kafka
+from rewindmq.engine.cli.kafka import Kafka, with_kafka_and_archive
 from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.values import Value
 
@@ -67,7 +67,7 @@ def list_expired_bodies(settings: Settings) -> None:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Directory of the keys (default: keys in the data directory).",
 )
-@with_kafka
+@with_kafka_and_archive
 @with_settings
 def check_erasure(
     settings: Settings, subject: str | None, day: str | None, data: Path | None, keys: Path | None, kafka: Kafka

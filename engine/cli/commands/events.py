@@ -27,7 +27,7 @@ import click
 
 from rewindmq.engine.cli.commands.history import history_error_code
 from rewindmq.engine.cli.exits import DATA, USAGE, CliError
-from rewindmq.engine.cli.kafka import Kafka, with_kafka
+from rewindmq.engine.cli.kafka import Kafka, with_kafka_and_archive
 from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.projections.machine import describe
 from rewindmq.projections.machine.data.effects import Effect, Quarantine
@@ -68,7 +68,7 @@ class Line:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Data directory. With --kafka: only its snapshots.",
 )
-@with_kafka
+@with_kafka_and_archive
 @click.option("--partition", metavar="NAME", help="Only this partition, such as queues-0 or metadata-0 (default: all).")
 @click.option(
     "--from",

@@ -10,12 +10,12 @@ import click
 from rewindmq.engine.cli.client import Refused
 from rewindmq.engine.cli.commands.restore import absolute_time, restore
 from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
-from rewindmq.engine.cli.kafka import Kafka, with_kafka
+from rewindmq.engine.cli.kafka import Kafka, with_kafka_and_archive
 from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.values import Value, json_line
 from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
 from rewindmq.projections.marks import marks_of, moment, name_in, topology_of
-from rewindmq.projections.rewind import At, RewindError, UnreadableTime, parse_time
+from rewindmq.projections.rewind import At, RewindError, TrimmedMeanwhile, UnreadableTime, parse_time
 
 if TYPE_CHECKING:
     from rewindmq.engine.log.contract import LogError
@@ -77,7 +77,7 @@ class PastQuery:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Directory of the subjects' keys, with --data or --kafka (default: keys in the data directory).",
 )
-@with_kafka
+@with_kafka_and_archive
 @click.option(
     "--first", type=click.IntRange(min=0), default=0, show_default=True, help="Position of the first message shown."
 )
@@ -141,12 +141,16 @@ def message_row(message: dict[str, object], formatter: str | None) -> dict[str, 
     if formatter == "json":
         return row
     properties = cast(dict[str, Value], message["properties"])
-    body = str(message["payload"])
-    cut = body[:BODY_SHOWN] + ("..." if len(body) > BODY_SHOWN else "")
-    row["payload"] = "".join(character if character.isprintable() else repr(character)[1:-1] for character in cut)
+    row["payload"] = printable(str(message["payload"]), BODY_SHOWN)
     row["properties"] = json_line(properties) if properties else ""
     row["position"] = message["position"] if message["state"] == "ready" else None
     return row
+
+
+def printable(text: str, most: int) -> str:
+    """At most so many characters of a text, those that cannot be printed as Python writes them."""
+    cut = text[:most] + ("..." if len(text) > most else "")
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in cut)
 
 
 def past_online(settings: Settings, query: PastQuery) -> dict[str, object]:
@@ -203,7 +207,7 @@ def moment_in(history: "History", vhost: str, queue: str, time: str) -> At:
     "--data", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path), help="Data directory."
 )
 @click.option("--event-by-event", is_flag=True, help="Fold without the fast path for events that repeat each other.")
-@with_kafka
+@with_kafka_and_archive
 @with_settings
 def verify(settings: Settings, data: Path, event_by_event: bool, kafka: Kafka) -> None:
     """Fold the log again and compare the result with the stored state.
@@ -217,6 +221,7 @@ def verify(settings: Settings, data: Path, event_by_event: bool, kafka: Kafka) -
       rewindmq verify --data ./data
     """
     from rewindmq.engine.log.contract import LogError
+    from rewindmq.engine.log.location import begun_anew
     from rewindmq.projections import verify as projection
     from rewindmq.projections.machine.machine import NewerHistory
     from rewindmq.projections.metadata_verification import verify_metadata
@@ -230,13 +235,15 @@ def verify(settings: Settings, data: Path, event_by_event: bool, kafka: Kafka) -
     settings.banner(f"Verifying {data} ...")
     try:
         rows = [] if kafka.servers is not None else log_rows(data, [log.name for log in reader.queues])
-        reports = projection.verify(reader.queues, data / "state", event_by_event)
+        reports = begun_anew(lambda: projection.verify(reader.queues, data / "state", event_by_event))
         metadata = verify_metadata(reader.metadata, history.snapshots)
         require_bases(history, reader.queues)
     except StoreError as error:
         raise CliError(DIFFERENT, str(error)) from None
     except NewerHistory as error:
         raise CliError(DATA, str(error)) from None
+    except TrimmedMeanwhile as error:
+        raise CliError(UNAVAILABLE, f"{error}: run it again") from None
     except LogError as error:
         away = history_error_code(history, error) == UNAVAILABLE
         raise CliError(UNAVAILABLE if away else DIFFERENT, str(error)) from None
@@ -252,9 +259,8 @@ def verify(settings: Settings, data: Path, event_by_event: bool, kafka: Kafka) -
 def require_bases(history: "History", queues: Sequence["HistoryPartition"]) -> None:
     """Compare the bases with which partitions begin with the trims in the metadata log. CliError, LogError."""
     from rewindmq.projections.floors import base_differs
-    from rewindmq.projections.replay import base_of
 
-    bases = [base for log in queues if (base := base_of(log)) is not None]
+    bases = [base for log in queues if (base := log.base()) is not None]
     floors = topology_of(history.open().metadata, history.snapshots).history.floors if bases else {}
     for base in bases:
         if (why := base_differs(base, floors)) is not None:

@@ -73,6 +73,11 @@ def require_possible(config: Config) -> None:
     help="A second port for metrics only (RabbitMQ's is 15692).",
 )
 @click.option(
+    "--proxy-protocol",
+    is_flag=True,
+    help="AMQP clients come through a balancer that sends the PROXY protocol's header (v1 or v2).",
+)
+@click.option(
     "--partitions",
     type=click.IntRange(1, 1024),
     help="Number of partitions of a new queue log (default: 2). A log keeps its number."
@@ -125,7 +130,7 @@ def require_possible(config: Config) -> None:
     "--keep-history",
     metavar="DURATION",
     type=Duration(),
-    help="Trim older history at each start, such as 400d: it goes for good. Queued messages stay.",
+    help="Trim older history, such as 400d, while the broker runs: it goes for good. Queued messages stay.",
 )
 @click.option(
     "--loopback-users",
@@ -315,6 +320,7 @@ def history_lines(history: Json) -> list[str]:
     lines = [] if size is None else [f"On this disk: {size / GIGABYTE:.4f} gb"]
     if days is not None:
         lines.append(f"Disk full in {days:g} days, by the growth of the last hours")
+    lines += trim_lines(cast(Json | None, history.get("trims")))
     archive = cast(Json | None, history.get("archive"))
     if archive is None:
         return [*lines, "Archive: (none)"]
@@ -332,6 +338,22 @@ def history_lines(history: Json) -> list[str]:
     if archive["error"] is not None:
         lines.append(f"Archiving fails: {archive['error']}")
     return lines
+
+
+def trim_lines(trims: Json | None) -> list[str]:
+    """Lines about the end of the history: how much is kept, where each partition begins, why older parts stay."""
+    if trims is None:
+        return []
+    lines = []
+    if trims["keep_seconds"] is not None:
+        before = f", what is older than {trims['before']} goes" if trims["before"] else ""
+        lines.append(f"Kept history: {in_words(cast(int, trims['keep_seconds']) * 1_000)}{before}")
+    for floor in cast(list[Json], trims["floors"]):
+        found = f", {len(cast(list[str], floor['findings']))} findings" if floor["findings"] else ""
+        went = f"{floor['until']} and before was trimmed at {floor['trimmed']}{found}"
+        lines.append(f"History of {floor['partition']} begins at offset {floor['offset']}: what was of {went}")
+    lines += [f"Not trimmed: {name}: {why}" for name, why in cast(dict[str, str], trims["stays"]).items()]
+    return lines if trims["error"] is None else [*lines, f"Trimming fails: {trims['error']}"]
 
 
 def status_lines(client: Client, overview: dict[str, object], node: dict[str, object]) -> list[str]:

@@ -1,18 +1,21 @@
 """Our own command: make a data directory, or topics on a Kafka, from an archive. It asks no broker."""
 
-import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from rewindmq.engine.cli.commands.archive import archive_option, done
 from rewindmq.engine.cli.exits import DATA, UNAVAILABLE, USAGE, CliError
-from rewindmq.engine.cli.formatters import MACHINE_READABLE
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
-from rewindmq.engine.cli.kafka_archive import recover_to_kafka
+from rewindmq.engine.cli.kafka_archive import recover_to_kafka, with_bar
 from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.values import Value
 from rewindmq.projections.rewind import RewindError, UnreadableTime, format_time
+
+if TYPE_CHECKING:
+    from rewindmq.engine.log.archive.recovery import RecoveredPartition
 
 
 @click.command("recover")
@@ -27,6 +30,11 @@ from rewindmq.projections.rewind import RewindError, UnreadableTime, format_time
     metavar="TIME",
     help="Only what had happened by then: ISO 8601 with a zone, -10m, or mark:NAME. The result is a fork.",
 )
+@click.option(
+    "--keys",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The former broker's directory of keys: those that the recovered history needs are copied to DATA/keys.",
+)
 @with_kafka
 @click.option(
     "--kafka-replication",
@@ -37,7 +45,13 @@ from rewindmq.projections.rewind import RewindError, UnreadableTime, format_time
 )
 @with_settings
 def recover(
-    settings: Settings, archive_url: str, data: Path | None, at: str | None, kafka: Kafka, replication: int | None
+    settings: Settings,
+    archive_url: str,
+    data: Path | None,
+    at: str | None,
+    keys: Path | None,
+    kafka: Kafka,
+    replication: int | None,
 ) -> None:
     """Make a data directory from an archive alone; with --kafka, topics on a Kafka.
 
@@ -61,41 +75,42 @@ def recover(
     if kafka.asked_for:
         if at is not None:
             raise CliError(USAGE, "--at makes a data directory, and no topics: leave --kafka out")
+        if keys is not None:
+            raise CliError(USAGE, "--keys: nodes on a Kafka share a directory of keys: name it when you start them")
         _recover_topics(settings, archive_url, data, kafka, replication)
         return
     if data is None:
         raise CliError(USAGE, "say where to recover to: --data DIR, or --kafka HOST:PORT")
+    _recover_directory(settings, archive_url, data, at, keys)
+
+
+def _recover_directory(settings: Settings, url: str, data: Path, at: str | None, keys: Path | None) -> None:
+    """Make the data directory, show what came back, and say on stderr what is missing. CliError."""
     from rewindmq.engine.log.archive.objects import open_objects
     from rewindmq.engine.log.archive.recovery import RecoveredPartition
     from rewindmq.engine.log.archive.recovery import recover as recover_to
 
-    def recovered(data: Path = data) -> list[RecoveredPartition]:
-        objects = open_objects(archive_url)
+    def recovered() -> list[RecoveredPartition]:
+        objects = open_objects(url)
         settings.banner(f"Recovering {objects.url} to {data} ...")
-        quiet = bool(settings.quiet or settings.silent or settings.formatter in MACHINE_READABLE)
-        with click.progressbar(length=1, file=sys.stderr, hidden=quiet or not sys.stderr.isatty()) as bar:
-
-            def progress(bytes_done: int, total: int) -> None:
-                bar.length = total
-                bar.update(bytes_done - bar.pos)
-
-            try:
-                return recover_to(objects, data, progress, at)
-            except UnreadableTime as error:
-                raise CliError(USAGE, str(error)) from None
-            except RewindError as error:
-                raise CliError(DATA, str(error)) from None
-            except OSError as error:
-                raise CliError(UNAVAILABLE, f"{data}: it cannot be written: {error.strerror}") from None
+        try:
+            return with_bar(settings, lambda progress: recover_to(objects, data, progress, at))
+        except UnreadableTime as error:
+            raise CliError(USAGE, str(error)) from None
+        except RewindError as error:
+            raise CliError(DATA, str(error)) from None
+        except OSError as error:
+            raise CliError(UNAVAILABLE, f"{data}: it cannot be written: {error.strerror}") from None
 
     found = done(recovered)
-    for each in found:
-        if each.ends_early and not settings.quiet:
-            what = f"{each.partition} is archived up to offset {each.next_offset} only"
-            click.echo(f"{what}: what came between there and the moment, if anything, is not in the fork", err=True)
+    lines = [*_lacking(found), *done(lambda: _bring_keys(data, keys))]
+    if not settings.quiet:
+        for line in lines:
+            click.echo(line, err=True)
     rows: list[dict[str, Value]] = [
         {
             "partition": each.partition,
+            "begins": each.start_offset,
             "next_offset": each.next_offset,
             "archived_until": None if each.until_ms is None else format_time(each.until_ms),
             "segments": each.segments,
@@ -104,7 +119,40 @@ def recover(
         }
         for each in found
     ]
-    settings.show(("partition", "next_offset", "archived_until", "segments", "bytes", "snapshots"), rows)
+    settings.show(("partition", "begins", "next_offset", "archived_until", "segments", "bytes", "snapshots"), rows)
+
+
+def _lacking(found: "Sequence[RecoveredPartition]") -> Iterator[str]:
+    """Yields what a fork may lack, since the archive ends before the moment: a line, or one for each partition."""
+    if all(each.ends_early for each in found):
+        until_ms = max(each.until_ms or 0 for each in found)
+        what = f"the archive ends with the record of {format_time(until_ms)}, and the fork with it"
+        yield f"{what}: what came between there and the moment, if anything, is not in the fork"
+        return
+    for each in found:
+        if each.ends_early:
+            what = f"{each.partition} is archived up to offset {each.next_offset} only"
+            yield f"{what}: what came between there and the moment, if anything, is not in the fork"
+
+
+def _bring_keys(data: Path, source: Path | None) -> list[str]:
+    """Copy the keys that the history needs. Returns a line if some are missing."""
+    from rewindmq.engine.erasure.key_copies import copy_keys, keys_of
+    from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
+
+    needed, own = keys_of(data), data / "keys"
+    try:
+        missing = copy_keys(needed, KeyStore(NO_KEYS if source is None else source), KeyStore(own))
+    except OSError as error:
+        raise CliError(UNAVAILABLE, f"{own}: keys cannot be copied: {error.strerror}") from None
+    if missing and source is None:
+        what = f"bodies are encrypted under {len(missing)} keys, and no archive has keys"
+        return [f"{what}: copy the former broker's directory of keys to {own} (`cp -a DIR/keys {own}`)"]
+    if missing:
+        return [
+            f"{source} lacks {len(missing)} of {len(needed)} keys: bodies under them go out empty, with x-unreadable"
+        ]
+    return []
 
 
 def _recover_topics(settings: Settings, url: str, data: Path | None, kafka: Kafka, replication: int | None) -> None:

@@ -15,7 +15,7 @@ import click
 
 from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.formatters import MACHINE_READABLE
-from rewindmq.engine.cli.kafka import Kafka, with_kafka
+from rewindmq.engine.cli.kafka import Kafka, with_kafka_and_archive
 from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.values import Value
 from rewindmq.projections.machine import describe
@@ -44,15 +44,16 @@ _public = click.option(
 
 
 def _done(code: int, what: Callable[[], T], in_kafka: bool = False) -> T:
-    """Calls `what` and turns its errors into CliErrors.
+    """Calls `what`, again if the history is trimmed meanwhile, and turns its errors into CliErrors.
 
     Exit codes: `code` when the log or the seals were changed, DATA for a key or a log that cannot be used, UNAVAILABLE
     for a Kafka that cannot be used."""
     from rewindmq.engine.log.contract import CorruptLog, LogError
+    from rewindmq.engine.log.location import begun_anew
     from rewindmq.engine.log.seals.seal import BadFile, BadSeal
 
     try:
-        return what()
+        return begun_anew(what)
     except (BadSeal, CorruptLog) as error:
         raise CliError(code, str(error)) from None
     except LogError as error:
@@ -73,7 +74,7 @@ def _partitions(data: Path | None, kafka: Kafka) -> "Sequence[Sealable]":
         raise CliError(USAGE, "say where the history is: --data DIR, or --kafka HOST:PORT")
     log = KafkaLogReader(kafka.servers, kafka.prefix, dict(kafka.settings))
     log.clients.require_answer(FIRST_ANSWER_SECONDS)
-    return in_topics(log)
+    return in_topics(log, kafka.archive)
 
 
 def _where(data: Path | None, kafka: Kafka) -> str:
@@ -82,7 +83,7 @@ def _where(data: Path | None, kafka: Kafka) -> str:
 
 @click.command("seal")
 @_data
-@with_kafka
+@with_kafka_and_archive
 @click.option(
     "--key",
     required=True,
@@ -143,7 +144,7 @@ def _add_copy(path: Path, sealed: "Stored") -> None:
 
 @click.command("verify_seals")
 @_data
-@with_kafka
+@with_kafka_and_archive
 @_public
 @click.option(
     "--copies",
@@ -214,7 +215,7 @@ def _branched_at(data: Path | None) -> dict[str, int]:
 
 @click.command("export_seals")
 @_data
-@with_kafka
+@with_kafka_and_archive
 @with_settings
 def export_seals(settings: Settings, data: Path | None, kafka: Kafka) -> None:
     """Print the seals, one a line, for --copies of the other commands."""
@@ -228,7 +229,7 @@ def export_seals(settings: Settings, data: Path | None, kafka: Kafka) -> None:
 
 @click.command("prove")
 @_data
-@with_kafka
+@with_kafka_and_archive
 @click.argument("event", metavar="PARTITION:OFFSET")
 @with_settings
 def prove(settings: Settings, data: Path | None, kafka: Kafka, event: str) -> None:

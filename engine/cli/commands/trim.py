@@ -15,7 +15,7 @@ from rewindmq.projections.rewind import UnreadableTime, format_time, parse_time
 if TYPE_CHECKING:
     from rewindmq.engine.embedded.trim import TrimReport
 
-COLUMNS = ("partition", "begins", "floor", "trimmed_until", "queued", "bytes", "findings")
+COLUMNS = ("partition", "begins", "floor", "trimmed_until", "queued", "bytes", "archived_bytes", "findings")
 
 
 @click.command("trim")
@@ -33,6 +33,12 @@ COLUMNS = ("partition", "begins", "floor", "trimmed_until", "queued", "bytes", "
     help="Trim what is older than this, from the newest event on: 400d, 36h.",
 )
 @click.option("--partition", metavar="NAME", help="This partition only, such as queues-0 (default: all of queues).")
+@click.option(
+    "--archive",
+    "archive_url",
+    metavar="URL",
+    help="The archive of this history, where the data directory does not name it: it is trimmed, too.",
+)
 @click.option("--reason", default="", metavar="TEXT", help="Why. It stays in the history.")
 @click.option("--dry-run", is_flag=True, help="Audit, and say what would go. Nothing changes.")
 @click.option(
@@ -45,6 +51,7 @@ def trim(
     before: str | None,
     keep: int | None,
     partition: str | None,
+    archive_url: str | None,
     reason: str,
     dry_run: bool,
     accept_findings: bool,
@@ -54,6 +61,8 @@ def trim(
     Whole segments go. The stretch is audited first, and the state at the new beginning is written and proven, with
     every message that is still queued there. `floor`: the offset where a partition begins then; `queued`: the messages
     that were published before it and are kept. Messages in queues, and all later events, stay as they are.
+
+    What the archive has below the floor is deleted, too: `archived_bytes`. Its login needs the right to delete.
 
     \b
     Examples:
@@ -76,7 +85,7 @@ def trim(
     except UnreadableTime as error:
         raise CliError(USAGE, str(error)) from None
     settings.banner(f"Trimming {data} ..." if not dry_run else f"Auditing what would be trimmed of {data} ...")
-    reports = done(lambda: trim_history(data, wanted, dry_run))
+    reports = done(lambda: trim_history(data, wanted, dry_run, url=archive_url))
     settings.show(COLUMNS, [_row(report) for report in reports])
     for report in reports:
         for finding in report.findings:
@@ -92,6 +101,7 @@ def _row(report: "TrimReport") -> dict[str, Value]:
         "trimmed_until": format_time(report.until_ms) if trimmed else None,
         "queued": report.queued if trimmed else None,
         "bytes": report.freed_bytes,
+        "archived_bytes": report.archived_bytes,
         "findings": len(report.findings),
     }
 

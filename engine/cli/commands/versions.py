@@ -8,7 +8,7 @@ import click
 
 from rewindmq.engine.cli.commands.history import history_error_code
 from rewindmq.engine.cli.exits import DATA, DIFFERENT, USAGE, CliError
-from rewindmq.engine.cli.kafka import Kafka, with_kafka
+from rewindmq.engine.cli.kafka import Kafka, with_kafka_and_archive
 from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.values import Value
 
@@ -20,7 +20,7 @@ FIELDS_SHOWN = 20
 
 @click.command("compare_versions")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Data directory.")
-@with_kafka
+@with_kafka_and_archive
 @click.option(
     "--effects-only",
     is_flag=True,

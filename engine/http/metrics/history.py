@@ -1,4 +1,4 @@
-"""Metrics of what the history costs: its size, by tier and by queue, and how far its archive is.
+"""Metrics of what the history costs: its size, by tier and by queue, where it was trimmed, how far its archive is.
 
 A queue's part is an estimate, made when it is asked for out of counts that each queue has anyway. So it takes no
 memory between two questions, with however many queues.
@@ -12,6 +12,7 @@ from rewindmq.engine.runtime.loop_share import Work
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
+    from rewindmq.engine.broker.history_trims import HistoryTrims
     from rewindmq.engine.runtime.partition import Partition
     from rewindmq.projections.machine.data.queue import Queue
 
@@ -40,6 +41,7 @@ def history_metrics(broker: "Broker") -> Iterator[Metric]:
     if full_in_days is not None:
         help = "Days until the disk is full, by the growth of the history in the last hours"
         yield single("rewindmq_disk_full_in_days", help, full_in_days)
+    yield from _trims(broker.trims)
     if archive is None:
         return
     help = "Passes of the archiver that failed, and archivers that ended"
@@ -56,6 +58,24 @@ def history_metrics(broker: "Broker") -> Iterator[Metric]:
         for lag, value in zip(lags, values, strict=True):
             lag.add(value, {"partition": partition.name})
     yield from (stored, *lags)
+
+
+def _trims(trims: "HistoryTrims") -> Iterator[Metric]:
+    """Where the history begins, the last trim of each partition, and with --keep-history what is not trimmed."""
+    floor = Metric("rewindmq_history_floor_offset", "gauge", "Offset below which the history was trimmed")
+    times = Metric("rewindmq_history_trimmed_timestamp_seconds", "gauge", "Time of the last trim")
+    for name, each in trims.floors.items():
+        floor.add(each.event.offset, {"partition": name})
+        times.add(each.time_ms / 1_000, {"partition": name})
+    if trims.floors:
+        yield from (floor, times)
+    if trims.keep_ms is None:
+        return
+    refused = Metric("rewindmq_history_trim_refused", "gauge", "1: the audit stops the trim of older history")
+    for name in trims.names:
+        refused.add(int(name in trims.stays), {"partition": name})
+    yield refused
+    yield single("rewindmq_history_trim_failures_total", "Looks at --keep-history that failed", trims.failures)
 
 
 async def queue_history(broker: "Broker", work: Work, pairs: "Pairs", shown: "Pairs") -> Metric:

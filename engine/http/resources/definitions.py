@@ -73,7 +73,7 @@ async def imported(call: Call, vhost: str | None) -> Response:
         entries = document[category]
         assert isinstance(entries, list)
         entries += pickle.loads(chunk)  # our own process made it
-    await Import(call.broker, call.user, document, vhost).carry_out()
+    await Import(call.broker, call.actor(), document, vhost).carry_out()
     await call.durable()
     return Response(status_code=204) if where is None else Response(status_code=303, headers={"location": where})
 

@@ -29,7 +29,7 @@ async def erase(call: Call) -> Response:
     if len(reason) > MAX_REASON:
         raise bad_request(f"a reason has at most {MAX_REASON} characters")
     try:
-        await call.broker.erasures.erase(call.user, subject, reason)
+        await call.broker.erasures.erase(call.actor(), subject, reason)
     except OSError as error:
         raise ApiError(500, "key_error", f"not erased, ask again: {error}") from None
     await call.durable()

@@ -148,7 +148,7 @@ async def aliveness(call: Call) -> Response:
         message = Published(destination.route, b"\0\0", None, None, False, None, None, token, len(token))
         destination.partition.publish(session.actor, message)
         taken = Taken(None)
-        await broker.consumers.fetch(session, 1, taken, ALIVENESS, True)
+        await broker.consumers.fetch(session, session.channel, taken, ALIVENESS, True)
         broker.turns.end()
     await call.durable()
     if not taken.messages:

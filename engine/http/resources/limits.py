@@ -30,7 +30,7 @@ async def put_vhost_limit(call: Call) -> Response:
     vhost, name = call.vhost, call.segment("name")
     content = await call.body("value")
     changed = call.broker.topology.vhost_limits(vhost) | {name: content["value"]}
-    await call.broker.parameters.set_vhost_limits(call.user, vhost, changed)
+    await call.broker.parameters.set_vhost_limits(call.actor(), vhost, changed)
     await call.durable()
     return Response(status_code=204)
 
@@ -40,7 +40,7 @@ async def delete_vhost_limit(call: Call) -> Response:
     call.require()
     vhost, name = call.vhost, call.segment("name")
     left = {key: value for key, value in call.broker.topology.vhost_limits(vhost).items() if key != name}
-    await call.broker.parameters.set_vhost_limits(call.user, vhost, left)
+    await call.broker.parameters.set_vhost_limits(call.actor(), vhost, left)
     await call.durable()
     return Response(status_code=204)
 
@@ -72,7 +72,7 @@ async def put_user_limit(call: Call) -> Response:
     user, name = user_named(call), call.segment("name")
     content = await call.body("value")
     changed = call.broker.topology.user_limits.get(user, {}) | {name: content["value"]}
-    await call.broker.users.set_limits(call.user, user, changed)
+    await call.broker.users.set_limits(call.actor(), user, changed)
     await call.durable()
     return Response(status_code=204)
 
@@ -85,6 +85,6 @@ async def delete_user_limit(call: Call) -> Response:
     user, name = user_named(call), call.segment("name")
     known = call.broker.topology.user_limits.get(user, {})
     left = {} if name == "all" else {key: value for key, value in known.items() if key != name}
-    await call.broker.users.set_limits(call.user, user, left)
+    await call.broker.users.set_limits(call.actor(), user, left)
     await call.durable()
     return Response(status_code=204)

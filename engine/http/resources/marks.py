@@ -67,7 +67,7 @@ async def put(call: Call) -> Response:
     positions = call.broker.marks.positions()
     await call.durable()
     new = name not in marks
-    await call.broker.marks.set(call.user, MarkSet(name, positions, note))
+    await call.broker.marks.set(call.actor(), MarkSet(name, positions, note))
     await call.durable()
     return done(new)
 
@@ -75,6 +75,6 @@ async def put(call: Call) -> Response:
 async def delete(call: Call) -> Response:
     """Answers DELETE /api/marks/{name}."""
     call.require_policymaker()
-    await call.broker.marks.clear(call.user, mark_in_path(call).name)
+    await call.broker.marks.clear(call.actor(), mark_in_path(call).name)
     await call.durable()
     return Response(status_code=204)

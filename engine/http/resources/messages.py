@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from rewindmq.projections.machine.data.queue import Queue
 
 ACKMODES = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
-GET_CHANNEL = 1  # the HTTP session's only channel
 MAX_GET = 100_000  # messages in one answer
 MAX_GOT = 33_554_432  # bytes of their bodies
 WAVE, WAVE_BYTES = 1_000, 1_048_576  # messages taken at once: other requests have their turn in between
@@ -90,7 +89,9 @@ async def get(call: Call) -> Response:
             if wave == 0:
                 break
             async with in_time():
-                _, _, holder = await call.broker.consumers.fetch(session, GET_CHANNEL, taken, queue.name, no_ack, wave)
+                _, _, holder = await call.broker.consumers.fetch(
+                    session, session.channel, taken, queue.name, no_ack, wave
+                )
             call.broker.turns.end()
             if not no_ack:
                 back += ((got.message_id, holder) for got in taken.messages[before:])

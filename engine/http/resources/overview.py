@@ -142,6 +142,7 @@ def history_item(broker: "Broker") -> Item:
         "growth_bytes_per_day": None if growth is None else int(growth),
         "disk_full_in_days": None if full_in_days is None else round(full_in_days, 1),
         "archive": None if broker.archive is None else broker.archive.item(),
+        "trims": broker.trims.item(),
     }
 
 
@@ -247,7 +248,7 @@ async def set_cluster_name(call: Call) -> Response:
     name = text(content, "name", "")
     if not name:
         raise bad_request("the cluster's name must not be empty")
-    await call.broker.parameters.set_global(call.user, CLUSTER_NAME, name)
+    await call.broker.parameters.set_global(call.actor(), CLUSTER_NAME, name)
     await call.durable()
     return Response(status_code=204)
 

@@ -56,7 +56,7 @@ async def put(call: Call) -> Response:
     new = parameter_in_path(call) is None
     where = (call.segment("vhost"), call.segment("component"), call.segment("name"))
     content = await call.body("value")
-    await call.broker.parameters.set(call.user, *where, content["value"])
+    await call.broker.parameters.set(call.actor(), *where, content["value"])
     await call.durable()
     return done(new)
 
@@ -66,7 +66,7 @@ async def delete(call: Call) -> Response:
     if parameter_in_path(call) is None:
         raise not_found()
     where = (call.segment("vhost"), call.segment("component"), call.segment("name"))
-    await call.broker.parameters.clear(call.user, *where)
+    await call.broker.parameters.clear(call.actor(), *where)
     await call.durable()
     return Response(status_code=204)
 
@@ -93,7 +93,7 @@ async def put_global(call: Call) -> Response:
     name = call.segment("name")
     content = await call.body("value")
     new = name not in call.broker.topology.global_parameters
-    await call.broker.parameters.set_global(call.user, name, content["value"])
+    await call.broker.parameters.set_global(call.actor(), name, content["value"])
     await call.durable()
     return done(new)
 
@@ -104,6 +104,6 @@ async def delete_global(call: Call) -> Response:
     name = call.segment("name")
     if name not in call.broker.topology.global_parameters:
         raise not_found()
-    await call.broker.parameters.clear_global(call.user, name)
+    await call.broker.parameters.clear_global(call.actor(), name)
     await call.durable()
     return Response(status_code=204)

@@ -23,6 +23,7 @@ from rewindmq.engine.http.properties import properties_of
 from rewindmq.engine.http.resources.queues import shown
 from rewindmq.engine.log.contract import CorruptLog, LogError, NoAnswer
 from rewindmq.engine.log.location import History
+from rewindmq.engine.rewind import worker
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, PastMessage, PastQueue, history_of, queue_at
 from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions, WorkerPool
 from rewindmq.projections.marks import moment, name_in
@@ -55,7 +56,7 @@ class Question:
         return found if isinstance(found, ApiError) else encode(found).encode()
 
 
-async def read(process: WorkerPool, question: Question, user: str) -> bytes:
+async def read(process: WorkerPool, question: "worker.Question[bytes | ApiError]", user: str) -> bytes:
     """The answer, as JSON."""
     try:
         found = await process.ask(question, user)
@@ -90,10 +91,15 @@ def read_past(question: Question) -> Item | ApiError:
     except RewindError as error:
         return bad_request(str(error))
     except LogError as error:
-        kafka = question.history.kafka is not None and not isinstance(error, CorruptLog)
-        if kafka or isinstance(error, NoAnswer):
-            return ApiError(503, "service_unavailable", str(error))
-        return ApiError(500, "log_error", str(error))
+        return log_refusal(question.history, error)
+
+
+def log_refusal(history: History, error: LogError) -> ApiError:
+    """The error of a history that cannot be read: 503 where another time may be better, else 500."""
+    kafka = history.kafka is not None and not isinstance(error, CorruptLog)
+    if kafka or isinstance(error, NoAnswer):
+        return ApiError(503, "service_unavailable", str(error))
+    return ApiError(500, "log_error", str(error))
 
 
 async def at(call: Call) -> Response:
@@ -108,6 +114,7 @@ async def at(call: Call) -> Response:
         raise bad_request(f"count is at most {MAX_COUNT}, truncate at most {MAX_BODY_SHOWN}")
     if when.offset is None or when.offset > durable_offset(call, vhost, name):
         await call.durable()  # a reader sees only written events
+    call.past_read(vhost, name, call.request.url.query)
     config = call.broker.config
     keys = call.broker.subjects.keys.frozen()
     question = Question(history_of(config), vhost, name, when, first, count, truncate, keys, incarnation)

@@ -87,7 +87,7 @@ async def put(call: Call) -> Response:
     """Answers PUT /api/policies/{vhost}/{name}."""
     vhost, name = call.policymakers_vhost, call.segment("name")
     new = (vhost, name) not in call.broker.topology.policies
-    await call.broker.policies.set(call.user, vhost, name, *await policy_in_body(call))
+    await call.broker.policies.set(call.actor(), vhost, name, *await policy_in_body(call))
     await call.durable()
     return done(new)
 
@@ -97,7 +97,7 @@ async def put_operator(call: Call) -> Response:
     call.require()
     vhost, name = call.vhost, call.segment("name")
     new = (vhost, name) not in call.broker.topology.operator_policies
-    await call.broker.operator_policies.set(call.user, vhost, name, *await policy_in_body(call))
+    await call.broker.operator_policies.set(call.actor(), vhost, name, *await policy_in_body(call))
     await call.durable()
     return done(new)
 
@@ -105,7 +105,7 @@ async def put_operator(call: Call) -> Response:
 async def delete(call: Call) -> Response:
     """Answers DELETE /api/policies/{vhost}/{name}."""
     policy = policy_in_path(call, call.broker.topology.policies)
-    await call.broker.policies.clear(call.user, policy.vhost, policy.name)
+    await call.broker.policies.clear(call.actor(), policy.vhost, policy.name)
     await call.durable()
     return Response(status_code=204)
 
@@ -114,6 +114,6 @@ async def delete_operator(call: Call) -> Response:
     """Answers DELETE /api/operator-policies/{vhost}/{name}."""
     call.require()
     policy = policy_in_path(call, call.broker.topology.operator_policies)
-    await call.broker.operator_policies.clear(call.user, policy.vhost, policy.name)
+    await call.broker.operator_policies.clear(call.actor(), policy.vhost, policy.name)
     await call.durable()
     return Response(status_code=204)

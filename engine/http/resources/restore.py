@@ -59,6 +59,10 @@ async def post(call: Call) -> Response:
     wish = request_of(call, vhost, queue, target, content)
     if call.broker.turns.blocked is not None and not dry_run:
         raise bad_request(f"publishing is blocked: {call.broker.turns.blocked}")
+    asked = [
+        f"{key}={content[key]}" for key in ("time", "offset", "undo", "only", "to", "name", "dry_run") if key in content
+    ]
+    call.past_read(vhost, queue, "&".join(asked))
     await call.durable()  # the reader sees what is written
     try:
         plan = await call.broker.past.ask(wish, call.user)

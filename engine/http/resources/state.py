@@ -61,5 +61,6 @@ async def copy(call: Call) -> Response:
             raise
     except (CopyUnderWay, StoreError, OSError) as error:
         raise ApiError(503, "service_unavailable", str(error)) from None
+    call.past_read("", "", "")
     logger.info("%s copies the state of this node", call.user)
     return Sent(made)

@@ -97,9 +97,9 @@ async def put_vhost(call: Call) -> Response:
     if tracing not in (None, True, False, "true", "false"):
         raise bad_request("tracing must be true or false")
     new = name not in call.broker.topology.vhosts
-    await call.broker.vhosts.create(call.user, name, text(content, "description", ""), tags, kind)
+    await call.broker.vhosts.create(call.actor(), name, text(content, "description", ""), tags, kind)
     if new:  # the user who makes a vhost may use it, as in RabbitMQ's API
-        await call.broker.users.set_permissions(call.user, name, call.user, ".*", ".*", ".*")
+        await call.broker.users.set_permissions(call.actor(), name, call.user, ".*", ".*", ".*")
     await call.durable()
     if tracing is not None:  # a vhost keeps its tracing where the body does not name it, as in RabbitMQ
         call.broker.firehose.switch(name, tracing in (True, "true"))
@@ -108,7 +108,7 @@ async def put_vhost(call: Call) -> Response:
 
 async def delete_vhost(call: Call) -> Response:
     """Answers DELETE /api/vhosts/{vhost}."""
-    await call.broker.vhosts.delete(call.user, named(call))
+    await call.broker.vhosts.delete(call.actor(), named(call))
     await call.durable()
     return Response(status_code=204)
 

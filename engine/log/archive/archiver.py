@@ -9,6 +9,9 @@ For each partition, the metadata log first, and for each closed segment behind t
     3  prove       both objects are read back: SHA-256, and the hash chain of the log
     4  extend      one entry in the manifest: from here on the segment counts as archived
 
+A partition whose local log was trimmed to an offset behind the archived end begins there, with its base (trims.py).
+At the end of a run, trims that were cut short are ended, and what lies below a floor is deleted.
+
 Then the same for each snapshot below the archived end, and for seals (seals.py). The last segment of a partition is
 still being written, and is left out.
 
@@ -18,13 +21,10 @@ still being written, and is left out.
 - Keys of subjects are not archived.
 """
 
-import hashlib
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
-from typing import TypeVar
 
 from rewindmq.engine.log.archive.manifest import (
     BaseEntry,
@@ -33,14 +33,16 @@ from rewindmq.engine.log.archive.manifest import (
     Manifest,
     OtherHistory,
     SnapshotEntry,
-    StoredObject,
     archived_bytes,
+    now_ms,
     require_identity,
 )
 from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, Objects
 from rewindmq.engine.log.archive.pack import CorruptObject, Unpacked, pack
 from rewindmq.engine.log.archive.pages import page_key
 from rewindmq.engine.log.archive.seals import archive_seals
+from rewindmq.engine.log.archive.state_files import OtherBase, archive_file, floor_base, prove_file
+from rewindmq.engine.log.archive.trims import delete_trimmed, end_trim
 from rewindmq.engine.log.archive.unpack import unpacked
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import (
@@ -55,8 +57,6 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import PartitionReader, Place, SegmentReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, record_timestamp, segment_files
 from rewindmq.projections.store.snapshots import Snapshots
-
-F = TypeVar("F", SnapshotEntry, BaseEntry)
 
 
 @dataclass(slots=True)
@@ -88,6 +88,7 @@ class Archiver:
         self._data_dir = data_dir
         self._snapshots = Snapshots(data_dir / "snapshots")
         self.manifests: list[Manifest] = []  # of the metadata log and each queue partition, once a run has read them
+        self._deleted: dict[str, int] = {}  # how many objects lay below the floor when they were deleted
         self._seals: dict[str, str] = {}  # the key of the last archived seal, by partition
 
     def run(
@@ -101,6 +102,9 @@ class Archiver:
         require_identity(self._objects, identity)
         names = (METADATA, *map(queue_partition, range(identity.queue_partitions)))
         manifests = self._read_manifests(names)
+        for manifest in manifests[1:]:
+            if self._begins_behind(manifest):
+                end_trim(manifest, self._data_dir)
         waiting = [self._waiting(manifest) for manifest in manifests]
         total = sum(path.stat().st_size for paths in waiting for path in paths)
         done = 0
@@ -122,6 +126,10 @@ class Archiver:
                     archive_snapshot(manifest, self._snapshots, offset, of_partition)
                 self._archive_seals(manifest)
             of_partition.archived_end = manifest.end
+        for manifest, of_partition in zip(manifests[1:], report.partitions[1:], strict=True):
+            if not report.stopped:
+                self._end_trim(manifest)
+                of_partition.archived_end = manifest.end
         return report
 
     def _read_manifests(self, names: Sequence[str]) -> list[Manifest]:
@@ -137,6 +145,18 @@ class Archiver:
         self.manifests = known
         return known
 
+    def _begins_behind(self, manifest: Manifest) -> bool:
+        """Whether the local log begins behind the archived end."""
+        files = segment_files(partition_directory(self._data_dir, manifest.partition))
+        return bool(files) and base_offset_of(files[0]) > manifest.end
+
+    def _end_trim(self, manifest: Manifest) -> None:
+        """End a trim that was cut short, and delete what it left."""
+        end_trim(manifest, self._data_dir)
+        if self._deleted.get(manifest.partition, 0) != len(manifest.trimmed_keys):
+            delete_trimmed(manifest, self._data_dir)
+            self._deleted[manifest.partition] = len(manifest.trimmed_keys)
+
     def _waiting(self, manifest: Manifest) -> list[Path]:
         """The closed segments behind the end of the manifest.
 
@@ -150,7 +170,12 @@ class Archiver:
             self._objects.create(manifest.key(entry, entry.avro), packed.avro)
             self._objects.create(manifest.key(entry, entry.blocks), packed.blocks)
         Unpacked(self._objects, manifest.partition, entry).prove()
-        entry = manifest.extend(entry)
+        try:
+            entry = manifest.extend(entry)
+        except OtherHistory:
+            if entry.base_offset >= manifest.floor:
+                raise
+            return  # another archiver has trimmed it meanwhile
         report.segments += 1
         report.records += entry.next_offset - entry.base_offset
         report.segment_bytes += entry.size_bytes
@@ -164,10 +189,10 @@ class Archiver:
 
 
 def archive_snapshot(manifest: Manifest, snapshots: Snapshots, offset: int, report: PartitionReport) -> None:
-    """Archive a snapshot, unless it is archived already, or lies beyond the archived end.
+    """Archive a snapshot, unless it is archived already, or lies below the floor or beyond the archived end.
 
     Raises CorruptObject, ArchiveError, NoAnswer."""
-    if offset > manifest.end or any(each.offset == offset for each in manifest.snapshots):
+    if not manifest.floor <= offset <= manifest.end or any(each.offset == offset for each in manifest.snapshots):
         return
     try:
         entry = archive_file(manifest, snapshots.path(manifest.partition, offset), SnapshotEntry)
@@ -242,38 +267,10 @@ def close_segments(data_dir: Path) -> None:
         log.close()
 
 
-def archive_file(manifest: Manifest, path: Path, kind: type[F]) -> F:
-    """Bring a snapshot or a base, which is named after its offset, into the archive. Returns its entry there.
-
-    Raises FileNotFoundError, ArchiveError, NoAnswer."""
-    with path.open("rb") as file:
-        sha256, size = hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
-        name = f"{path.stem}-{sha256[:16]}{path.suffix}"
-        entry = kind(int(path.stem), StoredObject(name, size, sha256), now_ms())
-        manifest.objects.create(manifest.key(entry, entry.object), file)
-    prove_file(manifest, entry)
-    return manifest.extend(entry)
-
-
-def prove_file(manifest: Manifest, entry: SnapshotEntry | BaseEntry) -> None:
-    """Read an archived snapshot or base: it is what its entry says.
-
-    Raises CorruptObject, NoAnswer."""
-    key = manifest.key(entry, entry.object)
-    sha = hashlib.sha256()
-    try:
-        for piece in manifest.objects.pieces(key):
-            sha.update(piece)
-    except MissingObject:
-        raise CorruptObject(manifest.objects.place(key), 0, entry.offset, "the object is gone") from None
-    if sha.hexdigest() != entry.object.sha256:
-        why = "its SHA-256 is not the one in the manifest"
-        raise CorruptObject(manifest.objects.place(key), 0, entry.offset, why)
-
-
 def verify(objects: Objects, partition: str) -> Iterator[tuple[Entry | None, LogError | None]]:
     """Read all that is archived of a partition. Yields each entry, with what is wrong with it, if anything.
 
+    What was trimmed is passed over. The last trim holds if the base at the floor is the one with which it was made.
     What is wrong with the manifest or its pages comes last, without an entry. Raises NoAnswer."""
     manifest = Manifest(objects, partition, use_pages=False)
     broken: ArchiveError | None = None
@@ -296,10 +293,23 @@ def verify(objects: Objects, partition: str) -> Iterator[tuple[Entry | None, Log
             yield file, error
         else:
             yield file, None
+    if manifest.trims:
+        yield manifest.trims[-1], _wrong_floor(manifest)
     for damage in _wrong_pages(manifest):
         yield None, damage
     if broken is not None:
         yield None, broken
+
+
+def _wrong_floor(manifest: Manifest) -> LogError | None:
+    """What is wrong with the base at the floor, if anything.
+
+    Raises NoAnswer."""
+    try:
+        floor_base(manifest)
+    except (CorruptObject, OtherBase) as error:
+        return error
+    return None
 
 
 def _wrong_pages(manifest: Manifest) -> Iterator[CorruptObject]:
@@ -318,8 +328,3 @@ def _wrong_pages(manifest: Manifest) -> Iterator[CorruptObject]:
             position = sum(1 for _ in takewhile(bool, same))
             why = "its entries are not those of the manifest: delete it, and the next archive run makes it again"
             yield CorruptObject(manifest.objects.place(key), position, 0, why)
-
-
-def now_ms() -> int:
-    """The time, in milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000

@@ -3,13 +3,14 @@
     branch = branch_at(objects, identity, "mark:before-release")
     branch.ends["queues-0"]        the offset behind the last record that both histories have in common
 
-- A time: a partition ends at the first offset whose time is greater.
+- A time: a partition ends at the first offset whose time is greater. So a time behind the archived end is the end.
 - A mark: a queue partition ends at the position in the mark, the metadata log behind the event that set it.
 - What happened in the same millisecond in two partitions may be torn apart, as a crash tears it. The start of a broker
   repairs that (engine/embedded/start.py).
 """
 
 import secrets
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,13 +18,16 @@ from rewindmq.engine.log.archive.manifest import Identity
 from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.archive.reader import ArchivedPartition
 from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
-from rewindmq.projections.marks import NoSuchMark, name_in
+from rewindmq.projections.floors import explained
+from rewindmq.projections.marks import NoSuchMark, name_in, topology_of
 from rewindmq.projections.replay import PartitionLog, events_of
 from rewindmq.projections.rewind import (
+    BelowFloor,
     OutsideHistory,
     begin_ms,
     format_time,
     parse_time,
+    require_above_floor,
     require_in_history,
 )
 from rewindmq.schemas.metadata_events import HistoryForked, MarkDeleted, MarkSet
@@ -52,7 +56,8 @@ def branch_at(objects: Objects, archived: Identity, begun_as: str, asked: str) -
     """Where a fork at this moment branches. Its identity is drawn at random.
 
     `begun_as`: the identity with which the metadata log begins. Raises UnreadableTime, NoSuchMark; OutsideHistory for
-    a moment before the history or behind its archived end; CorruptObject, ArchiveError, NoAnswer."""
+    a moment before the history or below a floor, a time in the future, a mark behind the archived end; CorruptObject,
+    ArchiveError, NoAnswer."""
     metadata = ArchivedPartition(objects, METADATA)
     queues = [ArchivedPartition(objects, queue_partition(number)) for number in range(archived.queue_partitions)]
     name = name_in(asked)
@@ -81,10 +86,14 @@ def identity_in(metadata: PartitionLog, begun_as: str, end: int | None = None) -
 def _ends_at(metadata: ArchivedPartition, queues: Sequence[ArchivedPartition], time_ms: int) -> dict[str, int]:
     partitions = [metadata, *queues]
     require_in_history(partitions, time_ms)
+    for partition in queues:
+        try:
+            require_above_floor(partition, time_ms)
+        except BelowFloor as error:
+            raise explained(error, topology_of(metadata).history.floors) from None
     newest_ms = max(segment.max_timestamp_ms for partition in partitions for segment in partition.segments)
-    if time_ms > newest_ms:
-        what = f"{format_time(time_ms)} lies behind the archived end, {format_time(newest_ms)}"
-        raise OutsideHistory(f"{what}: archive what came since, or name an earlier moment")
+    if time_ms > max(newest_ms, time.time_ns() // 1_000_000):
+        raise OutsideHistory(f"{format_time(time_ms)} lies in the future: its history is not there yet")
     ends = {partition.name: partition.offset_at(time_ms) for partition in partitions}
     if not ends[METADATA]:
         begin = format_time(begin_ms(metadata) or 0)
@@ -109,6 +118,11 @@ def _ends_of_mark(metadata: ArchivedPartition, queues: Sequence[ArchivedPartitio
         if partition.name not in positions:
             raise NoSuchMark(f"mark {name!r} says nothing of {partition.name}")
         ends[partition.name] = positions[partition.name]
+        if ends[partition.name] < partition.start_offset:
+            what = f"mark {name!r} stands at offset {ends[partition.name]} of {partition.name}"
+            begins = f"the history begins at offset {partition.start_offset}"
+            error = BelowFloor(partition.name, partition.start_offset, f"{what}, and {begins}")
+            raise explained(error, topology_of(metadata).history.floors)
         if ends[partition.name] > partition.next_offset:
             raise OutsideHistory(
                 f"mark {name!r} lies behind the archived end: it stands at offset {ends[partition.name]} of"

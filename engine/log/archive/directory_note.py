@@ -1,4 +1,4 @@
-"""`DIR/log/archive.json`: which archive has the history of a data directory.
+"""`DIR/log/archive.json`: which archive has the history of a data directory; of a node on Kafka `DIR/archive.json`.
 
     {"url": "s3://BUCKET/PREFIX"}      written when a run of an archiver has succeeded; no login is in it
 
@@ -14,13 +14,14 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.segments import sync_directory
 
 NAME: Final = "archive.json"
+NODE: Final = "kafka"  # a file of a node's directory, which has no log (engine/cluster/node.py)
 
 
 def archive_of(data_dir: Path) -> str | None:
     """The URL of the archive of a data directory; None if nothing of it was archived.
 
     Raises LogError."""
-    file = data_dir / "log" / NAME
+    file = _note_in(data_dir)
     try:
         url = json.loads(file.read_text())["url"]
     except FileNotFoundError:
@@ -38,7 +39,7 @@ def note_archive(data_dir: Path, url: str) -> None:
     """Write down, durably, which archive has the history. Does nothing where that is written already.
 
     Raises LogError: the disk refuses."""
-    file = data_dir / "log" / NAME
+    file = _note_in(data_dir)
     try:
         if archive_of(data_dir) == url:
             return
@@ -55,3 +56,7 @@ def note_archive(data_dir: Path, url: str) -> None:
     except OSError as error:
         new.unlink(missing_ok=True)
         raise LogError(f"{file}: {error.strerror}") from None
+
+
+def _note_in(data_dir: Path) -> Path:
+    return data_dir / NAME if (data_dir / NODE).exists() else data_dir / "log" / NAME

@@ -18,12 +18,11 @@ A segment goes only if all of these hold:
 The metadata log is never cut. A broker may run meanwhile, and a run may be killed at any moment: what it has written is
 used, or harmless.
 
-Age is measured in log time, never by the wall clock alone (`steady_ms`): the time that counts follows the newest log
-time, at most twice as fast as the machine's monotonic clock. It is noted in `DIR/log/keep_local.json`. So the first run
-removes nothing for its age, and a clock that jumps ahead by years removes nothing either.
+Age is measured in log time, never by the wall clock alone (embedded/steady_time.py). The time that counts is noted in
+`DIR/log/keep_local.json`. So the first run removes nothing for its age, and a clock that jumps ahead by years removes
+nothing either.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,16 +30,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from rewindmq.engine.log.archive.archiver import archive_file, identity_of
+from rewindmq.engine.log.archive.archiver import identity_of
 from rewindmq.engine.log.archive.directory_note import note_archive
 from rewindmq.engine.log.archive.manifest import BaseEntry, Manifest, OtherHistory, SegmentEntry, read_identity
 from rewindmq.engine.log.archive.objects import Objects
+from rewindmq.engine.log.archive.state_files import archive_file
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.cut import cut
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition
 from rewindmq.engine.log.embedded.index import index_path, lengths_path
 from rewindmq.engine.log.embedded.reader import PartitionReader, SegmentReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, sync_directory
+from rewindmq.engine.log.embedded.steady_time import newest_ms_of, steady_now
+from rewindmq.engine.log.single_records import records_at
 from rewindmq.engine.log.tiers import TieredPartition, floors_of
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import fold
@@ -50,10 +52,7 @@ from rewindmq.projections.store.snapshots import Snapshots
 
 NOTE: Final = "keep_local.json"
 STAY: Final = 2  # segments of each partition that stay whatever the limits are
-APART_SECONDS: Final = 30.0  # between two runs, by the monotonic clock, for the second one to count
-CATCHING_UP: Final = 2  # so many times as fast as the monotonic clock the steady time may follow the log's
 RECORD_BYTES: Final = 200  # of a queued message in a base, beside its body: about
-_NEIGHBOURS: Final = 1_000  # two records with no more records between them are read in one range
 # Start, offset and reason of the last cut of a partition that was not made: the state at an offset stays as it is, so a
 # run that would cut there again need not fold it again.
 _too_large: dict[Path, tuple[int, int, str]] = {}
@@ -132,8 +131,8 @@ def keep_local(
     note_archive(data_dir, objects.url)  # a reader has to find what goes
     manifests = {name: Manifest.load(objects, name) for name in names}
     partitions = [_local(partition_directory(data_dir, name), manifests[name].segments) for name in names]
-    steady = _steady(data_dir, names, monotonic()) if limits.age_ms is not None else None
     directories = [partition_directory(data_dir, name) for name in names]
+    steady = _steady(data_dir, directories, monotonic()) if limits.age_ms is not None else None
     others = segment_files(partition_directory(data_dir, METADATA)) + [segment_files(each)[-1] for each in directories]
     counting = limits if steady is not None else replace(limits, age_ms=None)
     goes = removable(partitions, counting, steady or 0, sum(map(_with_sidecars, others)))
@@ -199,40 +198,10 @@ def _newest_times(partition: LocalPartition) -> list[int]:
     return [entries[each.base_offset] for each in partition.segments if each.base_offset in entries]
 
 
-def steady_ms(noted_ms: int, elapsed_seconds: float, newest_ms: int) -> int:
-    """The log time that counts, from the one that was noted `elapsed_seconds` ago by the monotonic clock.
-
-    It follows the newest log time at most `CATCHING_UP` times as fast as that clock."""
-    return min(newest_ms, noted_ms + int(CATCHING_UP * 1_000 * elapsed_seconds))
-
-
-def _steady(data_dir: Path, names: Sequence[str], monotonic: float) -> int | None:
-    """The steady time now, which is noted; None where no earlier run, or only one just before, has noted one."""
-    path = data_dir / "log" / NOTE
-    newest_ms = max(_newest_ms(partition_directory(data_dir, name)) for name in (METADATA, *names))
-    found: int | None = None
-    try:
-        noted = json.loads(path.read_text())
-        noted_ms, noted_at = int(noted["log_ms"]), float(noted["monotonic_seconds"])
-    except (OSError, ValueError, KeyError, TypeError):
-        noted_ms, noted_at = newest_ms, 0.0
-    else:
-        # The machine's monotonic clock begins anew when it boots: then at least the time since has passed.
-        elapsed = monotonic - noted_at if monotonic >= noted_at else monotonic
-        if elapsed < APART_SECONDS:
-            return None
-        noted_ms = found = steady_ms(noted_ms, elapsed, newest_ms)
-    new = path.with_name(f"_{path.name}.new")
-    new.write_text(json.dumps({"log_ms": noted_ms, "monotonic_seconds": monotonic}) + "\n")
-    new.replace(path)
-    return found
-
-
-def _newest_ms(directory: Path) -> int:
-    """The time of the last record of a partition; 0 if it has none."""
-    reader = PartitionReader(directory)
-    end = reader.next_offset
-    return max((block.max_timestamp_ms for block in reader.read(end - 1, end)), default=0) if end else 0
+def _steady(data_dir: Path, directories: Sequence[Path], monotonic: float) -> int | None:
+    """The steady time now; None where it is not known yet."""
+    newest_ms = newest_ms_of((partition_directory(data_dir, METADATA), *directories))
+    return steady_now(data_dir / "log" / NOTE, newest_ms, newest_ms, monotonic)
 
 
 # -- what is here --------------------------------------------------------------------------------------------------
@@ -293,7 +262,7 @@ def _cut(data_dir: Path, manifest: Manifest, segments: Sequence[LocalSegment]) -
     bases, snapshots = Bases(data_dir / "bases"), Snapshots(data_dir / "snapshots")
     machine = _state(log, bases, snapshots, offset)
     queued = queued_offsets(machine)
-    going_bytes, base_bytes = sum(each.local_bytes for each in going), _expected_bytes(machine, len(queued))
+    going_bytes, base_bytes = sum(each.local_bytes for each in going), expected_bytes(machine, len(queued))
     if base_bytes >= going_bytes:
         partition.why = f"a base would take {base_bytes} bytes for what is queued, and free {going_bytes}"
         _too_large[partition_directory(data_dir, name)] = partition.start_offset, offset, partition.why
@@ -325,7 +294,7 @@ def _state(log: TieredPartition, bases: Bases, snapshots: Snapshots, offset: int
     return state_at(log, snapshots, At(offset=offset))
 
 
-def _expected_bytes(machine: Machine, messages: int) -> int:
+def expected_bytes(machine: Machine, messages: int) -> int:
     """About the size of a base of this state, which holds so many messages."""
     bodies = sum(each.message_bytes_ready + each.message_bytes_unacked for each in machine.by_id.values())
     return bodies + RECORD_BYTES * messages
@@ -339,30 +308,14 @@ def _records(log: TieredPartition, bases: Bases, offsets: Sequence[int]) -> Iter
         try:
             base = bases.open(log.name, start)
         except BaseError:
-            yield from _read(log, below)  # from the archive
+            yield from records_at(log, below)  # from the archive
         else:
             for offset in below:
                 record = base.record(offset)
                 if record is None:
                     raise LogError(f"{base.path}: it lacks the message {offset}, which is queued")
                 yield offset, record
-    yield from _read(log, offsets[len(below) :])
-
-
-def _read(log: TieredPartition, offsets: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-    """Yields offset and record of each, from the log."""
-    at = 0
-    while at < len(offsets):
-        behind = at + 1
-        while behind < len(offsets) and offsets[behind] - offsets[behind - 1] <= _NEIGHBOURS:
-            behind += 1
-        for block in log.read(offsets[at], offsets[behind - 1] + 1):
-            end = block.first_offset + len(block.records)
-            while at < behind and offsets[at] < end:
-                yield offsets[at], block.records[offsets[at] - block.first_offset]
-                at += 1
-        if at < behind:
-            raise LogError(f"{log.name}: there is no record {offsets[at]}")
+    yield from records_at(log, offsets[len(below) :])
 
 
 def _remove_older(data_dir: Path, bases: Bases, name: str, offset: int) -> None:

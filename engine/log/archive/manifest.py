@@ -6,7 +6,8 @@
     URL/PARTITION/segments/..., snapshots/..., bases/...   the objects that the entries name
 
     manifest = Manifest.load(objects, "queues-0")
-    manifest.segments, .snapshots, .bases       the entries
+    manifest.segments, .snapshots, .bases       the entries whose objects count: those from the floor on
+    manifest.trims, .floor                      what was trimmed, and the offset below which nothing is any more
     manifest.end                                the offset behind the last archived record
     manifest.extend(entry)                      at the next number
 
@@ -16,9 +17,12 @@
   It has a check of its own, too (descriptions.py).
 - Segments follow on one another in offset and hash chain, as they do in the log (engine/log/embedded/index.py).
 - An object counts from the moment in which an entry names it. An object that no entry names is harmless.
+- An entry of the kind `trimmed` says that all below its offset went for good. The base there is archived before it. The
+  entries of what went stay, and their objects may be gone (trims.py).
 """
 
 import hashlib
+import time
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, TypeVar
 
@@ -32,7 +36,7 @@ FORMAT: Final = 1
 NOTHING_BEFORE: Final = "0" * 64
 _DIGITS: Final = 10
 
-E = TypeVar("E", "SegmentEntry", "SnapshotEntry", "BaseEntry")
+E = TypeVar("E", "SegmentEntry", "SnapshotEntry", "BaseEntry", "TrimmedEntry")
 
 
 class OtherHistory(ArchiveError):
@@ -93,16 +97,45 @@ class BaseEntry:
     before: str = ""
 
 
-Entry = SegmentEntry | SnapshotEntry | BaseEntry
-_KINDS: Final[dict[str, type[Entry]]] = {"segment": SegmentEntry, "snapshot": SnapshotEntry, "base": BaseEntry}
+@dataclass(frozen=True, slots=True)
+class TrimmedEntry:
+    """All below `offset`, the floor, was trimmed for good; an earlier entry names the base there.
+
+    `chain`, `digest`, `until_ms`, `findings` and `reason` are those of the HistoryTrimmed in the metadata log. They are
+    here too, since the archive may lose the end of the metadata log: a recovery logs them anew (recovery.py)."""
+
+    offset: int
+    chain: bytes
+    digest: str
+    until_ms: int
+    findings: tuple[str, ...]
+    reason: str
+    archived_ms: int
+    number: int = -1
+    before: str = ""
+
+
+FileEntry = SnapshotEntry | BaseEntry
+Entry = SegmentEntry | FileEntry | TrimmedEntry
+_KINDS: Final[dict[str, type[Entry]]] = {
+    "segment": SegmentEntry,
+    "snapshot": SnapshotEntry,
+    "base": BaseEntry,
+    "trimmed": TrimmedEntry,
+}
 _KEYS: Final = {"kind", *(each.name for kind in _KINDS.values() for each in fields(kind))}
+
+
+def objects_of(entry: Entry) -> tuple[StoredObject, ...]:
+    """The objects that an entry names."""
+    if isinstance(entry, SegmentEntry):
+        return entry.avro, entry.blocks
+    return () if isinstance(entry, TrimmedEntry) else (entry.object,)
 
 
 def archived_bytes(entry: Entry) -> int:
     """The size of the objects of an entry."""
-    if isinstance(entry, SegmentEntry):
-        return entry.avro.size_bytes + entry.blocks.size_bytes
-    return entry.object.size_bytes
+    return sum(each.size_bytes for each in objects_of(entry))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +183,11 @@ def require_identity(objects: Objects, identity: Identity) -> None:
         )
 
 
+def now_ms() -> int:
+    """The time, in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
 class Manifest:
     """The entries of one partition, in order, and where they end."""
 
@@ -160,7 +198,9 @@ class Manifest:
         self.segments: list[SegmentEntry] = []
         self.snapshots: list[SnapshotEntry] = []
         self.bases: list[BaseEntry] = []
-        self.archived_bytes = 0  # size of the objects of all entries
+        self.trims: list[TrimmedEntry] = []
+        self.trimmed_keys: dict[str, int] = {}  # of the objects below the floor: the first offset behind each
+        self.archived_bytes = 0  # size of the objects from the floor on
         self._count = 0
         self._last = NOTHING_BEFORE  # SHA-256 of the last entry
         self._use_pages = use_pages
@@ -237,14 +277,21 @@ class Manifest:
         return self._count // ENTRIES
 
     @property
+    def floor(self) -> int:
+        """The oldest offset that is archived, or that an archived segment can begin with: the last trim's, or 0."""
+        return self.trims[-1].offset if self.trims else 0
+
+    @property
     def end(self) -> int:
-        """The offset behind the last archived record."""
-        return self.segments[-1].next_offset if self.segments else 0
+        """The offset behind the last archived record; the floor if nothing behind that is archived."""
+        return self.segments[-1].next_offset if self.segments else self.floor
 
     @property
     def chain(self) -> bytes:
         """The hash chain up to `end`."""
-        return self.segments[-1].chain if self.segments else first_chain(self.partition)
+        if self.segments:
+            return self.segments[-1].chain
+        return self.trims[-1].chain if self.trims else first_chain(self.partition)
 
     @property
     def max_timestamp_ms(self) -> int:
@@ -253,8 +300,14 @@ class Manifest:
 
     @property
     def entries(self) -> "list[Entry]":
-        """All entries: segments, then snapshots, then bases."""
-        return [*self.segments, *self.snapshots, *self.bases]
+        """All entries that count: segments, snapshots, bases, then trims."""
+        return [*self.segments, *self.snapshots, *self.bases, *self.trims]
+
+    def bytes_below(self, offset: int) -> int:
+        """The size of the objects that a trim up to this offset lets go."""
+        files: list[FileEntry] = [*self.snapshots, *self.bases]
+        size = sum(archived_bytes(each) for each in files if each.offset < offset)
+        return size + sum(archived_bytes(each) for each in self.segments if each.base_offset < offset)
 
     def key(self, entry: Entry, stored: StoredObject) -> str:
         """The key of an object that an entry names."""
@@ -268,7 +321,7 @@ class Manifest:
         found = None
         while found is None:
             numbered = replace(entry, number=self._count, before=self._last)
-            self._require_behind(numbered)
+            self.require_behind(numbered)
             stored = encode_checked(_as_json(numbered))
             mine = self.objects.create(self._key(self._count), stored)
             there = self.objects.get(self._key(self._count))
@@ -282,6 +335,8 @@ class Manifest:
 
     def _same(self, entry: E) -> E | None:
         """The last entry, if it says of the same stretch of history what `entry` says."""
+        if isinstance(entry, TrimmedEntry):
+            return next((each for each in self.trims if each.offset >= entry.offset), None)
         if isinstance(entry, SegmentEntry):
             last = self.segments[-1] if self.segments else None
             if last is not None and (last.base_offset, last.chain) == (entry.base_offset, entry.chain):
@@ -291,13 +346,30 @@ class Manifest:
             return next((each for each in self.snapshots if each.offset == entry.offset), None)
         return next((each for each in self.bases if each.offset == entry.offset), None)
 
-    def _require_behind(self, entry: Entry) -> None:
-        """Check that a segment goes on where the last one ends.
+    def require_behind(self, entry: Entry) -> None:
+        """Check that a segment goes on where the last one ends, and that a trim is of this history.
 
         Raises OtherHistory."""
+        why = None
         if isinstance(entry, SegmentEntry) and (entry.base_offset, entry.chain_before) != (self.end, self.chain):
             why = f"another history, or offset {entry.base_offset}, while the segments before end at {self.end}"
-            raise OtherHistory(f"{self.objects.place(self._key(entry.number))}: its segment does not go on ({why})")
+            why = f"its segment does not go on ({why})"
+        elif isinstance(entry, TrimmedEntry):
+            why = self._wrong_trim(entry)
+        if why is not None:
+            raise OtherHistory(f"{self.objects.place(self._key(entry.number))}: {why}")
+
+    def _wrong_trim(self, entry: TrimmedEntry) -> str | None:
+        """Why this partition cannot begin with the offset of a trim; None if it can."""
+        at = entry.offset
+        if at <= self.floor:
+            return f"it trims up to offset {at}, and the history begins at {self.floor} already"
+        if not any(base.offset == at for base in self.bases):
+            return f"it trims up to offset {at}, and no base is archived there"
+        chains = {segment.base_offset: segment.chain_before for segment in self.segments} | {self.end: self.chain}
+        if at <= self.end and chains.get(at) != entry.chain:
+            return f"it trims up to offset {at}, where no archived segment begins with its hash chain: another history"
+        return None
 
     def _take(self, stored: bytes) -> None:
         """Check the entry with the next number, and count it in."""
@@ -309,18 +381,39 @@ class Manifest:
             raise ArchiveError(f"{place}: not an entry of a manifest ({why}): it was changed") from None
         if entry.number != self._count or entry.before != self._last:
             raise ArchiveError(f"{place}: it does not follow on the entry before: one of both was changed")
-        self._require_behind(entry)
-        if isinstance(entry, SegmentEntry):
-            self.segments.append(entry)
-        elif isinstance(entry, SnapshotEntry):
-            self.snapshots.append(entry)
-        else:
-            self.bases.append(entry)
-        self.archived_bytes += archived_bytes(entry)
+        self.require_behind(entry)
+        self._count_in(entry)
         self._last = hashlib.sha256(stored).hexdigest()
         self._count += 1
         if self._count % ENTRIES == 0:
             self._without_page.add(self._count // ENTRIES - 1)
+
+    def _count_in(self, entry: Entry) -> None:
+        self.archived_bytes += archived_bytes(entry)
+        if isinstance(entry, SegmentEntry):
+            self.segments.append(entry)
+        elif isinstance(entry, TrimmedEntry):
+            self.trims.append(entry)
+            gone = [each for each in self.segments if each.base_offset < entry.offset]
+            files: list[FileEntry] = [*self.snapshots, *self.bases]
+            files = [each for each in files if each.offset < entry.offset]
+            self.segments = self.segments[len(gone) :]
+            self.snapshots = [each for each in self.snapshots if each.offset >= entry.offset]
+            self.bases = [each for each in self.bases if each.offset >= entry.offset]
+            for each in [*gone, *files]:
+                self._let_go(each)
+        elif entry.offset < self.floor:  # of another archiver, which did not know of the trim
+            self._let_go(entry)
+        elif isinstance(entry, SnapshotEntry):
+            self.snapshots.append(entry)
+        else:
+            self.bases.append(entry)
+
+    def _let_go(self, entry: SegmentEntry | FileEntry) -> None:
+        """Note that the objects of an entry below the floor count no more."""
+        behind = entry.next_offset if isinstance(entry, SegmentEntry) else entry.offset + 1
+        self.trimmed_keys |= {self.key(entry, each): behind for each in objects_of(entry)}
+        self.archived_bytes -= archived_bytes(entry)
 
     def _key(self, number: int) -> str:
         return f"{self.partition}/manifest/{number:0{_DIGITS}d}.json"
@@ -351,6 +444,8 @@ def _from_json(stored: bytes) -> Entry:
     for name in ("avro", "blocks", "object"):
         if name in given:
             given[name] = StoredObject(**given[name])
+    if kind is TrimmedEntry:
+        given["findings"] = tuple(given["findings"])
     entry = kind(**given)
     numbers = [value for name, value in given.items() if name.endswith(("offset", "_ms", "number", "bytes", "format"))]
     if not all(isinstance(value, int) for value in numbers):

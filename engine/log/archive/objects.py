@@ -16,6 +16,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
@@ -145,6 +146,22 @@ class Objects:
             return self._asked(key, lambda: int(obstore.head(self._store, key)["size"]))
         except MissingObject:
             return None
+
+    def delete(self, key: str) -> None:
+        """Delete an object. One that is gone already is passed over.
+
+        Raises NoAnswer, also where the store refuses: a right may be missing, or the object is locked."""
+        if self._directory is not None:
+            path = self._directory / key
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise NoAnswer(f"{path}: it cannot be deleted ({error.strerror})") from None
+            return
+        import obstore
+
+        with suppress(MissingObject):
+            self._asked(key, lambda: obstore.delete(self._store, key))
 
     def list(self, prefix: str, after: str = "") -> Iterator[str]:
         """Yields the keys below `prefix`, a folder, in order; those behind the key `after`.

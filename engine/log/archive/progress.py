@@ -1,6 +1,8 @@
-"""What an archiver process and its broker tell each other through a pipe. Nothing heavy is imported here.
+"""What a broker and the process beside it tell each other through a pipe. Nothing heavy is imported here.
 
-ArchiveOrder ->     <- Opened or Refused     None ->     <- Progress, again and again
+ArchiveOrder ->     <- Opened or Refused     None ->     <- Progress, again and again: of the archive
+                                                         <- Kept: of a look at --keep-history
+                                                         <- TrimAsked     TrimAnswer ->
 
 On Kafka the broker sends names in place of None, and again when they change: those of the partitions that it owns.
 """
@@ -8,6 +10,8 @@ On Kafka the broker sends names in place of None, and again when they change: th
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from rewindmq.schemas.metadata_events import HistoryTrimmed
 
 FIRST_PAUSE_SECONDS: Final = 1.0  # after a failure; then twice as long each time
 LONGEST_PAUSE_SECONDS: Final = 60.0
@@ -29,19 +33,21 @@ class TopicsOrder:
 class ArchiveOrder:
     """What to archive: a data directory, to a URL, with a pause of so many milliseconds between two passes.
 
-    `topics`: the log is there, and the directory, a node's, has the snapshots. `keep_local`: how much of the log stays
-    in the directory, as operators write it; empty: all."""
+    `url`: None: nothing is archived. `topics`: the log is there, and the directory, a node's, has the snapshots.
+    `keep_local`: how much of the log stays in the directory, or in Kafka, as operators write it; empty: all.
+    `keep_history_ms`: the history that is older is trimmed; None: all stays."""
 
     data_dir: Path
-    url: str
+    url: str | None
     pause_ms: int
     topics: TopicsOrder | None = None
     keep_local: str = ""
+    keep_history_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The URL names an archive. `url`: as it is shown."""
+    """The process can begin. `url`: of the archive, as it is shown; empty: there is none."""
 
     url: str
 
@@ -80,3 +86,30 @@ class Progress:
     error: str | None = None
     freed_bytes: int = 0
     stays: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A look at --keep-history. `before_ms`: what is older goes; None: that is not known yet.
+
+    `stays`: partitions with older segments that were not trimmed, each with the reason. `freed_bytes`: of segments that
+    were removed. `error`: why the look failed."""
+
+    before_ms: int | None
+    stays: tuple[tuple[str, str], ...] = ()
+    freed_bytes: int = 0
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrimAsked:
+    """The base at a floor is written and proven: the broker is to log this event."""
+
+    event: HistoryTrimmed
+
+
+@dataclass(frozen=True, slots=True)
+class TrimAnswer:
+    """The event is durable in the metadata log. `refused`: it is not logged; the reason."""
+
+    refused: str | None

@@ -7,6 +7,7 @@
 - Every block is proven by the hash chain before it is given out (pack.py). Damage is CorruptObject: object and byte.
 - What was fetched is kept for the next question, up to `CACHE_BYTES` a process: manifests, .blocks, archived blocks.
 - The archive ends where its last closed segment ends. A partition without any archived segment is empty.
+- A trimmed partition begins at its floor, with the base there. What a trim removes while it is read is BelowStart.
 - What is pickled is the URL: each process takes credentials from its own environment.
 """
 
@@ -18,16 +19,26 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, TypeVar, cast
 
-from rewindmq.engine.log.archive.manifest import IDENTITY, Manifest, SegmentEntry, SnapshotEntry, read_identity
+from rewindmq.engine.log.archive.manifest import (
+    IDENTITY,
+    BaseEntry,
+    Manifest,
+    SegmentEntry,
+    SnapshotEntry,
+    read_identity,
+)
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects, open_objects
-from rewindmq.engine.log.archive.pack import Unpacked
+from rewindmq.engine.log.archive.pack import CorruptObject, Unpacked
+from rewindmq.engine.log.archive.state_files import archived_base, floor_base
 from rewindmq.engine.log.archive.topic_pack import TopicRun, UnpackedTopic
 from rewindmq.engine.log.archive.unpack import unpacked
-from rewindmq.engine.log.contract import Block
+from rewindmq.engine.log.contract import BelowStart, Block
 from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
 from rewindmq.engine.log.embedded.reader import StoredBlock
 from rewindmq.engine.log.embedded.segment_schema import records_of_today, require_known_schema
 from rewindmq.engine.log.embedded.segments import record_timestamp
+from rewindmq.projections.rewind import format_time
+from rewindmq.projections.store.bases import Base
 
 T = TypeVar("T")
 
@@ -61,13 +72,12 @@ class _Cache:
 
 
 _cache = _Cache(CACHE_BYTES)
+_bases: dict[tuple[str, str], Base] = {}
 _refreshing = Lock()
 
 
 class ArchivedPartition:
     """One partition of an archived history, as far as this process has read its manifest."""
-
-    start_offset = 0  # the first segment of an archive begins there
 
     def __init__(self, objects: Objects, name: str, framed: bool = False) -> None:
         """`framed`: the archive is that of a log in Kafka."""
@@ -77,6 +87,29 @@ class ArchivedPartition:
 
     def __reduce__(self) -> "tuple[Callable[[str, str, bool], ArchivedPartition], tuple[str, str, bool]]":
         return _partition, (self._objects.url, self.name, self.framed)
+
+    @property
+    def start_offset(self) -> int:
+        """The floor: the oldest offset that was not trimmed."""
+        return self._manifest.floor
+
+    def base(self) -> Base | None:
+        """The base at the floor; None if nothing was trimmed. A process keeps the last one of each partition.
+
+        Raises CorruptObject, OtherBase, NoAnswer."""
+        manifest, key = self._manifest, (self._objects.url, self.name)
+        kept = _bases.get(key)
+        if kept is None or kept.offset != manifest.floor:
+            kept = floor_base(manifest)
+            if kept is not None:
+                _bases[key] = kept
+        return kept
+
+    def base_of(self, entry: BaseEntry) -> Base:
+        """An archived base, fetched and checked.
+
+        Raises CorruptObject, NoAnswer, OSError."""
+        return archived_base(self._manifest, entry)
 
     @property
     def next_offset(self) -> int:
@@ -98,10 +131,35 @@ class ArchivedPartition:
         """The archived snapshots, in the order in which they came."""
         return self._manifest.snapshots
 
+    @property
+    def bases(self) -> Sequence[BaseEntry]:
+        """The archived bases, in the order in which they came."""
+        return self._manifest.bases
+
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
         """Yields blocks, as `LogPartition.read`. `position`: of the archived block that holds it.
 
-        Raises CorruptObject, ArchiveError, NoAnswer."""
+        Raises BelowStart for what was trimmed, CorruptObject, ArchiveError, NoAnswer."""
+        at = offset
+        self._require_kept(at)
+        try:
+            for block in self._read(offset, end):
+                yield block
+                at = block.first_offset + len(block.records)
+        except CorruptObject:
+            with _refreshing:
+                self._manifest.refresh()
+            self._require_kept(at)  # else it was trimmed meanwhile
+            raise
+
+    def _require_kept(self, offset: int) -> None:
+        if offset < self._manifest.floor:
+            trim = self._manifest.trims[-1]
+            begins = f"offset {offset} lies below offset {trim.offset}, where the history begins"
+            until = f"the events of {format_time(trim.until_ms)} and before were trimmed"
+            raise BelowStart(f"{self.name}: {begins}: {until}" + (f": {trim.reason}" if trim.reason else ""))
+
+    def _read(self, offset: int, end: int | None) -> Iterator[Block]:
         segments = self.segments
         first = max(0, bisect_right(segments, offset, key=lambda entry: entry.base_offset) - 1)
         for entry in segments[first:]:
@@ -162,7 +220,7 @@ class ArchivedPartition:
         def loaded() -> Manifest:
             return Manifest.load(self._objects, self.name)
 
-        manifest = _cache.get(key, loaded, lambda made: _ENTRY_BYTES * (len(made.segments) + len(made.snapshots)))
+        manifest = _cache.get(key, loaded, lambda made: _ENTRY_BYTES * len(made.entries))
         with _refreshing:
             manifest.refresh()
         return manifest

@@ -5,7 +5,7 @@
 
     1  DIR/log/recovery.json       which history is being recovered, from where; of a fork: where it branches
     2  DIR/log/PARTITION/          each archived segment: written under another name, synced, renamed; its sidecars
-    3  DIR/snapshots/PARTITION/    each archived snapshot, in the same way
+    3  DIR/snapshots/PARTITION/    each archived snapshot, in the same way; DIR/bases/PARTITION/ the base at the floor
     4  the log's own recovery      of each partition (embedded/writer.py): it must lead to the archived hash chain. Then
                                    an empty segment, so that the recovered ones stay as they were archived
     5  DIR/log/layout.json         from here on it is a log; recovery.json is removed
@@ -17,26 +17,29 @@ A fork differs from that in its last segment of a partition, and in its metadata
   hash chain goes on from the archived one, and then goes its own way.
 - The metadata log goes on with HistoryForked, in a segment of its own. It gives the fork its identity.
 
+A trimmed partition begins at its floor. The archived metadata log may lack the HistoryTrimmed that says so: it is
+archived later than the trim, and a fork may branch before it. Then it is logged anew, from the manifest.
+
 - A killed recovery is begun again by the same command: it keeps whole segments. Until step 5 no broker starts there.
 - A directory that has a log, or a broker's state, is refused.
 - The recovered history ends where each partition is archived. A broker that starts there repairs what that tears apart
   between partitions, as after a crash.
 """
 
-import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rewindmq.engine.log.archive.branch import Branch, branch_at, identity_in
-from rewindmq.engine.log.archive.manifest import Manifest, SegmentEntry, SnapshotEntry, read_identity
-from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, Objects
-from rewindmq.engine.log.archive.pack import CorruptObject, Unpacked
+from rewindmq.engine.log.archive.manifest import FileEntry, Manifest, SegmentEntry, TrimmedEntry, read_identity
+from rewindmq.engine.log.archive.objects import ArchiveError, Objects
+from rewindmq.engine.log.archive.pack import Unpacked
 from rewindmq.engine.log.archive.reader import ArchivedPartition
 from rewindmq.engine.log.archive.seals import recover_seals
+from rewindmq.engine.log.archive.state_files import fetch_file, sound_base
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import (
     METADATA,
@@ -52,16 +55,22 @@ from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.embedded.segment_schema import records_of_today
 from rewindmq.engine.log.embedded.segments import (
     base_offset_of,
+    create,
+    encode_header,
     max_timestamp,
     segment_files,
     segment_path,
     sync_directory,
 )
 from rewindmq.engine.log.embedded.writer import PartitionWriter, Sidecars
+from rewindmq.engine.log.tiers import floors_of
 from rewindmq.projections.marks import name_in
+from rewindmq.projections.rewind import BelowFloor
+from rewindmq.projections.store.bases import Bases
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.metadata_events import HistoryForked
+from rewindmq.schemas.metadata_events import HistoryForked, HistoryTrimmed
+from rewindmq.schemas.registry import envelope_schema_json
 from rewindmq.schemas.values import BROKER
 
 _UNBOUNDED = 1 << 62  # bytes of a segment: a recovery begins no segment by size
@@ -71,9 +80,11 @@ _UNBOUNDED = 1 << 62  # bytes of a segment: a recovery begins no segment by size
 class RecoveredPartition:
     """What was recovered of a partition. `until_ms`: the time of its last record; None if it has none.
 
-    `ends_early`: no later record is archived, so a fork may lack what came between it and the moment."""
+    `start_offset`: the floor. `ends_early`: no later record is archived, so a fork may lack what came between it and
+    the moment."""
 
     partition: str
+    start_offset: int
     next_offset: int
     until_ms: int | None
     segments: int
@@ -128,6 +139,7 @@ def recover(
             for manifest in manifests:
                 manifest.refresh()  # the moment may lie in what was archived just now
         ends = _ends(manifests, begun)
+        _require_kept(manifests, ends)
         data_dir.mkdir(parents=True, exist_ok=True)
         descriptor = lock(data_dir)
         try:
@@ -169,7 +181,7 @@ def _recover_partitions(
         directory = partition_directory(data_dir, name)
         directory.mkdir(exist_ok=True)
         _remove_others(directory, wanted[name])
-        at, newest_ms = _Reached(0, first_chain(name)), 0
+        at, newest_ms = _beginning(manifest, data_dir), 0
         for entry in wanted[name]:
             at = _recover_segment(manifest, entry, end, 0 if entry.begins_anew else newest_ms, directory)
             newest_ms = entry.max_timestamp_ms
@@ -178,13 +190,69 @@ def _recover_partitions(
         reached[name] = at
         for snapshot in manifest.snapshots:
             if begun.branch is None or snapshot.offset <= at.offset:
-                _recover_snapshot(manifest, snapshot, Snapshots(data_dir / "snapshots"))
+                _recover_file(manifest, snapshot, Snapshots(data_dir / "snapshots").path(name, snapshot.offset))
         if begun.branch is None:  # a fork has the seals of its parent nowhere: they count only up to the branch
             for path, content in recover_seals(manifest, directory):
                 _write(path, [content])
     for manifest in manifests:
-        first = begun.branch.event(manifest.objects.url) if begun.branch and manifest is manifests[0] else None
-        _complete(partition_directory(data_dir, manifest.partition), reached[manifest.partition], first)
+        _complete(partition_directory(data_dir, manifest.partition), reached[manifest.partition], manifest.floor)
+    _recover_trims(manifests[1:], data_dir)
+    events: list[HistoryTrimmed | HistoryForked] = [*_missing_trims(manifests[1:], data_dir)]
+    if begun.branch is not None:
+        events.append(begun.branch.event(manifests[0].objects.url))
+    if events:
+        _go_on(partition_directory(data_dir, METADATA), events)
+
+
+def _beginning(manifest: Manifest, data_dir: Path) -> _Reached:
+    """Where a partition begins. If it was trimmed, the base there is written.
+
+    Raises CorruptObject, OtherBase, NoAnswer."""
+    if not manifest.trims:
+        return _Reached(0, first_chain(manifest.partition))
+    trim = manifest.trims[-1]
+    _recover_base(manifest, trim, data_dir)
+    return _Reached(trim.offset, trim.chain)
+
+
+def _recover_base(manifest: Manifest, trim: TrimmedEntry | HistoryTrimmed, data_dir: Path) -> None:
+    """Write the base of a trim.
+
+    Raises CorruptObject, OtherBase, NoAnswer."""
+    entry, _ = sound_base(manifest, trim.offset, trim.chain, trim.digest)
+    _recover_file(manifest, entry, Bases(data_dir / "bases").path(manifest.partition, trim.offset))
+
+
+def _recover_trims(manifests: Iterable[Manifest], data_dir: Path) -> None:
+    """Write the bases of trims that the recovered metadata log names, and that were not ended in the archive.
+
+    The start of a broker ends them. Raises CorruptObject, OtherBase, NoAnswer."""
+    for manifest in manifests:
+        floor = floors_of(data_dir).get(manifest.partition)
+        if floor is not None and floor.event.offset > manifest.floor:
+            _recover_base(manifest, floor.event, data_dir)
+
+
+def _missing_trims(manifests: Iterable[Manifest], data_dir: Path) -> Iterator[HistoryTrimmed]:
+    """Yields the trims of the archive that the recovered metadata log does not name."""
+    for manifest in manifests:
+        floor = floors_of(data_dir).get(manifest.partition)
+        if manifest.floor > (0 if floor is None else floor.event.offset):
+            trim = manifest.trims[-1]
+            yield HistoryTrimmed(
+                manifest.partition, trim.offset, trim.until_ms, trim.chain, trim.digest, trim.findings, trim.reason
+            )
+
+
+def _require_kept(manifests: Iterable[Manifest], ends: dict[str, int]) -> None:
+    """Check that nothing was trimmed since the recovery was begun that it needs.
+
+    Raises BelowFloor."""
+    for manifest in manifests:
+        name, end = manifest.partition, ends[manifest.partition]
+        if end < manifest.floor:
+            what = f"{name} begins at offset {manifest.floor} now, and the recovery was begun up to offset {end}"
+            raise BelowFloor(name, manifest.floor, f"{what}: it was trimmed: recover to another directory")
 
 
 def _end(data_dir: Path) -> None:
@@ -291,48 +359,43 @@ def _recover_segment(
     return reached
 
 
-def _recover_snapshot(manifest: Manifest, entry: SnapshotEntry, snapshots: Snapshots) -> None:
-    """Write a snapshot as it was, unless it is there already.
+def _recover_file(manifest: Manifest, entry: FileEntry, path: Path) -> None:
+    """Write a snapshot or a base as it was, unless it is there already.
 
-    Raises CorruptObject."""
-    path = snapshots.path(manifest.partition, entry.offset)
-    if path.exists():
-        return
-    key = manifest.key(entry, entry.object)
-    sha = hashlib.sha256()
-
-    def pieces() -> Iterator[bytes]:
-        try:
-            for piece in manifest.objects.pieces(key):
-                sha.update(piece)
-                yield piece
-        except MissingObject:
-            raise CorruptObject(manifest.objects.place(key), 0, entry.offset, "the object is gone") from None
-        if sha.hexdigest() != entry.object.sha256:
-            why = "its SHA-256 is not the one in the manifest"
-            raise CorruptObject(manifest.objects.place(key), 0, entry.offset, why)
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _write(path, pieces())
+    Raises CorruptObject, NoAnswer."""
+    if not path.exists():
+        fetch_file(manifest, entry, path)
 
 
-def _complete(directory: Path, reached: _Reached, forked: HistoryForked | None) -> None:
+def _complete(directory: Path, reached: _Reached, floor: int) -> None:
     """Open the partition as a broker does, and begin a segment behind the recovered ones.
 
-    `forked`: the event that goes on, in the metadata log of a fork. Raises CorruptLog; LogError where the files do not
-    lead to the archived hash chain."""
+    Raises CorruptLog; LogError where the files do not lead to the archived hash chain."""
+    begins = reached.offset == floor and not segment_files(directory)
+    if begins and floor > 0:
+        header = encode_header(envelope_schema_json(), directory.name, floor, reached.chain, False)
+        os.close(create(segment_path(directory, floor), header))
     writer = PartitionWriter(directory, _UNBOUNDED, begin=True)
     try:
-        begins = not reached.offset and not reached.rest  # of an empty partition, whose first segment is new
-        if not begins and (writer.place.offset, writer.place.chain) != (reached.offset, reached.chain):
+        there = writer.place.offset, writer.place.chain
+        if there != (reached.offset, there[1] if begins else reached.chain):
             raise LogError(f"{directory}: its segments do not lead to the end of the archive: remove it, recover again")
         if reached.rest:
             writer.write(reached.rest, max_timestamp(reached.rest))
         writer.roll()
-        if forked is not None:
-            encoder, now_ms = Encoder(), max(time.time_ns() // 1_000_000, writer.place.max_timestamp_ms)
-            writer.write([encoder.encode(encoder.prefix(now_ms, BROKER), forked)], now_ms)
-            writer.roll()
+    finally:
+        writer.close()
+
+
+def _go_on(directory: Path, events: Sequence[HistoryTrimmed | HistoryForked]) -> None:
+    """Log these events in the metadata log, in a segment of their own.
+
+    Raises CorruptLog, LogError."""
+    writer = PartitionWriter(directory, _UNBOUNDED, begin=False)
+    try:
+        encoder, now_ms = Encoder(), max(time.time_ns() // 1_000_000, writer.place.max_timestamp_ms)
+        writer.write([encoder.encode(encoder.prefix(now_ms, BROKER), event) for event in events], now_ms)
+        writer.roll()
     finally:
         writer.close()
 
@@ -355,6 +418,7 @@ def _recovered(manifest: Manifest, end: int, by_time: bool, data_dir: Path) -> R
     segments = [segment for segment in stored if segment.base_offset < end]
     return RecoveredPartition(
         manifest.partition,
+        manifest.floor,
         end,
         segments[-1].max_timestamp_ms if segments else None,
         len(segments),

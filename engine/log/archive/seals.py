@@ -25,7 +25,7 @@ def archive_seals(manifest: Manifest, directory: Path, after: str = "") -> str:
     local = [path for path in sorted(directory.glob("_*.seal")) if _key(partition, path, ".seal") > after]
     if not local:
         return after
-    after = max((key for key in objects.list(_folder(partition), after) if key.endswith(".seal")), default=after)
+    after = max((key for key in objects.list(seals_folder(partition), after) if key.endswith(".seal")), default=after)
     for path in local:
         if _key(partition, path, ".seal") <= after:
             continue
@@ -39,7 +39,7 @@ def archive_seals(manifest: Manifest, directory: Path, after: str = "") -> str:
         for suffix in SUFFIXES:
             file = path.with_suffix(suffix)
             if file.exists():  # prints only locate a change
-                _create(objects, _key(partition, path, suffix), file.read_bytes())
+                create_seal(objects, _key(partition, path, suffix), file.read_bytes())
         after = _key(partition, path, ".seal")
     return after
 
@@ -48,13 +48,13 @@ def recover_seals(manifest: Manifest, directory: Path) -> Iterator[tuple[Path, b
     """Yields the files of the archived seals of a partition that are not in the directory, with their content.
 
     Raises ArchiveError, NoAnswer."""
-    for key in manifest.objects.list(_folder(manifest.partition)):
+    for key in manifest.objects.list(seals_folder(manifest.partition)):
         path = directory / f"_{key.rpartition('/')[2]}"
         if path.suffix in SUFFIXES and not path.exists():
             yield path, manifest.objects.get(key)
 
 
-def _create(objects: Objects, key: str, content: bytes) -> None:
+def create_seal(objects: Objects, key: str, content: bytes) -> None:
     """Create an object, or find that it is there as it should be.
 
     Raises ArchiveError."""
@@ -63,9 +63,9 @@ def _create(objects: Objects, key: str, content: bytes) -> None:
         raise ArchiveError(f"{objects.place(key)}: another seal than the one in the log is archived there")
 
 
-def _folder(partition: str) -> str:
+def seals_folder(partition: str) -> str:
     return f"{partition}/seals"
 
 
 def _key(partition: str, path: Path, suffix: str) -> str:
-    return f"{_folder(partition)}/{path.stem.removeprefix('_')}{suffix}"
+    return f"{seals_folder(partition)}/{path.stem.removeprefix('_')}{suffix}"

@@ -17,31 +17,32 @@ Each record is archived with its offset, Kafka's time, key and headers. The reco
   whose events are in its queues, and no node gets the number of a former one.
 - The archive knows its history by the first record of the metadata log, not by the ids of topics: so the archive goes
   on when topics were made from it (topic_recovery.py).
+- Seals in Kafka are archived when all that they seal is (topic_seals.py).
 - Topics that lost records, or have other ones than the archive, are refused.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
-from confluent_kafka import Message
-
-from rewindmq.engine.log.archive.archiver import PartitionReport, Report, archive_snapshot, now_ms
+from rewindmq.engine.log.archive.archiver import PartitionReport, Report, archive_snapshot
 from rewindmq.engine.log.archive.manifest import (
     Identity,
     Manifest,
     OtherHistory,
     SegmentEntry,
     archived_bytes,
+    now_ms,
     read_identity,
     require_identity,
 )
 from rewindmq.engine.log.archive.objects import Objects
-from rewindmq.engine.log.archive.topic_pack import Headers, TopicPacker, TopicRecord, UnpackedTopic, linked
+from rewindmq.engine.log.archive.topic_pack import TopicPacker, TopicRecord, UnpackedTopic
+from rewindmq.engine.log.archive.topic_records import history_in, record_of, records_of
+from rewindmq.engine.log.archive.topic_seals import TopicSeals
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import METADATA
-from rewindmq.engine.log.embedded.index import first_chain
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.projections.store.snapshots import Snapshots
 
@@ -71,6 +72,7 @@ class TopicArchiver:
         self._snapshots = None if snapshots is None else Snapshots(snapshots)
         self._age_ms = age_ms
         self._settle_seconds = settle_seconds
+        self._seals = TopicSeals(log)
         self.manifests: dict[str, Manifest] = {}  # by partition, once a run has read them
         self._behind: dict[str, int] = {}  # the end of each manifest behind which Kafka goes on, as was checked
         self._gathering: dict[str, TopicPacker] = {}  # stretches that are not whole, by partition
@@ -94,8 +96,10 @@ class TopicArchiver:
             del self.manifests[name]
         for each in (self._log.metadata, *queues):
             self._read_manifest(each)
-        run = _Run(self, ends, roll, until, progress)
-        return run.archived(self._log.metadata, queues)
+        report = _Run(self, ends, roll, until, progress).archived(self._log.metadata, queues)
+        if not report.stopped:
+            self._seals.archive(self.manifests)
+        return report
 
     def _read_manifest(self, partition: KafkaPartition) -> None:
         """Read what is archived of a partition; a later run reads only the entries that came since.
@@ -266,20 +270,6 @@ def _gather(packer: TopicPacker, partition: KafkaPartition, end: int) -> bool:
     return False
 
 
-def record_of(message: Message) -> TopicRecord:
-    """A record as the archive keeps it."""
-    key, headers = message.key(), cast("Headers | None", message.headers())
-    return TopicRecord(message.offset() or 0, message.timestamp()[1], message.value(), key, headers or ())
-
-
-def records_of(partition: KafkaPartition, start: int, end: int) -> Iterator[TopicRecord]:
-    """Yields the records of a partition from `start` up to `end` (exclusive).
-
-    Raises LogError, NoAnswer."""
-    for batch in partition.batches(start, end):
-        yield from map(record_of, batch)
-
-
 def first_waiting_ms(partition: KafkaPartition, archived_end: int) -> int | None:
     """The time of the first record that is not archived; None if there is none.
 
@@ -289,17 +279,10 @@ def first_waiting_ms(partition: KafkaPartition, archived_end: int) -> int | None
 
 
 def topic_identity(log: KafkaLogReader) -> Identity:
-    """Which history the topics hold: the hash chain behind the first record of the metadata log says it.
+    """Which history the topics hold.
 
-    Raises LogError where there is no record yet, or the beginning is gone."""
-    metadata = log.metadata
-    start, end = metadata.start_offset, metadata.next_offset
-    if start > 0:
-        raise LogError(f"Kafka: {metadata.topic} begins at offset {start}: nothing says which history this is")
-    for record in records_of(metadata, 0, end):
-        chain = linked(first_chain(METADATA), record.offset, record.timestamp_ms, record.value or b"")
-        return Identity(chain.hex(), len(log.queues), "kafka")
-    raise LogError(f"Kafka: {metadata.topic} is empty: start a node first")
+    Raises as `history_in`."""
+    return Identity(history_in(log.metadata), len(log.queues), "kafka")
 
 
 def require_topics(objects: Objects, log: KafkaLogReader) -> Identity:

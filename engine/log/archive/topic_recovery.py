@@ -5,7 +5,8 @@
     1  make the topics         with the times of the writer (CreateTime): no node starts on such topics
     2  fill them               records with time, key and headers, and fillers where the history has no record
     3  prove them              all records are read back: the hash chain of each archived stretch
-    4  let Kafka give times    (LogAppendTime) queues first, the metadata log last: from here on nodes may start
+    4  bring back the seals    into a topic of their own, if any are archived
+5  let Kafka give times    (LogAppendTime) queues first, the metadata log last: from here on nodes may start
 
 - A recovery that was killed is begun again by the same command. It goes on where each topic ends.
 - Topics that exist already, and that no recovery made, are refused.
@@ -21,13 +22,14 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from rewindmq.engine.log.archive.manifest import Manifest, read_identity
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects
-from rewindmq.engine.log.archive.topic_archiver import records_of
 from rewindmq.engine.log.archive.topic_pack import TopicRecord, UnpackedTopic, behind_gap, linked
+from rewindmq.engine.log.archive.topic_records import records_of
+from rewindmq.engine.log.archive.topic_seals import recover_topic_seals
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
 from rewindmq.engine.log.embedded.index import first_chain
 from rewindmq.engine.log.kafka.clients import TIMEOUT_SECONDS, KafkaClients, text_of
-from rewindmq.engine.log.kafka.reader import KafkaPartition
+from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.engine.log.kafka.topics import MAX_MESSAGE_BYTES, KafkaTopics
 from rewindmq.engine.log.shared_contract import FILLER_KEY
 
@@ -77,6 +79,7 @@ def recover_topics(
     filling.end()
     for place, manifest in zip(places, manifests, strict=True):
         prove_topic(place, manifest)
+    recover_topic_seals(objects, KafkaLogReader.of(clients, prefix))
     topics.end_recovery()
     return [_recovered(manifest) for manifest in manifests]
 

@@ -3,7 +3,8 @@
     BaseRecords(directory).record(start, 17)
 
 The loop asks for a record that the state store has lost (Partition.message). A base is checked whole when it is opened,
-and it may be large. So a thread opens it, and the loop waits for at most `WAIT_SECONDS`.
+and it may be large. So a thread opens it, and the loop waits for at most `WAIT_SECONDS`. While another process cuts the
+log, the base is the one at the end of that cut.
 """
 
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from rewindmq.engine.log.contract import LogError, NoAnswer
-from rewindmq.engine.log.embedded.log_start import base_at_start
+from rewindmq.engine.log.embedded.log_start import base_at_start, bases_of, unfinished_cut
 from rewindmq.projections.store.bases import Base, BaseError
 
 WAIT_SECONDS: Final = 1.0
@@ -31,12 +32,15 @@ class BaseRecords:
         Raises LogError; NoAnswer while the base is being read: ask again."""
         if self._base is None or self._start != start:
             thread = ThreadPoolExecutor(1, thread_name_prefix="base")
-            self._start, self._base = start, thread.submit(base_at_start, self._directory)
+            self._start, self._base = start, thread.submit(_base, self._directory)
             thread.shutdown(wait=False)
         try:
             base = self._base.result(WAIT_SECONDS)
         except TimeoutError:
             raise NoAnswer(f"{self._directory.name}: the base at offset {start} is being read: try again") from None
+        except BaseError as error:
+            self._base = None
+            raise LogError(str(error)) from None
         except BaseException:
             self._base = None
             raise
@@ -44,3 +48,8 @@ class BaseRecords:
             return None if base is None else base.record(offset)
         except BaseError as error:
             raise LogError(str(error)) from None
+
+
+def _base(directory: Path) -> Base | None:
+    cut = unfinished_cut(directory)
+    return base_at_start(directory) if cut is None else bases_of(directory).open(directory.name, cut)

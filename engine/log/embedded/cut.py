@@ -3,21 +3,25 @@
     freed = cut(data_dir, "queues-0", 1_000_000)
 
     the base at the offset is proven: checksum, digest, and the hash chain with which the segment there begins
+    DIR/bases/PARTITION/OFFSET.cut: an empty file that says that the cut has begun
     then, the oldest segment first:  segment -> directory synced -> its sidecars
+    OFFSET.cut is removed
 
-A kill in between leaves a log that begins at a segment below the offset, and the base at the offset. The next
-`EmbeddedLog.open` ends the cut. The metadata log is never cut: it says what was trimmed.
+A kill in between leaves OFFSET.cut, the base at the offset, and a log that begins at a segment below it. The next
+`EmbeddedLog.open` ends the cut. Without OFFSET.cut nothing is removed: a base alone does not say that what is below it
+may go. The metadata log is never cut: it says what was trimmed.
 
 A process that reads the partition meanwhile finds a listed segment gone: CutMeanwhile (reader.py), or it begins anew at
 the new start.
 """
 
+from contextlib import suppress
 from pathlib import Path
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
 from rewindmq.engine.log.embedded.index import index_path, lengths_path
-from rewindmq.engine.log.embedded.log_start import bases_of, unfinished_cut
+from rewindmq.engine.log.embedded.log_start import bases_of, cut_notes, unfinished_cut
 from rewindmq.engine.log.embedded.reader import SegmentReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, segment_path, sync_directory
 from rewindmq.projections.store.bases import Base, BaseError
@@ -30,7 +34,10 @@ def cut(data_dir: Path, partition: str, offset: int) -> int:
     is the metadata log. Nothing is removed then."""
     directory = partition_directory(data_dir, partition)
     older = [path for path in segment_files(directory) if base_offset_of(path) < offset]
-    prove_base(directory, offset)
+    base = prove_base(directory, offset)
+    if older:
+        base.path.with_suffix(".cut").touch(0o640)
+        sync_directory(base.path.parent)
     freed = sum(_remove(path) for path in older)
     _remove_orphans(directory)
     return freed
@@ -78,20 +85,27 @@ def prove_base(directory: Path, offset: int) -> Base:
 
 
 def _remove(path: Path) -> int:
-    """Remove a segment, durably, then its sidecars. Returns their size."""
-    sidecars = [each for each in (index_path(path), lengths_path(path)) if each.exists()]
-    freed = sum(each.stat().st_size for each in (path, *sidecars))
-    path.unlink()
-    sync_directory(path.parent)
-    for each in sidecars:
-        each.unlink(missing_ok=True)
+    """Remove a segment, durably, then its sidecars. Returns their size.
+
+    Another process may remove the same ones: that of a broker that was killed, and the start of the next one."""
+    freed = 0
+    for each in (path, index_path(path), lengths_path(path)):
+        with suppress(FileNotFoundError):
+            size = each.stat().st_size
+            each.unlink()
+            freed += size
+        if each == path:
+            sync_directory(path.parent)
     return freed
 
 
 def _remove_orphans(directory: Path) -> None:
-    """Remove the sidecars of segments that are gone: a cut was ended between a segment and its sidecars."""
+    """Remove the sidecars of segments that are gone, and the notes of cuts that are done."""
     first = base_offset_of(segment_files(directory)[0])
     for kind in ("index", "lengths"):
         for path in directory.glob(f"_{'[0-9]' * 20}.{kind}"):
             if int(path.stem[1:]) < first:
                 path.unlink(missing_ok=True)
+    for note in cut_notes(directory):
+        if int(note.stem) <= first:
+            note.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ there:
 
 1. the base at its offset
 2. a HistoryTrimmed of its offset in the metadata log: the base was lost. Stored state can still go on
-3. a base at a later segment: a cut was ended half way. `EmbeddedLog.open` ends it
+3. a cut to a later segment that was begun: OFFSET.cut beside its base (cut.py). `EmbeddedLog.open` ends it
 4. DIR/log/archive.json: the older segments are in an archive
 """
 
@@ -62,12 +62,21 @@ def beginning_of(first: Path, stated: bytes | None, metadata: Callable[[Path], I
 
 
 def unfinished_cut(directory: Path) -> int | None:
-    """The offset of a cut that was ended half way: the log begins above 0, and has a base at a later segment only."""
+    """The offset of a cut that was ended half way; None if there is none.
+
+    The log begins above 0, without a base there, and a cut to a later segment was begun. A base at a later segment is
+    not enough: a trim that was killed before its event leaves one, too."""
     files = [base_offset_of(path) for path in segment_files(directory)]
     offsets = bases_of(directory).offsets(directory.name)
     if not files or files[0] == 0 or files[0] in offsets:
         return None
-    return next((each for each in offsets if each in files), None)
+    begun = {int(note.stem) for note in cut_notes(directory)}
+    return next((each for each in offsets if each in files and each in begun), None)
+
+
+def cut_notes(directory: Path) -> list[Path]:
+    """The notes of cuts of a partition that were begun: OFFSET.cut, beside OFFSET.base."""
+    return list((bases_of(directory).directory / directory.name).glob(f"{'[0-9]' * 20}.cut"))
 
 
 def base_at_start(directory: Path) -> Base | None:

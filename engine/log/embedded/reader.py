@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 from zlib import crc32
 
-from rewindmq.engine.log.contract import Block, CorruptLog, LogError
+from rewindmq.engine.log.contract import BelowStart, Block, CorruptLog, LogError
 from rewindmq.engine.log.embedded.blocks import (
     BadBlock,
     Misplaced,
@@ -325,7 +325,7 @@ class SegmentReader:
             raise
 
 
-class CutMeanwhile(LogError):
+class CutMeanwhile(BelowStart):
     """The records that were asked for were cut off while they were read."""
 
 

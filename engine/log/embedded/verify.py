@@ -23,16 +23,25 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.index import REBUILT
-from rewindmq.engine.log.embedded.reader import Place, SegmentReader, StoredBlock, check_joint, first_chain_of
+from rewindmq.engine.log.embedded.reader import (
+    CUTS,
+    CutMeanwhile,
+    Place,
+    SegmentReader,
+    StoredBlock,
+    check_joint,
+    first_chain_of,
+)
 from rewindmq.engine.log.embedded.segment_schema import older_schema
 from rewindmq.engine.log.embedded.segments import segment_files
-from rewindmq.schemas.codec import Decoder
+from rewindmq.engine.log.embedded.sound_records import SoundRecords
 from rewindmq.schemas.shapes import Cursor, UndecodableRecord, read, shape_of
 
 PARALLEL_BYTES = 64 << 20  # below, the start of other processes costs more than they save
@@ -67,7 +76,14 @@ def verify_chain(directory: Path) -> Iterator[VerifiedSegment]:
 
 
 def verify_chain_in_parallel(directory: Path) -> list[VerifiedSegment]:
-    """Verify as `verify_chain`, on all cores if the log is large enough."""
+    """Verify as `verify_chain`, on all cores if the log is large enough. If the log is cut meanwhile, begin anew."""
+    for _ in range(CUTS):
+        with suppress(CutMeanwhile):
+            return _verified(directory)
+    return _verified(directory)
+
+
+def _verified(directory: Path) -> list[VerifiedSegment]:
     files = _files(directory)
     workers = min(os.cpu_count() or 1, len(files))
     if workers == 1 or sum(path.stat().st_size for path in files) < PARALLEL_BYTES:
@@ -81,8 +97,11 @@ def verify_segment(path: Path, last: bool, chain_before: bytes | None = None) ->
     """Verify one segment by itself.
 
     `last`: no segment follows, so its end may be torn. `chain_before`: for a segment that does not state it. Raises
-    CorruptLog, LogError."""
-    segment = SegmentReader(path, last)
+    CorruptLog, LogError; CutMeanwhile: the segment is gone."""
+    try:
+        segment = SegmentReader(path, last)
+    except FileNotFoundError:
+        raise CutMeanwhile(f"{path}: it was cut off") from None
     try:
         before = segment.chain_before or chain_before
         beginning = segment.beginning(Place(segment.header.base_offset, 0, before or b"", 0))
@@ -151,9 +170,9 @@ def _check_records(path: Path, block: StoredBlock, check: Callable[[bytes], obje
 def _checker(schema_json: str) -> Callable[[bytes], object]:
     """A function that raises UndecodableRecord for bytes that are no envelope of this schema.
 
-    Today's schema has the fast decoder."""
+    Today's schema has a fast check."""
     if older_schema(schema_json) is None:
-        return Decoder().decode
+        return SoundRecords().require
     shape = shape_of(json.loads(schema_json), {}, {})
 
     def check(record: bytes) -> None:

@@ -128,16 +128,18 @@ class KafkaLog:
         partitions: int | None = None,
         replication: int | None = None,
         settings: Mapping[str, str] | None = None,
+        may_expire: bool = False,
     ) -> Self:
         """Open the log of all nodes that have this prefix.
 
         `partitions` of queues: None: as many as there are, two when they are made; fewer than there are: the first
-        ones. Raises LogError when Kafka does not answer, or the topics are not as they have to be."""
+        ones. `may_expire`: an archive keeps what Kafka drops, so the queues' topic may have a retention.
+        Raises LogError when Kafka does not answer, or the topics are not as they have to be."""
         clients = KafkaClients(bootstrap, settings)
         clients.require_answer(TIMEOUT_SECONDS)
         topics = KafkaTopics(clients, prefix)
         topics.create(partitions, replication)
-        most, found = topics.check(partitions)
+        most, found = topics.check(partitions, may_expire)
         return cls(prefix, topics, clients, most, partitions or found, found)
 
     def follow(self, offsets: Mapping[str, int], listener: Listener) -> None:

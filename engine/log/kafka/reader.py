@@ -12,11 +12,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from rewindmq.engine.log.contract import Block, LogError, NoAnswer
+from rewindmq.engine.log.contract import BelowStart, Block, LogError, NoAnswer
 from rewindmq.engine.log.kafka.clients import TIMEOUT_SECONDS, KafkaClients, asked, text_of
 from rewindmq.engine.log.kafka.topics import KafkaTopics
 from rewindmq.engine.log.shared_contract import FILLER_KEY
@@ -62,21 +62,34 @@ class KafkaPartition:
             raise LogError(f"Kafka: the offset of a time in {self.name}: {text_of(found.error)}")
         return found.offset if found.offset >= 0 else self.next_offset
 
+    def base(self) -> None:
+        """None: a log in Kafka keeps no bases."""
+
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
         """Yields blocks (runs of consecutive offsets) from `offset` up to `end`.
 
         `end`: exclusive; None: the end that can be read now. Records below `start_offset` no longer exist, and are
         skipped."""
         low, high = self._watermarks()
-        end = high if end is None else min(end, high)
-        offset = max(offset, low)
+        yield from self._read(max(offset, low), high if end is None else min(end, high))
+
+    def read_kept(self, offset: int, end: int | None = None) -> Iterator[Block]:
+        """Yields blocks as `read`.
+
+        Raises BelowStart where Kafka no longer has the records from `offset` on, also while it reads."""
+        low, high = self._watermarks()
+        if offset < low:
+            raise BelowStart(f"Kafka: {self.name} begins at offset {low}: offset {offset} is no longer kept")
+        yield from self._read(offset, high if end is None else min(end, high))
+
+    def _read(self, offset: int, end: int) -> Iterator[Block]:
         if offset < end:
             yield from self._consume([(offset, end)], {})
 
     def batches(self, offset: int, end: int) -> Iterator[list[Message]]:
         """Yields the records from `offset` up to `end` (exclusive) as Kafka has them, some at a time, without fillers.
 
-        Both offsets are in the log."""
+        Both offsets are in the log. Raises BelowStart, LogError, NoAnswer."""
         consumer = self._clients.consumer({"enable.partition.eof": True})
         try:
             if offset < end:
@@ -89,13 +102,14 @@ class KafkaPartition:
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
         """Yields the blocks of many short ranges (first offset, end). All ranges are in the log.
 
-        One consumer jumps from one range to the next, and does not fetch much ahead of it."""
+        One consumer jumps from one range to the next, and does not fetch much ahead of it. Raises BelowStart where
+        Kafka no longer has a range."""
         yield from self._consume(ranges, _JUMPING)
 
     def record(self, offset: int, seconds: float) -> bytes | None:
         """The record at an offset below `next_offset`; None: the offset is a gap.
 
-        Raises NoAnswer when Kafka does not answer within `seconds`."""
+        Raises NoAnswer when Kafka does not answer within `seconds`, and BelowStart."""
         consumer = self._clients.consumer({"enable.partition.eof": True, **_JUMPING})
         try:
             consumer.assign([TopicPartition(self.topic, self.number, offset)])
@@ -166,9 +180,22 @@ class KafkaPartition:
         return Block(first, records, max(times), b"", Path(self.topic) / str(self.number), first, times)
 
     def _check(self, error: KafkaError) -> None:
-        """Raise LogError for an error that the consumer does not repair itself."""
+        """Raise LogError for an error that the consumer does not repair itself; BelowStart: the offset is gone."""
         if error.code() == KafkaError._AUTO_OFFSET_RESET or error.fatal():
-            raise LogError(f"Kafka: {self.name} cannot be read: {text_of(error)}")
+            kind = LogError if error.fatal() else BelowStart
+            raise kind(f"Kafka: {self.name} cannot be read: {text_of(error)}")
+
+    def delete_below(self, offset: int) -> None:
+        """Let Kafka drop the records below an offset, for good. Does nothing where they are gone.
+
+        Raises LogError, NoAnswer."""
+        below = TopicPartition(self.topic, self.number, offset)
+
+        def delete() -> None:
+            for future in self._clients.admin().delete_records([below], request_timeout=TIMEOUT_SECONDS).values():
+                future.result(TIMEOUT_SECONDS + 1)
+
+        asked(f"the removal of the records of {self.name} below offset {offset}", delete)
 
     def _watermarks(self) -> tuple[int, int]:
         partition = TopicPartition(self.topic, self.number)
@@ -184,6 +211,14 @@ class KafkaLogReader:
     def __init__(self, bootstrap: str, prefix: str = "rewindmq", settings: Mapping[str, str] | None = None) -> None:
         self.clients = KafkaClients(bootstrap, settings)
         self.topics = KafkaTopics(self.clients, prefix)
+
+    @classmethod
+    def of(cls, clients: KafkaClients, prefix: str) -> Self:
+        """The partitions of a history, read by these clients."""
+        log = cls(clients.bootstrap, prefix)
+        log.clients = clients
+        log.topics = KafkaTopics(clients, prefix)
+        return log
 
     @cached_property
     def metadata(self) -> KafkaPartition:

@@ -6,7 +6,8 @@
     <prefix>.chain       2 partitions     seals (log/seals/in_topic.py), made by the first sealer: no node needs it
 
 An event's time is the log's (LogAppendTime), and history is kept for ever: a topic that would drop or compact it, or
-that could lose its end to an out-of-sync leader, is refused.
+that could lose its end to an out-of-sync leader, is refused. Where an archive keeps what Kafka drops, the queues' topic
+may have a retention.
 """
 
 import time
@@ -42,6 +43,7 @@ _ALWAYS = {
     _TIME_TYPE: ("LogAppendTime", "events get their time from the log"),
     "cleanup.policy": ("delete", "compaction takes events out of the middle of the history"),
 }
+RETENTION = ("retention.ms", "retention.bytes")
 _FOR_EVER = {
     "retention.ms": ("-1", "history is kept for ever"),
     "retention.bytes": ("-1", "history is kept for ever"),
@@ -161,9 +163,10 @@ class KafkaTopics:
             if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
 
-    def check(self, partitions: int | None) -> tuple[int, int]:
+    def check(self, partitions: int | None, may_expire: bool = False) -> tuple[int, int]:
         """How many bytes a record may have, and how many queue partitions exist.
 
+        `may_expire`: the queues' topic may have a retention.
         Raises LogError when the topics are not fit for a history."""
         admin = self._clients.admin()
         descriptions = self._described(admin)
@@ -178,7 +181,10 @@ class KafkaTopics:
                 raise LogError(f"Kafka: the topic {name} has to have one partition: delete it, and it is made anew")
         limit = MAX_MESSAGE_BYTES
         for name in self._names:
-            config = self._check_settings(name, _ALWAYS if name == self.nodes else {**_ALWAYS, **_FOR_EVER})
+            rules = _ALWAYS if name == self.nodes else {**_ALWAYS, **_FOR_EVER}
+            if may_expire and name == self.queues:
+                rules = {key: rule for key, rule in rules.items() if key not in RETENTION}
+            config = self._check_settings(name, rules)
             limit = min(limit, int(config["max.message.bytes"].value or 0))
         return limit, found
 

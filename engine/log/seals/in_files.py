@@ -13,7 +13,7 @@ from pathlib import Path
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
 from rewindmq.engine.log.embedded.index import first_chain, next_chain
-from rewindmq.engine.log.embedded.reader import PartitionReader, Place, SegmentReader, first_chain_of
+from rewindmq.engine.log.embedded.reader import CutMeanwhile, PartitionReader, Place, SegmentReader, first_chain_of
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, sync_directory
 from rewindmq.engine.log.seals.seal import BadSeal, Stored, parsed_line
 from rewindmq.engine.log.seals.sealer import Harm, Run
@@ -56,6 +56,8 @@ class SegmentedPartition:
             segment = _opened(files[number], number == len(files) - 1)
             try:
                 if segment.header.base_offset > offset:
+                    if SegmentedPartition(self.directory).beginning[0] > self.beginning[0]:
+                        raise CutMeanwhile(f"{self.directory}: the log was cut while it was read")
                     raise CorruptLog(segment.path, 0, offset, "the records before it are gone")
                 for run in _runs(segment, offset, end, chain):
                     offset, chain = run.next_offset, run.chain
@@ -131,9 +133,11 @@ def segmented(data_dir: Path) -> list[SegmentedPartition]:
 def _opened(path: Path, last: bool) -> SegmentReader:
     """A segment, open for reading.
 
-    Raises CorruptLog, also for a schema of another version: one changed byte can make it so."""
+    Raises CorruptLog, also for a schema of another version: one changed byte can make it so. Raises CutMeanwhile."""
     try:
         return SegmentReader(path, last)
+    except FileNotFoundError:
+        raise CutMeanwhile(f"{path}: it was cut off") from None
     except CorruptLog:
         raise
     except LogError as error:

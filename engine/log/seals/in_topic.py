@@ -23,6 +23,7 @@ from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.engine.log.kafka.topics import MAX_MESSAGE_BYTES
 from rewindmq.engine.log.seals.seal import BadSeal, Stored, parsed_line
 from rewindmq.engine.log.seals.sealer import Harm, Run
+from rewindmq.engine.log.topic_tiers import TieredTopic, TieredTopics
 
 CHAIN, PRINTS = "chain-0", "chain-1"
 _NEAR = 8  # another sealer may have put its prints between at the same time
@@ -32,7 +33,7 @@ _TIME = struct.Struct(">q")
 class ChainTopic:
     """The topic of the seals. It reads the seals once."""
 
-    def __init__(self, log: KafkaLogReader) -> None:
+    def __init__(self, log: KafkaLogReader | TieredTopics) -> None:
         self._log = log
         self.names = {each.name for each in (log.metadata, *log.queues)}
         self.topic = log.topics.chain
@@ -44,21 +45,29 @@ class ChainTopic:
     @cached_property
     def seals(self) -> tuple[list[Stored], list[Harm]]:
         """The seals of all partitions, in the order in which they were made, and damaged ones."""
+        return self.seals_from(0)[:2] if self.exists else ([], [])
+
+    @property
+    def exists(self) -> bool:
+        """Whether the topic was made."""
+        return self._log.topics.has_chain()
+
+    def seals_from(self, start: int) -> tuple[list[Stored], list[Harm], int]:
+        """The seals from an offset of the topic on, damaged ones, and the offset behind them."""
         found: list[Stored] = []
         harms: list[Harm] = []
-        if not self._log.topics.has_chain():
-            return found, harms
-        for block in self._partition.read():
+        end = self._partition.next_offset
+        for block in self._partition.read(start, end):
             for offset, value in enumerate(block.records, block.first_offset):
                 try:
                     found.append(parsed_line(value, f"{self.topic} offset {offset}", offset))
                 except BadSeal as bad:
                     harms.append(Harm(CHAIN, offset, str(bad)))
-        return found, harms
+        return found, harms, end
 
     def prints(self, stored: Stored) -> bytes:
         """The prints of a seal; empty if they are gone."""
-        if stored.prints_at is None or not self._log.topics.has_chain():
+        if stored.prints_at is None or not self.exists:
             return b""
         digest = bytes.fromhex(stored.seal.digest)
         for block in self._prints.read(max(0, stored.prints_at - _NEAR), stored.prints_at + _NEAR):
@@ -106,7 +115,7 @@ class TopicPartition:
 
     log = "kafka"
 
-    def __init__(self, partition: KafkaPartition, chain: ChainTopic) -> None:
+    def __init__(self, partition: KafkaPartition | TieredTopic, chain: ChainTopic) -> None:
         self.name = partition.name
         self._partition = partition
         self._chain = chain
@@ -162,10 +171,11 @@ class TopicPartition:
         return self._chain.append(sealed, prints)
 
 
-def in_topics(log: KafkaLogReader) -> list[TopicPartition]:
-    """The partitions of a log in Kafka.
+def in_topics(reader: KafkaLogReader, archive: str | None = None) -> list[TopicPartition]:
+    """The partitions of a log in Kafka. `archive`: the URL of the archive that has what Kafka no longer has.
 
     Raises LogError when there is no log."""
+    log = reader if archive is None else TieredTopics(reader, archive)
     chain = ChainTopic(log)
     return [TopicPartition(each, chain) for each in (log.metadata, *log.queues)]
 

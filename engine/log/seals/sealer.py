@@ -294,6 +294,8 @@ def _linked(partition: Sealable, stored: Iterable[Stored]) -> tuple[list[Step], 
         end, chain = known.get(seal.previous, (-1, None))
         if seal.base_offset == start > 0:
             chain = begun
+        elif not seal.previous and 0 < seal.base_offset < start:
+            chain = None  # the history began there when its first seal was made, and was trimmed on
         elif end != seal.base_offset:
             chain = None
             if reached < seal.base_offset:

@@ -97,6 +97,9 @@ class MemoryPartition:
             return stretch[-1].first_offset + len(stretch[-1].records)
         return self.durable_offset
 
+    def base(self) -> None:
+        """None: it begins at offset 0."""
+
     def write(self) -> bool:
         """Make a block of the gathered records. Returns whether any written block is not durable yet."""
         if self._gathering:

@@ -7,6 +7,7 @@ Its contract is `rewindmq.engine.log.shared_contract`.
     log.hold(["queues-1"])      it falls behind in these
     log.cut(True)               it does not reach the log: its appends wait, nothing arrives
     log.kill()                  its process is gone: of its appends under way, the front part still lands
+    log.after_arrival = what    called when the node has folded arrivals, before anything that waited for them goes on
     history.assign({"queues-0": ["a", "b"]})     duties as the caller wants them; `rebalance` deals them out
 
 Faults, as Kafka has them:
@@ -96,6 +97,9 @@ class HistoryPartition:
         later = (at for at, time_ms in enumerate(self.timestamps_ms) if time_ms > timestamp_ms)
         at = next(later, len(self.timestamps_ms))  # as Kafka looks it up: the first, also where time went back
         return self.offsets[at] if at < len(self.offsets) else self.next_offset
+
+    def base(self) -> None:
+        """None: it begins at offset 0."""
 
 
 class SharedHistory:
@@ -198,6 +202,9 @@ class MemorySharedPartition:
     def offset_at(self, timestamp_ms: int) -> int:
         return self.history.offset_at(timestamp_ms)
 
+    def base(self) -> None:
+        """None: it begins at offset 0."""
+
     def send(self) -> None:
         if self.under_way and not self._sending and not self._log.is_cut and not self._log.closed:
             self._sending = True
@@ -252,6 +259,7 @@ class MemorySharedLog:
         self.left_out: Sequence[MemorySharedPartition] = ()  # no partitions are added here
         self.is_cut = False
         self.closed = False
+        self.after_arrival: Callable[[], None] = lambda: None
         self.owned: frozenset[str] = frozenset()  # the duties that the node knows
         self._lag = shared.dice.choice((0.1, 1.0, 1.0, 2.0))  # how much longer than others it takes to learn of things
         self._nodes_from = shared.nodes.next_offset
@@ -404,6 +412,7 @@ class MemorySharedLog:
         if batches:
             assert self._listener is not None
             self._listener.arrived(batches)
+            self.after_arrival()
         self._tell_readers()
 
     # -- duties -------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from tests.support.kafka.proxy import Proxies
-from tests.support.running import free_port
+from tests.support.ports import free_ports
 
 HERE = Path(__file__).resolve().parent
 TARGET = HERE / "target"
@@ -91,7 +91,7 @@ class KafkaCluster:
         self.nodes = nodes
         self.settings = dict(settings or {})
         self.java = java
-        ports = ports or [free_port() for _ in range(4 * nodes)]
+        ports = ports or free_ports(4 * nodes)
         assert len(ports) == 4 * nodes
         of_kind = [list(ports[kind * nodes : (kind + 1) * nodes]) for kind in range(4)]
         self.ports, self._controllers, self._behind, self._proxies = of_kind
@@ -320,7 +320,7 @@ def main() -> None:
     reason = missing()
     if reason is not None:
         raise SystemExit(reason)
-    ports = [options.first_port + 100 * kind + node for kind in range(4) for node in range(options.nodes)]
+    ports = range(options.first_port, options.first_port + 4 * options.nodes)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
     began = time.monotonic()

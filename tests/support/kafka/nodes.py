@@ -8,6 +8,7 @@ with Nodes(directory, kafka, "prefix") as nodes:
 import itertools
 import signal
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -115,17 +116,21 @@ class Nodes:
         for node in (*self.ended, *self.running.values()):
             assert "Traceback" not in "".join(node.errors), "".join(node.errors)
 
+    def partitions(self) -> Sequence[Any]:
+        """The queue partitions, to read."""
+        return KafkaLogReader(self.kafka.bootstrap, self.prefix).queues
+
     # -- agreement of all nodes ---------------------------------------------------------------------------------
 
     def digests(self) -> dict[str, str]:
         """By partition: the digest of the state that all running nodes have at one offset.
 
         A plain fold of the topic has it, too."""
-        log = KafkaLogReader(self.kafka.bootstrap, self.prefix)
+        partitions = self.partitions()
         encoder = FramedEncoder()
         producer = ordered_producer(self.kafka.bootstrap)
         agreed = {}
-        for number, partition in enumerate(log.queues):
+        for number, partition in enumerate(partitions):
             at: list[int] = []
             producer.produce(
                 f"{self.prefix}.queues",

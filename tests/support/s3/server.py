@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Self
 
 from tests.support.needs import require
-from tests.support.running import free_port, start_process
+from tests.support.ports import free_port
+from tests.support.running import start_process
 
 VERSION = "v1.8.0"
 TARGET = Path(__file__).resolve().parent / "target"

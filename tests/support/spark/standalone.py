@@ -17,7 +17,8 @@ from typing import Self
 
 import pyspark
 
-from tests.support.running import ROOT, free_port, start_process
+from tests.support.ports import free_port
+from tests.support.running import ROOT, start_process
 
 SPARK_HOME = Path(pyspark.__file__).resolve().parent
 START_SECONDS = 120

@@ -239,10 +239,6 @@ def test_a_url_that_is_none_prevents_the_start(url: str, line: str, tmp_path: Pa
         (("--keep-local", "7d"), "--keep-local needs --archive"),
         (("--archive", "s3://b/p", "--keep-local", "much"), "'much' is no limit"),
         (
-            ("--archive", "s3://b/p", "--keep-local", "7d", "--kafka", "localhost:1"),
-            "--keep-local is for an embedded log",
-        ),
-        (
             ("--archive", "s3://b/p", "--segment-age", "1h", "--kafka", "localhost:1"),
             "--segment-age is for an embedded log",
         ),

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import pytest
 from pika.exceptions import ChannelClosedByBroker
 
 from rewindmq.engine.log.archive.archiver import identity_of
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.segments import parse_header
+from rewindmq.projections.rewind import format_time
 from tests.support.forked import run
 from tests.support.pika_clients import connect, count, take
 from tests.support.running import RunningBroker
@@ -60,6 +63,10 @@ def history(broker: RunningBroker) -> None:
 
 def recover(place: Place, data: Path, *options: str) -> "subprocess.CompletedProcess[str]":
     return run("recover", "--archive", place.url, "--data", str(data), *options, **place.environment)
+
+
+def ends(data: Path) -> list[int]:
+    return [partition.next_offset for partition in EmbeddedLogReader(data).queues]
 
 
 def tree(data: Path) -> dict[str, tuple[int, int, str]]:
@@ -123,7 +130,7 @@ def test_what_was_queued_at_the_mark_is_consumed_from_the_fork(
     [
         ("yesterday", 64, "is not a time"),
         ("2001-01-01T00:00:00Z", 65, "lies before the history, which begins "),
-        ("2999-01-01T00:00:00Z", 65, "lies behind the archived end, "),
+        ("2999-01-01T00:00:00Z", 65, "lies in the future"),
         ("mark:none", 65, "there is no mark 'none' in the archive (its marks: release)"),
     ],
 )
@@ -134,6 +141,61 @@ def test_a_moment_that_the_archive_does_not_have(
     failed(done, code, "Error: ")
     assert text in done.stderr
     assert not (tmp_path / "fork").exists()
+
+
+def test_a_moment_behind_the_archived_end_is_answered_with_the_end(
+    archived: Path, place: Place, tmp_path: Path
+) -> None:
+    done = recover(place, tmp_path / "fork", "--at", format_time(time.time_ns() // 1_000_000), "--formatter", "json")
+    assert done.returncode == 0, done.stderr
+    [line] = done.stderr.splitlines()
+    until = max(row["archived_until"] for row in json.loads(done.stdout))
+    assert line.startswith(f"the archive ends with the record of {until}, and the fork with it: what came between")
+    own = tmp_path / "whole"
+    assert recover(place, own, "-q").returncode == 0
+    assert ends(tmp_path / "fork") == ends(own)
+
+
+def test_a_fork_takes_the_keys_that_its_bodies_need(
+    start_broker: Callable[..., RunningBroker], place: Place, tmp_path: Path
+) -> None:
+    options = ("--subject-header", "x-subject", "--keep-bodies", "400d")
+    running = start_broker(None, *options)
+    with connect(running) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("letters", durable=True)
+        for subject in ("ada", "bob", "eve"):
+            headers = {"x-subject": subject}
+            channel.basic_publish(
+                "", "letters", subject.encode(), pika.BasicProperties(headers=headers, delivery_mode=2)
+            )
+            if subject == "bob":
+                put(running, "/marks/release")
+    assert run("erase_subject", "-q", "bob", "--http-port", str(running.http_port)).returncode == 0
+    assert running.stop() == 0
+    archive(running.data, place, "--roll")
+    keys, fork = running.data / "keys", tmp_path / "fork"
+    without = recover(place, tmp_path / "without", "--at", "mark:release", "--formatter", "json")
+    assert without.returncode == 0, without.stderr
+    [line] = without.stderr.splitlines()
+    assert line.startswith("bodies are encrypted under 2 keys, and no archive has keys: copy the former broker's")
+    assert line.endswith(f"(`cp -a DIR/keys {tmp_path / 'without' / 'keys'}`)")
+    assert not (tmp_path / "without" / "keys").exists()
+    done = recover(place, fork, "--at", "mark:release", "--keys", str(keys), "--formatter", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(list((fork / "keys").iterdir())) == 2, "a key, and the tombstone of the other one"
+    for path in (fork / "keys").iterdir():
+        assert (path.read_bytes(), path.stat().st_mode & 0o777) == ((keys / path.name).read_bytes(), 0o600)
+    (tmp_path / "no-keys").mkdir()
+    lacking = recover(place, tmp_path / "lacking", "--at", "mark:release", "--keys", str(tmp_path / "no-keys"))
+    assert "lacks 2 of 2 keys: bodies under them go out empty, with x-unreadable" in lacking.stderr
+    again = start_broker(fork, *options)
+    with connect(again) as connection:
+        letters = take(connection.channel(), "letters", 2, auto_ack=True)
+        assert [body for *_, body in letters] == [b"ada", b""]
+        assert letters[1][1].headers["x-erased"] is True
+    assert again.stop() == 0
 
 
 def test_seals_of_the_parent_hold_for_the_part_in_common(

@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from tests.support.forked import run
-from tests.support.running import RunningBroker, free_port
+from tests.support.ports import free_port
+from tests.support.running import RunningBroker
 from tests.system.cli.conftest import Cli
 
 

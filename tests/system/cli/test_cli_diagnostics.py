@@ -236,8 +236,6 @@ def test_http_says_what_is_unacked(broker: RunningBroker) -> None:
 @pytest.mark.parametrize(
     ("command", "where"),
     [
-        (("history", "--queue", "q"), "rewindmq spark history --data DIR"),
-        (("biography", "queues-0:1"), "rewindmq spark biography --message PARTITION:OFFSET --data DIR"),
         (("audit", "--data", "d"), "rewindmq spark audit --data DIR"),
         (("publish", "q", "text"), "POST /api/exchanges/VHOST/EXCHANGE/publish"),
     ],

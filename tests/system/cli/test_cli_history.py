@@ -11,7 +11,8 @@ import pytest
 
 from tests.support.forked import run
 from tests.support.moments import now
-from tests.support.running import RunningBroker, free_port
+from tests.support.ports import free_port
+from tests.support.running import RunningBroker
 from tests.system.cli.conftest import COMMAND, Cli
 from tests.system.cli.test_cli_commands import failed, put_queue
 

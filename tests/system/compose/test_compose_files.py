@@ -92,7 +92,6 @@ def test_the_versions_are_those_that_are_tested_with() -> None:
     assert dependency.text == ENVIRONMENT["KAFKA_VERSION"]
     python = ENVIRONMENT["PYTHON_VERSION"].rpartition(".")[0]
     assert f'requires-python = ">={python}"' in (ROOT / "pyproject.toml").read_text()
-    assert f"/lib/python{python}/site-packages/pyspark/jars/" in DOCKERFILE
 
 
 def test_what_is_built_from_is_there() -> None:

@@ -11,7 +11,8 @@ import pika
 
 from tests.support.kafka.cluster import START_SECONDS
 from tests.support.kafka.fixtures import require_kafka
-from tests.support.running import ROOT, free_port
+from tests.support.ports import free_ports
+from tests.support.running import ROOT
 
 STACK = ROOT / "compose" / "stack.py"
 
@@ -44,7 +45,7 @@ def stack(what: str, data: Path, *options: str) -> list[str]:
 
 def test_up_and_down(tmp_path: Path) -> None:
     require_kafka()
-    amqp, http, kafka = free_port(), free_port() + 2, free_port() + 4
+    amqp, http, kafka = (free_ports(count)[0] for count in (2, 2, 12))
     options = ("--amqp-port", str(amqp), "--http-port", str(http), "--kafka-port", str(kafka))
     process = subprocess.Popen(stack("up", tmp_path, *options), stdout=subprocess.PIPE, text=True)
     try:

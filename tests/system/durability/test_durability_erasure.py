@@ -25,7 +25,8 @@ from rewindmq.engine.erasure.key_store import KEY_ID, KeyStore
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Published
-from tests.support.running import ROOT, RunningBroker, free_port
+from tests.support.ports import free_port
+from tests.support.running import ROOT, RunningBroker
 
 MARKER = b"PLAIN-BODY-OF-ADA"
 ON = ("--subject-header", "x-subject")

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.running import ROOT, RunningBroker, free_port
+from tests.support.ports import free_port
+from tests.support.running import ROOT, RunningBroker
 from tests.system.durability.ledger import Ledger
 from tests.system.durability.load import ACCOUNTS, CONSUMED, PARTITIONS, TARGETS, Clients
 

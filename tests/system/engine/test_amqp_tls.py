@@ -17,7 +17,8 @@ from pika.exceptions import AMQPConnectionError, ProbableAuthenticationError
 from rewindmq.engine.cli.main import run
 from rewindmq.engine.tls import distinguished_name, escaped
 from tests.support.certificates import Authority, Pair
-from tests.support.running import RunningBroker, free_port
+from tests.support.ports import free_port
+from tests.support.running import RunningBroker
 
 
 class Tls:

@@ -1,7 +1,6 @@
 """The broker as a process: one ready line, clean stop, one line and an exit code for what prevents a start."""
 
 import json
-import random
 import signal
 import socket
 import subprocess
@@ -23,17 +22,9 @@ from rewindmq.projections.machine.machine import MACHINE_VERSION
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import MachineUpgraded
 from rewindmq.schemas.values import BROKER
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def free_port() -> int:
-    """A free port below the ephemeral ones, so that no outgoing connection takes it meanwhile."""
-    while True:
-        port = random.randrange(20_000, 30_000)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) != 0:
-                return port
 
 
 class Process:

@@ -10,7 +10,8 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.running import RunningBroker, free_port
+from tests.support.ports import free_port
+from tests.support.running import RunningBroker
 
 GAUGES = """
 build_info identity_info erlang_uptime_seconds process_resident_memory_bytes resident_memory_limit_bytes

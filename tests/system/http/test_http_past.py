@@ -19,7 +19,8 @@ from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.projections.rewind import At
 from tests.support.moments import now
-from tests.support.running import RunningBroker, free_port
+from tests.support.ports import free_port
+from tests.support.running import RunningBroker
 
 
 def at(api: httpx.Client, queue: str, **query: str) -> dict[str, Any]:

@@ -84,7 +84,8 @@ def test_4_3_shows_priorities_and_what_waits_for_its_time(api: httpx.Client, nam
     assert len(get(api, name, "reject_requeue_true", count=1)) == 1
     queue = api.get(f"/queues/%2F/{name}").json()
     assert [queue[key] for key in shown] == [3, 1, {"4": 1}, 1, 2, all_retry, 20]
-    assert began + 60_000 <= queue["next_delayed_at"] <= queue["last_delayed_at"] <= time.time() * 1000 + 60_000
+    first, last = began + 59_000, time.time() * 1000 + 61_000  # the time in the log has a pace of its own
+    assert first <= queue["next_delayed_at"] <= queue["last_delayed_at"] <= last
     assert api.put(f"/queues/%2F/{name}-3", json={"arguments": {"x-queue-type": "quorum"}}).status_code == 201
     assert "messages_by_priority" not in api.get(f"/queues/%2F/{name}-3").json()
 

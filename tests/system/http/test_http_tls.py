@@ -13,7 +13,8 @@ from rewindmq.engine.cli.main import run
 from rewindmq.engine.config import Config
 from rewindmq.engine.process import Failure, _listen_http
 from tests.support.certificates import Authority
-from tests.support.running import ROOT, RunningBroker, free_port, start_process
+from tests.support.ports import free_port
+from tests.support.running import ROOT, RunningBroker, start_process
 
 GUEST = ("guest", "guest")
 

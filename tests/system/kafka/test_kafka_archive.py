@@ -15,7 +15,8 @@ from rewindmq.engine.log.archive.archiver import Report, verify
 from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory
 from rewindmq.engine.log.archive.objects import Objects, open_objects
 from rewindmq.engine.log.archive.reader import ArchivedLog
-from rewindmq.engine.log.archive.topic_archiver import TopicArchiver, records_of
+from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
+from rewindmq.engine.log.archive.topic_records import records_of
 from rewindmq.engine.log.archive.topic_recovery import recover_topics
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.embedded.index import first_chain

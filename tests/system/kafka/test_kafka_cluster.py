@@ -14,7 +14,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.fixtures import require_kafka
 from tests.support.kafka.producers import ordered_producer
-from tests.support.running import ROOT, free_port
+from tests.support.ports import free_ports
+from tests.support.running import ROOT
 
 SECONDS = 60
 
@@ -45,7 +46,8 @@ def test_a_line_that_is_cut_carries_nothing_until_it_is_mended(kafka: KafkaClust
 def test_nodes_die_with_the_process_that_started_them(tmp_path: Path) -> None:
     """Also when it is killed and cannot clean up."""
     require_kafka()
-    command = [sys.executable, "-m", "tests.support.kafka.cluster", str(tmp_path), "--first-port", str(free_port())]
+    first = str(free_ports(4)[0])
+    command = [sys.executable, "-m", "tests.support.kafka.cluster", str(tmp_path), "--first-port", first]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert "ready" in process.stdout.readline()

@@ -15,7 +15,7 @@ from rewindmq.engine.log.placement import partition_of
 from tests.support.forked import run
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.nodes import Nodes, connect
-from tests.support.running import free_port
+from tests.support.ports import free_port
 from tests.system.cli.test_cli_commands import failed
 
 HOME = partition_of("/", "orders", 2)

@@ -19,7 +19,8 @@ from rewindmq.engine.log.placement import partition_of
 from tests.support.deadlines import SECONDS, until
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.nodes import NEVER, Nodes, connect
-from tests.support.running import ROOT, RunningBroker, free_port
+from tests.support.ports import free_port
+from tests.support.running import ROOT, RunningBroker
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 UNAVAILABLE = 69  # sysexits.h EX_UNAVAILABLE, see engine/process.py

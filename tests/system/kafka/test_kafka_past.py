@@ -25,7 +25,8 @@ from rewindmq.engine.log.kafka.log import KafkaLog
 from rewindmq.engine.log.kafka.reader import KafkaPartition
 from rewindmq.engine.log.location import History
 from rewindmq.engine.log.placement import partition_of
-from rewindmq.engine.rewind.queue_at import NEIGHBOURS, queue_at
+from rewindmq.engine.log.single_records import NEIGHBOURS
+from rewindmq.engine.rewind.queue_at import queue_at
 from rewindmq.projections.rewind import At, parse_time
 from rewindmq.projections.store import keys, rocks
 from tests.support.deadlines import until
@@ -34,8 +35,9 @@ from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.following import Following
 from tests.support.kafka.nodes import Nodes, api, connect
 from tests.support.moments import now
+from tests.support.ports import free_port
 from tests.support.rocks import stored
-from tests.support.running import RunningBroker, free_port
+from tests.support.running import RunningBroker
 from tests.system.cli.test_cli_commands import failed
 
 HOME = partition_of("/", "past", 2)
@@ -109,6 +111,24 @@ def at(node: RunningBroker, **query: str) -> dict[str, Any]:
 
 def payloads(past: dict[str, Any]) -> list[tuple[str, str]]:
     return [(each["state"], each["payload"]) for each in past["message_details"]]
+
+
+def test_b29_each_node_finds_messages_and_tells_their_lives(
+    north: RunningBroker, south: RunningBroker, moments: dict[str, str]
+) -> None:
+    for node in (north, south):
+        with api(node) as client:
+            found = client.get("/history/find/%2F/past", params={"body": "m"}).json()
+            assert ([each["payload"] for each in found["messages"]], found["left"]) == (["m3", "m2", "m1", "m0"], 0)
+            of_header = client.get("/history/find/%2F", params={"header": "n=0", "since": moments["empty"]}).json()
+            assert [each["payload"] for each in of_header["messages"]] == ["m0"]
+            life = client.get(f"/history/biography/%2F/{found['messages'][-1]['message']}").json()
+            assert [row["outcome"] for row in life["rows"]] == ["published", "purged"]
+            last = client.get("/history/outcomes/%2F/past", params={"tail": "2"}).json()
+            assert [row["outcome"] for row in last["rows"]] == ["delivered", "requeued"]  # the connection closed
+            query = {"from": moments["one"], "to": moments["purged"]}
+            changes = client.get("/history/diff/%2F/past", params=query).json()
+            assert [row["change"] for row in changes["rows"]] == [1, 1, -1, -1, -1]
 
 
 def test_each_node_tells_what_was_in_a_queue(

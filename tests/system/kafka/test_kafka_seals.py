@@ -11,9 +11,15 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from rewindmq.engine.cli.main import run
+from rewindmq.engine.log.archive.objects import open_objects
+from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
+from rewindmq.engine.log.archive.topic_recovery import recover_topics
+from rewindmq.engine.log.archive.topic_seals import recover_topic_seals
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka import topics as kafka_topics
+from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.log import KafkaLog
+from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.engine.log.seals import sealer as sealing
 from rewindmq.engine.log.seals.in_topic import in_topics, split_time
 from rewindmq.engine.log.seals.seal import BadSeal, Stored, check_proof
@@ -203,3 +209,40 @@ def test_a_sealed_record_is_kafkas_time_and_the_value(original: Topics) -> None:
     event = FramedDecoder().decode(value)[2]
     assert isinstance(event, Purged)
     assert event.queue == "queue 500"
+
+
+def test_b27_seals_are_archived_checked_below_kafkas_start_and_recovered(kafka: KafkaCluster, tmp_path: Path) -> None:
+    topics = history(kafka.bootstrap)
+    objects = open_objects(str(tmp_path / "archive"), make=True)
+    archiver = TopicArchiver(objects, topics.log, settle_seconds=0)
+    archiver.run(roll=True)
+    assert not list(objects.list("queues-0/seals")), "nothing is sealed"
+    seal(topics)
+    archiver.run(roll=True)
+    archiver.run(roll=True)
+    archiver.close()
+    there = [key for name in ("metadata-0", "queues-0") for key in objects.list(f"{name}/seals")]
+    assert len(there) == 2 * 5, "five seals with their prints"
+    topics.log.queues[0].delete_below(450)
+    [first, *_] = harms(topics)
+    assert first.partition == "queues-0", "without the archive the records are gone"
+    checked = list(check(in_topics(topics.log, objects.url), KEYS, ()))
+    assert [(each.harm, each.unchecked) for each in checked] == [(None, "")] * 5
+
+    producer = Producer({"bootstrap.servers": topics.bootstrap})
+    producer.produce(topics.log.topics.queues, purge(RECORDS)[1], partition=0)
+    assert producer.flush(30) == 0
+    [_, of_queues] = in_topics(topics.log)
+    with pytest.raises(BadSeal, match="begins at offset 450"):
+        list(sealing.seal(of_queues, KEY, 1))
+    [_, of_queues] = in_topics(topics.log, objects.url)
+    [more] = sealing.seal(of_queues, KEY, 1)
+    assert more.seal.base_offset == RECORDS
+
+    prefix = f"again-{uuid.uuid4().hex[:12]}"
+    recover_topics(objects, KafkaClients(topics.bootstrap), prefix)
+    again = KafkaLogReader(topics.bootstrap, prefix)
+    assert [each.harm for each in check(in_topics(again), KEYS, ())] == [None] * 5
+    assert recover_topic_seals(objects, again) == 0, "they are there"
+    TopicArchiver(objects, again, settle_seconds=0).run(roll=True)
+    assert [key for name in ("metadata-0", "queues-0") for key in objects.list(f"{name}/seals")] == there

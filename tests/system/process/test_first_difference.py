@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.cli import main as cli
+from rewindmq.engine.log.embedded.cut import cut
 from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.reasons import MAXLEN
 from rewindmq.projections.machine.machine import Machine
@@ -20,6 +22,7 @@ from rewindmq.schemas.events import Acked, Event, Purged
 from rewindmq.schemas.values import Actor
 from tests.support.running import ROOT
 from tests.support.traffic import Traffic
+from tests.support.trimming import reader_of, starts, write_base, write_traffic
 
 Changed = Callable[[str, str, str], Path]
 
@@ -129,6 +132,41 @@ def test_b08_a_version_that_cannot_go_on(traffic: Traffic, changed: Changed) -> 
     assert (found.offset, found.event) == (first_of(traffic, Purged), "Purged")
     assert found.here.ended == ""
     assert found.there.ended.startswith("KeyError: ")
+
+
+@pytest.fixture
+def cut_off(tmp_path_factory: pytest.TempPathFactory) -> PartitionReader:
+    """A log that begins with a base."""
+    data = tmp_path_factory.mktemp("data")
+    write_traffic(data)
+    write_base(data, starts(data)[2])
+    cut(data, "queues-0", starts(data)[2])
+    return reader_of(data)
+
+
+def test_b08_a_log_that_was_trimmed_is_folded_from_its_base(cut_off: PartitionReader, changed: Changed) -> None:
+    assert cut_off.start_offset > 0
+    assert first_difference(cut_off, ROOT) is None
+    other = changed("projections/machine/events/settlement.py", "queue.acked += count", "queue.acked += 2 * count")
+    found = first_difference(cut_off, other)
+    assert found is not None
+    first = next(offset for offset, _, _, event in events_of(cut_off) if type(event) is Acked)
+    assert (found.offset, found.event) == (first, "Acked")
+    [(_, field, here, there)] = found.fields()
+    assert (field, there) == ("acked", here + 1)  # type: ignore[operator]
+
+
+def test_b08_a_version_that_cannot_begin_with_the_base(cut_off: PartitionReader, changed: Changed) -> None:
+    other = changed("projections/machine/machine.py", "    def load(partition", "    def load_otherwise(partition")
+    with pytest.raises(VersionError, match="it cannot begin with the state of the base: AttributeError"):
+        first_difference(cut_off, other)
+
+
+def test_b08_a_version_that_encodes_the_base_otherwise(cut_off: PartitionReader, changed: Changed) -> None:
+    other = changed("projections/machine/machine.py", "return digest(self)", "return digest(self)[::-1]")
+    with pytest.raises(VersionError, match="it encodes the state of the base otherwise: compare the effects alone"):
+        first_difference(cut_off, other)
+    assert first_difference(cut_off, other, effects_only=True) is None
 
 
 def test_what_is_no_version_is_said(traffic: Traffic, changed: Changed, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.peers import started
-from tests.support.running import free_port
+from tests.support.ports import free_port
 
 # As RabbitMQ's script does: another process is the broker. It writes its own number, and answers nothing.
 SCRIPT = "sh -c 'echo $$ > child; exec sleep 600' & {}"

@@ -1,5 +1,6 @@
 """Spark reads the archive of a history in Kafka as it reads the topics, and proves it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,13 +9,15 @@ from pyspark.sql import SparkSession
 from rewindmq.engine.log.archive.objects import open_objects
 from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
 from rewindmq.engine.log.archive.topic_recovery import recover_topics
+from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.spark_replay.audit.audit import audit
+from rewindmq.spark_replay.audit.kafka_retention import retention_findings
 from rewindmq.spark_replay.history.history import biography, history
 from rewindmq.spark_replay.history.slo import slo
 from rewindmq.spark_replay.history.state import state_at
-from rewindmq.spark_replay.location.log import InArchive, InKafka, in_archive
+from rewindmq.spark_replay.location.log import InArchive, InKafka, in_archive, open_log
 from rewindmq.spark_replay.snapshots.verify import verify
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.spark.histories import START_MS, When
@@ -99,3 +102,53 @@ def test_topics_that_were_made_again_with_fillers_are_read_alike(
         [each for each in audit(spark, place) if each.check not in ("kept", "chain")] for place in (gapped, filled)
     ]
     assert findings[0] == findings[1]
+
+
+def test_b27_below_kafkas_start_the_archive_is_read(
+    spark: SparkSession, topics: InKafka, busy: Path, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    place = make_topics(kafka.bootstrap, "cut-below", 2)
+    Writer(place).copy(busy)
+    cut = replace(place, archive=archived(place, tmp_path).url)
+    for partition in KafkaLogReader(place.bootstrap, place.prefix).queues:
+        partition.delete_below(partition.next_offset // 2)
+    rows = history(spark, cut).collect()
+    assert rows == history(spark, topics).collect()
+    moments: tuple[When, ...] = ({"time": str(START_MS + 7_000)}, {"offsets": '{"queues-1": 200}'})
+    for when in moments:
+        assert state_at(spark, cut, **when).rows.collect() == state_at(spark, topics, **when).rows.collect()
+    assert slo(spark, cut).collect() == slo(spark, topics).collect()
+    message = next(f"{row.partition}:{row.message_id}" for row in rows if row.outcome == "acked")
+    assert biography(spark, cut, message).collect() == biography(spark, topics, message).collect()
+    findings = audit(spark, cut)
+    assert all(finding.ok for finding in findings), findings
+    assert {"kept", "chain"} <= {finding.check for finding in findings}
+    assert "in the archive alone" in next(each.detail for each in findings if each.partition == "queues-0")
+    assert all(finding.ok for finding in verify(spark, cut))
+    there, here = (
+        spark.read.format("rewindmq")
+        .options(**{"kafka.bootstrap.servers": each.bootstrap, "kafkaPrefix": each.prefix, "view": "events"})
+        .options(**({"archive": each.archive} if each.archive else {}))
+        .load()
+        .collect()
+        for each in (topics, cut)
+    )
+    assert there == here
+    with pytest.raises(LogError, match="begins at offset"):
+        history(spark, place).collect()
+
+
+def test_b27_an_archive_that_lacks_what_kafka_lacks_is_a_finding(
+    spark: SparkSession, busy: Path, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    place = make_topics(kafka.bootstrap, "cut-beyond", 2)
+    Writer(place).copy(busy)
+    cut = replace(place, archive=archived(place, tmp_path).url)
+    Writer(place).copy(busy)
+    partition = KafkaLogReader(place.bootstrap, place.prefix).queues[0]
+    partition.delete_below(partition.next_offset - 1)
+    log = open_log(cut)
+    [harm, *others] = retention_findings(cut, log.queues)
+    assert (harm.ok, harm.partition) == (False, "queues-0")
+    assert "only: the offsets" in harm.detail
+    assert all(finding.ok or "retention" in finding.detail or "timestamp" in finding.detail for finding in others)

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.projections.history.product import fold_events
 from rewindmq.projections.machine.data.effects import DeadLetter, Deliver, Effect, Forget, Refuse, Requeue
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store import keys, rocks
@@ -16,7 +17,7 @@ from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.fold import CHECKS, AuditProduct
 from rewindmq.spark_replay.commands.report import print_report
-from rewindmq.spark_replay.fold import fold_events, log_groups
+from rewindmq.spark_replay.fold import log_groups
 from tests.support.rocks import flipped, stored
 from tests.support.spark.histories import Recorder
 

@@ -18,9 +18,10 @@ from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.audit.log_bytes import CHAIN, prove
 from rewindmq.spark_replay.snapshots.build import cut
 from tests.support.older import to_format_1
+from tests.support.records import SCHEMA_BYTES
 from tests.support.spark.histories import Recorder, random_history
 
-SEGMENT_BYTES = 44_000  # 36,000 are the header
+SEGMENT_BYTES = SCHEMA_BYTES + 5_100
 NAMES = ("metadata-0", "queues-0", "queues-1")
 
 

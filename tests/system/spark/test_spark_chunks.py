@@ -38,7 +38,7 @@ from rewindmq.spark_replay.history.history import history
 from rewindmq.spark_replay.history.state import state_at
 from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.snapshots.build import cut
-from rewindmq.spark_replay.snapshots.verify import plan_chunks, verify
+from rewindmq.spark_replay.snapshots.verify import plan_chunks, verify, verify_snapshots
 from tests.bench.generated_history import write_history
 from tests.support.broker_harness import Harness
 from tests.support.rocks import flipped, stored
@@ -454,6 +454,40 @@ def test_the_audit_looks_at_the_snapshots_beside_the_log(
     forge(data / "snapshots", planted(busy, 200))
     assert [(f.check, f.offset) for f in bad(audit(spark, str(data)))] == [("snapshots", 200)]
     assert bad(audit(spark, str(data), own)) == []
+
+
+def test_the_fold_of_the_audit_finds_of_snapshots_what_a_fold_from_each_to_the_next_finds(
+    spark: SparkSession, busy: Path, own: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(busy, data)
+    shutil.copytree(own, data / "snapshots", ignore=shutil.ignore_patterns("*.json"))
+    snapshots = data / "snapshots"
+
+    def found() -> list[Finding]:
+        of_audit = [finding for finding in audit(spark, str(data)) if finding.check == "snapshots"]
+        assert of_audit == verify_snapshots(spark, str(data), set())
+        return bad(of_audit)
+
+    assert found() == []
+    forge(snapshots, planted(busy, 200))
+    forge(snapshots, planted(busy, 300))
+    damaged = snapshots / "queues-1" / f"{100:020d}.snapshot"
+    damaged.write_bytes(damaged.read_bytes()[:-40])
+    assert [(each.partition, each.offset) for each in found()] == [
+        ("queues-0", 200),
+        ("queues-0", 300),
+        ("queues-1", 100),
+    ]
+    damaged.unlink()
+    forge(snapshots, planted(busy, 100), 10**6)
+    last = found()
+    assert [(each.partition, each.offset) for each in last] == [
+        ("queues-0", 200),
+        ("queues-0", 300),
+        ("queues-0", 10**6),
+    ]
+    assert "folded from the snapshot at offset 100, do not lead" in last[1].detail
 
 
 # -- histories for measuring -------------------------------------------------------------------------------------------

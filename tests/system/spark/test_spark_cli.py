@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from rewindmq.projections.history.properties import headers, properties_object
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay import session
 from rewindmq.spark_replay.audit.findings import Finding
@@ -21,8 +22,7 @@ from rewindmq.spark_replay.commands import location_options as place_options
 from rewindmq.spark_replay.commands.exit_status import status_of
 from rewindmq.spark_replay.commands.output import message_object, print_table
 from rewindmq.spark_replay.commands.report import print_batch
-from rewindmq.spark_replay.history.properties import headers, properties_object
-from tests.support.running import free_port
+from tests.support.ports import free_port
 from tests.support.spark.histories import START_MS, Recorder
 
 CANDIDATE = '{"pattern": ".", "definition": {"max-length": 1}}'

@@ -8,14 +8,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.projections.history.outcome_rows import BATCH_ROWS
+from rewindmq.projections.history.outcomes import is_queue
+from rewindmq.projections.history.product import fold_events
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.schemas.events import BrokerStarted, Published
 from rewindmq.schemas.values import BROKER, Origin, Route
-from rewindmq.spark_replay.fold import fold_events, log_groups
+from rewindmq.spark_replay.fold import log_groups
 from rewindmq.spark_replay.history.history import biography, history, history_of
-from rewindmq.spark_replay.history.outcome_rows import BATCH_ROWS
-from rewindmq.spark_replay.history.outcomes import HistoryProduct, is_queue
+from rewindmq.spark_replay.history.outcomes import HistoryProduct
 from rewindmq.spark_replay.location.ranges import BadRequest
 from tests.support.spark.histories import ANN, START_MS, Recorder, plain_fold
 

@@ -14,6 +14,7 @@ from rewindmq.engine.log.seals.in_files import segmented
 from rewindmq.engine.log.seals.seal import fingerprint
 from rewindmq.projections.rewind import BelowFloor, format_time
 from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.spark_replay.__main__ import run
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.ledger_files import Ledgers
 from rewindmq.spark_replay.audit.seals import check_seals
@@ -91,6 +92,24 @@ def test_below_the_floor_is_an_error_that_names_it(spark: SparkSession, trimmed:
     with pytest.raises(BelowFloor, match=r"begins at offset \d+, .* lies before it; an operator .* trimmed .*: a test"):
         state_at(spark, str(data), format_time(START_MS + 1_000))
     assert EmbeddedLogReader(data).queues[0].start_offset == floors["queues-0"]
+
+
+def test_commands_say_where_a_trimmed_history_begins(
+    spark: SparkSession, trimmed: Trimmed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, data, floors, before_ms = trimmed
+    lines = [f"{name} begins at offset {floor}: an operator" for name, floor in floors.items()]
+    early, late = ["--from", format_time(START_MS + 1_000)], ["--from", format_time(before_ms + 1)]
+    for command in (["history"], ["slo"], ["audit"], ["history", *early], ["slo", *early]):
+        assert run([*command, "--data", str(data)]) == 0
+        told = capsys.readouterr().err.splitlines()
+        assert [line[: len(begins)] for line, begins in zip(told, lines, strict=True)] == lines
+        assert all(line.endswith(": a test") for line in told)
+    for command in (["history", *late], ["slo", *late]):
+        assert run([*command, "--data", str(data)]) == 0
+        assert not capsys.readouterr().err
+    assert run(["history", *early, "--data", str(whole)]) == 0
+    assert not capsys.readouterr().err
 
 
 def test_an_auditor_with_ledgers_goes_on_behind_a_trim(spark: SparkSession, tmp_path: Path, trimmed: Trimmed) -> None:

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.projections.history.product import fold_events
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import Acked, PolicyApplied
 from rewindmq.schemas.values import BROKER, Policy
@@ -22,7 +23,7 @@ from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.policies import APPLIED_WITHIN_MS
 from rewindmq.spark_replay.audit.state_file import AuditStates
 from rewindmq.spark_replay.audit.watch import BatchReport, watch
-from rewindmq.spark_replay.fold import fold_events, log_groups
+from rewindmq.spark_replay.fold import log_groups
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.spark.histories import ANN, Recorder, random_history
 from tests.support.spark.topics import Writer, make_topics

@@ -239,7 +239,7 @@ def test_an_archive_that_says_another_identity_than_its_last_fork_is_refused(arc
     ("asked", "error", "text"),
     [
         ("1999-01-01T00:00:00Z", OutsideHistory, "lies before the history, which begins 2025-11-21T03:00:00"),
-        ("2999-01-01T00:00:00Z", OutsideHistory, "lies behind the archived end, 2025-11-21T"),
+        ("2999-01-01T00:00:00Z", OutsideHistory, "2999-01-01T00:00:00.000.00:00 lies in the future"),
         ("mark:other", NoSuchMark, r"there is no mark 'other' in the archive \(its marks: early, late\)"),
         ("mark:cleared", NoSuchMark, "there is no mark 'cleared' in the archive"),
     ],
@@ -268,6 +268,17 @@ def test_a_mark_behind_the_archived_end_of_a_partition(tmp_path: Path) -> None:
     Archiver(objects, tmp_path / "data").run()
     with pytest.raises(OutsideHistory, match="mark 'later' lies behind the archived end: it stands at offset"):
         recover(objects, tmp_path / "fork", at="mark:later")
+
+
+def test_a_time_behind_the_archived_end_is_the_end(archive: Objects, data: Path, tmp_path: Path) -> None:
+    """Nothing that is archived came between. The broker may have written more since."""
+    end = times_of(data)[-1]
+    report = recover(archive, tmp_path / "fork", at=format_time(end + 3_600_000))
+    assert [each.ends_early for each in report] == [True] * 3
+    assert forked(tmp_path / "fork").moment == format_time(end + 3_600_000)
+    require_state(archive, tmp_path / "fork", dict.fromkeys(("queues-0", "queues-1"), At(time_ms=end)))
+    for ours, theirs in zip(EmbeddedLogReader(tmp_path / "fork").queues, EmbeddedLogReader(data).queues, strict=True):
+        assert ours.next_offset == theirs.next_offset
 
 
 def test_a_partition_that_is_archived_less_far_is_named(archive: Objects, data: Path, tmp_path: Path) -> None:

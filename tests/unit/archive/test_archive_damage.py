@@ -21,7 +21,7 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots
 from tests.support.examples import examples
-from tests.support.records import START_MS, expected, fill
+from tests.support.records import SCHEMA_BYTES, START_MS, expected, fill
 
 PARTITIONS = ("metadata-0", "queues-0")
 COUNT = 120
@@ -43,7 +43,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Archive:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packs, "BLOCK_BYTES", 700)
         patch.setattr(manifests, "ENTRIES", 3)
-        log = EmbeddedLog.open(directory / "data", 1, segment_bytes=40_000)
+        log = EmbeddedLog.open(directory / "data", 1, segment_bytes=SCHEMA_BYTES + 1_100)
         for number in range(0, COUNT, 5):
             fill(log.queues[0], range(number, number + 5))
             fill(log.metadata, range(number, number + 5))

@@ -24,7 +24,7 @@ from rewindmq.schemas.registry import envelope_schema, released_schema_json
 from tests.support.archiving import archive_segments, object_path, original, unpacked, write_segment
 from tests.support.examples import examples
 from tests.support.older import to_format_1
-from tests.support.records import START_MS, avro_rows, expected, make_log, record
+from tests.support.records import SCHEMA_BYTES, START_MS, avro_rows, expected, make_log, record
 
 OLD_SCHEMA = "2156aed4cfdfd28b"
 
@@ -58,7 +58,7 @@ def test_segments_come_back_with_every_block_as_it_was(
     objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packs, "BLOCK_BYTES", 500)
-    directory = make_log(tmp_path / "data", [10] * 90, segment_bytes=42_000)
+    directory = make_log(tmp_path / "data", [10] * 90, segment_bytes=SCHEMA_BYTES + 3_100)
     files = segment_files(directory)
     manifest = archive_segments(objects, directory, files)
     assert len(files) > 2

@@ -23,7 +23,7 @@ from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.schemas.registry import released_schema_json
 from tests.support.archiving import archive_all, archive_segments, object_path, write_segment
 from tests.support.examples import examples
-from tests.support.records import START_MS, contents, expected, make_log, record
+from tests.support.records import SCHEMA_BYTES, START_MS, contents, expected, make_log, record
 
 OLD_SCHEMA = "2156aed4cfdfd28b"
 
@@ -112,7 +112,7 @@ def test_ten_records_cost_one_object_of_blocks_and_one_archived_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[tuple[Any, ...]]
 ) -> None:
     monkeypatch.setattr(packs, "BLOCK_BYTES", 1_000)
-    make_log(tmp_path / "data", [10] * 90, segment_bytes=41_000)
+    make_log(tmp_path / "data", [10] * 90, segment_bytes=SCHEMA_BYTES + 2_100)
     log = ArchivedLog(archive_all(tmp_path / "data", str(tmp_path / "archive")).url)
     partition = log.queues[0]
     assert len(partition.segments) > 2
@@ -133,7 +133,7 @@ def test_ten_records_cost_one_object_of_blocks_and_one_archived_block(
 def test_a_new_reader_sees_what_was_added_and_reads_only_that(
     tmp_path: Path, objects: Objects, asked: list[tuple[Any, ...]]
 ) -> None:
-    directory = make_log(tmp_path / "data", [10] * 90, segment_bytes=41_000)
+    directory = make_log(tmp_path / "data", [10] * 90, segment_bytes=SCHEMA_BYTES + 2_100)
     files = segment_files(directory)
     archive_segments(objects, directory, files[:2])
     before = ArchivedPartition(objects, "queues-0")
@@ -194,7 +194,7 @@ def test_damage_is_located_and_never_given_out(
     tmp_path: Path, objects: Objects, monkeypatch: pytest.MonkeyPatch, suffix: str, harm: str
 ) -> None:
     monkeypatch.setattr(packs, "BLOCK_BYTES", 1_000)
-    directory = make_log(tmp_path / "data", [10] * 90, segment_bytes=41_000)
+    directory = make_log(tmp_path / "data", [10] * 90, segment_bytes=SCHEMA_BYTES + 2_100)
     manifest: Manifest = archive_segments(objects, directory, segment_files(directory))
     path = object_path(manifest, manifest.segments[1], suffix)
     data = bytearray(path.read_bytes())

@@ -24,9 +24,10 @@ from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.engine.log.embedded.verify import verify_chain
 from tests.support.archiving import object_path
 from tests.support.broker_harness import Harness
-from tests.support.records import fill
+from tests.support.examples import rounds
+from tests.support.records import SCHEMA_BYTES, fill
 
-SEGMENT_BYTES = 41_000
+SEGMENT_BYTES = SCHEMA_BYTES + 2_100
 
 
 class Killed(BaseException):
@@ -154,7 +155,7 @@ def test_a_recovery_that_is_killed_at_any_step_is_begun_again(archive: Objects, 
         assert not (directory / "log" / RECOVERY).exists()
         assert same(data, directory)
         shutil.rmtree(directory)
-        killed_at += 1
+        killed_at += rounds(1, 4)
     assert killed_at > 60
 
 

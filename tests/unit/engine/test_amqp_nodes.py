@@ -111,6 +111,50 @@ def test_bindings_of_a_deleted_queue_are_gone_at_the_node_that_deleted_it(
     run(test, tmp_path, monkeypatch)
 
 
+@pytest.mark.parametrize("auto_delete", [False, True], ids=["deleted", "last consumer cancelled"])
+@pytest.mark.parametrize("moves", ["nowhere", "to this node", "away"])
+def test_an_answer_that_a_queue_is_gone_comes_after_its_bindings_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, auto_delete: bool, moves: str
+) -> None:
+    """S-070. The partition's duties move when the end of the queue was read back, before the client is answered. The
+    other node removes no bindings: it is cut off. Then the metadata log is slow."""
+
+    async def test(nodes: Nodes) -> None:
+        await nodes.start("a")
+        here = await nodes.start("b")
+        client = await opened(here)
+        home = here.queues.partition_for("/", "q")
+        nodes.history.assign({home.name: ["b" if moves == "away" else "a"]})
+        await settled()
+        frames = method(1, "Exchange.Declare", exchange="x", exchange_type="fanout", auto_delete=True)
+        frames += method(1, "Queue.Declare", queue="q", auto_delete=auto_delete)
+        frames += method(1, "Queue.Bind", queue="q", exchange="x")
+        if auto_delete:
+            frames += method(1, "Basic.Consume", queue="q", consumer_tag="c")
+        await client.said(frames)
+        nodes.log("a").cut(True)
+
+        def move() -> None:
+            if here.queues.get("/", "q") is None and moves != "nowhere":
+                nodes.node("b").duties_changed(frozenset({home.name} if moves == "to this node" else ()))
+
+        log = nodes.log("b")
+        log.after_arrival = move
+        log.hold(["metadata-0"])
+        ends = method(1, "Basic.Cancel", consumer_tag="c") if auto_delete else method(1, "Queue.Delete", queue="q")
+        said = await client.said(ends)
+        assert here.queues.get("/", "q") is None
+        assert said == [], "told before the bindings were gone"
+        log.hold(())
+        said = await client.said(b"")
+        assert [each.name for each in said] == ["Basic.CancelOk" if auto_delete else "Queue.DeleteOk"]
+        assert ("/", "x") not in here.topology.exchanges
+        nodes.log("a").cut(False)
+        client.connection.lost()
+
+    run(test, tmp_path, monkeypatch)
+
+
 # Bound to amq.fanout, the last in a partition of its own.
 QUEUES = ("q", "r", "u")
 

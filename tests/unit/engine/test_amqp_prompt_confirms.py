@@ -1,5 +1,6 @@
 """Which confirms wait for the disk, and which come as soon as the queues have the message (S-010): as with RabbitMQ
-(rabbit_amqqueue_process.erl `send_or_record_confirm/2`). The broker is a real one; its disk stands still until `sync`.
+(rabbit_amqqueue_process.erl `send_or_record_confirm/2`). The same of a cancel-ok. The broker is a real one; its disk
+stands still until `sync`.
 """
 
 import asyncio
@@ -162,3 +163,22 @@ def test_a_confirm_comes_before_the_reply_that_the_message_caused(disk: Disk) ->
     told += [each.name for each in disk.said()]
     assert told == ["Basic.ConsumeOk", "Basic.Ack", "Basic.Deliver"]
     disk.inside(server.lost)
+
+
+def test_a_cancel_that_ends_an_auto_delete_queue_is_answered_when_its_bindings_are_gone(disk: Disk) -> None:
+    """S-070. With them goes an auto-delete exchange. Other cancels are answered at once."""
+    disk.say(
+        method(1, "Exchange.Declare", exchange="x", exchange_type="fanout", auto_delete=True)
+        + method(1, "Queue.Declare", queue="q", auto_delete=True)
+        + method(1, "Queue.Bind", queue="q", exchange="x")
+        + b"".join(method(1, "Basic.Consume", queue="q", consumer_tag=tag) for tag in "ab")
+    )
+    disk.sync()
+    disk.said()
+    disk.say(method(1, "Basic.Cancel", consumer_tag="a"))
+    assert [each.name for each in disk.said()] == ["Basic.CancelOk"]
+    disk.say(method(1, "Basic.Cancel", consumer_tag="b"))
+    assert [each.name for each in disk.said()] == []
+    disk.sync()
+    assert [each.name for each in disk.said()] == ["Basic.CancelOk"]
+    assert ("/", "x") not in disk.broker.topology.exchanges

@@ -16,6 +16,7 @@ from rewindmq.projections.rewind import At
 from rewindmq.schemas.clock_events import ClockSet, ClockStepped
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Event
+from rewindmq.schemas.values import Actor
 from tests.support.broker_harness import Harness, args
 from tests.support.direct import Direct
 from tests.unit.engine.test_log_clock import HOUR_MS, START_MS, Clocks
@@ -142,7 +143,7 @@ def test_a_wrong_date_at_boot_is_repaired_and_nothing_in_a_queue_notices(h: Step
     h.pass_time(1_000)
     watch = h.broker.clock_watch
     right_ms = h.clocks.wall
-    before_ms, after_ms = h.in_loop(lambda: watch.repair("ops"))
+    before_ms, after_ms = h.in_loop(lambda: watch.repair(Actor("ops", 0)))
     assert before_ms - after_ms == pytest.approx(9 * YEAR_MS, abs=5)
     assert after_ms == right_ms
     h.settle()
@@ -192,7 +193,7 @@ def test_a_repair_forward_expires_nothing(h: SteppingHarness) -> None:
     h.pass_time(10_000)
     h.clocks.wall += 10 * HOUR_MS
     h.pass_time(1_000)
-    before_ms, after_ms = h.in_loop(lambda: h.broker.clock_watch.repair("ops"))
+    before_ms, after_ms = h.in_loop(lambda: h.broker.clock_watch.repair(Actor("ops", 0)))
     assert after_ms - before_ms == pytest.approx(5 * HOUR_MS, abs=20)
     h.pass_time(48_000)
     assert h.ready("q") == [b"one"]
@@ -227,7 +228,7 @@ def test_a_crash_in_the_middle_of_a_repair_expires_nothing(
             for path in (tmp_path / "a" / "log").rglob("*")
             if path.is_file()
         }
-        h.in_loop(lambda: h.broker.clock_watch.repair("ops"))
+        h.in_loop(lambda: h.broker.clock_watch.repair(Actor("ops", 0)))
         h.settle()
         crashed = tmp_path / "crashed"
         shutil.copytree(tmp_path / "a", crashed)

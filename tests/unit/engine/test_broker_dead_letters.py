@@ -12,7 +12,7 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.routing.content import readable
 from rewindmq.projections.replay import Block
 from rewindmq.schemas.events import Published
-from rewindmq.schemas.values import Argument
+from rewindmq.schemas.values import Actor, Argument
 from tests.support.broker_harness import Client, Harness, HistoryDouble, args
 
 DLX = args(x_dead_letter_exchange="dlx")
@@ -315,7 +315,7 @@ def test_s151_only_the_target_that_refused_gets_it_again(h: Harness) -> None:
 def test_s153_back_to_at_most_once_deletes_what_waits(h: Harness) -> None:
     session = h.session()
     h.broker.policies.set(
-        "guest",
+        Actor("guest", 0),
         "/",
         "safe",
         "^src$",
@@ -334,7 +334,7 @@ def test_s153_back_to_at_most_once_deletes_what_waits(h: Harness) -> None:
     h.settle()
     h.pass_time(1)
     assert outboxes(h) == 1
-    h.broker.policies.clear("guest", "/", "safe")
+    h.broker.policies.clear(Actor("guest", 0), "/", "safe")
     h.settle()
     assert outboxes(h) == 0
     h.pass_time(60_000)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.errors import AccessRefused, NotFound, NotImplementedByBroker, PreconditionFailed, ResourceLocked
-from rewindmq.schemas.values import Argument
+from rewindmq.schemas.values import Actor, Argument
 from tests.support.broker_harness import Client, Harness, args, refusal
 
 Q = "queue 'q' in vhost '/'"
@@ -276,8 +276,8 @@ def test_purge_counts_and_is_logged(h: Harness) -> None:
 
 def test_the_declaration_carries_the_effective_policies(h: Harness) -> None:
     """A partition can be folded with nothing but itself (docs/design.md#the-log)."""
-    h.broker.policies.set("guest", "/", "lim", "^q", {"max-length": 3}, 0, "queues")
-    h.broker.operator_policies.set("guest", "/", "ops", ".*", {"max-length": 2}, 0, "queues")
+    h.broker.policies.set(Actor("guest", 0), "/", "lim", "^q", {"max-length": 3}, 0, "queues")
+    h.broker.operator_policies.set(Actor("guest", 0), "/", "ops", ".*", {"max-length": 2}, 0, "queues")
     queue = h.declare(h.session(), "q")
     assert queue.policy is not None
     assert queue.operator_policy is not None

@@ -15,7 +15,7 @@ from rewindmq.projections.machine.rules.versions import DELAYS
 from rewindmq.schemas.amqp.properties import parse
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.metadata_events import ExchangeDeleted
-from rewindmq.schemas.values import BROKER, Route
+from rewindmq.schemas.values import BROKER, Actor, Route
 from tests.support.broker_harness import Client, Harness, args, refusal
 
 HIDDEN = "amq.delayed.later"
@@ -255,12 +255,12 @@ def test_nobody_reaches_the_hidden_queue(h: Harness) -> None:
 
 
 def test_policies_do_not_concern_the_hidden_queue(h: Harness) -> None:
-    h.broker.policies.set("guest", "/", "short", ".*", {"message-ttl": 1, "max-length": 0}, 0, "all")
+    h.broker.policies.set(Actor("guest", 0), "/", "short", ".*", {"message-ttl": 1, "max-length": 0}, 0, "all")
     later(h)
     bound(h, "q")
-    h.broker.policies.clear("guest", "/", "short")
+    h.broker.policies.clear(Actor("guest", 0), "/", "short")
     send(h, b"m", 100)
-    h.broker.policies.set("guest", "/", "other", "^amq", {"message-ttl": 1}, 0, "queues")
+    h.broker.policies.set(Actor("guest", 0), "/", "other", "^amq", {"message-ttl": 1}, 0, "queues")
     h.pass_time(100)
     assert h.ready("q") == [b"m"]
 
@@ -344,12 +344,12 @@ def test_a_transient_exchange_is_gone_after_a_restart_with_its_hidden_queue(h: H
 
 
 def test_a_vhost_takes_hidden_queues_along(h: Harness) -> None:
-    h.broker.vhosts.create("guest", "other", "")
-    h.broker.users.set_permissions("guest", "other", "guest", ".*", ".*", ".*")
+    h.broker.vhosts.create(Actor("guest", 0), "other", "")
+    h.broker.users.set_permissions(Actor("guest", 0), "other", "guest", ".*", ".*", ".*")
     session = h.session(vhost="other")
     h.exchange(session, "later", "x-delayed-message", arguments=args(x_delayed_type="direct"))
     assert h.broker.queues.get("other", HIDDEN) is not None
-    h.broker.vhosts.delete("guest", "other")
+    h.broker.vhosts.delete(Actor("guest", 0), "other")
     h.settle()
     assert h.broker.queues.get("other", HIDDEN) is None
 

@@ -11,7 +11,7 @@ from rewindmq.engine.errors import AccessRefused, PreconditionFailed
 from rewindmq.engine.routing.exchange_types import jump
 from rewindmq.schemas.amqp.properties import parse
 from rewindmq.schemas.metadata_events import ExchangeDeclared, TopicPermissionsSet
-from rewindmq.schemas.values import BROKER
+from rewindmq.schemas.values import BROKER, Actor
 from tests.support.broker_harness import Harness, args, refusal
 
 
@@ -144,13 +144,13 @@ def test_the_argument_goes_before_the_policy(h: Harness) -> None:
     h.exchange(h.session(), "b", "direct")
     bound(h, "amq.fanout", ("by-argument", ""))
     bound(h, "amq.topic", ("by-policy", "#"))
-    h.broker.policies.set("guest", "/", "ae", "^[ab]$", {"alternate-exchange": "amq.topic"}, 0, "exchanges")
+    h.broker.policies.set(Actor("guest", 0), "/", "ae", "^[ab]$", {"alternate-exchange": "amq.topic"}, 0, "exchanges")
     assert send(h, "a", "k") == ["by-argument"]
     assert send(h, "b", "k") == ["by-policy"]
-    h.broker.policies.set("guest", "/", "other", "^b$", {"alternate-exchange": "amq.fanout"}, 9, "all")
+    h.broker.policies.set(Actor("guest", 0), "/", "other", "^b$", {"alternate-exchange": "amq.fanout"}, 9, "all")
     assert send(h, "b", "k") == ["by-argument"]
-    h.broker.policies.clear("guest", "/", "other")
-    h.broker.policies.clear("guest", "/", "ae")
+    h.broker.policies.clear(Actor("guest", 0), "/", "other")
+    h.broker.policies.clear(Actor("guest", 0), "/", "ae")
     assert send(h, "b", "k") == []
 
 
@@ -295,8 +295,8 @@ def test_chance_and_modulus_pick_one(h: Harness) -> None:
 
 @pytest.fixture
 def ann(h: Harness) -> Any:
-    h.broker.users.set("guest", "ann", "secret", ())
-    h.broker.users.set_permissions("guest", "/", "ann", ".*", ".*", ".*")
+    h.broker.users.set(Actor("guest", 0), "ann", "secret", ())
+    h.broker.users.set_permissions(Actor("guest", 0), "/", "ann", ".*", ".*", ".*")
     return h.session("ann")
 
 
@@ -344,16 +344,16 @@ def test_a_change_of_topic_permissions_is_seen_by_channels(h: Harness, ann: Any)
 
 
 def test_a_pattern_that_a_name_breaks_matches_nothing(h: Harness) -> None:
-    h.broker.users.set("guest", "(", "secret", ())
-    h.broker.users.set_permissions("guest", "/", "(", ".*", ".*", ".*")
+    h.broker.users.set(Actor("guest", 0), "(", "secret", ())
+    h.broker.users.set_permissions(Actor("guest", 0), "/", "(", ".*", ".*", ".*")
     h.broker.metadata.append(BROKER, TopicPermissionsSet("/", "(", "amq.topic", "{username}", ".*"))
     with pytest.raises(AccessRefused):
         h.broker.exchanges.route(h.session("("), "amq.topic", "(", None)
 
 
 def test_permissions_for_an_alternate_exchange_are_asked_at_its_declaration(h: Harness) -> None:
-    h.broker.users.set("guest", "ann", "secret", ())
-    h.broker.users.set_permissions("guest", "/", "ann", ".*", "^mine", "^mine")
+    h.broker.users.set(Actor("guest", 0), "ann", "secret", ())
+    h.broker.users.set_permissions(Actor("guest", 0), "/", "ann", ".*", "^mine", "^mine")
     ann = h.session("ann")
     with refusal(AccessRefused, "write access to exchange 'amq.fanout' in vhost '/' refused for user 'ann'"):
         h.exchange(ann, "mine", "direct", arguments=args(alternate_exchange="amq.fanout"))

@@ -9,7 +9,7 @@ import pytest
 
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.runtime.sessions import Session
-from rewindmq.schemas.values import Argument
+from rewindmq.schemas.values import Actor, Argument
 from tests.support.broker_harness import Client, Harness, args
 from tests.support.direct import Attached
 from tests.unit.engine.test_broker_recovery import refolded
@@ -120,11 +120,13 @@ class Story:
     def policy(self) -> None:
         name = self.chance.choice(["a", "b"])
         if self.chance.random() < 0.3:
-            self.h.broker.policies.clear("guest", "/", name)
+            self.h.broker.policies.clear(Actor("guest", 0), "/", name)
         else:
             pattern = self.chance.choice(["q", "q[0-3]", "q[4-7]"])
             definition = self.chance.choice(POLICIES)
-            self.h.broker.policies.set("guest", "/", name, pattern, definition, self.chance.randrange(3), "queues")
+            self.h.broker.policies.set(
+                Actor("guest", 0), "/", name, pattern, definition, self.chance.randrange(3), "queues"
+            )
 
     def wait(self) -> None:
         self.h.pass_time(self.chance.choice([1, 10, 50, 400, 2_000]))

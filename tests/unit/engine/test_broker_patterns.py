@@ -19,7 +19,7 @@ from rewindmq.projections.rules.patterns import in_history
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import BrokerStarted
 from rewindmq.schemas.metadata_events import NodeJoined, PermissionsSet, PolicySet, TopicPermissionsSet, UserSet
-from rewindmq.schemas.values import BROKER
+from rewindmq.schemas.values import BROKER, Actor
 from tests.support.broker_harness import Harness, refusal
 
 HARD = "^(.|.|.|.)*X"
@@ -36,12 +36,12 @@ def h(tmp_path: Path) -> Iterator[Harness]:
 @pytest.mark.parametrize("pattern", [HARD, "(a+)+$", "("])
 def test_it_is_refused_by_name_when_it_is_set(h: Harness, pattern: str) -> None:
     with pytest.raises(PreconditionFailed, match=r"invalid regular expression '.*': (it takes too many|missing)"):
-        h.broker.users.set_permissions("guest", "/", "guest", ".*", pattern, ".*")
+        h.broker.users.set_permissions(Actor("guest", 0), "/", "guest", ".*", pattern, ".*")
     with pytest.raises(PreconditionFailed, match="invalid regular expression"):
-        h.broker.users.set_topic_permissions("guest", "/", "guest", "amq.topic", ".*", pattern)
+        h.broker.users.set_topic_permissions(Actor("guest", 0), "/", "guest", "amq.topic", ".*", pattern)
     for set_policy in (h.broker.policies.set, h.broker.operator_policies.set):
         with pytest.raises(PreconditionFailed, match="pattern should be regular expression but is invalid"):
-            set_policy("guest", "/", "p", pattern, {"max-length": 1}, 0, "all")
+            set_policy(Actor("guest", 0), "/", "p", pattern, {"max-length": 1}, 0, "all")
     assert h.broker.topology.permissions["/", "guest"].write == ".*"
     assert not h.broker.topology.policies
     assert not h.broker.topology.operator_policies
@@ -93,7 +93,7 @@ def test_while_a_node_of_before_is_alive_a_pattern_that_it_would_skip_is_refused
     with refusal(
         PreconditionFailed, r"pattern '^\\h' is none to nodes of an older version: bad escape \h at position 1"
     ):
-        h.broker.policies.set("guest", "/", "p", r"^\h", {"max-length": 1}, 0, "all")
+        h.broker.policies.set(Actor("guest", 0), "/", "p", r"^\h", {"max-length": 1}, 0, "all")
     assert not topology.policies
 
 
@@ -124,14 +124,18 @@ def test_a_policy_over_many_queues_lets_others_have_their_turn(h: Harness, monke
         return sum(policy is not None and policy.name == name for policy in policies)
 
     async def set_it() -> None:
-        task = asyncio.ensure_future(broker.policies.set("guest", "/", "p", "^q", {"max-length": 1}, 0, "all"))
+        task = asyncio.ensure_future(
+            broker.policies.set(Actor("guest", 0), "/", "p", "^q", {"max-length": 1}, 0, "all")
+        )
         seen = []
         while not task.done():
             seen.append(applied("p"))
             await asyncio.sleep(0)
         assert len([count for count in seen if 0 < count < QUEUES]) >= 2, seen
         assert applied("p") == QUEUES
-        cancelled = asyncio.ensure_future(broker.policies.set("guest", "/", "r", "^q", {"max-length": 2}, 1, "all"))
+        cancelled = asyncio.ensure_future(
+            broker.policies.set(Actor("guest", 0), "/", "r", "^q", {"max-length": 2}, 1, "all")
+        )
         await asyncio.sleep(0)
         cancelled.cancel()
         while applied("r") < QUEUES:

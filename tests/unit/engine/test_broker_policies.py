@@ -7,6 +7,7 @@ import pytest
 
 from rewindmq.engine.errors import NotFound, PreconditionFailed
 from rewindmq.schemas.events import PolicyApplied
+from rewindmq.schemas.values import Actor
 from tests.support.broker_harness import Client, Harness, args, overheard, refusal
 
 
@@ -57,7 +58,7 @@ def test_policies_of_mirrored_queues_are_taken_and_decide_nothing(h: Harness) ->
         "ha-promote-on-shutdown": "always",
         "max-length": 1,
     }
-    h.broker.policies.set("guest", "/", "ha", "q", definition, 0, "all")
+    h.broker.policies.set(Actor("guest", 0), "/", "ha", "q", definition, 0, "all")
     h.publish(session, "", "q", b"first")
     h.publish(session, "", "q", b"second")
     assert h.queue("q").messages_ready == 1, "what else the policy says holds"
@@ -66,7 +67,7 @@ def test_policies_of_mirrored_queues_are_taken_and_decide_nothing(h: Harness) ->
 @pytest.mark.parametrize(("definition", "text"), BAD)
 def test_s013_a_bad_definition_is_refused(h: Harness, definition: dict[str, object], text: str) -> None:
     with refusal(PreconditionFailed, f"Validation failed\n\n{text}\n"):
-        h.broker.policies.set("guest", "/", "p", ".*", definition, 0, "all")
+        h.broker.policies.set(Actor("guest", 0), "/", "p", ".*", definition, 0, "all")
     assert not h.broker.topology.policies
 
 
@@ -80,7 +81,7 @@ def test_all_that_is_wrong_is_told_at_once(h: Harness) -> None:
         'pattern should be regular expression but is invalid: {"missing closing parenthesis",1}\n'
         'priority should be a number, actually was <<"high">>\n',
     ):
-        h.broker.policies.set("guest", "/", "p", "(", {}, "high", "everything")
+        h.broker.policies.set(Actor("guest", 0), "/", "p", "(", {}, "high", "everything")
 
 
 @pytest.mark.parametrize("key", ["dead-letter-exchange", "queue-mode", "alternate-exchange", "dead-letter-strategy"])
@@ -90,21 +91,23 @@ def test_s167_operators_have_fewer_keys(h: Harness, key: str) -> None:
         PreconditionFailed,
         f'Validation failed\n\n[{{<<"{key}">>,<<"{value}">>}}] are not recognised policy settings\n',
     ):
-        h.broker.operator_policies.set("guest", "/", "o", ".*", {key: value}, 0, "all")
-    h.broker.policies.set("guest", "/", "p", ".*", {key: value}, 0, "all")
+        h.broker.operator_policies.set(Actor("guest", 0), "/", "o", ".*", {key: value}, 0, "all")
+    h.broker.policies.set(Actor("guest", 0), "/", "p", ".*", {key: value}, 0, "all")
 
 
 def test_unknown_names(h: Harness) -> None:
     with refusal(NotFound, "vhost 'nope' does not exist"):
-        h.broker.policies.set("guest", "nope", "p", ".*", {"max-length": 1}, 0, "all")
+        h.broker.policies.set(Actor("guest", 0), "nope", "p", ".*", {"max-length": 1}, 0, "all")
     with refusal(NotFound, "policy 'p' in vhost '/' does not exist"):
-        h.broker.policies.clear("guest", "/", "p")
+        h.broker.policies.clear(Actor("guest", 0), "/", "p")
     with refusal(NotFound, "operator policy 'p' in vhost '/' does not exist"):
-        h.broker.operator_policies.clear("guest", "/", "p")
+        h.broker.operator_policies.clear(Actor("guest", 0), "/", "p")
 
 
 def test_the_definition_is_kept_in_canonical_form(h: Harness) -> None:
-    h.broker.policies.set("guest", "/", "p", "^q", {"overflow": "reject-publish", "max-length": 2}, 0, "queues")
+    h.broker.policies.set(
+        Actor("guest", 0), "/", "p", "^q", {"overflow": "reject-publish", "max-length": 2}, 0, "queues"
+    )
     assert h.broker.topology.policies["/", "p"].definition == '{"max-length":2,"overflow":"reject-publish"}'
 
 
@@ -116,11 +119,11 @@ def test_s014_s016_s028_lowering_a_limit_drops_at_once_in_every_partition(h: Har
         for number in range(10):
             h.publish(session, "", name, b"%d" % number)
     h.settle()
-    h.broker.policies.set("guest", "/", "my-pol", "^one-meg", {"max-length-bytes": 3}, 0, "queues")
+    h.broker.policies.set(Actor("guest", 0), "/", "my-pol", "^one-meg", {"max-length-bytes": 3}, 0, "queues")
     h.settle()
     assert all(h.ready(name) == [b"7", b"8", b"9"] for name in names)
     assert all(h.queue(name).counters["maxlen"] == 7 for name in names)
-    h.broker.policies.clear("guest", "/", "my-pol")
+    h.broker.policies.clear(Actor("guest", 0), "/", "my-pol")
     h.settle()
     assert all(h.queue(name).settings.max_length_bytes is None for name in names)
 
@@ -129,7 +132,7 @@ def test_s017_s018_reject_publish_by_policy_nacks(h: Harness) -> None:
     session = h.session()
     h.declare(session, "two-messages")
     definition: dict[str, object] = {"max-length": 2, "overflow": "reject-publish"}
-    h.broker.policies.set("guest", "/", "my-pol", "^two-messages$", definition, 0, "queues")
+    h.broker.policies.set(Actor("guest", 0), "/", "my-pol", "^two-messages$", definition, 0, "queues")
     client = Client()
     for _ in range(4):
         h.publish(session, "", "two-messages", b"m", client)
@@ -159,11 +162,11 @@ def test_only_queues_whose_effective_policy_changed_are_told(h: Harness) -> None
     h.declare(session, "told")
     h.declare(session, "not-told")
     told = overheard(PolicyApplied, *h.broker.partitions)
-    h.broker.policies.set("guest", "/", "low", "^told", {"max-length": 5}, 0, "queues")
-    h.broker.policies.set("guest", "/", "high", "^told", {"max-length": 9}, 7, "queues")
-    h.broker.policies.set("guest", "/", "low", "^told", {"max-length": 6}, 0, "queues")  # does not apply
-    h.broker.operator_policies.set("guest", "/", "ops", "^told", {"max-length": 3}, 0, "queues")
-    h.broker.policies.clear("guest", "/", "high")
+    h.broker.policies.set(Actor("guest", 0), "/", "low", "^told", {"max-length": 5}, 0, "queues")
+    h.broker.policies.set(Actor("guest", 0), "/", "high", "^told", {"max-length": 9}, 7, "queues")
+    h.broker.policies.set(Actor("guest", 0), "/", "low", "^told", {"max-length": 6}, 0, "queues")  # does not apply
+    h.broker.operator_policies.set(Actor("guest", 0), "/", "ops", "^told", {"max-length": 3}, 0, "queues")
+    h.broker.policies.clear(Actor("guest", 0), "/", "high")
     h.settle()
     assert [
         (event.queue, event.policy and event.policy.name, event.operator_policy and event.operator_policy.name)
@@ -186,7 +189,7 @@ def test_s003_the_smaller_of_argument_policy_and_operator_policy(h: Harness) -> 
         (h.broker.operator_policies.set, 4, 3),
         (h.broker.operator_policies.set, 2, 2),
     ):
-        set_policy("guest", "/", "p", ".*", {"max-length": limit}, 0, "queues")
+        set_policy(Actor("guest", 0), "/", "p", ".*", {"max-length": limit}, 0, "queues")
         assert queue.settings.max_length == expected
 
 
@@ -195,7 +198,9 @@ def test_an_alternate_exchange_by_policy(h: Harness) -> None:
     h.declare(session, "lost")
     h.bind(session, "amq.fanout", "lost")
     assert h.publish(session, "amq.direct", "k", b"1") == 0
-    h.broker.policies.set("guest", "/", "ae", "^amq.direct$", {"alternate-exchange": "amq.fanout"}, 0, "exchanges")
+    h.broker.policies.set(
+        Actor("guest", 0), "/", "ae", "^amq.direct$", {"alternate-exchange": "amq.fanout"}, 0, "exchanges"
+    )
     assert h.publish(session, "amq.direct", "k", b"2") == 1
     h.settle()
     assert h.ready("lost") == [b"2"]

@@ -251,7 +251,7 @@ def test_a_policy_that_reached_the_metadata_log_only_is_applied_at_start(h: Harn
         """Nothing comes to the queues."""
 
     h.broker._broker.effective_policies.apply = crash_before_it_is_applied
-    h.broker.policies.set("guest", "/", "lim", ".*", {"max-length": 2}, 0, "queues")
+    h.broker.policies.set(Actor("guest", 0), "/", "lim", ".*", {"max-length": 2}, 0, "queues")
     h.settle()
     with h.killed_copy(tmp_path / "copy") as copy:
         copy.settle()
@@ -259,7 +259,7 @@ def test_a_policy_that_reached_the_metadata_log_only_is_applied_at_start(h: Harn
 
 
 def test_guest_is_made_once(h: Harness) -> None:
-    h.broker.users.delete("guest", "guest")
+    h.broker.users.delete(Actor("guest", 0), "guest")
     h.restart()
     assert h.broker.topology.users == {}
 

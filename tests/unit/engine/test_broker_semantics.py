@@ -9,6 +9,7 @@ import pytest
 from rewindmq.engine.amqp.consumer import with_counts
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.schemas.values import Actor
 from tests.support.broker_harness import Harness, args, refusal
 
 Q = "queue 'q' in vhost '/'"
@@ -98,12 +99,12 @@ def test_before_it_nobody_knows_delayed_retry(h: Harness) -> None:
 )
 def test_policies_of_the_later_profile(later: Harness, definition: dict[str, object], problem: str) -> None:
     with refusal(PreconditionFailed, f"Validation failed\n\n{problem}\n"):
-        later.broker.policies.set("guest", "/", "p", "^q", definition, 0, "queues")
+        later.broker.policies.set(Actor("guest", 0), "/", "p", "^q", definition, 0, "queues")
 
 
 def test_a_policy_of_the_later_profile_holds(later: Harness) -> None:
     definition = {"delayed-retry-type": "failed", "delayed-retry-min": 5, "delivery-limit": -1}
-    later.broker.policies.set("guest", "/", "p", "^q", definition, 0, "queues")
+    later.broker.policies.set(Actor("guest", 0), "/", "p", "^q", definition, 0, "queues")
     queue = declared(later, "q", **QUORUM)
     assert (queue.settings.retry, queue.settings.delivery_limit) == ("failed", None)
 
@@ -111,7 +112,7 @@ def test_a_policy_of_the_later_profile_holds(later: Harness) -> None:
 def test_a_node_of_the_former_profile_knows_no_such_policy(h: Harness) -> None:
     for definition in ({"delayed-retry-type": "disabled"}, {"delivery-limit": -1}):
         with pytest.raises(PreconditionFailed):
-            h.broker.policies.set("guest", "/", "p", "^q", definition, 0, "queues")
+            h.broker.policies.set(Actor("guest", 0), "/", "p", "^q", definition, 0, "queues")
 
 
 def test_counts_travel_in_headers_without_those_that_are_0_s157() -> None:

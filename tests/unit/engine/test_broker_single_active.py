@@ -7,7 +7,7 @@ import pytest
 from rewindmq.engine.errors import AccessRefused, PreconditionFailed, ResourceLocked
 from rewindmq.engine.http.resources.clients import consumer_item
 from rewindmq.engine.http.resources.queues import queue_item
-from rewindmq.schemas.values import Argument
+from rewindmq.schemas.values import Actor, Argument
 from tests.support.broker_harness import Client, Harness, args, refusal
 
 Q = "queue 'q' in vhost '/'"
@@ -84,7 +84,7 @@ def test_s110_as_an_argument_and_not_by_policy(h: Harness) -> None:
     with refusal(PreconditionFailed, text):
         h.declare(session, "q", args(x_single_active_consumer=1))
     with pytest.raises(PreconditionFailed):
-        h.broker.policies.set("guest", "/", "p", "", {"single-active-consumer": True}, 0, "queues")
+        h.broker.policies.set(Actor("guest", 0), "/", "p", "", {"single-active-consumer": True}, 0, "queues")
     h.declare(session, "q", args(x_single_active_consumer=False))
     text = f"inequivalent arg 'x-single-active-consumer' for {Q}: received 'true' but current is 'false'"
     with refusal(PreconditionFailed, text):

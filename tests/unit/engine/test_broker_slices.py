@@ -19,10 +19,11 @@ from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.engine.runtime.slices import CHANGED_TOGETHER
 from rewindmq.projections.machine.serialization.changes import Dirty
 from rewindmq.projections.store.projector import Projector
+from rewindmq.schemas.values import Actor
 from tests.support.broker_harness import Harness
 
 QUEUES = 5 * CHANGED_TOGETHER
-USER = "guest"
+USER = Actor("guest", 0)
 Change = Callable[[Broker], Coroutine[Any, Any, None]]
 
 
@@ -45,7 +46,7 @@ def h(tmp_path: Path, packed: list[int]) -> Iterator[Harness]:
     """Many queues in the vhost v, all of them in RocksDB."""
     with Harness(tmp_path / "data", partitions=2) as harness:
         harness.broker.vhosts.create(USER, "v", "")
-        harness.broker.users.set_permissions(USER, "v", USER, ".*", ".*", ".*")
+        harness.broker.users.set_permissions(USER, "v", USER.user, ".*", ".*", ".*")
         session = harness.session(vhost="v")
         for number in range(QUEUES):
             harness.declare(session, f"q{number}")

@@ -20,6 +20,7 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.simulated.shared import MemorySharedLog
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.certainty import Certainty
+from rewindmq.schemas.values import Actor
 from tests.support.amqp_wire import (
     HEADER,
     IdleSocket,
@@ -146,9 +147,9 @@ def test_a_user_whom_another_node_has_just_made_may_log_in(
     async def test(nodes: Nodes) -> None:
         here, there = await nodes.start("a"), await nodes.start("b")
         late(nodes)
-        await here.vhosts.create("guest", "new", "")
-        await here.users.set("guest", "ann", "right", ())
-        await here.users.set_permissions("guest", "new", "ann", ".*", ".*", ".*")
+        await here.vhosts.create(Actor("guest", 0), "new", "")
+        await here.users.set(Actor("guest", 0), "ann", "right", ())
+        await here.users.set_permissions(Actor("guest", 0), "new", "ann", ".*", ".*", ".*")
         connection = Connection(there, "client:1", True, IdleSocket())
         connection.receive(HEADER + start_ok("ann", password) + tune_ok() + connection_open(vhost))
         for _ in range(3):
@@ -193,9 +194,9 @@ def test_over_http_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: s
         maker = await opened(here)
         late(nodes)
         await made_at_a(maker)
-        await here.vhosts.create("guest", "new", "")
-        await here.users.set("guest", "ann", "right", ("administrator",))
-        await here.users.set_permissions("guest", "new", "ann", ".*", ".*", ".*")
+        await here.vhosts.create(Actor("guest", 0), "new", "")
+        await here.users.set(Actor("guest", 0), "ann", "right", ("administrator",))
+        await here.users.set_permissions(Actor("guest", 0), "new", "ann", ".*", ".*", ".*")
         auth = ("ann", "right") if "new" in asked else ("guest", "guest")
         transport = httpx.ASGITransport(app=make_app(there, WorkerPool()))
         async with httpx.AsyncClient(transport=transport, base_url="http://b/api", auth=auth) as api:
@@ -247,7 +248,7 @@ def test_a_login_to_metrics_is_refused_only_when_the_log_says_so(
     async def test(nodes: Nodes) -> None:
         here, there = await nodes.start("a"), await nodes.start("b")
         late(nodes)
-        await here.users.set("guest", "ann", "right", ("monitoring",))
+        await here.users.set(Actor("guest", 0), "ann", "right", ("monitoring",))
         async with asking(there, "ann", password) as client:
             answer = asyncio.ensure_future(client.get("/metrics"))
             await settled()

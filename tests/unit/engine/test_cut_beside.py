@@ -11,8 +11,10 @@ from rewindmq.engine.log.archive.local_space import Limits, keep_local
 from rewindmq.engine.log.archive.objects import Objects, open_objects
 from rewindmq.engine.log.contract import NoAnswer
 from rewindmq.engine.log.embedded import base_records
-from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded import cut as cutting
+from rewindmq.engine.log.embedded.log import EmbeddedLog, EmbeddedPartition
 from rewindmq.engine.log.embedded.log_start import base_at_start
+from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store.bases import Base
 from rewindmq.projections.store.repair import mend
@@ -20,13 +22,13 @@ from rewindmq.projections.store.store import StateStore
 from rewindmq.projections.verify import verify_partition
 from tests.support.archiving import objects as objects
 from tests.support.broker_harness import Client, Harness, args
-from tests.support.records import fill
+from tests.support.records import SCHEMA_BYTES, fill
 from tests.support.traffic import Traffic
 
 
 @pytest.fixture
 def h(tmp_path: Path) -> Iterator[Harness]:
-    with Harness(tmp_path / "data", partitions=1, segment_bytes=41_000) as harness:
+    with Harness(tmp_path / "data", partitions=1, segment_bytes=SCHEMA_BYTES + 2_100) as harness:
         yield harness
 
 
@@ -88,6 +90,50 @@ def test_the_loop_does_not_wait_for_a_large_base(h: Harness, monkeypatch: pytest
     monkeypatch.setattr(base_records, "WAIT_SECONDS", 30)
     assert b"old 0" in partition.log.kept_record(lost)
     assert partition.log.kept_record(lost + 100) is None
+
+
+def test_a_lost_body_is_read_while_another_process_cuts_the_log(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cut comes between the look at the start and the reading; then it is half done."""
+    live(h)
+    directory = h.config.data / "log" / "queues-0"
+    partition = h.broker.queues.partition_for("/", "old")
+    lost = next(iter(partition.machine.queue("/", "old").ready_ids()))
+    removed: list[Path] = []
+    remove = cutting._remove
+
+    def half(path: Path) -> int:
+        if len(removed) == 3:
+            raise KeyboardInterrupt
+        removed.append(path)
+        return remove(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cutting, "_remove", half)
+        with pytest.raises(KeyboardInterrupt):
+            cut(h)
+    assert base_offset_of(segment_files(directory)[0]) > lost
+    stale = [0]
+    with monkeypatch.context() as patched:
+        now = property(lambda _: stale.pop() if stale else base_offset_of(segment_files(directory)[0]))
+        patched.setattr(EmbeddedPartition, "start_offset", now)
+        assert b"old 0" in partition._record(lost)
+    assert not stale
+
+
+def test_a_segment_that_another_process_removes_at_the_same_time_is_passed_over(
+    h: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a broker that was killed, while the next one starts."""
+    live(h)
+    remove = cutting._remove
+
+    def twice(path: Path) -> int:
+        freed = remove(path)
+        assert remove(path) == 0
+        return freed
+
+    monkeypatch.setattr(cutting, "_remove", twice)
+    assert cut(h) > 0
 
 
 def test_a_broker_goes_on_and_starts_again_behind_a_cut(h: Harness) -> None:

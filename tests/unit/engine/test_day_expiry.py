@@ -21,6 +21,7 @@ from rewindmq.schemas.amqp.properties import parse
 from rewindmq.schemas.amqp.tables import mapping
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.metadata_events import BodiesExpired
+from rewindmq.schemas.values import Actor
 from tests.support.broker_harness import PERSISTENT, Client, Harness, args
 from tests.support.direct import Direct
 from tests.support.examples import examples
@@ -230,7 +231,7 @@ def test_b21_a_clock_that_jumps_by_a_year_destroys_nothing(h: DaysHarness, resta
         h.look()
     assert h.events() == []
     h.clocks.wall -= 365 * DAY_MS
-    h.in_loop(lambda: h.broker.clock_watch.repair("guest"))
+    h.in_loop(lambda: h.broker.clock_watch.repair(Actor("guest", 0)))
     h.clocks.run(SETTLE_SECONDS * 1_000)
     h.look()
     assert h.events() == []
@@ -250,7 +251,7 @@ def test_b21_a_process_that_has_just_begun_and_one_whose_clock_was_set_wait(h: D
     h.look()
     assert h.events() == []
     h.clocks.wall += 3_600_000
-    h.in_loop(lambda: h.broker.clock_watch.repair("guest"))
+    h.in_loop(lambda: h.broker.clock_watch.repair(Actor("guest", 0)))
     h.clocks.run(1_000)
     h.look()
     assert h.events() == []
@@ -316,7 +317,7 @@ def test_b21_a_subject_and_a_day_each_destroy_what_they_promise(h: DaysHarness) 
     subjects = h.broker.subjects
     opened = [subjects.decrypt(each) for each in messages if each is not None]
     assert [each.body for each in opened] == [b"ada", b"both days", b"bob", b"both days"]
-    h.loop.run_until_complete(h.broker._broker.erasures.erase("guest", "ada", "asked for"))
+    h.loop.run_until_complete(h.broker._broker.erasures.erase(Actor("guest", 0), "ada", "asked for"))
     opened = [subjects.decrypt(each) for each in messages if each is not None]
     assert [(each.body, headers_of(each)) for each in opened] == [
         (b"", {"x-erased": True}),
@@ -354,7 +355,7 @@ def test_b21_an_erasure_reaches_the_subjects_keys_from_before_the_option_and_los
         assert key is not None
         for path in (lost, lost[:42]):
             (h.keys.directory / path).unlink()
-        h.loop.run_until_complete(h.broker._broker.erasures.erase("guest", "ada", ""))
+        h.loop.run_until_complete(h.broker._broker.erasures.erase(Actor("guest", 0), "ada", ""))
         (h.keys.directory / lost).write_bytes(key)
         h.restart()
         for each in (before, after):

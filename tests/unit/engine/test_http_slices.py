@@ -17,6 +17,7 @@ from rewindmq.engine.http.resources.vhosts import numbers_of
 from rewindmq.engine.http.statistics import AT_ONCE
 from rewindmq.engine.runtime.loop_share import SLICE_SECONDS, LoopShare, Work, by_key
 from rewindmq.schemas.json_values import Json
+from rewindmq.schemas.values import Actor
 from tests.support.broker_harness import Harness
 
 VHOSTS = 400
@@ -31,10 +32,12 @@ def h(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     with Harness(tmp_path_factory.mktemp("broker"), partitions=2) as harness:
         broker = harness.broker
         for number in range(VHOSTS):
-            broker.vhosts.create("guest", f"v{number}", "")
-            broker.users.set_permissions("guest", f"v{number}", "guest", ".*", ".*", ".*")
-            broker.policies.set("guest", f"v{number}", "p", "^x", {"max-length": 5}, 0, "queues")
-            broker.parameters.set_vhost_limits("guest", f"v{number}", {"max-connections": 5, "max-queues": 2 * QUEUES})
+            broker.vhosts.create(Actor("guest", 0), f"v{number}", "")
+            broker.users.set_permissions(Actor("guest", 0), f"v{number}", "guest", ".*", ".*", ".*")
+            broker.policies.set(Actor("guest", 0), f"v{number}", "p", "^x", {"max-length": 5}, 0, "queues")
+            broker.parameters.set_vhost_limits(
+                Actor("guest", 0), f"v{number}", {"max-connections": 5, "max-queues": 2 * QUEUES}
+            )
         session = harness.session(vhost="v0")
         for number in range(QUEUES):
             harness.declare(session, f"q{number}")
@@ -135,7 +138,7 @@ def test_limits_of_vhosts_in_an_import(h: Harness) -> None:
 
     async def judge(broker: Broker, document: dict[str, Json]) -> int:
         with pytest.raises(PreconditionFailed, match="no vhost is named"):
-            await Import(broker, "guest", document).carry_out()
+            await Import(broker, Actor("guest", 0), document).carry_out()
         return 0
 
     # The last entry is wrong, so nothing is carried out.
@@ -161,9 +164,9 @@ def test_an_import_knows_what_is_there_when_it_is_judged(h: Harness) -> None:
                 }
             ],
         }
-        later = Import(broker, "guest", document)
-        await broker.vhosts.create("guest", "late", "")
-        await broker.users.set("guest", "late", "password", ())
+        later = Import(broker, Actor("guest", 0), document)
+        await broker.vhosts.create(Actor("guest", 0), "late", "")
+        await broker.users.set(Actor("guest", 0), "late", "password", ())
         await later.carry_out()
         return len(broker.topology.bindings_from("late", "amq.direct"))
 

@@ -17,6 +17,7 @@ from rewindmq.engine.definitions.load import Import
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.http.pieces import members
 from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.schemas.values import Actor
 from tests.support.broker_harness import Harness
 from tests.support.examples import examples
 from tests.system.http.test_http_definitions import WHOLE
@@ -80,11 +81,11 @@ def empty(h: Harness) -> None:
     """Back to what a new broker holds."""
     topology = h.broker.topology
     for vhost in [name for name in topology.vhosts if name != "/"]:
-        h.broker.vhosts.delete("guest", vhost)
+        h.broker.vhosts.delete(Actor("guest", 0), vhost)
     for name in [name for name in topology.users if name != "guest"]:
-        h.broker.users.delete("guest", name)
+        h.broker.users.delete(Actor("guest", 0), name)
     for name in list(topology.global_parameters):
-        h.broker.parameters.clear_global("guest", name)
+        h.broker.parameters.clear_global(Actor("guest", 0), name)
 
 
 def real(h: Harness) -> Broker:
@@ -95,7 +96,7 @@ def real(h: Harness) -> Broker:
 
 def carry_out(h: Harness, document: Any) -> None:
     async def work() -> None:
-        await Import(real(h), "guest", document).carry_out()
+        await Import(real(h), Actor("guest", 0), document).carry_out()
 
     h.loop.run_until_complete(asyncio.wait_for(work(), 60))
 

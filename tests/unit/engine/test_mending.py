@@ -10,7 +10,7 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster.node import Node
 from rewindmq.engine.cluster.repair import LOOKS_BEFORE_REPAIR, Repairs
 from rewindmq.schemas.metadata_events import PolicySet, VhostDeleted
-from rewindmq.schemas.values import BROKER
+from rewindmq.schemas.values import BROKER, Actor
 from tests.support.memory_nodes import Nodes, declare, run, session, settled
 
 QUEUES = 20
@@ -142,8 +142,8 @@ def test_who_gets_the_duties_in_the_middle_of_a_round_looks_at_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(by_hand: Looking) -> None:
-        await by_hand.broker.vhosts.create("guest", "v", "")
-        await by_hand.broker.users.set_permissions("guest", "v", "guest", ".*", ".*", ".*")
+        await by_hand.broker.vhosts.create(Actor("guest", 0), "v", "")
+        await by_hand.broker.users.set_permissions(Actor("guest", 0), "v", "guest", ".*", ".*", ".*")
         for number in range(QUEUES):
             await declare(by_hand.broker, by_hand.broker.sessions.open("guest", "v", "test", {}), f"of-v-{number}")
         await by_hand.until_quiet()

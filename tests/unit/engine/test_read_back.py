@@ -30,7 +30,7 @@ from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.events import MachineUpgraded, Nacked, NodeLost, Published, QueueDeleted
 from rewindmq.schemas.metadata_events import VhostDeleted
 from rewindmq.schemas.single_object import FramedEncoder
-from rewindmq.schemas.values import BROKER
+from rewindmq.schemas.values import BROKER, Actor
 from tests.support.amqp_wire import IdleSocket
 from tests.support.broker_harness import Client, args
 from tests.support.memory_nodes import Nodes, declare, publish, run, session, settled
@@ -79,9 +79,9 @@ def test_what_is_larger_than_a_record_may_be_holds_nothing_up(tmp_path: Path, mo
         with monkeypatch.context() as patched:
             patched.setattr(log, "append", lambda key, value: _too_large())
             with pytest.raises(PreconditionFailed):
-                await broker.vhosts.create("guest", "huge", "x")
+                await broker.vhosts.create(Actor("guest", 0), "huge", "x")
         async with asyncio.timeout(5):
-            await broker.vhosts.create("guest", "small", "x")
+            await broker.vhosts.create(Actor("guest", 0), "small", "x")
         assert "small" in broker.topology.vhosts
 
     run(test, tmp_path, monkeypatch)
@@ -131,8 +131,8 @@ def test_what_was_half_done_is_found_by_who_gets_the_duties_later(
 ) -> None:
     async def test(nodes: Nodes) -> None:
         broker = await nodes.start("a")
-        await broker.vhosts.create("guest", "v", "")
-        await broker.users.set_permissions("guest", "v", "guest", ".*", ".*", ".*")
+        await broker.vhosts.create(Actor("guest", 0), "v", "")
+        await broker.users.set_permissions(Actor("guest", 0), "v", "guest", ".*", ".*", ".*")
         await declare(broker, broker.sessions.open("guest", "v", "test", {}))
         nodes.history.assign({each.name: [] for each in nodes.history.queues})
         await settled()

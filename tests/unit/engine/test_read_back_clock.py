@@ -15,7 +15,7 @@ from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.replay import events_of, fold
 from rewindmq.schemas.clock_events import ClockSet, ClockStepped
 from rewindmq.schemas.events import MachineUpgraded, Published, Tick
-from rewindmq.schemas.values import BROKER
+from rewindmq.schemas.values import BROKER, Actor
 from tests.support.broker_harness import args
 from tests.support.memory_nodes import PERSISTENT, Nodes, session, settled, watched
 
@@ -192,7 +192,7 @@ def test_a_nodes_own_clock_is_not_taken_for_kafkas(
 def test_no_repair_is_asked_of_kafka(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(story: Story) -> None:
         with pytest.raises(NotImplementedByBroker, match="the time in the log is Kafka's"):
-            story.broker.clock_watch.repair("ops")
+            story.broker.clock_watch.repair(Actor("ops", 0))
 
     run(test, tmp_path, monkeypatch)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,9 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.engine.process import open_read_only
 from rewindmq.projections.machine.describe import queue_line
-from rewindmq.schemas.events import Tick
+from rewindmq.projections.store.quarantine import Quarantined
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.schemas.events import Acked, Tick
 from rewindmq.schemas.values import BROKER
 from tests.support.broker_harness import Client, Harness, args
 from tests.support.queues import queue_of
@@ -79,6 +82,43 @@ def test_the_state_is_that_at_the_end_of_the_log_and_time_stands_still(killed: t
         )
 
     assert looked_at(data, look) == (digests, line, [b"0", b"1", b"2", b"3", b"4"], [None, None])
+
+
+def test_quarantined_records_are_listed_from_the_stored_state_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def listed(broker: Broker) -> tuple[int, list[Quarantined]]:
+        report = broker.quarantined["queues-0"]
+        return report.count, report.newest()
+
+    with Harness(tmp_path / "data", partitions=1, snapshot_events=20) as harness:
+        session = harness.session()
+        harness.declare(session, "q")
+
+        def wrong(count: int) -> None:
+            for number in range(30):
+                harness.publish(session, "", "q", b"%d" % number)
+            harness.settle()
+            for number in range(count):
+                harness.broker.partitions[0].append(session.actor, Acked("/", "q", 12345, ((number, number),)))
+            harness.settle()
+
+        wrong(3)
+        harness.restart()
+        session = harness.session()
+        wrong(2)
+        expected = listed(harness.broker)
+        shutil.copytree(tmp_path / "data", tmp_path / "killed")
+    assert expected[0] == 5
+    assert looked_at(tmp_path / "killed", listed) == expected
+    assert looked_at(tmp_path / "data", listed) == expected
+    caplog.set_level(logging.INFO)
+    shutil.rmtree(tmp_path / "killed" / "state")
+    newest = Snapshots(tmp_path / "killed" / "snapshots").offsets("queues-0")[-1]
+    behind = [each for each in expected[1] if each.offset >= newest]
+    assert 0 < len(behind) < 5
+    assert looked_at(tmp_path / "killed", listed) == (len(behind), behind)
+    assert f"quarantined records before offset {newest} are not listed" in caplog.text
 
 
 def test_nothing_can_be_appended(killed: tuple[Path, list[str], str]) -> None:

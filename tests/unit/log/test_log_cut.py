@@ -46,6 +46,7 @@ def assert_begins_at(data: Path, original: Path, start: int) -> None:
     for offset in (start, (start + end) // 2, end):
         digest = state_at(whole, None, At(offset=offset)).digest()
         assert state_at(reader, None, At(offset=offset)).digest() == digest
+    assert not list((data / "bases").rglob("*.cut"))
     left = {path.stem.lstrip("_") for path in directory_of(data).iterdir()}
     assert left == {path.stem for path in segment_files(directory_of(data))}, "no sidecar is left behind"
 
@@ -90,7 +91,7 @@ def test_the_log_goes_on_behind_a_cut(data: Path) -> None:
     assert len(list(verify_chain(directory_of(data)))) == len(starts(data))
 
 
-@pytest.mark.parametrize("steps", range(12))
+@pytest.mark.parametrize("steps", range(13))
 def test_a_cut_that_is_killed_between_any_two_removals_is_ended_at_the_next_opening(
     data: Path, original: Path, steps: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,7 +111,7 @@ def test_a_cut_that_is_killed_between_any_two_removals_is_ended_at_the_next_open
     with suppress(KeyboardInterrupt):
         cut(data, PARTITION, offset)
     monkeypatch.undo()
-    if starts(data)[0] == 0:  # no segment had gone: nothing says that a cut was begun
+    if starts(data)[0] == 0:  # no segment had gone: the log begins where it began
         assert steps == 0
         cut(data, PARTITION, offset)
     else:
@@ -119,13 +120,28 @@ def test_a_cut_that_is_killed_between_any_two_removals_is_ended_at_the_next_open
 
 
 def test_a_half_cut_log_can_be_read_before_its_cut_is_ended(data: Path, original: Path) -> None:
-    write_base(data, starts(data)[4])
+    write_base(data, starts(data)[4]).with_suffix(".cut").touch()
     start = starts(data)[1]
     for path in segment_files(directory_of(data))[:1]:
         path.unlink()
     assert contents(reader_of(data).read(start)) == contents(reader_of(original).read())[start:]
     with pytest.raises(LogError, match="its base cannot be used"):
         reader_of(data).base()
+
+
+def test_a_base_further_on_ends_no_cut_that_was_not_begun(data: Path, original: Path) -> None:
+    """A trim was killed before its event, and left its base. Then the base at the start was lost."""
+    first, further = starts(data)[1], starts(data)[3]
+    base = write_base(data, first)
+    cut(data, PARTITION, first)
+    write_base(data, further)
+    kept = base.read_bytes()
+    base.unlink()
+    with pytest.raises(CorruptLog, match="what was before is gone"):
+        EmbeddedLog.open(data, 1)
+    assert starts(data)[0] == first
+    base.write_bytes(kept)
+    assert_begins_at(data, original, first)
 
 
 def no_base(path: Path) -> None:

@@ -29,6 +29,7 @@ from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Published, Purged
 from rewindmq.schemas.values import Actor, Route
 from tests.support.older import to_format_1
+from tests.support.records import SCHEMA_BYTES
 
 KEY = Ed25519PrivateKey.generate()
 KEYS = {fingerprint(KEY.public_key()): KEY.public_key()}
@@ -42,7 +43,7 @@ def short_stretches() -> Iterator[None]:
 
 
 def write(data: Path, numbers: list[int] | range) -> None:
-    log = EmbeddedLog.open(data, partitions=1, segment_bytes=52_500)
+    log = EmbeddedLog.open(data, partitions=1, segment_bytes=SCHEMA_BYTES + 13_600)
     encoder = Encoder()
     for number in numbers:
         prefix = encoder.prefix(1_000 + number, Actor("ann", 7))

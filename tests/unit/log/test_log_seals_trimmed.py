@@ -130,3 +130,21 @@ def test_a_base_of_another_history_is_no_beginning(data: Path, tmp_path: Path) -
     assert [each.harm for each in checked(data) if each.harm]
     with pytest.raises(CorruptLog, match="hash chain"):
         list(verify_chain(directory_of(data)))
+
+
+def test_b05_seals_that_began_behind_one_trim_hold_behind_the_next(tmp_path: Path) -> None:
+    """The first seal of a history was made when its beginning had gone already."""
+    write_traffic(tmp_path)
+    first = starts(tmp_path)[1]
+    write_base(tmp_path, first)
+    cut(tmp_path, PARTITION, first)
+    made = seal(tmp_path)
+    assert (made[0].base_offset, made[0].previous) == (first, "")
+    assert not [each.harm for each in checked(tmp_path) if each.harm]
+    later = next(at for at in starts(tmp_path) if at > made[1].next_offset)
+    write_base(tmp_path, later)
+    cut(tmp_path, PARTITION, later)
+    assert not [each.harm for each in checked(tmp_path) if each.harm]
+    for path in directory_of(tmp_path).glob(f"_{made[0].base_offset:020d}.*"):
+        path.unlink()
+    assert [str(each.harm) for each in checked(tmp_path) if each.harm], "a seal that is gone is found still"

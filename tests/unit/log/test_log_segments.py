@@ -25,7 +25,7 @@ from rewindmq.schemas.events import Event, Published
 from rewindmq.schemas.registry import envelope_schema, envelope_schema_json
 from rewindmq.schemas.values import Actor
 from tests.support.examples import examples
-from tests.support.records import START_MS, contents, expected, fill, make_log, record, reopened
+from tests.support.records import SCHEMA_BYTES, START_MS, contents, expected, fill, make_log, record, reopened
 from tests.support.strategies import actors, timestamps
 from tests.support.strategies import events as any_event
 
@@ -58,14 +58,14 @@ def test_a_segment_is_a_plain_avro_container_file(tmp_path: Path) -> None:
 
 
 def test_segments_roll_by_size_and_join(tmp_path: Path) -> None:
-    directory = make_log(tmp_path, [10] * 40, segment_bytes=38_500)
+    directory = make_log(tmp_path, [10] * 40, segment_bytes=SCHEMA_BYTES)
     segments = EmbeddedLogReader(tmp_path).queues[0].segments()
     assert len(segments) > 3
     assert [segment.file for segment in segments] == segment_files(directory)
     assert [segment.base_offset for segment in segments[1:]] == [segment.next_offset for segment in segments[:-1]]
     assert segments[-1].next_offset == 400
     for segment in segments[:-1]:
-        assert 38_500 <= segment.size == segment.file.stat().st_size < 40_000
+        assert SCHEMA_BYTES <= segment.size == segment.file.stat().st_size < SCHEMA_BYTES + 1_500
         assert segment.max_timestamp_ms == START_MS + segment.next_offset - 1
         with segment.file.open("rb") as file:
             assert fastavro.reader(file).metadata["rewindmq.base_offset"] == str(segment.base_offset)

@@ -13,6 +13,7 @@ from rewindmq.projections.replay import drive
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.single_object import FramedDecoder
+from tests.support.examples import examples
 from tests.support.needs import require_pure
 from tests.support.repetition import RepeatedLog, Repetition, difference
 from tests.support.repetition_stories import Story, logs, planted
@@ -60,7 +61,7 @@ def check(log: RepeatedLog, times: bool, stops: Sequence[int], size: int, kind: 
     return count + repeats.count
 
 
-@settings(max_examples=50, deadline=None, phases=(Phase.generate,))  # no seed is smaller than another
+@settings(max_examples=examples(50), deadline=None, phases=(Phase.generate,))  # no seed is smaller than another
 @given(st.integers(0, 1 << 32), st.booleans(), st.booleans(), st.integers(1, 300))
 def test_repeats_give_the_state_that_the_events_give(seed: int, framed: bool, times: bool, size: int) -> None:
     log = Repetition(seed).log(300, framed)

@@ -32,6 +32,9 @@ class InMemory:
     def read(self, offset: int = 0, end: int | None = None) -> "list[InMemory]":  # a block of itself
         return [self]
 
+    def base(self) -> None:
+        """None: it begins at offset 0."""
+
 
 def test_a_version_that_is_not_known_ends_the_fold() -> None:
     machine = Machine("queues-0")

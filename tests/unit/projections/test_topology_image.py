@@ -10,8 +10,18 @@ from hypothesis import strategies as st
 from rewindmq.projections.topology.fold_image import CHUNK_ITEMS, digest_of, image_of, restored
 from rewindmq.projections.topology.metadata_fold import MetadataFold
 from rewindmq.projections.topology.topology import TOPOLOGY_VERSION
+from rewindmq.schemas.access_events import AccessRefused, LoginRefused, SessionOpened
 from rewindmq.schemas.clock_events import ClockSet, ClockStepped
-from rewindmq.schemas.events import BrokerStarted, Event, MachineUpgraded, MetadataEvent, NodeLost, Tick
+from rewindmq.schemas.events import (
+    BrokerStarted,
+    Event,
+    MachineUpgraded,
+    MetadataEvent,
+    NodeLost,
+    PastRead,
+    SessionClosed,
+    Tick,
+)
 from rewindmq.schemas.metadata_events import (
     BodiesExpired,
     Bound,
@@ -100,6 +110,11 @@ SENSIBLE: dict[type[Any], tuple[st.SearchStrategy[Any], ...]] = {
     ),
     HistoryForked: (NAMES, st.just("ab"), NAMES, st.just((("queues-0", 7), ("queues-1", 9))), NAMES),
     BodiesExpired: (st.sampled_from(["2026-11-23", "2026-11-24"]), st.sampled_from([("k1",), ("k1", "k3")])),
+    SessionOpened: (st.integers(1, 9), *[NAMES] * 8, st.just(())),
+    LoginRefused: (*[NAMES] * 6, st.integers(1, 9), timestamps),
+    AccessRefused: (*[NAMES] * 5, st.integers(1, 9), timestamps),
+    SessionClosed: (st.integers(1, 9), st.just(0)),
+    PastRead: (NAMES, NAMES, st.just(0), st.just(0), st.just(""), st.just(()), NAMES, NAMES),
     ClockStepped: (NAMES, st.just("start"), timestamps, timestamps),
     ClockSet: (st.integers(-9, 9), timestamps),
     Tick: (),
@@ -208,7 +223,7 @@ def test_the_rules_of_this_version_are_these() -> None:
     fold = golden()
     assert TOPOLOGY_VERSION == 2
     assert fold.topology.digest() == "a067d7b0ecf8f20b251556ffb90450a68cef48b95b4c5f0433666175a0d94976"
-    assert digest_of(image_of(fold).pieces()) == "96619557e29ab8a5001784f1bf2e8355e51f996acbe93cd21b8c7d1f5aebd157"
+    assert digest_of(image_of(fold).pieces()) == "3f0c21f963a7af6f4bec5dc6cf7b148fa2ad6534b8998624d1c740092a481634"
 
 
 def golden() -> MetadataFold:
@@ -265,6 +280,11 @@ def golden() -> MetadataFold:
         ClockStepped("n", "start", 1, 2),
         PolicySet("v", "bad", "(", "{}", 0, "all"),
         Tick(),
+        SessionOpened(7, "v", "amqp", "h:1", "l:2", "", "PLAIN", "", "", ()),
+        LoginRefused("u", "h", "l:2", "amqp", "PLAIN", "invalid credentials", 3, 1_700_000_000_000),
+        AccessRefused("queue.declare", "v", "queue", "q", "refused", 1, 1_700_000_000_000),
+        PastRead("v", "q", 0, 0, "", (), "GET /api/queues", "at=-5m"),
+        SessionClosed(7, 0),
     ]
     assert {type(event) for event in events} == {*MetadataEvent.__args__, Tick}
     fold = MetadataFold()

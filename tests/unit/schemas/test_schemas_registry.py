@@ -201,7 +201,17 @@ def written_under(schema: dict[str, Any], name: str) -> bytes:
     return out.getvalue()
 
 
-NEWER = ("MarkDeleted", "ClockStepped", "ClockSet", "HistoryTrimmed", "HistoryForked", "BodiesExpired")
+NEWER = (
+    "MarkDeleted",
+    "ClockStepped",
+    "ClockSet",
+    "HistoryTrimmed",
+    "HistoryForked",
+    "BodiesExpired",
+    "SessionOpened",
+    "LoginRefused",
+    "AccessRefused",
+)
 
 
 @pytest.mark.parametrize("name", [name for name in SAMPLES if name not in NEWER])

@@ -9,7 +9,7 @@ import pytest
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay import session
 from rewindmq.spark_replay.what_if.candidates import check, parse_candidate
-from tests.support.running import free_port
+from tests.support.ports import free_port
 from tests.support.spark.histories import Recorder
 
 

@@ -1,16 +1,20 @@
 """The rows of HISTORY that were made of the golden log once are made of it today, whatever else is asked for."""
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rewindmq.projections.history import outcome_rows, outcomes
+from rewindmq.projections.history.outcome_rows import OutcomeRow, PlainRows
+from rewindmq.projections.history.outcomes import Outcomes, called, wanted_rows
+from rewindmq.projections.history.product import fold_events
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.fold import fold_events, log_groups
-from rewindmq.spark_replay.history import outcome_rows, outcomes
-from rewindmq.spark_replay.history.outcomes import HistoryProduct, called
+from rewindmq.spark_replay.fold import log_groups
+from rewindmq.spark_replay.history.outcomes import HistoryProduct
 from rewindmq.spark_replay.location.log import open_log
 from tests.support.spark.golden import GOLDEN_HISTORY, write_golden_log
 
@@ -69,6 +73,37 @@ def test_moves_are_the_rows_by_which_a_message_came_or_left(golden: tuple[Path, 
     data, rows = golden
     moves = [row for row in rows.to_pylist() if row["final"] or row["outcome"] == "published"]
     assert made(data, moves=True).to_pylist() == moves
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 10_000])
+def test_b29_plain_rows_are_those_of_arrow(
+    golden: tuple[Path, pa.Table], monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    data, rows = golden
+    for module in (outcome_rows, outcomes):
+        monkeypatch.setattr(module, "BATCH_ROWS", size)
+    moves = [row for row in rows.to_pylist() if row["final"] or row["outcome"] == "published"]
+    assert plain(data, None, False) == without_timestamps(rows.to_pylist())
+    assert plain(data, None, True) == without_timestamps(moves)
+    for queue in QUEUES:
+        assert plain(data, queue, False) == without_timestamps(of_queue(rows, queue))
+
+
+def plain(data: Path, queue: str | None, moves: bool) -> list[tuple[int | None, dict[str, Any]]]:
+    found: list[OutcomeRow] = []
+    for partition in open_log(str(data)).queues:
+        product = Outcomes(PlainRows(partition.name, wanted_rows(queue, moves)))
+        groups = log_groups(str(data), partition.name, 0, partition.next_offset)
+        for batch in fold_events(product, Machine(partition.name), groups):
+            found += batch
+    return [(row.time_ms, row.fields()) for row in found]
+
+
+def without_timestamps(rows: list[dict[str, Any]]) -> list[tuple[int | None, dict[str, Any]]]:
+    times = [row.pop("timestamp") for row in rows]
+    return [
+        (None if time is None else round(time.timestamp() * 1000), row) for time, row in zip(times, rows, strict=True)
+    ]
 
 
 def of_queue(rows: pa.Table, queue: str) -> list[dict[str, object]]:

@@ -4,6 +4,7 @@ crashed."""
 from pathlib import Path
 from typing import Any
 
+from rewindmq.projections.history.product import fold_events
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import (
     BrokerStarted,
@@ -16,7 +17,7 @@ from rewindmq.schemas.events import (
 )
 from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor, Route
 from rewindmq.spark_replay.audit.fold import CHECKS
-from rewindmq.spark_replay.fold import fold_events, log_groups
+from rewindmq.spark_replay.fold import log_groups
 from rewindmq.spark_replay.history.outcomes import HistoryProduct
 from rewindmq.spark_replay.location.log import partition_of
 from tests.support.spark.histories import Recorder

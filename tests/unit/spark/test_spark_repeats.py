@@ -7,13 +7,14 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from rewindmq.projections.history import outcome_rows, outcomes
+from rewindmq.projections.history.product import Product, fold_events
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.single_object import FramedDecoder
-from rewindmq.spark_replay.fold import Product, fold_events
-from rewindmq.spark_replay.history import outcome_rows, outcomes
 from rewindmq.spark_replay.history.outcomes import HistoryProduct
 from rewindmq.spark_replay.history.waits import SloOptions, WaitsProduct
+from tests.support.examples import examples
 from tests.support.repetition import RepeatedLog, Repetition
 from tests.support.repetition_stories import Story, logs
 
@@ -34,7 +35,7 @@ class WaitsByEvent(WaitsProduct):
         return None
 
 
-def rows(product: Product, log: RepeatedLog, times: bool, size: int) -> list[dict[str, Any]]:
+def rows(product: Product[Any], log: RepeatedLog, times: bool, size: int) -> list[dict[str, Any]]:
     decoder = FramedDecoder() if log.framed else Decoder()
     batches = fold_events(product, Machine("queues-0"), log.groups(size, times), decoder)
     return [row for batch in batches for row in batch.to_pylist()]
@@ -55,7 +56,7 @@ def check(log: RepeatedLog, times: bool, size: int, every_ms: int | None = None)
     return len(whole)
 
 
-@settings(max_examples=50, deadline=None, phases=(Phase.generate,))  # no seed is smaller than another
+@settings(max_examples=examples(50), deadline=None, phases=(Phase.generate,))  # no seed is smaller than another
 @given(st.integers(0, 1 << 32), st.booleans(), st.booleans(), st.sampled_from((1, 3, 7, 10_000)))
 def test_the_rows_are_those_of_the_events(seed: int, framed: bool, times: bool, batch: int) -> None:
     log = Repetition(seed).log(300, framed)

@@ -49,9 +49,9 @@ def properties_object(raw: bytes) -> Any:
 
 
 def headers(raw: bytes) -> list[dict[str, Any]] | None:
-    """The headers as rows of HEADERS (columns.py), in their order; None when there are none, or they cannot be decoded.
+    """The headers in their order, each as `key` and `value`; None when there are none, or they cannot be decoded.
 
-    Text and bytes are given as they are, other values as JSON."""
+    These are rows of HEADERS (spark_replay/columns.py). Text and bytes are given as they are, other values as JSON."""
     found = (decoded(raw) or {}).get("headers")
     return [{"key": key, "value": _value(value)} for key, value in found.items()] if found else None
 

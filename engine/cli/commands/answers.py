@@ -1,0 +1,276 @@
+"""Our own commands `find`, `biography`, `history` and `diff`: answers of a running broker about its history."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import cast
+
+import click
+
+from rewindmq.engine.cli.client import Json, Refused
+from rewindmq.engine.cli.commands.history import BODY_SHOWN, printable
+from rewindmq.engine.cli.commands.restore import absolute_time
+from rewindmq.engine.cli.exits import DATA, USAGE, CliError
+from rewindmq.engine.cli.progress import Progress
+from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.values import Value, json_line
+from rewindmq.projections.marks import name_in
+from rewindmq.projections.rewind import UnreadableTime, parse_time
+
+FOUND = (
+    "message",
+    "published",
+    "user",
+    "queues",
+    "exchange",
+    "routing_key",
+    "origin",
+    "payload_bytes",
+    "properties",
+    "payload",
+)
+OUTCOMES = (
+    "partition",
+    "offset",
+    "timestamp",
+    "event",
+    "user",
+    "queue",
+    "outcome",
+    "message_id",
+    "consumer",
+    "delivery_count",
+    "reason",
+    "rule",
+    "origin",
+)
+SUMMARY = ("outcome", "rule", "user", "change")
+
+with_format = click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), help="table, or a JSON object a line."
+)
+AGO = re.compile(r"(?:[0-9]+[smhdw])+")  # `--since 2h` is `--since -2h`
+MOST_AT_ONCE = 1_000  # messages in one answer
+
+
+@click.command("find")
+@click.option("--message-id", metavar="ID", help="The property message_id.")
+@click.option("--correlation-id", metavar="ID", help="The property correlation_id.")
+@click.option("--header", metavar="NAME=VALUE", help="A header with this value. A value that is no text is JSON.")
+@click.option("--body", metavar="TEXT", help="A text that is in the body.")
+@click.option("--since", metavar="TIME", help="Published since then: 2h, 3d, or ISO 8601 with a zone.")
+@click.option("--until", metavar="TIME", help="Published up to then.")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Number of messages shown at most."
+)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), help="table, or a JSON object a line as soon as found."
+)
+@click.argument("queue", required=False)
+@with_settings
+def find(
+    settings: Settings,
+    queue: str | None,
+    message_id: str | None,
+    correlation_id: str | None,
+    header: str | None,
+    body: str | None,
+    since: str | None,
+    until: str | None,
+    limit: int,
+    form: str | None,
+) -> None:
+    """Find messages by what is in them, in QUEUE or in all queues of the virtual host.
+
+    Searches the history, the newest messages first: also those that are gone. `message` is the name by which
+    `biography` shows a message's life.
+
+    \b
+    Examples:
+      rewindmq find --message-id 4711
+      rewindmq find orders --header customer=alice --since 2h
+      rewindmq find orders --body '"order": 4711' --format json
+    """
+    given = {"message_id": message_id, "correlation_id": correlation_id, "header": header, "body": body}
+    asked = {name: value for name, value in given.items() if value is not None}
+    if not asked:
+        raise CliError(USAGE, "say what to find: --message-id, --correlation-id, --header NAME=VALUE or --body TEXT")
+    if header is not None and header.find("=") < 1:
+        raise CliError(USAGE, f"--header is NAME=VALUE, not {header!r}")
+    for name, time in (("since", since), ("until", until)):
+        if time is not None:
+            asked[name] = time_from(time)
+    as_json = form == "json" or (form is None and settings.formatter in ("json", "json_stream"))
+    where = f"vhost '{settings.vhost_name}'" if queue is None else f"queue '{queue}' in vhost '{settings.vhost_name}'"
+    if not as_json:
+        settings.banner(f"Searching the history of {where} ...")
+    rows: list[dict[str, Value]] = []
+    for message in found(settings, queue, asked, limit):
+        if as_json:
+            click.echo(json.dumps(message, ensure_ascii=False))
+        else:
+            rows.append(message_row(message))
+    if not as_json:
+        settings.show(FOUND, rows)
+        if len(rows) == limit:
+            settings.banner(f"... these are the newest {limit}: there may be more (--limit, --until)")
+        elif not rows:
+            settings.banner("... no message of the history that is kept matches")
+
+
+def time_from(text: str) -> str:
+    """An absolute time; `2h` is two hours ago. CliError."""
+    time = absolute_time(f"-{text}" if AGO.fullmatch(text) else text)
+    try:
+        parse_time(time)
+    except UnreadableTime as error:
+        raise CliError(USAGE, str(error)) from None
+    return time
+
+
+def found(settings: Settings, queue: str | None, asked: dict[str, str], limit: int) -> Iterator[Json]:
+    """Yields at most `limit` messages as the broker finds them, an answer after the other. CliError."""
+    client = settings.client()
+    where = ("history", "find", settings.vhost_name, *(() if queue is None else (queue,)))
+    count = searched = 0
+    with Progress("Searching") as progress:
+        while count < limit:
+            try:
+                page = client.get_one(*where, **asked, limit=str(min(limit - count, MOST_AT_ONCE)))
+            except Refused as refused:
+                if refused.status in (400, 404):
+                    raise CliError(DATA, refused.reason) from None
+                raise
+            messages = cast(list[Json], page["messages"])
+            count += len(messages)
+            searched += cast(int, page["searched"])
+            progress.show(searched, cast(int, page["left"]), f"{count} found")
+            yield from messages
+            if page["next"] is None:
+                return
+            asked = asked | {"next": str(page["next"])}
+
+
+def message_row(message: Json) -> dict[str, Value]:
+    """A message as it is listed for people: the body is cut and printable."""
+    row = cast(dict[str, Value], {name: message.get(name) for name in FOUND})
+    properties = cast(dict[str, Value], message["properties"])
+    row["queues"] = " ".join(cast(list[str], message["queues"]))
+    row["origin"] = origin_text(message)
+    row["properties"] = json_line(properties) if properties else ""
+    row["payload"] = printable(str(message["payload"]), BODY_SHOWN)
+    return row
+
+
+@click.command("biography")
+@click.option("--queue", metavar="QUEUE", help="Of a message that was published to several queues, only this one.")
+@click.argument("message", metavar="PARTITION:OFFSET")
+@with_format
+@with_settings
+def biography(settings: Settings, message: str, queue: str | None, form: str | None) -> None:
+    """Show the life of a message, from its publish to its end, and of what came of it.
+
+    The message is named by partition and offset of its publish, as `find` shows it. Dead letters and restored messages
+    are followed into their queues.
+
+    \b
+    Examples:
+      rewindmq biography queues-1:5533
+      rewindmq biography queues-1:5533 --queue orders --format json
+    """
+    query = {} if queue is None else {"queue": queue}
+    answer = asked(settings, ("biography", settings.vhost_name, message), query)
+    show(settings, form, answer, f"The life of message {message} ...", OUTCOMES)
+
+
+@click.command("history")
+@click.option(
+    "--tail", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Number of the last outcomes."
+)
+@click.option("--until", metavar="TIME", help="Outcomes up to then: 2h, or ISO 8601 with a zone.")
+@click.argument("queue")
+@with_format
+@with_settings
+def history(settings: Settings, queue: str, tail: int, until: str | None, form: str | None) -> None:
+    """Show the last outcomes in QUEUE.
+
+    Rows say what came, who got it, how it left, and which rule decided.
+
+    \b
+    Examples:
+      rewindmq history orders --tail 20
+      rewindmq history orders --until 2h --format json
+    """
+    query = {"tail": str(tail)} | ({} if until is None else {"until": time_from(until)})
+    answer = asked(settings, ("outcomes", settings.vhost_name, queue), query)
+    show(settings, form, answer, f"The last outcomes in queue '{queue}' of vhost '{settings.vhost_name}' ...", OUTCOMES)
+
+
+@click.command("diff")
+@click.option("--from", "start", required=True, metavar="TIME", help="A moment: 2h, ISO 8601 with a zone, mark:NAME.")
+@click.option("--to", "end", default="0s", metavar="TIME", help="A later moment (default: now).")
+@click.option("--summary", is_flag=True, help="Only the sums, by outcome, rule and user.")
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="Number of messages at most."
+)
+@click.argument("queue")
+@with_format
+@with_settings
+def diff(settings: Settings, queue: str, start: str, end: str, summary: bool, limit: int, form: str | None) -> None:
+    """Show what changed in QUEUE between two moments.
+
+    Rows say which messages came and left, by which user and by which rule.
+
+    \b
+    Examples:
+      rewindmq diff orders --from 2h --summary
+      rewindmq diff orders --from mark:before-release --to 10m
+    """
+    moments = {name: text if name_in(text) else time_from(text) for name, text in (("from", start), ("to", end))}
+    answer = asked(settings, ("diff", settings.vhost_name, queue), {**moments, "limit": str(limit)})
+    if summary:
+        answer = {"rows": answer["summary"], "complete": answer["complete"], "more": 0}
+    title = f"Changes in queue '{queue}' of vhost '{settings.vhost_name}' ..."
+    show(settings, form, answer, title, SUMMARY if summary else ("change", *OUTCOMES))
+
+
+def asked(settings: Settings, what: tuple[str, ...], query: dict[str, str]) -> Json:
+    """The broker's answer. CliError."""
+    try:
+        return settings.client().get_one("history", *what, **query)
+    except Refused as refused:
+        if refused.status in (400, 404):
+            raise CliError(DATA, refused.reason) from None
+        raise
+
+
+def show(settings: Settings, form: str | None, answer: Json, title: str, columns: tuple[str, ...]) -> None:
+    """Prints rows, and says on stderr when there are others."""
+    rows = cast(list[Json], answer["rows"])
+    if form == "json" or (form is None and settings.formatter in ("json", "json_stream")):
+        for row in rows:
+            click.echo(json.dumps(row, ensure_ascii=False))
+    else:
+        settings.banner(title)
+        settings.show(columns, [as_listed(row, columns) for row in rows])
+    if answer.get("more"):
+        click.echo(f"... and {answer['more']} more (--limit, --summary)", err=True)
+    if not answer["complete"]:
+        click.echo("the broker's time for one question was over: there may be more", err=True)
+
+
+def as_listed(row: Json, columns: tuple[str, ...]) -> dict[str, Value]:
+    """A row for people."""
+    listed = cast(dict[str, Value], {name: row.get(name) for name in columns})
+    if "origin" in listed:
+        listed["origin"] = origin_text(row)
+    return listed
+
+
+def origin_text(row: Json) -> str:
+    """The source of a message that came of another one, and how."""
+    origin = cast(Json | None, row.get("origin"))
+    return "" if origin is None else f"{origin['reason']} {origin['queue']}:{origin['message_id']}"
+
+
+COMMANDS = (find, history, biography, diff)

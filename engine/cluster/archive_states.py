@@ -1,0 +1,125 @@
+"""States of a partition that the archive has: bases and snapshots, the newest first.
+
+    begin_with_archive(log, store, data_dir)       a node whose state lies below Kafka's start
+    state_at_offset(log, offset, data_dir)         where a base is to be made (topic_space.py)
+
+A base has the records of all messages that are queued. For a snapshot these are read, from Kafka or from the archive.
+A damaged state is passed over. Without any, the fold begins at offset 0, in the archive.
+"""
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+
+from rewindmq.engine.log.archive.manifest import BaseEntry, SnapshotEntry
+from rewindmq.engine.log.archive.pack import CorruptObject
+from rewindmq.engine.log.archive.reader import ArchivedPartition
+from rewindmq.engine.log.archive.snapshots import ArchivedSnapshots
+from rewindmq.engine.log.single_records import records_at
+from rewindmq.engine.log.topic_tiers import TieredTopic
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import fold
+from rewindmq.projections.store.bases import Base, BaseError, Bases, queued_offsets
+from rewindmq.projections.store.snapshots import SnapshotError, Snapshots
+from rewindmq.projections.store.store import StateStore, StoreError
+from rewindmq.schemas.single_object import unwrap
+
+State = BaseEntry | SnapshotEntry
+
+BEGIN = "begin"  # a directory for one base, while a node that has the state store open begins with it
+
+logger = logging.getLogger(__name__)
+
+
+def begin_with_archive(log: TieredTopic, store: StateStore, data_dir: Path) -> None:
+    """Replace the stored state by the newest one in the archive, if Kafka no longer has the records behind it.
+
+    The records of the quarantine below that are not listed then. Raises LogError where the archive does not have all
+    that Kafka lacks, StoreError, NewerHistory, NoAnswer, OSError."""
+    applied, start = store.applied_offset(log.name), log.topic.start_offset
+    if start == 0 or start <= applied <= log.next_offset:
+        return
+    archived = log.below(start)
+    for state in _newest(archived, log.next_offset):
+        if state.offset <= applied <= log.next_offset:
+            break  # the stored one is newer
+        try:
+            with _as_base(log, archived, state, data_dir / BEGIN) as base:
+                store.begin(base)
+        except (BaseError, CorruptObject, SnapshotError, StoreError) as error:
+            logger.warning("%s: %s: the node begins with an older state", log.name, error)
+            store.discard(log.name)
+            applied = 0
+        else:
+            logger.info(
+                "%s begins at offset %d in Kafka: the node begins with the archived state at %d",
+                log.name,
+                start,
+                base.offset,
+            )
+            return
+    logger.info("%s begins at offset %d in Kafka: the node reads what came before from the archive", log.name, start)
+
+
+def state_at_offset(log: TieredTopic, offset: int, data_dir: Path) -> Machine:
+    """The state at an offset: folded from the nearest snapshot of the node, or from what the archive has.
+
+    Raises as `begin_with_archive`."""
+    local, archived = Snapshots(data_dir / "snapshots"), log.below(log.topic.start_offset)
+    loads: list[tuple[int, Callable[[], Machine]]] = [
+        (each, partial(local.load, log.name, each)) for each in reversed(local.offsets(log.name)) if each <= offset
+    ]
+    for state in _newest(archived, offset):
+        loads.append((state.offset, partial(_machine, log, archived, state)))
+    machine: Machine | None = None
+    for _, load in sorted(loads, key=itemgetter(0), reverse=True):
+        try:
+            machine = load()
+            break
+        except (BaseError, CorruptObject, SnapshotError) as error:
+            logger.warning("%s: %s: an older state is taken", log.name, error)
+    machine = machine or Machine(log.name)
+    fold(machine, log, offset)
+    return machine
+
+
+def bare_records(log: TieredTopic, offsets: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+    """Yields offset and record of each of these publishes, which ascend: as a base has them.
+
+    Raises LogError, NoAnswer."""
+    for offset, record in records_at(log, offsets):
+        yield offset, unwrap(record)
+
+
+def _newest(archived: ArchivedPartition, most: int) -> list[State]:
+    """The archived states up to an offset, the newest first; of one offset the base first."""
+    states: list[State] = [*archived.snapshots, *archived.bases]
+    states.sort(key=lambda each: (each.offset, isinstance(each, BaseEntry)), reverse=True)
+    return [each for each in states if each.offset <= most]
+
+
+def _machine(log: TieredTopic, archived: ArchivedPartition, state: State) -> Machine:
+    """The machine of an archived state.
+
+    Raises BaseError, CorruptObject, SnapshotError, NoAnswer."""
+    if isinstance(state, BaseEntry):
+        return archived.base_of(state).machine()
+    return ArchivedSnapshots(log.archive.open().objects.url).load(log.name, state.offset)
+
+
+@contextmanager
+def _as_base(log: TieredTopic, archived: ArchivedPartition, state: State, directory: Path) -> Iterator[Base]:
+    """An archived state as a base; that of a snapshot is made in this directory, which is removed at the end."""
+    if isinstance(state, BaseEntry):
+        yield archived.base_of(state)
+        return
+    machine, bases = _machine(log, archived, state), Bases(directory)
+    try:
+        bases.write(machine, b"", bare_records(log, queued_offsets(machine)))  # no log begins there: it needs no chain
+        yield bases.open(log.name, state.offset)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

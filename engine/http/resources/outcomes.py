@@ -1,0 +1,168 @@
+"""Outcomes of the history, without Spark. Rows have the columns of Spark's table HISTORY.
+
+    GET /api/history/biography/{vhost}/{message}[?queue=]                  the life of a message, such as queues-0:123
+    GET /api/history/outcomes/{vhost}/{queue}[?tail=100][&until=]          the last outcomes in a queue
+    GET /api/history/diff/{vhost}/{queue}?from=...[&to=...][&limit=]       what changed between two moments
+
+A user who may read a queue may ask about its past, back to its declaration. Only administrators see what came of a
+message in other queues, and queues that are gone. The process that reads the past answers (engine/rewind/outcomes.py),
+within DEADLINE_SECONDS: an answer whose `complete` is false has what was found by then.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from starlette.responses import Response
+
+from rewindmq.engine.http.call import ApiError, Call, bad_request, not_found, unless_gone
+from rewindmq.engine.http.listing import Item
+from rewindmq.engine.http.pieces import encode
+from rewindmq.engine.http.resources.past import log_refusal, number_of, partition_name, read, readable_incarnation
+from rewindmq.engine.http.resources.search import time_of
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.location import History
+from rewindmq.engine.rewind.outcomes import Deadline, NoSuchMessage, biography, change_of, changes, last_outcomes
+from rewindmq.engine.rewind.queue_at import history_of
+from rewindmq.projections.history.biography import parse_message
+from rewindmq.projections.history.outcome_rows import OutcomeRow
+from rewindmq.projections.marks import moment, name_in
+from rewindmq.projections.rewind import At, RewindError, format_time
+
+DEADLINE_SECONDS = 20.0
+MAX_ROWS = 10_000  # in one answer
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomesQuestion:
+    """A question for the process that reads the past. `find` makes the answer of the history, as JSON."""
+
+    history: History
+    find: Callable[[History], Item]
+
+    def answer(self) -> "bytes | ApiError":
+        try:
+            return encode(self.find(self.history)).encode()
+        except NoSuchMessage as error:
+            return not_found(str(error), "not_found")
+        except RewindError as error:
+            return bad_request(str(error))
+        except LogError as error:
+            return log_refusal(self.history, error)
+
+
+async def ask(call: Call, find: Callable[[History], Item]) -> Response:
+    """The answer of the process that reads the past."""
+    params = call.request.path_params
+    queue = call.segment("queue") if "queue" in params else call.request.query_params.get("queue", "")
+    call.past_read(call.segment("vhost"), queue, call.request.url.query)
+    await call.durable()  # a reader sees only written events
+    question = OutcomesQuestion(history_of(call.broker.config), find)
+
+    async def answered() -> Response:
+        return Response(await read(call.broker.past, question, call.user), media_type="application/json")
+
+    return await unless_gone(call, answered())
+
+
+def row_item(row: OutcomeRow) -> Item:
+    """A row as JSON."""
+    fields: dict[str, Any] = row.fields()
+    return {"timestamp": None if row.time_ms is None else format_time(row.time_ms), **fields}
+
+
+# -- biography --------------------------------------------------------------------------------------------------------
+
+
+async def show_biography(call: Call) -> Response:
+    """Answers GET /api/history/biography/{vhost}/{message}."""
+    vhost, text = call.segment("vhost"), call.segment("message")
+    queue = call.request.query_params.get("queue")
+    try:
+        partition, message_id = parse_message(text)
+    except ValueError as error:
+        raise bad_request(str(error)) from None
+    queue_id = None
+    if "administrator" not in call.tags:
+        if queue is None:
+            raise bad_request("name a queue that you may read: ?queue=NAME; only administrators may leave it out")
+        queue_id = readable_incarnation(call, vhost, queue, None)
+    return await ask(call, partial(found_biography, vhost, partition, message_id, queue, queue_id))
+
+
+def found_biography(
+    vhost: str, partition: str | None, message_id: int, queue: str | None, queue_id: int | None, history: History
+) -> Item:
+    """The life of a message as JSON. Raises NoSuchMessage, RewindError, LogError."""
+    reader, deadline = history.open(), Deadline(DEADLINE_SECONDS)
+    found = biography(reader, history.snapshots, vhost, partition, message_id, queue, queue_id, deadline)
+    return {"rows": [row_item(row) for row in found.rows], "complete": found.complete}
+
+
+# -- the last outcomes of a queue -------------------------------------------------------------------------------------
+
+
+async def show_last(call: Call) -> Response:
+    """Answers GET /api/history/outcomes/{vhost}/{queue}."""
+    vhost, queue = call.segment("vhost"), call.segment("queue")
+    queue_id = readable_incarnation(call, vhost, queue, None)
+    count = number_of(call, "tail", 100)
+    if not 1 <= count <= MAX_ROWS:
+        raise bad_request(f"tail is from 1 to {MAX_ROWS}")
+    return await ask(call, partial(found_last, vhost, queue, queue_id, count, time_of(call, "until")))
+
+
+def found_last(
+    vhost: str, queue: str, queue_id: int | None, count: int, until_ms: int | None, history: History
+) -> Item:
+    """The last rows as JSON. Raises RewindError, LogError."""
+    reader, deadline = history.open(), Deadline(DEADLINE_SECONDS)
+    tail = last_outcomes(reader, history.snapshots, vhost, queue, queue_id, count, until_ms, deadline)
+    return {"partition": tail.partition, "rows": [row_item(row) for row in tail.rows], "complete": tail.complete}
+
+
+# -- two moments ------------------------------------------------------------------------------------------------------
+
+
+async def show_changes(call: Call) -> Response:
+    """Answers GET /api/history/diff/{vhost}/{queue}."""
+    vhost, queue = call.segment("vhost"), call.segment("queue")
+    queue_id = readable_incarnation(call, vhost, queue, None)
+    most = number_of(call, "limit", 1_000)
+    if most > MAX_ROWS:
+        raise bad_request(f"limit is at most {MAX_ROWS}")
+    query = call.request.query_params
+    if "from" not in query:
+        raise bad_request("give from, and to if it is not now")
+    start, end = moment_of(call, vhost, queue, query["from"]), moment_of(call, vhost, queue, query.get("to", "-0s"))
+    return await ask(call, partial(found_changes, vhost, queue, queue_id, start, end, most))
+
+
+def moment_of(call: Call, vhost: str, queue: str, text: str) -> At:
+    """The moment that a time or a mark means. Raises ApiError (400)."""
+    text = text if name_in(text) else text.replace(" ", "+")  # an unencoded + is a space
+    try:
+        return moment(text, partition_name(call, vhost, queue), lambda: call.broker.topology.marks)
+    except RewindError as error:
+        raise bad_request(str(error)) from None
+
+
+def found_changes(
+    vhost: str, queue: str, queue_id: int | None, start: At, end: At, most: int, history: History
+) -> Item:
+    """The changes as JSON. Raises RewindError, LogError."""
+    reader, deadline = history.open(), Deadline(DEADLINE_SECONDS)
+    found = changes(reader, history.snapshots, vhost, queue, queue_id, start, end, most, deadline)
+    return {
+        "partition": found.partition,
+        "from": found.start,
+        "to": found.end,
+        "summary": [
+            {"outcome": outcome, "rule": rule, "user": user, "change": change}
+            for (outcome, rule, user), change in found.sums.items()
+        ],
+        "rows": [{"change": change_of(row), **row_item(row)} for row in found.rows],
+        "more": found.more,
+        "complete": found.complete,
+    }

@@ -1,0 +1,212 @@
+"""Messages of the history by what is in them: GET /api/history/find/{vhost}[/{queue}]?message_id=...
+
+    message_id, correlation_id, header (NAME=VALUE), body      one of them, or several, which all have to match
+    since, until                                               times, as for a queue at a moment
+    limit, truncate                                            messages in an answer, bytes of each body
+    next                                                       from the answer before: the search goes on there
+
+An answer comes after about a second. It has the messages that were found by then, how many records were searched and
+are `left`, and `next`; a client that wants more asks again. So no search holds the process that reads the past for long
+(engine/rewind/search.py), and the search of a client that goes is over.
+
+A user who may read the queue may search its past, back to its declaration. Only administrators search a whole vhost.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from starlette.responses import Response
+
+from rewindmq.engine.erasure.encryption import Subjects
+from rewindmq.engine.erasure.key_store import KeyStore
+from rewindmq.engine.http.call import ApiError, Call, bad_request, not_authorised, unless_gone
+from rewindmq.engine.http.listing import Item
+from rewindmq.engine.http.pieces import encode
+from rewindmq.engine.http.properties import properties_of
+from rewindmq.engine.http.resources.past import log_refusal, number_of, read, readable_incarnation
+from rewindmq.engine.http.resources.queues import shown
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.location import History
+from rewindmq.engine.rewind.queue_at import history_of
+from rewindmq.engine.rewind.search import FoundMessage, Limits, Ranges, records_in, search, whole
+from rewindmq.projections.history.search import Criteria
+from rewindmq.projections.rewind import RewindError, format_time, parse_time
+
+MAX_LIMIT = 1_000  # messages in one answer
+MAX_BODY_SHOWN = 65_536  # bytes of each body
+BODY_SHOWN = 1_024  # ... unless `truncate` says another number
+MAX_SHOWN = 4_194_304  # bytes of all bodies together
+PORTION_SECONDS = 1.0
+MAX_TEXT = 4_096  # bytes of each thing that is searched for
+MAX_PARTITIONS = 10_000
+RANGE = re.compile(r"([a-z]+-[0-9]{1,9}):([0-9]{1,18})-([0-9]{1,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class SearchQuestion:
+    """A portion of a search, for the process that reads the past.
+
+    `ranges`: what is left; None: the search begins. `first`: the user may read nothing below this offset.
+    `only_queue`: the user may know of no other queue."""
+
+    history: History
+    criteria: Criteria
+    first: int
+    since_ms: int | None
+    until_ms: int | None
+    ranges: Ranges | None
+    limits: Limits
+    keys: KeyStore
+    only_queue: bool
+
+    def answer(self) -> "bytes | ApiError":
+        try:
+            return encode(found_in(self)).encode()
+        except LogError as error:
+            return log_refusal(self.history, error)
+
+
+def found_in(question: SearchQuestion) -> Item:
+    """The answer as JSON. Raises LogError."""
+    reader = question.history.open()
+    ranges = whole(reader, question.criteria, question.first, question.since_ms, question.until_ms)
+    if question.ranges is not None:
+        ranges = within(question.ranges, ranges)
+    subjects = Subjects("", question.keys, {})
+    page = search(reader, question.criteria, ranges, question.limits, subjects, question.since_ms)
+    queue = question.criteria.queue if question.only_queue else None
+    return {
+        "messages": [message_item(each, question.limits.body_bytes, queue) for each in page.found],
+        "searched": page.searched,
+        "left": records_in(page.ranges),
+        "next": text_of(page.ranges) or None,
+    }
+
+
+def within(asked: Ranges, allowed: Ranges) -> Ranges:
+    """The part of the ranges that may be searched."""
+    parts = {
+        name: (max(first, allowed[name][0]), min(end, allowed[name][1]))
+        for name, (first, end) in asked.items()
+        if name in allowed
+    }
+    return {name: (first, end) for name, (first, end) in parts.items() if first < end}
+
+
+def text_of(ranges: Ranges) -> str:
+    """Ranges as the `next` of an answer."""
+    return ",".join(f"{name}:{first}-{end}" for name, (first, end) in ranges.items())
+
+
+def ranges_from(text: str) -> Ranges:
+    """The ranges in a `next`. Raises ApiError (400)."""
+    ranges: Ranges = {}
+    for part in text.split(",", MAX_PARTITIONS):
+        found = RANGE.fullmatch(part)
+        if found is None:
+            raise bad_request("next is not from an answer to a search")
+        ranges[found[1]] = int(found[2]), int(found[3])
+    return ranges
+
+
+def message_item(found: FoundMessage, truncate: int, queue: str | None) -> Item:
+    """A found message as JSON. `queue`: the only queue that the user may know of; None: all are shown."""
+    published, route, origin = found.published, found.published.route, found.published.origin
+    payload, encoding = shown(published.body, "auto", truncate)
+    return {
+        "message": f"{found.partition}:{found.offset}",
+        "partition": found.partition,
+        "message_id": found.offset,
+        "published": format_time(found.time_ms),
+        "user": found.actor.user,
+        "vhost": route.vhost,
+        "queues": list(route.queues) if queue is None else [queue],
+        "exchange": route.exchange,
+        "routing_key": route.routing_key,
+        "origin": None
+        if origin is None or queue is not None
+        else {
+            "vhost": origin.vhost,
+            "queue": origin.queue,
+            "queue_id": origin.queue_id,
+            "message_id": origin.message_id,
+            "reason": origin.reason,
+        },
+        "payload_bytes": published.body_size,
+        "properties": properties_of(published.properties),
+        "payload": payload,
+        "payload_encoding": encoding,
+    }
+
+
+async def find(call: Call) -> Response:
+    """Answers GET /api/history/find/{vhost} and /api/history/find/{vhost}/{queue}."""
+    vhost = call.segment("vhost")
+    queue = call.segment("queue") if "queue" in call.request.path_params else None
+    administrator = "administrator" in call.tags
+    if queue is None and not administrator:
+        raise not_authorised("only administrators search all queues of a virtual host: name a queue")
+    incarnation = None if queue is None else readable_incarnation(call, vhost, queue, None)
+    criteria = criteria_of(call, vhost, queue)
+    query = call.request.query_params
+    limit, truncate = number_of(call, "limit", 100), number_of(call, "truncate", BODY_SHOWN)
+    if not 1 <= limit <= MAX_LIMIT or truncate > MAX_BODY_SHOWN:
+        raise bad_request(f"limit is from 1 to {MAX_LIMIT}, truncate at most {MAX_BODY_SHOWN}")
+    ranges = ranges_from(query["next"]) if "next" in query else None
+    call.past_read(vhost, queue or "", words_of(query))
+    if ranges is None:
+        await call.durable()  # a reader sees only written events
+    question = SearchQuestion(
+        history_of(call.broker.config),
+        criteria,
+        incarnation or 0,
+        time_of(call, "since"),
+        time_of(call, "until"),
+        ranges,
+        Limits(limit, truncate, MAX_SHOWN, PORTION_SECONDS),
+        call.broker.subjects.keys.frozen(),
+        not administrator,
+    )
+    return await unless_gone(call, answer_to(call, question))
+
+
+def words_of(query: Mapping[str, str]) -> str:
+    """What a search asked, for the history. Texts that may be personal data are left out: history can't erase them."""
+    told = {name: value for name, value in query.items() if name not in ("next", "limit", "truncate")}
+    return "&".join(name if name in ("header", "body", "correlation_id") else f"{name}={told[name]}" for name in told)
+
+
+async def answer_to(call: Call, question: SearchQuestion) -> Response:
+    """The answer of the process that reads the past."""
+    return Response(await read(call.broker.past, question, call.user), media_type="application/json")
+
+
+def criteria_of(call: Call, vhost: str, queue: str | None) -> Criteria:
+    """What the query wants. Raises ApiError (400)."""
+    query = call.request.query_params
+    given = {name: query[name] for name in ("message_id", "correlation_id", "header", "body") if name in query}
+    for name, value in given.items():
+        if not 0 < len(value.encode("utf-8", "surrogatepass")) <= MAX_TEXT:
+            raise bad_request(f"{name} has from 1 to {MAX_TEXT} bytes")
+    if not given:
+        raise bad_request("say what to find: message_id, correlation_id, header or body")
+    header = None
+    if "header" in given:
+        name, separator, value = given["header"].partition("=")
+        if not separator or not name:
+            raise bad_request("header is NAME=VALUE")
+        header = name, value
+    body = given["body"].encode() if "body" in given else None
+    return Criteria(vhost, queue, given.get("message_id"), given.get("correlation_id"), header, body)
+
+
+def time_of(call: Call, name: str) -> int | None:
+    """A time of the query, or None. Raises ApiError (400)."""
+    text = call.request.query_params.get(name)
+    if text is None:
+        return None
+    try:
+        return parse_time(text.replace(" ", "+"))  # an unencoded + is a space
+    except RewindError as error:
+        raise bad_request(f"{name}: {error}") from None

@@ -1,0 +1,102 @@
+"""Trims an archive: what lies below the floor of a partition goes, when the metadata log says durably that it may.
+
+    archive_base(manifest, bases, event)               before the HistoryTrimmed is logged
+    freed = trim_archive(objects, data_dir, name)      behind it
+
+    1  base      of the floor: in the archive, read back, with the chain and the digest of the HistoryTrimmed
+    2  event     HistoryTrimmed in the metadata log of the data directory, durable (engine/embedded/trim.py)
+    3  entry     `trimmed` in the manifest: from here on the archived history begins at the floor
+    4  objects   those below the floor go, the oldest first
+
+- An object goes only if an entry names it, that entry lies below the floor of the manifest, and below the floor of a
+  HistoryTrimmed that is durable in the data directory.
+- A kill between two steps is made good by the next run of an archiver, or by the next trim (`end_trim`): the floor of
+  the metadata log is compared with the manifest's. What is gone already is passed over.
+- A history that was trimmed before its first archive begins with steps 1 and 3.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+
+from rewindmq.engine.log.archive.manifest import BaseEntry, Manifest, TrimmedEntry, now_ms
+from rewindmq.engine.log.archive.objects import Objects
+from rewindmq.engine.log.archive.pack import CorruptObject
+from rewindmq.engine.log.archive.state_files import OtherBase, archive_file, archived_base, prove_base_of, sound_base
+from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
+from rewindmq.engine.log.embedded.reader import PartitionReader
+from rewindmq.engine.log.tiers import floors_of
+from rewindmq.projections.store.bases import BaseError, Bases
+from rewindmq.schemas.metadata_events import HistoryTrimmed
+
+FOLDERS = ("segments", "snapshots", "bases")
+
+
+def trim_archive(objects: Objects, data_dir: Path, partition: str) -> int:
+    """Trim the archive of a partition as the metadata log of the data directory says. Returns the bytes that went.
+
+    It may be called again at any time: it does what is left to do. The caller has made sure that this is the archive of
+    this history. Raises OtherHistory, CorruptObject, LogError, NoAnswer."""
+    manifest = Manifest.load(objects, partition)
+    before = manifest.archived_bytes
+    end_trim(manifest, data_dir)
+    delete_trimmed(manifest, data_dir)
+    return before - manifest.archived_bytes
+
+
+def durable_trim(data_dir: Path, partition: str) -> HistoryTrimmed | None:
+    """The last HistoryTrimmed of a partition, which is durable when this returns; None if it was never trimmed.
+
+    Raises CorruptLog, LogError."""
+    floor = floors_of(data_dir).get(partition)
+    if floor is None:
+        return None
+    durable = PartitionReader(partition_directory(data_dir, METADATA)).durable_offset  # it syncs what is not yet
+    assert floor.at < durable, "it was read, so it lies before the end"
+    return floor.event
+
+
+def end_trim(manifest: Manifest, data_dir: Path) -> None:
+    """Let the archived history of a partition begin where the metadata log says, if it begins before that.
+
+    Raises as `trim_archive`."""
+    event = durable_trim(data_dir, manifest.partition)
+    if event is None or event.offset <= manifest.floor:
+        return
+    archive_base(manifest, Bases(data_dir / "bases"), event)
+    manifest.extend(trimmed_entry(event))
+
+
+def trimmed_entry(event: HistoryTrimmed) -> TrimmedEntry:
+    """The entry that says of an archive what the event says of a history."""
+    return TrimmedEntry(event.offset, event.chain, event.digest, event.until_ms, event.findings, event.reason, now_ms())
+
+
+def archive_base(manifest: Manifest, bases: Bases, event: HistoryTrimmed) -> None:
+    """Bring the base at the floor of a trim into the archive, unless it is there. It is read back and proven.
+
+    Raises CorruptObject, OtherBase if neither the archive nor the directory has this base, NoAnswer."""
+    with suppress(CorruptObject, OtherBase):  # then another one is archived beside it
+        sound_base(manifest, event.offset, event.chain, event.digest)
+        return
+    try:
+        base = bases.open(event.partition, event.offset)
+    except BaseError as error:
+        where = f"{event.partition} is to begin at offset {event.offset}, and the archive has no base there"
+        raise OtherBase(f"{where}: {error}: bring it back from a backup") from None
+    prove_base_of(base, event.chain, event.digest)
+    prove_base_of(archived_base(manifest, archive_file(manifest, base.path, BaseEntry)), event.chain, event.digest)
+
+
+def delete_trimmed(manifest: Manifest, data_dir: Path) -> int:
+    """Delete the objects below the floor that are still there, the oldest first. Returns how many went.
+
+    Raises LogError, NoAnswer."""
+    event = durable_trim(data_dir, manifest.partition)
+    floor = 0 if event is None else min(event.offset, manifest.floor)
+    goes = {key for key, behind in manifest.trimmed_keys.items() if behind <= floor}
+    if not goes:
+        return 0
+    there = [key for each in FOLDERS for key in manifest.objects.list(f"{manifest.partition}/{each}") if key in goes]
+    for key in there:
+        manifest.objects.delete(key)
+    return len(there)

@@ -1,0 +1,48 @@
+"""Reads single records of a log: near ones in one range, and nothing between two that are far apart.
+
+for offset, record in records_at(log, [12, 15, 90_000]): ...
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Protocol
+
+from rewindmq.engine.log.contract import Block, LogError
+
+NEIGHBOURS: Final = 1_000  # two records with no more records between them are read in one range
+
+
+class Readable(Protocol):
+    """A partition whose records can be read in many short ranges."""
+
+    @property
+    def name(self) -> str: ...
+    def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]: ...
+
+
+def neighbourhoods(offsets: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Ascending offsets as ranges (first, end) of near ones."""
+    first: int | None = None
+    last = 0
+    for offset in offsets:
+        if first is None:
+            first = offset
+        elif offset - last > NEIGHBOURS:
+            yield first, last + 1
+            first = offset
+        last = offset
+    if first is not None:
+        yield first, last + 1
+
+
+def records_at(log: Readable, offsets: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+    """Yields offset and record of each of these offsets, which ascend.
+
+    Raises LogError where the log has no such record, and what reading raises."""
+    at = 0
+    for block in log.read_ranges(neighbourhoods(offsets)):
+        behind = block.first_offset + len(block.records)
+        while at < len(offsets) and block.first_offset <= offsets[at] < behind:
+            yield offsets[at], block.records[offsets[at] - block.first_offset]
+            at += 1
+    if at < len(offsets):
+        raise LogError(f"{log.name}: there is no record {offsets[at]}")

@@ -1,0 +1,206 @@
+"""Searches a history for messages, a portion at a time: the process that reads the past is never held for long.
+
+    ranges = whole(reader, criteria, since_ms=None, until_ms=None)
+    while ranges:
+        page = search(reader, criteria, ranges, limits, subjects)
+        page.found; ranges = page.ranges
+
+    queues-0   |===================|. . . . . . .|#######|      # searched    . next window    = left
+    queues-1   |=======|. . . . . . .|###################|
+
+- A portion takes windows of each partition in turn, the newest first, until its time is over or it has found enough.
+  `ranges` say what is left. So the broker remembers no search, and one that is given up costs nothing.
+- A window begins small and grows while it is quick. So large records do not make a portion long.
+- Most records are passed over by their bytes, undecoded. Bodies are decrypted with the keys of today, and a found
+  body is cut at once.
+- A message that was published before the log begins, and is queued there, is found in the base.
+"""
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from rewindmq.engine.erasure.encryption import Subjects
+from rewindmq.engine.log.location import HistoryPartition, HistoryReader
+from rewindmq.engine.rewind.queue_at import log_of
+from rewindmq.projections.history.search import Criteria
+from rewindmq.projections.replay import decoder_for
+from rewindmq.schemas.codec import UndecodableRecord
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Actor
+
+FIRST_WINDOW, LARGEST_WINDOW = 2_000, 128_000  # records
+QUICK_SECONDS = 0.1  # a window that takes less is followed by a larger one
+
+Ranges = dict[str, tuple[int, int]]  # partition -> first offset and end (exclusive) that are still to be searched
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of a portion: messages, bytes of each body, bytes of all bodies together, seconds."""
+
+    messages: int
+    body_bytes: int
+    bytes_together: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMessage:
+    """A publish that matches, its body decrypted and cut. `partition` and `offset` name the message."""
+
+    partition: str
+    offset: int
+    time_ms: int
+    actor: Actor
+    published: Published
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The messages of a portion, the newest first. `searched`: so many records were looked at."""
+
+    found: list[FoundMessage]
+    ranges: Ranges
+    searched: int
+
+
+def partitions_of(reader: HistoryReader, criteria: Criteria) -> list[HistoryPartition]:
+    """The partitions in which the wanted messages may be."""
+    return list(reader.queues) if criteria.queue is None else [log_of(reader, criteria.vhost, criteria.queue)]
+
+
+def whole(reader: HistoryReader, criteria: Criteria, first: int, since_ms: int | None, until_ms: int | None) -> Ranges:
+    """The ranges of a search that begins. `first`: nothing below this offset. Times are inclusive. Raises LogError."""
+    ranges = {}
+    for log in partitions_of(reader, criteria):
+        begin = 0 if since_ms is None else log.offset_at(since_ms - 1)
+        if begin <= log.start_offset:
+            begin = 0  # the base may have younger ones
+        end = log.durable_offset if until_ms is None else min(log.durable_offset, log.offset_at(until_ms))
+        if max(begin, first) < end:
+            ranges[log.name] = max(begin, first), end
+    return ranges
+
+
+def records_in(ranges: Ranges) -> int:
+    """The number of records in the ranges."""
+    return sum(end - first for first, end in ranges.values())
+
+
+def search(
+    reader: HistoryReader,
+    criteria: Criteria,
+    ranges: Ranges,
+    limits: Limits,
+    subjects: Subjects,
+    since_ms: int | None = None,
+) -> Page:
+    """Search a portion of the ranges. Raises LogError."""
+    begun = time.monotonic()
+    left, window, found = dict(ranges), FIRST_WINDOW, list[FoundMessage]()
+    scan = Scan(criteria, limits, subjects, since_ms)
+    logs = deque(log for log in partitions_of(reader, criteria) if log.name in left)
+    looked = False  # each portion gets on, however slow the machine is
+    while logs and scan.has_room and (not looked or time.monotonic() - begun < limits.seconds):
+        looked = True
+        log = logs[0]
+        logs.rotate(-1)
+        first, end = left[log.name]
+        begin = window_before(log, first, end, window)
+        messages, reached = scan.window(log, begin, end)
+        found += messages
+        left[log.name] = first, reached
+        if reached <= first:
+            del left[log.name]
+            logs.remove(log)
+        window = min(LARGEST_WINDOW, window * 4) if scan.was_quick else max(1, window // 2)
+    found.sort(key=lambda each: (each.time_ms, each.partition, each.offset), reverse=True)
+    return Page(found, left, records_in(ranges) - records_in(left))
+
+
+def window_before(log: HistoryPartition, first: int, end: int, window: int) -> int:
+    """The first offset of the window that ends at `end`: it is in the log, or all of it is in the base."""
+    start = log.start_offset
+    return max(first, start, end - window) if end > start else first
+
+
+class Scan:
+    """Looks through windows, and keeps the newest matches of each as long as there is room."""
+
+    def __init__(self, criteria: Criteria, limits: Limits, subjects: Subjects, since_ms: int | None) -> None:
+        self.criteria = criteria
+        self.subjects = subjects
+        self.since_ms = since_ms
+        self.body_bytes = limits.body_bytes
+        self.messages = limits.messages
+        self.bytes = limits.bytes_together
+        in_records = criteria if subjects.keys.is_empty else criteria.without_body()
+        self.needles = in_records.needles()
+        self._read_from = 0.0  # when the first record of the window came: to open a topic takes its time
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more message may be found."""
+        return self.messages > 0 and self.bytes > 0
+
+    @property
+    def was_quick(self) -> bool:
+        """Whether a window that has just been looked through took little time."""
+        return time.monotonic() - self._read_from < QUICK_SECONDS
+
+    def window(self, log: HistoryPartition, begin: int, end: int) -> tuple[list[FoundMessage], int]:
+        """The matches of a window in the order of the log, and the first offset that has been searched."""
+        kept: deque[FoundMessage] = deque()
+        size, cut = 0, False
+        for each in self._matches(log, begin, end):
+            kept.append(each)
+            size += len(each.published.body)
+            while len(kept) > self.messages or (size > self.bytes and len(kept) > 1):
+                size -= len(kept.popleft().published.body)
+                cut = True
+        self.messages -= len(kept)
+        self.bytes -= size
+        return list(kept), kept[0].offset if cut else begin
+
+    def _matches(self, log: HistoryPartition, begin: int, end: int) -> Iterator[FoundMessage]:
+        decode, needles = decoder_for(log).decode, self.needles
+        self._read_from = time.monotonic()
+        for count, (offset, time_ms, record) in enumerate(records_between(log, begin, end)):
+            if count == 0:
+                self._read_from = time.monotonic()
+            if not all(needle in record for needle in needles):
+                continue
+            try:
+                envelope_ms, actor, event = decode(record)
+            except UndecodableRecord:
+                continue
+            if type(event) is not Published:
+                continue
+            if time_ms is None:
+                time_ms = envelope_ms
+            if self.since_ms is not None and time_ms < self.since_ms:
+                continue
+            plain = self.subjects.decrypt(event) if self.criteria.body is not None else event
+            if self.criteria.match(plain):
+                shown = self.subjects.decrypt(event) if plain is event else plain
+                yield FoundMessage(log.name, offset, time_ms, actor, self._cut(shown))
+
+    def _cut(self, published: Published) -> Published:
+        return replace(published, body=published.body[: self.body_bytes])
+
+
+def records_between(log: HistoryPartition, begin: int, end: int) -> Iterator[tuple[int, int | None, bytes]]:
+    """Yields offset, the log's own time (None: it has none) and record, of the log or of its base. LogError."""
+    if begin >= end:
+        return
+    if end <= log.start_offset:
+        base = log.base()
+        older: Iterable[tuple[int, bytes]] = () if base is None else base.records()
+        yield from ((offset, None, record) for offset, record in older if begin <= offset < end)
+        return
+    for block in log.read_ranges([(begin, end)]):
+        first, times = block.first_offset, block.timestamps_ms
+        for index in range(max(0, begin - first), min(len(block.records), end - first)):
+            yield first + index, None if times is None else times[index], block.records[index]

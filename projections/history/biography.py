@@ -1,0 +1,32 @@
+"""The life of a message: its own rows of HISTORY, and those of what came of it, dead letters and restored messages.
+
+A message is named by the partition and the offset of its publish, such as queues-0:123. A publish to several queues is
+a message in each of them, so a key has the queue, too. A letter names its source (`origin` in HISTORY).
+"""
+
+from collections.abc import Iterable
+
+Key = tuple[str, str, str, int]  # partition, vhost, queue, message id
+Source = tuple[str, str, int]  # vhost, queue, message id
+
+
+def parse_message(text: str) -> tuple[str | None, int]:
+    """The partition (None: not named) and the message id in a text such as `queues-0:123`.
+
+    Raises ValueError, with a text for people."""
+    partition, _, offset = text.rpartition(":")
+    digits = offset.removeprefix("-")  # a negative one is a message that does not exist
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 19):
+        raise ValueError(f"{text!r} is not a message: write partition:offset, such as queues-0:123")
+    return partition or None, int(offset)
+
+
+def with_letters(found: Iterable[Key], letters: Iterable[tuple[Key, Source]]) -> set[Key]:
+    """These messages and all that came of them, hop by hop. `letters`: messages with their sources, in any order."""
+    reached, known = set(found), list(letters)
+    while True:
+        sources = {(vhost, queue, message_id) for _, vhost, queue, message_id in reached}
+        came = {key for key, source in known if source in sources}
+        if came <= reached:
+            return reached
+        reached |= came

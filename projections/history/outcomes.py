@@ -1,0 +1,432 @@
+"""Makes the machine's effects into rows of the table HISTORY (spark_replay/columns.py): the outcomes of each event.
+
+The machine derives outcomes and never logs them; here each becomes a row that names its cause. A message that is
+published to a queue and stays there, or passes straight through it, has one row `published` for that queue, which comes
+before all other rows about it. One effect may concern millions of messages (a purge): every `BATCH_ROWS` rows are
+packed, however large an effect is (projections/history/outcome_rows.py).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+from rewindmq.projections.history.outcome_rows import BATCH_ROWS, PUBLISHED, SHARED, OutcomeRows, Shared
+from rewindmq.projections.machine.data.consumer import Consumer
+from rewindmq.projections.machine.data.effects import (
+    CancelConsumer,
+    DeadLetter,
+    Delay,
+    Deliver,
+    Duplicate,
+    Effect,
+    FetchReply,
+    Forget,
+    Keep,
+    Quarantine,
+    QueueGone,
+    Refuse,
+    Release,
+    Requeue,
+)
+from rewindmq.projections.machine.data.message_word import SIZE_MASK
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.reasons import ACKED
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.repeats import PlainAck, PlainPublish, RepeatedOutcomes
+from rewindmq.projections.machine.state import NODE_LOST
+from rewindmq.schemas.amqp.properties import problem
+from rewindmq.schemas.events import Acked, Checkpointed, Event, Published
+from rewindmq.schemas.values import Actor, Origin, Policy, Route
+
+T = TypeVar("T")
+
+REFUSED = "refused"  # by reject-publish: the message never was in the queue
+DUPLICATE = "duplicate"  # a dead letter that the target had seen
+DELIVERED = "delivered"  # `final` when without acknowledgement
+REQUEUED = "requeued"
+POSTPONED = "postponed"  # as requeued, but ready only when its delay is over (delayed retry): then it is requeued
+DEAD_LETTERED = "dead_lettered"
+CONSUMER_CANCELLED = "consumer_cancelled"
+QUEUE_GONE = "queue_gone"
+QUARANTINED = "quarantined"  # the event was senseless; no queue or message is named
+UNDECODABLE = "Undecodable"
+# ... and the reasons of rewindmq.projections.machine.data.effects: acked, expired, rejected, maxlen, delivery_limit,
+# purged, deleted, transient
+
+_KEPT_OUT = (Refuse, Duplicate, Quarantine)
+
+
+class Outcomes(Generic[T]):
+    """A `Product` (product.py): the outcomes of a range of one partition, as rows of a kind."""
+
+    def __init__(self, rows: OutcomeRows[T]) -> None:
+        self.rows = rows
+        self.offset = 0  # of the event at hand
+
+    @property
+    def repeated(self) -> RepeatedOutcomes | None:
+        """This product is told of repeats itself (`Product`)."""
+        return self
+
+    def begin(self, machine: Machine) -> None:
+        """Remember the machine (`Product`)."""
+        self.machine = machine
+
+    def before(self, offset: int, timestamp_ms: int, event: Checkpointed) -> None:
+        """Do nothing: a claim is no outcome (`Product`)."""
+
+    def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
+        """Add the rows of an event's outcomes (`Product`)."""
+        kind = type(event)
+        if kind is not Published and not effects:
+            return
+        rows = self.rows
+        met = rows.by_type.get(kind)
+        if met is not None and met[0] is actor:
+            _, rows.cause, rows.of_cause = met
+        else:
+            rows.about_event(kind, actor)
+        if timestamp_ms != rows.time_ms:
+            rows.at(timestamp_ms)
+        self.offset = offset
+        if isinstance(event, Published):
+            before = self.machine.time_passed_at(offset)
+            if before:
+                self._follows(effects[:before])
+                effects = effects[before:]
+            self._published(actor, event, effects)
+        if effects:
+            self._follows(effects)
+
+    def published(
+        self, publish: PlainPublish, message_id: int, timestamp_ms: int, size: int, consumer: Consumer | None
+    ) -> None:
+        """Add the rows of a publish (`RepeatedOutcomes`): those that `event` would make of it."""
+        rows = self.rows
+        if timestamp_ms != rows.time_ms:
+            rows.at(timestamp_ms)
+        met = rows.of_publishes.get(publish)
+        if met is None:
+            actor = publish.actor
+            rows.about((Published.__name__, actor.user, actor.session))
+            number = _publish(rows, publish.queue, publish.route, None)
+            met = rows.of_publishes[publish] = number, {}, rows.of_cause
+        number, deliveries, of_cause = met
+        numbers, offsets, message_ids = rows.numbers, rows.offsets, rows.message_ids
+        if number >= 0:
+            numbers.append(number)
+            offsets.append(message_id)
+            message_ids.append(message_id)
+            rows.sizes.append(size)
+        else:
+            rows.leave_out(message_id, 1)
+        if consumer is not None:
+            delivery = deliveries.get(consumer.consumer)
+            if delivery is None:
+                actor = publish.actor
+                rows.about((Published.__name__, actor.user, actor.session))
+                key = (publish.queue, consumer.consumer, 0, False, consumer.no_ack)
+                delivery = of_cause.get(key)
+                if delivery is None:
+                    delivery = _delivery(rows, key)
+                deliveries[consumer.consumer] = delivery
+            if delivery >= 0:
+                numbers.append(delivery)
+                offsets.append(message_id)
+                message_ids.append(message_id)
+            else:
+                rows.leave_out(message_id, 1)
+        if len(numbers) >= BATCH_ROWS:
+            rows.flush()
+
+    def acked(self, ack: PlainAck, offset: int, timestamp_ms: int, ids: Sequence[int], effects: list[Effect]) -> None:
+        """Add the rows of an ack (`RepeatedOutcomes`): those that `event` would make of it."""
+        rows = self.rows
+        if timestamp_ms != rows.time_ms:
+            rows.at(timestamp_ms)
+        number = rows.of_acks.get(ack)
+        if number is not None and number >= 0 and len(ids) == 1 and not effects:
+            numbers = rows.numbers
+            numbers.append(number)
+            rows.offsets.append(offset)
+            rows.message_ids.append(ids[0])
+            if len(numbers) >= BATCH_ROWS:
+                rows.flush()
+            return
+        actor, holder = ack.actor, ack.holder
+        rows.about((Acked.__name__, actor.user, actor.session))
+        self.offset = offset
+        if number is None:
+            number = rows.of_acks[ack] = self._number(holder.queue, ACKED, True, holder.consumer)
+        rows.add(number, offset, ids)
+        self._follows(effects)
+
+    def undecodable(self, offset: int, why: str) -> None:
+        """Add the row of a quarantined record (`Product`)."""
+        self.offset = offset
+        self.rows.about((UNDECODABLE, None, None))
+        self.rows.at(None)
+        self.add(None, QUARANTINED, (None,), reason=why)
+
+    def time_passes(self, offset: int, until_ms: int) -> None:
+        """Let time pass without an event: everything due until then happens. `offset`: of the next event."""
+        effects: list[Effect] = []
+        self.machine.advance(until_ms, effects)
+        self.offset = offset
+        self.rows.about((None, None, None))
+        self.rows.at(until_ms)
+        self._follows(effects)
+
+    def take(self, last: bool) -> Iterator[T]:
+        """Yields rows of HISTORY (`Product`)."""
+        return self.rows.take(last)
+
+    def _follows(self, effects: list[Effect]) -> None:
+        rows, offset = self.rows, self.offset
+        for effect in effects:
+            if type(effect) is not Deliver:
+                add = _ROWS[type(effect)]
+                if add is not None:
+                    add(self, effect)
+                continue
+            # Most rows are deliveries: one whose combination is known makes no call
+            key = (effect.queue, effect.consumer, effect.delivery_count, effect.redelivered, effect.final)
+            number = rows.of_cause.get(key)
+            if number is None:
+                number = _delivery(rows, key)
+            if number < 0:
+                rows.leave_out(offset, 1)
+                continue
+            numbers = rows.numbers
+            numbers.append(number)
+            rows.offsets.append(offset)
+            rows.message_ids.append(effect.message_id)
+            if len(numbers) >= BATCH_ROWS:
+                rows.flush()
+
+    def _published(self, actor: Actor, event: Published, effects: list[Effect]) -> None:
+        rows, offset, route, origin = self.rows, self.offset, event.route, event.origin
+        for queue in takers(self.machine, offset, actor, event, effects):
+            number = rows.of_cause.get((queue, route)) if origin is None else None
+            if number is None:
+                number = _publish(rows, queue, route, origin)
+            if number < 0:
+                rows.leave_out(offset, 1)
+                continue
+            numbers = rows.numbers
+            numbers.append(number)
+            rows.offsets.append(offset)
+            rows.message_ids.append(offset)
+            rows.sizes.append(event.body_size)
+            if len(numbers) >= BATCH_ROWS:
+                rows.flush()
+
+    def add(
+        self,
+        queue: Queue | None,
+        outcome: str,
+        message_ids: Sequence[int | None],
+        final: bool = False,
+        consumer: int | None = None,
+        reason: str | None = None,
+        rule: str | None = None,
+        policy: Policy | None = None,
+        exchange: str | None = None,
+        routing_key: str | None = None,
+    ) -> None:
+        """Add a row of HISTORY about the event at hand for each of these messages."""
+        number = self._number(queue, outcome, final, consumer, reason, rule, policy, exchange, routing_key)
+        self.rows.add(number, self.offset, message_ids)
+
+    def _number(
+        self,
+        queue: Queue | None,
+        outcome: str,
+        final: bool = False,
+        consumer: int | None = None,
+        reason: str | None = None,
+        rule: str | None = None,
+        policy: Policy | None = None,
+        exchange: str | None = None,
+        routing_key: str | None = None,
+    ) -> int:
+        """The number of a combination about the event at hand."""
+        key = (queue, outcome, final, consumer, reason, rule, policy, exchange, routing_key)
+        number = self.rows.of_cause.get(key)
+        if number is None:
+            said = (outcome, final, consumer, None, None, reason, rule)
+            of_policy = (None, None) if policy is None else (policy.name, policy.version)
+            number = self.rows.number(key, (*_named(queue), *said, *of_policy, exchange, routing_key, None))
+        return number
+
+
+def wanted_rows(queue: str | None, moves: bool) -> Callable[[Shared], bool] | None:
+    """Tells which rows are wanted; None: all of them.
+
+    `queue`: only the rows of that queue. `moves`: only rows by which a message came into a queue or left it."""
+    return None if queue is None and not moves else _Wanted(queue, moves)
+
+
+class _Wanted:
+    """Tells which rows are wanted by the values that they share: those of one queue, or those that move a message."""
+
+    def __init__(self, queue: str | None, moves: bool) -> None:
+        self.queues = None if queue is None else called(queue)
+        self.moves = moves
+
+    def __call__(self, shared: Shared) -> bool:
+        said = dict(zip(SHARED, shared, strict=True))
+        if self.moves and not (said["final"] or said["outcome"] == PUBLISHED):
+            return False
+        return self.queues is None or (said["vhost"], said["queue"]) in self.queues
+
+
+def _named(queue: Queue | None) -> tuple[str | None, str | None, int | None]:
+    return (None, None, None) if queue is None else (queue.vhost, queue.name, queue.queue_id)
+
+
+def _publish(rows: OutcomeRows[Any], queue: Queue, route: Route, origin: Origin | None) -> int:
+    """Number the combination of a publish."""
+    came_from = None
+    if origin is not None:
+        came_from = {
+            "vhost": origin.vhost,
+            "queue": origin.queue,
+            "queue_id": origin.queue_id,
+            "message_id": origin.message_id,
+            "reason": origin.reason,
+        }
+    said = (PUBLISHED, False, None, None, None, None, None, None, None, route.exchange, route.routing_key, came_from)
+    return rows.number((queue, route if origin is None else None), (*_named(queue), *said))
+
+
+def _delivery(rows: OutcomeRows[Any], key: tuple[Queue, int, int, bool, bool], reason: str | None = None) -> int:
+    """Number the combination of a delivery."""
+    queue, consumer, delivery_count, redelivered, final = key
+    said = (DELIVERED, final, consumer, delivery_count, redelivered, reason, None, None, None, None, None, None)
+    return rows.number(key if reason is None else (*key, reason), (*_named(queue), *said))
+
+
+# -- one function an effect ----------------------------------------------------------------------------------------
+
+
+def _fetched(product: Outcomes[Any], effect: FetchReply) -> None:
+    if effect.message_id < 0:
+        return
+    key = (effect.queue, effect.consumer, effect.delivery_count, effect.redelivered, effect.final)
+    number = product.rows.of_cause.get((*key, "get"))
+    if number is None:
+        number = _delivery(product.rows, key, "get")
+    product.rows.add(number, product.offset, (effect.message_id,))
+
+
+def _left(product: Outcomes[Any], effect: Forget) -> None:
+    queue, rule = effect.queue, effect.rule or None
+    policy = deciding_policy(queue, rule) if rule else None
+    product.add(queue, effect.reason, effect.message_ids, True, effect.consumer or None, None, rule, policy)
+
+
+def _requeued(product: Outcomes[Any], effect: Requeue) -> None:
+    product.add(effect.queue, REQUEUED, effect.message_ids, consumer=effect.consumer, reason=effect.reason)
+
+
+def _postponed(product: Outcomes[Any], effect: Delay) -> None:
+    product.add(effect.queue, POSTPONED, (effect.message_id,), consumer=effect.consumer, reason=effect.reason)
+
+
+def _refused(product: Outcomes[Any], effect: Refuse) -> None:
+    policy = deciding_policy(effect.queue, effect.rule)
+    product.add(effect.queue, REFUSED, (effect.message_id,), rule=effect.rule or None, policy=policy)
+
+
+def _dead_lettered(product: Outcomes[Any], effect: DeadLetter) -> None:
+    product.add(
+        effect.queue,
+        DEAD_LETTERED,
+        (effect.message_id,),
+        reason=effect.reason,
+        exchange=effect.exchange,
+        routing_key=effect.routing_key,
+    )
+
+
+def _duplicate(product: Outcomes[Any], effect: Duplicate) -> None:
+    product.add(effect.queue, DUPLICATE, (effect.message_id,))
+
+
+def _cancelled(product: Outcomes[Any], effect: CancelConsumer) -> None:
+    product.add(effect.queue, CONSUMER_CANCELLED, (None,), consumer=effect.consumer)
+
+
+def _gone(product: Outcomes[Any], effect: QueueGone) -> None:
+    product.add(effect.queue, QUEUE_GONE, (None,), reason=effect.reason)
+
+
+def _quarantined(product: Outcomes[Any], effect: Quarantine) -> None:
+    product.add(None, QUARANTINED, (None,), reason=effect.reason)
+
+
+# Besides Deliver. None: another row says it already. A kept message was published, a released one was dead-lettered.
+_ROWS: dict[type, Callable[[Outcomes[Any], Any], None] | None] = {
+    FetchReply: _fetched,
+    Forget: _left,
+    Requeue: _requeued,
+    Delay: _postponed,
+    Refuse: _refused,
+    DeadLetter: _dead_lettered,
+    Duplicate: _duplicate,
+    CancelConsumer: _cancelled,
+    QueueGone: _gone,
+    Quarantine: _quarantined,
+    Keep: None,
+    Release: None,
+}
+
+# -- meaning of an event and its effects ----------------------------------------------------------------------------
+
+
+def takers(machine: Machine, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> list[Queue]:
+    """The queues that took the message: queues of its route that exist and neither refused it nor had seen it.
+
+    `machine` has just applied the event, and `effects` are those of the event itself. No queue took a message from a
+    node that was lost."""
+    for effect in effects:
+        if type(effect) in _KEPT_OUT:
+            break
+    else:  # no queue objected: the machine has just resolved the route to these
+        return machine.routes[event.route]
+    if isinstance(effects[-1], Quarantine) and effects[-1].reason.startswith(NODE_LOST):
+        return []
+    kept_out = [e.queue for e in effects if isinstance(e, Refuse | Duplicate) and e.message_id == offset]
+    queues = [machine.queue(vhost, name) for vhost, name in targets(actor, event)]
+    return [queue for queue in queues if queue is not None and queue not in kept_out]
+
+
+def targets(actor: Actor, event: Published) -> list[tuple[str, str]]:
+    """The queues that a publish names, each once; none when it cannot have happened.
+
+    A publish that a service appended by itself (no session, and no dead letter) was checked by no broker, and may have
+    invalid properties."""
+    if not 0 <= event.body_size <= SIZE_MASK or (event.expiration_ms is not None and event.expiration_ms < 0):
+        return []
+    if actor.session == 0 and event.origin is None and problem(event.properties):
+        return []
+    vhost = event.route.vhost
+    return [(vhost, name) for name in dict.fromkeys(event.route.queues)]
+
+
+def deciding_policy(queue: Queue, rule: str) -> Policy | None:
+    """The policy that a rule such as "policy lim.max-length" or "operator policy cap.max-length" names."""
+    if rule.startswith("operator policy "):
+        return queue.operator_policy
+    return queue.policy if rule.startswith("policy ") else None
+
+
+def is_queue(wanted: str, vhost: str | None, name: str | None) -> bool:
+    """Whether vhost and name are the queue that a person calls `vhost/name`, or `name` alone in the vhost `/`."""
+    return (vhost, name) in called(wanted)
+
+
+def called(wanted: str) -> set[tuple[str | None, str | None]]:
+    """Every vhost and name for which `is_queue` is true. Both may contain slashes, so each slash may separate them."""
+    cuts = [at for at, letter in enumerate(wanted) if letter == "/"]
+    return {("/", wanted), *((wanted[:at], wanted[at + 1 :]) for at in cuts)}

@@ -1,0 +1,77 @@
+"""Tells which messages a search wants: by message id, correlation id, a header, or a text in the body.
+
+    criteria = Criteria("/", "orders", message_id="4711")
+    criteria.needles()              # bytes that a record has in it if it may match: most need not be decoded
+    criteria.match(published)
+
+All given values have to match. A value of a header is compared as text: text and bytes as they are, other values as
+JSON. BCC is no header here: only the publisher knows it.
+"""
+
+import json
+from dataclasses import dataclass, replace
+
+from rewindmq.projections.history.properties import headers
+from rewindmq.schemas.amqp import properties
+from rewindmq.schemas.amqp.errors import Malformed
+from rewindmq.schemas.events import Published
+
+
+@dataclass(frozen=True, slots=True)
+class Criteria:
+    """The wanted messages of a vhost, of one queue or of all of them (None)."""
+
+    vhost: str
+    queue: str | None = None
+    message_id: str | None = None
+    correlation_id: str | None = None
+    header: tuple[str, str] | None = None
+    body: bytes | None = None
+
+    def without_body(self) -> "Criteria":
+        """The same without the text in the body: a body that is encrypted does not have it in the log."""
+        return replace(self, body=None)
+
+    def needles(self) -> tuple[bytes, ...]:
+        """Bytes that the record of each wanted message has in it, unless its body is encrypted."""
+        found = [text.encode() for text in (self.queue, self.message_id, self.correlation_id) if text]
+        if self.header is not None:
+            name, value = self.header
+            found.append(name.encode())
+            if not is_json(value):  # then the value can only be text, which stands in the record as it is
+                found.append(value.encode())
+        if self.body is not None:
+            found.append(self.body)
+        return tuple(sorted(found, key=len, reverse=True))  # a long one is in few records
+
+    def match(self, published: Published) -> bool:
+        """Whether the message is wanted. Its body has to be the plain one."""
+        route = published.route
+        if route.vhost != self.vhost or (self.queue is not None and self.queue not in route.queues):
+            return False
+        if self.body is not None and self.body not in published.body:
+            return False
+        try:
+            raw = properties.without_blind_copies(published.properties)
+            found = properties.values(raw)
+        except Malformed:
+            raw, found = b"", {}
+        if self.message_id is not None and found.get("message_id") != self.message_id.encode():
+            return False
+        if self.correlation_id is not None and found.get("correlation_id") != self.correlation_id.encode():
+            return False
+        return self.header is None or _has_header(raw, *self.header)
+
+
+def _has_header(raw: bytes, name: str, value: str) -> bool:
+    wanted = value.encode()
+    return any(each["key"] == name and each["value"] == wanted for each in headers(raw) or ())
+
+
+def is_json(text: str) -> bool:
+    """Whether the text is JSON, as the values of headers that are no text are compared."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,190 @@
+"""A broker's answers about its history are Spark's, row by row (B-29)."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from rewindmq.engine.erasure.encryption import Subjects
+from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
+from rewindmq.engine.log.location import History
+from rewindmq.engine.rewind import outcomes
+from rewindmq.engine.rewind.outcomes import Deadline, biography, change_of, changes, last_outcomes
+from rewindmq.engine.rewind.search import Limits, search, whole
+from rewindmq.projections.history.outcome_rows import OutcomeRow
+from rewindmq.projections.history.properties import properties_object
+from rewindmq.projections.history.search import Criteria
+from rewindmq.projections.rewind import At
+from rewindmq.schemas.amqp.properties import join_by_name
+from rewindmq.schemas.amqp.tables import encode, with_length
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Actor, Route
+from rewindmq.spark_replay.history.diff import diff
+from rewindmq.spark_replay.history.history import biography as spark_biography
+from rewindmq.spark_replay.history.history import history
+from tests.support.spark.golden import write_golden_log
+from tests.support.spark.histories import Recorder
+
+LONG = Deadline(1_000.0)
+SUBJECTS = Subjects("", KeyStore(NO_KEYS), {})
+Found = set[tuple[str, int, int]]
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    data = tmp_path_factory.mktemp("golden")
+    write_golden_log(data)
+    return data
+
+
+def found(data: Path, criteria: Criteria, limit: int) -> Found:
+    """What a broker finds, in portions."""
+    reader = History(data).open()
+    ranges = whole(reader, criteria, 0, None, None)
+    messages: Found = set()
+    while ranges:
+        page = search(reader, criteria, ranges, Limits(limit, 64, 1 << 20, seconds=0.0), SUBJECTS)
+        new = {(each.partition, each.offset, each.time_ms) for each in page.found}
+        assert len(new) == len(page.found) <= limit
+        assert page.ranges != ranges
+        assert not new & messages
+        messages |= new
+        ranges = page.ranges
+    return messages
+
+
+def told(spark: SparkSession, data: Path, wanted: Callable[[Any], bool]) -> Found:
+    frame = spark.read.format("rewindmq").option("includeHeaders", "true")
+    rows = frame.load(str(data)).where("event = 'Published' and vhost = '/'").collect()
+    return {(row.partition, row.offset, round(row.timestamp.timestamp() * 1000)) for row in rows if wanted(row)}
+
+
+@pytest.mark.parametrize("limit", [3, 1_000])
+def test_b29_a_search_finds_what_spark_finds(spark: SparkSession, golden: Path, busy: Path, limit: int) -> None:
+    for data in (golden, busy):
+        whole_table = told(spark, data, lambda row: True)
+        assert found(data, Criteria("/", body=b""), limit) == whole_table
+        some = told(spark, data, lambda row: b"1" in row.body)
+        assert found(data, Criteria("/", body=b"1"), limit) == some
+        assert 0 < len(some) < len(whole_table)
+
+
+def test_b29_properties_and_headers_are_read_as_spark_reads_them(spark: SparkSession, tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path)
+    recorder.declare("q")
+    for n in range(60):
+        headers = {"customer": f"c{n % 3}", "n": n % 5, "paid": n % 2 == 0, "BCC": ["someone"]}
+        given = {
+            "message_id": short(f"id-{n % 7}"),
+            "correlation_id": short(f"co-{n % 4}"),
+            "headers": with_length(encode(headers)),
+        }
+        event = Published(Route("/", "", "q", ("q",)), join_by_name(given), None, None, True, None, None, b"x", 1)
+        recorder.append(recorder.partition("q"), Actor("guest", 7), event)
+    recorder.close()
+
+    def has(name: str, value: bytes) -> Callable[[Any], bool]:
+        return lambda row: any(each.key == name and bytes(each.value) == value for each in row.headers or ())
+
+    def is_named(name: str, value: str) -> Callable[[Any], bool]:
+        return lambda row: properties_object(bytes(row.properties)).get(name) == value
+
+    for criteria, wanted in (
+        (Criteria("/", message_id="id-3"), is_named("message_id", "id-3")),
+        (Criteria("/", "q", correlation_id="co-1"), is_named("correlation_id", "co-1")),
+        (Criteria("/", "q", header=("customer", "c2")), has("customer", b"c2")),
+        (Criteria("/", header=("n", "4")), has("n", b"4")),
+        (Criteria("/", header=("paid", "true")), has("paid", b"true")),
+    ):
+        messages = found(tmp_path, criteria, 4)
+        assert messages == told(spark, tmp_path, wanted)
+        assert messages
+
+
+def short(text: str) -> bytes:
+    return bytes((len(text),)) + text.encode()
+
+
+def rows_of_spark(frame: DataFrame) -> list[dict[str, Any]]:
+    """Rows in the form of `OutcomeRow.fields`, with the time in milliseconds."""
+    found = []
+    for row in frame.collect():
+        fields = row.asDict(recursive=True)
+        time = fields.pop("timestamp")
+        found.append({"time_ms": None if time is None else round(time.timestamp() * 1000), **fields})
+    return found
+
+
+def rows_of_broker(rows: list[OutcomeRow]) -> list[dict[str, Any]]:
+    return [{"time_ms": row.time_ms, **row.fields()} for row in rows]
+
+
+def by_place(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: (row["partition"], row["offset"], row["ordinal"]))
+
+
+def test_b29_the_life_of_a_message_is_that_of_spark(spark: SparkSession, golden: Path, busy: Path) -> None:
+    for data in (golden, busy):
+        source = History(data)
+        reader = source.open()
+        every = history(spark, str(data)).where("vhost = '/'").collect()
+        letters = [row for row in every if row.origin is not None]
+        sources = {(row.origin.queue, row.origin.message_id) for row in letters}
+        deep = [row for row in letters if (row.queue, row.message_id) in sources]
+        died = [row for row in every if row.outcome == "dead_lettered"]
+        picked = [*deep[:1], *died[:2], *letters[:1], *[row for row in every if row.outcome == "acked"][:1]]
+        assert len(picked) >= 3
+        for row in picked:
+            for queue in (None, row.queue):
+                name = f"{row.partition}:{row.message_id}"
+                found = biography(reader, source.snapshots, "/", row.partition, row.message_id, queue, None, LONG)
+                assert found.complete
+                expected = rows_of_spark(spark_biography(spark, str(data), name, queue))
+                assert rows_of_broker(found.rows) == expected, name
+
+
+def test_b29_the_last_outcomes_are_sparks_last_rows(spark: SparkSession, golden: Path, busy: Path) -> None:
+    for data, queues in ((golden, ("plain", "graveyard")), (busy, ("rest", "quiet"))):
+        source = History(data)
+        for queue in queues:
+            expected = by_place(rows_of_spark(history(spark, str(data), queue=queue)))
+            assert expected
+            for count in (1, 7, 10_000):
+                tail = last_outcomes(source.open(), source.snapshots, "/", queue, None, count, None, LONG)
+                assert tail.complete
+                assert rows_of_broker(tail.rows) == expected[-count:], queue
+
+
+def test_b29_a_look_back_grows_until_there_are_enough(busy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = History(busy)
+    whole_tail = last_outcomes(source.open(), source.snapshots, "/", "rest", None, 5, None, LONG)
+    monkeypatch.setattr(outcomes, "FIRST_LOOK_BACK", 3)
+    assert last_outcomes(source.open(), source.snapshots, "/", "rest", None, 5, None, LONG) == whole_tail
+
+
+def test_b29_the_changes_between_two_moments_are_sparks(spark: SparkSession, busy: Path) -> None:
+    source = History(busy)
+    reader = source.open()
+    queue = "rest"
+    rows = rows_of_spark(history(spark, str(busy)))
+    times = sorted({row["time_ms"] for row in rows})
+    for start, end in ((times[len(times) // 4], times[-1] + 5_000), (times[10], times[len(times) // 2])):
+        expected = by_place(rows_of_spark(diff(spark, str(busy), str(start), str(end), queue)))
+        found = changes(reader, source.snapshots, "/", queue, None, At(time_ms=start), At(time_ms=end), 10_000, LONG)
+        assert found.complete
+        made = rows_of_broker(found.rows)
+        assert [{"change": change_of(row), **fields} for row, fields in zip(found.rows, made, strict=True)] == expected
+        assert sum(found.sums.values()) == sum(row["change"] for row in expected)
+        few = changes(reader, source.snapshots, "/", queue, None, At(time_ms=start), At(time_ms=end), 1, LONG)
+        assert (few.rows, few.more, few.sums) == (found.rows[:1], max(0, len(found.rows) - 1), found.sums)
+
+
+def test_b29_an_answer_whose_time_is_over_says_so(busy: Path) -> None:
+    source = History(busy)
+    reader = source.open()
+    over = Deadline(-1.0)
+    assert not last_outcomes(reader, source.snapshots, "/", "rest", None, 5, None, over).complete
+    found = changes(reader, source.snapshots, "/", "rest", None, At(offset=0), At(offset=100), 10, over)
+    assert (found.complete, found.rows) == (False, [])

@@ -1,0 +1,58 @@
+"""`security`: who came, who was refused what, and who read the past, with OCSF's names (B-28)."""
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from rewindmq.schemas.access_events import AccessRefused, LoginRefused, SessionOpened
+from rewindmq.schemas.events import PastRead, SessionClosed
+from rewindmq.schemas.values import BROKER, Argument
+from rewindmq.spark_replay.history.security import security
+from tests.support.spark.histories import ANN, START_MS, Recorder
+
+
+def test_b28_rows_of_who_came_and_what_was_refused(spark: SparkSession, tmp_path: Path) -> None:
+    history = Recorder(tmp_path, partitions=1)
+    product = (Argument("product", "longstr", "pika"),)
+    opened = SessionOpened(
+        ANN.session,
+        "/",
+        "amqp",
+        "[fe80::7]:51230",
+        "0.0.0.0:5671",
+        "10.0.0.1:4",
+        "EXTERNAL",
+        "TLSv1.3 X",
+        "CN=a",
+        product,
+    )
+    history.metadata(opened, ANN)
+    history.metadata(LoginRefused("root", "10.0.0.9", "l:1", "http", "basic", "Login failed", 812, START_MS), BROKER)
+    history.metadata(AccessRefused("queue.declare", "/", "queue", "jfk", "no", 1, START_MS), ANN)
+    history.declare("q")
+    history.append(0, ANN, PastRead("/", "q", 0, 0, "", (), "GET /api/queues/{vhost}/{queue}/at", "time=-1s"))
+    history.append(0, ANN, SessionClosed(ANN.session, 0))
+    history.metadata(SessionClosed(ANN.session, 0), ANN)
+    history.close()
+    read = spark.read.format("rewindmq").option("path", str(tmp_path))
+    rows = {(row.class_name, row.activity_name): row for row in security(read.option("log", "all").load()).collect()}
+    assert len(rows) == 4
+    found = security(read.option("log", "all").load())
+    refused = found.where("status = 'Failure'").collect()
+    login = next(row for row in refused if row.class_name == "Authentication")
+    assert (login.user_name, login.session_uid, login.src_ip, login["count"]) == ("root", None, "10.0.0.9", 812)
+    assert (login.app_protocol, login.auth_protocol, login.status_detail) == ("http", "basic", "Login failed")
+    assert login.start_time.timestamp() * 1_000 == START_MS
+    came = next(
+        row for row in security(read.option("log", "all").load()).where("certificate_subject is not null").collect()
+    )
+    assert (came.user_name, came.session_uid, came.src_ip, came.src_port) == (ANN.user, ANN.session, "fe80::7", 51230)
+    assert (came.dst_endpoint, came.proxy_endpoint, came.tls) == ("0.0.0.0:5671", "10.0.0.1:4", "TLSv1.3 X")
+    assert "pika" in came.client_properties
+    denied = rows["API Activity", "Other"]
+    assert (denied.user_name, denied.api_operation) == (ANN.user, "queue.declare")
+    assert (denied.resource_type, denied.resource_name, denied.status) == ("queue", "jfk", "Failure")
+    past = rows["API Activity", "Read"]
+    assert (past.resource_name, past.api_operation) == ("q", "GET /api/queues/{vhost}/{queue}/at")
+    assert past.status_detail == "time=-1s"
+    assert rows["Authentication", "Logoff"].session_uid == ANN.session

@@ -1,0 +1,260 @@
+"""Who came, from where, and what was refused, is in the history, and no attacker fills it (B-28)."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewindmq.engine.amqp.connection import Connection
+from rewindmq.engine.broker import access_log
+from rewindmq.engine.broker.access_log import MOST_GROUPS, AccessLog, Arrival
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.tls import TlsPeer
+from rewindmq.projections.replay import events_of
+from rewindmq.schemas.access_events import AccessRefused, LoginRefused, SessionOpened
+from rewindmq.schemas.amqp import tables
+from rewindmq.schemas.events import SessionClosed
+from rewindmq.schemas.values import BROKER, Actor
+from tests.support.amqp_wire import HANDSHAKE, HEADER, IdleSocket, connection_open, method, start_ok, tune_ok
+from tests.support.broker_harness import Harness
+
+FOLLOWED = (SessionOpened, SessionClosed, LoginRefused, AccessRefused)
+
+
+@pytest.fixture
+def h(tmp_path: Path) -> Iterator[Harness]:
+    with Harness(tmp_path) as harness:
+        yield harness
+
+
+def noted(h: Harness) -> list[tuple[Actor, Any]]:
+    """What the metadata log says of clients, in order."""
+    h.settle()
+    log = h.broker.keeper.log.metadata
+    return [(actor, event) for _, _, actor, event in events_of(log) if isinstance(event, FOLLOWED)]
+
+
+def connect(h: Harness, *frames: bytes, tls: TlsPeer | None = None) -> Connection:
+    """A connection that has sent these frames, one read for each."""
+    connection = Connection(h.broker, "10.0.0.7:51230", True, IdleSocket(), tls, "0.0.0.0:5672")
+
+    async def talk() -> None:
+        for frame in frames:
+            connection.receive(frame)
+            h.broker.turns.end()
+            for _ in range(200):  # until a thread has verified the password
+                if not connection.gate.waiting:
+                    break
+                await asyncio.sleep(0.01)
+
+    h.loop.run_until_complete(talk())
+    return connection
+
+
+def test_b28_a_connection_is_a_session_with_its_end(h: Harness) -> None:
+    tls = TlsPeer("TLSv1.3", "TLS_AES_256_GCM_SHA384", "CN=shop", None, False)
+    connection = connect(h, HANDSHAKE, tls=tls)
+    assert connection.session is not None
+    session = connection.session.session_id
+    h.in_loop(connection.lost)
+    (who, opened), (again, closed) = noted(h)
+    assert who == again == Actor("guest", session)
+    assert opened == SessionOpened(
+        session,
+        "/",
+        "amqp",
+        "10.0.0.7:51230",
+        "0.0.0.0:5672",
+        "",
+        "PLAIN",
+        "TLSv1.3 TLS_AES_256_GCM_SHA384",
+        "CN=shop",
+        opened.client_properties,
+    )
+    assert [(each.name, each.value) for each in opened.client_properties][:1] == [("product", "wire")]
+    assert closed == SessionClosed(session, 0)
+
+
+def test_b28_no_session_before_its_vhost_is_open(h: Harness) -> None:
+    connection = connect(h, HEADER, start_ok(), tune_ok())
+    h.in_loop(connection.lost)
+    assert noted(h) == []
+
+
+def test_b28_a_clean_stop_ends_the_sessions(h: Harness) -> None:
+    connect(h, HANDSHAKE)
+    h.restart()
+    assert [type(event) for _, event in noted(h)] == [SessionOpened, SessionClosed]
+
+
+def test_b28_properties_are_kept_up_to_a_size() -> None:
+    table = tables.encode({"first": 2**63 - 1, "nested": {"a": [1, "b"]}, "long": "x" * 100, "last": True})
+    kept = tables.first_arguments(table, 100)
+    assert kept == tables.arguments(table)[:2]
+    assert tables.first_arguments(table, 4_096) == tables.arguments(table)
+
+
+def test_b28_a_wrong_password_is_in_the_history_at_once(h: Harness) -> None:
+    connect(h, HEADER, start_ok(password="wrong"))
+    [(who, refused)] = noted(h)
+    assert who == BROKER
+    assert (refused.user, refused.host, refused.listener) == ("guest", "10.0.0.7", "0.0.0.0:5672")
+    assert (refused.protocol, refused.mechanism, refused.count) == ("amqp", "PLAIN", 1)
+    assert "the password is not this user's" in refused.reason
+    assert refused.first_ms == h.now_ms
+
+
+def test_b28_so_is_a_vhost_that_the_user_may_not_enter(h: Harness) -> None:
+    connect(h, HEADER, start_ok(), tune_ok(), connection_open("/secret"))
+    [(_, refused)] = noted(h)
+    assert (refused.user, refused.reason) == ("guest", "vhost /secret not found")
+
+
+def test_b28_what_a_session_may_not_do_is_in_the_history(h: Harness) -> None:
+    h.broker.users.set_permissions(Actor("guest", 0), "/", "guest", "^mine", ".*", ".*")
+    declare = method(1, "Queue.Declare", queue="orders", arguments=b"")
+    connection = connect(h, HANDSHAKE, method(1, "Channel.Open"), declare)
+    assert connection.session is not None
+    (_, opened), (who, refused) = noted(h)
+    assert who == Actor("guest", opened.session)
+    assert refused == AccessRefused(
+        "queue.declare",
+        "/",
+        "queue",
+        "orders",
+        "configure access to queue 'orders' in vhost '/' refused for user 'guest'",
+        1,
+        h.now_ms,
+    )
+
+
+def test_b28_sessions_change_no_route_and_no_permission(h: Harness) -> None:
+    version = h.broker.router.version
+    h.broker.access.check("guest", "/", "read", "queue", "q")
+    known = dict(h.broker.access._decisions)
+    h.in_loop(connect(h, HANDSHAKE).lost)
+    assert h.broker.router.version == version
+    assert h.broker.access._decisions == known
+
+
+# -- bounds -----------------------------------------------------------------------------------------------------------
+
+
+class Log:
+    """A metadata log that keeps what it gets, and an access log before it with a clock that the test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(access_log, "COUNT_SECONDS", 0.001)
+        self.events: list[tuple[Actor, Any]] = []
+        self.joined = True
+        self.refuses = False
+        self.now_ms = 1_000
+        self.log = AccessLog(self, self, lambda: self.now_ms, lambda: None)  # type: ignore[arg-type]  # doubles
+
+    def append(self, actor: Actor, event: Any) -> None:
+        if self.refuses:
+            raise LogError("no")
+        self.events.append((actor, event))
+
+    def refuse(self, user: str, address: str = "10.0.0.7:1") -> None:
+        self.log.login_refused(Arrival("amqp", address, "l:1"), user, "PLAIN", "wrong")
+
+    def taken(self) -> list[tuple[str, str, int, int]]:
+        """User, host, count and time of the first, of what was logged since the last call."""
+        events, self.events = self.events, []
+        return [(event.user, event.host, event.count, event.first_ms) for _, event in events]
+
+
+def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """The test, run in a loop of its own."""
+
+    @wraps(test)
+    def run(**fixtures: Any) -> None:
+        asyncio.run(test(**fixtures))
+
+    return run
+
+
+async def minute() -> None:
+    await asyncio.sleep(0.02)
+
+
+@in_a_loop
+async def test_b28_the_first_at_once_and_then_a_count_each_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(monkeypatch)
+    for number in range(5):
+        log.now_ms = 1_000 + number
+        log.refuse("root", f"10.0.0.7:{number}")
+    log.refuse("admin")
+    log.refuse("root", "[fe80::1]:7")
+    assert log.taken() == [
+        ("root", "10.0.0.7", 1, 1_000),
+        ("admin", "10.0.0.7", 1, 1_004),
+        ("root", "fe80::1", 1, 1_004),
+    ]
+    await minute()
+    assert log.taken() == [("root", "10.0.0.7", 4, 1_001)]
+    log.refuse("root")
+    assert [each[2] for each in log.taken()] == [1]  # none came for a minute: this is a first one again
+
+
+@in_a_loop
+async def test_b28_any_number_of_names_is_some_hundred_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(monkeypatch)
+    names = 100_000
+    for number in range(names):
+        log.refuse(f"user{number}", f"h{number}:1")
+    assert sum(map(len, log.log._groups.values())) <= MOST_GROUPS + 1
+    log.log.close()
+    taken = log.taken()
+    assert len(taken) == MOST_GROUPS + 2
+    assert taken[-1] == ("", "", names - MOST_GROUPS - 1, 1_000)
+    assert sum(each[2] for each in taken) == names
+
+
+@in_a_loop
+async def test_b28_long_names_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(monkeypatch)
+    log.refuse("ä" * 10_000)
+    [(user, *_)] = log.taken()
+    assert user == "ä" * 127
+
+
+@in_a_loop
+async def test_b28_refusals_of_sessions_are_counted_for_each_resource(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(monkeypatch)
+    for number in range(1_000):
+        log.log.access_refused(Actor("u", 7), "/", "queue.declare", ("queue", f"q{number % 300}"), "no")
+    assert len(log.events) == MOST_GROUPS + 1
+    assert log.events[-1][0] == BROKER
+    log.log.close()
+    names = Counter({"": 0})
+    for _, event in log.events:
+        names[event.name] += event.count
+    assert sum(names.values()) == 1_000
+    assert names["q1"] == 4
+
+
+@in_a_loop
+async def test_b28_an_error_of_the_log_reaches_no_client(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = Log(monkeypatch)
+    log.refuses = True
+    log.refuse("root")
+    assert "LoginRefused could not be logged" in caplog.text
+    log.refuses = False
+    log.refuse("root")
+    assert len(log.taken()) == 1
+
+
+@in_a_loop
+async def test_b28_a_node_that_has_not_joined_logs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(monkeypatch)
+    log.joined = False
+    log.refuse("root")
+    assert log.taken() == []

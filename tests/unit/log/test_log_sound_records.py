@@ -1,0 +1,106 @@
+"""The check of records that decodes few of them (engine/log/embedded/sound_records.py) refuses what the decoder
+refuses, whatever stood before."""
+
+import random
+
+import pytest
+
+from rewindmq.engine.log.embedded.sound_records import SoundRecords
+from rewindmq.schemas.codec import Decoder, Encoder, UndecodableRecord
+from rewindmq.schemas.events import Acked, Event, Published, Tick
+from rewindmq.schemas.values import Actor, Encryption, Origin, Route
+from tests.support.traffic import START_MS
+
+ANN = Actor("ann", 7)
+ROUTES = (Route("/", "", "q", ("q",)), Route("/", "amq.topic", "flights.é", ("q", "z")), Route("/", "", "q" * 70, ()))
+SIZES = (0, 1, 20, 63, 64, 65, 127, 128, 8_191, 8_192, 20_000)
+
+
+def publish(route: Route, size: int, **more: object) -> Published:
+    values: dict[str, object] = {"expiration_ms": None, "priority": None, "origin": None, "encryption": None} | more
+    properties = bytes.fromhex("1000") + b"\x02"
+    return Published(route, properties, persistent=True, body=b"x" * size, body_size=size, **values)  # type: ignore[arg-type]
+
+
+def record(event: Event, timestamp_ms: int = START_MS, actor: Actor = ANN) -> bytes:
+    encoder = Encoder()
+    return encoder.encode(encoder.prefix(timestamp_ms, actor), event)
+
+
+def refused(check: SoundRecords, found: bytes) -> bool:
+    try:
+        check.require(found)
+    except UndecodableRecord:
+        return True
+    return False
+
+
+def undecodable(found: bytes) -> bool:
+    try:
+        Decoder().decode(found)
+    except UndecodableRecord:
+        return True
+    return False
+
+
+def harmed(dice: random.Random, sound: bytes) -> bytes:
+    """A record with a byte changed, dropped or put in, or cut off somewhere; mostly before its body."""
+    at = dice.randrange(len(sound) if dice.random() < 0.2 else min(len(sound), 60))
+    how = dice.randrange(5)
+    if how == 0:
+        return sound[:at]
+    if how == 1:
+        return sound[:at] + sound[at + 1 :]
+    if how == 2:
+        return sound + bytes([dice.randrange(256)])
+    if how == 3:
+        return sound[:at] + bytes([dice.randrange(256)]) + sound[at:]
+    return sound[:at] + bytes([sound[at] ^ 1 << dice.randrange(8)]) + sound[at + 1 :]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_every_bit_flipped_and_every_end_cut_off_is_judged_as_by_the_decoder(size: int) -> None:
+    sound = record(publish(ROUTES[0], size))
+    head = min(len(sound), 70)
+    flipped = [sound[:at] + bytes([sound[at] ^ 1 << bit]) + sound[at + 1 :] for at in range(head) for bit in range(8)]
+    for found in (*flipped, *(sound[:end] for end in range(head)), sound[:-1], sound + b"\0"):
+        check = SoundRecords()
+        check.require(sound)
+        assert refused(check, found) == undecodable(found), found[:head].hex()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_records_of_all_kinds_and_harmed_ones_are_judged_as_by_the_decoder(seed: int) -> None:
+    dice, check = random.Random(seed), SoundRecords()
+    origin = Origin("/", "dead", 3, 9, "expired", 4)
+    sealed = Encryption("ann", "key", b"n" * 12, 7)
+    seen = {True: 0, False: 0}
+    for _ in range(3_000):
+        route, size = dice.choice(ROUTES), dice.choice(SIZES[:8])
+        event = dice.choice(
+            (
+                publish(route, size),
+                publish(route, size),
+                publish(route, size, expiration_ms=dice.choice((None, 5))),
+                publish(route, size, origin=dice.choice((None, origin))),
+                publish(route, size, encryption=sealed),
+                Acked("/", "q", 1, ((3, dice.randrange(3, 900)),)),
+                Tick(),
+            )
+        )
+        timestamp_ms = dice.choice((START_MS, START_MS + dice.randrange(9_000), 0, 5, 70, -1, -(10**9), 1 << 45))
+        found = record(event, timestamp_ms, dice.choice((ANN, Actor("", 0))))
+        found = harmed(dice, found) if dice.random() < 0.5 else found
+        judged = refused(check, found)
+        assert judged == undecodable(found), found.hex()
+        seen[judged] += 1
+    assert min(seen.values()) > 300, seen
+
+
+def test_a_short_time_is_no_head_to_compare_with() -> None:
+    """Two bytes that say that the time goes on would take the actor for the rest of it."""
+    short = record(publish(ROUTES[0], 3), 5)
+    check = SoundRecords()
+    check.require(short)
+    found = b"\x80\x80" + short[2:]
+    assert refused(check, found) == undecodable(found)
