@@ -21,6 +21,7 @@ from datetime import UTC, datetime, timedelta
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import PartitionLog, beginning, decoder_for, fold
+from rewindmq.projections.store.bases import BaseGone
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
 
 logger = logging.getLogger(__name__)
@@ -184,7 +185,7 @@ def state_at(log: PartitionLog, snapshots: Snapshots | None, at: At) -> Machine:
 def nearest(log: PartitionLog, snapshots: Snapshots | None, offset: int) -> Machine:
     """The state with which a fold up to `offset` begins: the nearest snapshot, or the beginning of the log.
 
-    Raises OutsideHistory if the log no longer has what lies behind it; CorruptLog, LogError."""
+    Raises OutsideHistory if the log no longer has what lies behind it; CorruptLog, LogError, BaseError."""
     path = None if snapshots is None else snapshots.nearest(log.name, offset)
     while (
         snapshots is not None and path is not None and int(path.stem) >= log.start_offset
@@ -194,7 +195,15 @@ def nearest(log: PartitionLog, snapshots: Snapshots | None, offset: int) -> Mach
         except SnapshotError as error:
             logger.warning("%s; folding from the one before", error)
             path = snapshots.nearest(log.name, int(path.stem) - 1)
-    machine = beginning(log)
-    if machine.next_offset < log.start_offset:
-        raise OutsideHistory(f"{log.name}: what lies below offset {log.start_offset} is no longer kept")
-    return machine
+    while True:
+        start = log.start_offset
+        try:
+            machine = beginning(log)
+        except BaseGone:
+            if log.start_offset == start:
+                raise
+            continue  # the history was trimmed meanwhile, as below
+        if machine.next_offset < start:
+            raise OutsideHistory(f"{log.name}: what lies below offset {start} is no longer kept")
+        if machine.next_offset >= log.start_offset:
+            return machine

@@ -19,6 +19,7 @@ from rewindmq.engine.log.contract import BelowStart, Block, LogError
 from rewindmq.engine.log.tiers import TieredLogReader
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.rewind import TrimmedMeanwhile
+from rewindmq.projections.store.bases import BaseGone
 from rewindmq.projections.store.snapshots import Snapshots
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def begun_anew(ask: Callable[[], T]) -> T:
 
     Raises what `ask` raises."""
     for _ in range(TRIMS):
-        with suppress(BelowStart, TrimmedMeanwhile):
+        with suppress(BelowStart, BaseGone, TrimmedMeanwhile):
             return ask()
     return ask()
 

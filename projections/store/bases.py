@@ -60,6 +60,10 @@ class BaseError(Exception):
     """The base cannot be used; the text names the file and says what is wrong with it."""
 
 
+class BaseGone(BaseError):
+    """The base is not there any more: the history was trimmed behind it, or a person removed the file."""
+
+
 class Base:
     """A base in a file that was checked. `chain`: the log's hash chain before `offset`. `digest`: that of the state."""
 
@@ -79,13 +83,17 @@ class Base:
             self.digest, self.chain = digest, bytes.fromhex(chain)
             self._schema = schema
         except OSError as error:
-            raise BaseError(f"{path}: {error.strerror}") from error
+            raise self._unreadable(error) from error
         except SnapshotError as error:
             raise BaseError(f"{path}: {error}") from error
         except Exception as error:  # damaged bytes can fail in any way at all
             raise BaseError(f"{path}: not a readable base ({type(error).__name__}: {error})") from error
         if (self.partition, f"{self.offset:020d}") != (path.parent.name, path.stem):
             raise BaseError(f"{path}: it is of {self.partition} at offset {self.offset}")
+
+    def _unreadable(self, error: OSError) -> BaseError:
+        gone = isinstance(error, FileNotFoundError)
+        return (BaseGone if gone else BaseError)(f"{self.path}: {error.strerror}")
 
     def _opened(self) -> AbstractContextManager[Any]:
         """The bytes, with a position of their own."""
@@ -125,7 +133,7 @@ class Base:
     def machine(self) -> Machine:
         """The state as the base holds it.
 
-        Raises BaseError if its digest is another one than the base says, and NewerHistory."""
+        Raises BaseError if its digest is another one than the base says; BaseGone; NewerHistory."""
         pieces = self._pieces()
         try:
             head = next(pieces)
@@ -151,15 +159,19 @@ class Base:
                         return
                     yield piece
         except OSError as error:
-            raise BaseError(f"{self.path}: {error.strerror}") from error
+            raise self._unreadable(error) from error
 
     def records(self) -> Iterator[tuple[int, bytes]]:
-        """Yields offset and record of each queued message's publish, ascending; as binaries of today's schema."""
+        """Yields offset and record of each queued message's publish, ascending; as binaries of today's schema.
+
+        Raises BaseGone, BaseError."""
         for number in range(len(self._blocks)):
             yield from self._block(number).items()
 
     def record(self, offset: int) -> bytes | None:
-        """The record of a queued message's publish; None if the base holds no record with this offset."""
+        """The record of a queued message's publish; None if the base holds no record with this offset.
+
+        Raises BaseGone, BaseError."""
         number = bisect_right(self._blocks, offset, key=lambda block: block[0]) - 1
         if number < 0:
             return None
@@ -179,7 +191,7 @@ class Base:
                 pieces: Iterable[Any] = fastavro.reader(io.BytesIO(header + file.read(size)))
                 records = {piece["number"]: piece["content"] for piece in pieces if piece["kind"] == "record"}
         except OSError as error:
-            raise BaseError(f"{self.path}: {error.strerror}") from error
+            raise self._unreadable(error) from error
         except Exception as error:  # it was sound when it was opened
             raise BaseError(f"{self.path}: not a readable base ({type(error).__name__}: {error})") from error
         if self._schema == envelope_fingerprint():

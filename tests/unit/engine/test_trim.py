@@ -12,15 +12,15 @@ from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.engine.log.embedded.verify import verify_chain
-from rewindmq.engine.log.location import History
+from rewindmq.engine.log.location import History, begun_anew
 from rewindmq.engine.rewind.queue_at import PastQueue, queue_at
 from rewindmq.engine.rewind.restore import LOST, Plan, RestoreRequest
 from rewindmq.projections.marks import topology_of
-from rewindmq.projections.rewind import At, BelowFloor, format_time
-from rewindmq.projections.store.bases import Bases, queued_offsets
+from rewindmq.projections.rewind import At, BelowFloor, TrimmedMeanwhile, format_time, state_at
+from rewindmq.projections.store.bases import Base, Bases, queued_offsets
 from rewindmq.projections.store.snapshots import Snapshots
-from rewindmq.projections.store.store import StoreError
-from rewindmq.projections.verify import verify
+from rewindmq.projections.store.store import StateStore, StoreError
+from rewindmq.projections.verify import Verification, compare_all, verify
 from rewindmq.spark_replay.audit.audit import base_findings
 from rewindmq.spark_replay.location.log import open_log
 from tests.support.broker_harness import Harness
@@ -167,6 +167,29 @@ def test_a_dry_run_changes_nothing(data: Path, story: Story) -> None:
     assert (planned.offset, planned.queued) == (report.offset, report.queued)
 
 
+def test_b22_a_lost_base_and_a_trim_that_was_killed_before_its_event_remove_nothing(
+    data: Path, story: Story, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    first = trimmed(data, story, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(trimming, "prove_base", killed)
+        with pytest.raises(KeyboardInterrupt):
+            trimmed(data, story, 2)
+    bases = Bases(data / "bases")
+    assert bases.offsets(PARTITION)[0] == first.offset < bases.offsets(PARTITION)[1]
+    bases.path(PARTITION, first.offset).unlink()
+    assert ready(data, story) == story.ready
+    assert starts(data)[0] == first.offset
+    assert f"queues-0 begins at offset {first.offset}, and its base is lost" in caplog.text
+    shutil.rmtree(data / "state")
+    with pytest.raises((LogError, StoreError), match=f"begins at offset {first.offset}, and its base cannot"):
+        ready(data, story)
+    assert starts(data)[0] == first.offset
+
+
 STEPS = ("prove_base", "cut")
 
 
@@ -251,29 +274,6 @@ def test_what_is_asked_wrongly_is_refused(data: Path, story: Story) -> None:
         trim(data / "nothing", Wanted(before_ms=1))
 
 
-def test_a_start_trims_what_is_not_to_be_kept(data: Path, story: Story, caplog: pytest.LogCaptureFixture) -> None:
-    trimming.trim_at_start(data / "new", DAY_MS)
-    assert not (data / "new").exists()
-    caplog.set_level("INFO")
-    trimming.trim_at_start(data, 10_000 * DAY_MS)
-    assert starts(data)[0] == 0
-    trimming.trim_at_start(data, 2 * DAY_MS)
-    assert starts(data)[0] > 0
-    assert f"queues-0: offsets 0 to {starts(data)[0]}, of 2023-11-1" in caplog.text
-    assert ready(data, story) == story.ready
-    with Harness(data, now_ms=story.end_ms + 4_000 * DAY_MS, partitions=1, segment_bytes=SEGMENT_BYTES):
-        pass
-    trimming.trim_at_start(data, 400 * DAY_MS)
-    assert "the history is not trimmed" in caplog.text
-
-
-def test_a_history_with_an_archive_is_refused(data: Path, story: Story) -> None:
-    (data / "log" / "archive.json").write_text('{"url": "file:///somewhere"}')
-    with pytest.raises(TrimRefused, match="a history with an archive cannot be trimmed yet"):
-        trimmed(data, story, 2)
-    assert starts(data)[0] == 0
-
-
 def put_another_base(data: Path, offset: int) -> None:
     """A base that lacks what the last event before the floor did, under the same chain."""
     bases, reader = Bases(data / "bases"), reader_of(data)
@@ -301,3 +301,56 @@ def test_b22_another_base_is_found(data: Path, story: Story, capsys: pytest.Capt
     capsys.readouterr()
     assert run(["verify", "--data", str(data)]) == 1
     assert "another base was put there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("state_is_read", [False, True], ids=["before its state", "behind its state"])
+def test_a_trim_behind_an_opened_base_is_overtaken(
+    data: Path, story: Story, monkeypatch: pytest.MonkeyPatch, state_is_read: bool
+) -> None:
+    """A base was opened, and the history begins with another one by the time that its records are read."""
+    older = trimmed(data, story, 1, "a test").offset
+    log = reader_of(data)
+    opened: list[int] = []
+
+    def trimmed_behind_it() -> Base | None:
+        base = opens()
+        assert base is not None
+        opened.append(base.offset)
+        if len(opened) == 1:
+            state = base.machine()
+            trimmed(data, story, 3, "a test")
+            if state_is_read:
+                monkeypatch.setattr(base, "machine", lambda: state)
+        return base
+
+    opens = log.base
+    monkeypatch.setattr(log, "base", trimmed_behind_it)
+    assert state_at(log, None, At(offset=log.next_offset)).next_offset == log.next_offset
+    assert opened == [older, log.start_offset]
+
+
+def test_a_trim_that_overtakes_a_verification_is_no_difference(data: Path, story: Story) -> None:
+    """What was queued at the stored state, and is not in the base that came meanwhile: the question is asked anew."""
+    trimmed(data, story, 1, "a test")
+    before = max(starts(data)[0] + 1, trim(data, Wanted(before_ms=story.days[3]), dry_run=True)[0].offset - 40)
+    machine = state_at(reader_of(data), None, At(offset=before))
+    report = trimmed(data, story, 3, "a test")
+    assert machine.next_offset < report.offset
+    assert set(queued_offsets(machine)) - {
+        at for at, _ in Bases(data / "bases").open(PARTITION, report.offset).records()
+    }
+    store = StateStore.open(data / "state", read_only=True)
+    try:
+        with pytest.raises(TrimmedMeanwhile):
+            compare_all(machine, reader_of(data), store, Verification(PARTITION, before, True), False)
+    finally:
+        store.close()
+
+    def asked() -> str:
+        answers.append("once")
+        if len(answers) == 1:
+            raise TrimmedMeanwhile("it was trimmed")
+        return "answered"
+
+    answers: list[str] = []
+    assert begun_anew(asked) == "answered"
