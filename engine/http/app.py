@@ -3,8 +3,8 @@
 - It runs in the broker's own loop.
 
 - Paths are matched undecoded: `/api/queues/%2F/q` is queue `q` of vhost `/`.
-- A request below /api or /metrics needs HTTP Basic (authentication.py); `/` is open. `/metrics` names the vhosts that
-  the user may see. At the port of the metrics it needs no login, as in RabbitMQ.
+- A request below /api or /metrics needs HTTP Basic, or a browser's login (authentication.py); `/` is open.
+  `/metrics` names the vhosts that the user may see. At the port of the metrics it needs no login, as in RabbitMQ.
 - A handler raises `ApiError`, or lets the broker's `AmqpError` through; both become {"error", "reason"}.
 """
 
@@ -22,10 +22,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rewindmq.engine.errors import AccessRefused, AmqpError, ReadOnly
 from rewindmq.engine.http import listeners, web
-from rewindmq.engine.http.authentication import LoginFailed, authenticate
+from rewindmq.engine.http.authentication import LoginFailed, NotLoggedIn, authenticate, from_page
 from rewindmq.engine.http.browsers import Guarded
 from rewindmq.engine.http.call import ApiError, Call, Missing, api_error, arrival_of, in_time, reply, way_of
 from rewindmq.engine.http.disconnects import Ending
+from rewindmq.engine.http.logins import COOKIE, Logins
 from rewindmq.engine.http.resources import (
     access,
     bindings,
@@ -37,6 +38,7 @@ from rewindmq.engine.http.resources import (
     features,
     health,
     limits,
+    login,
     marks,
     metrics,
     outcomes,
@@ -244,7 +246,7 @@ PATIENT = {
 def make_app(broker: "Broker", body_workers: WorkerPool) -> ASGIApp:
     """The application. `body_workers` read large bodies; the caller closes them."""
     statistics(broker)  # counting begins here
-
+    logins = Logins()
     read_to_end = partial(read_to_end_in_time, broker)
 
     def endpoint(handler: Handler) -> Callable[[Request], Awaitable[ASGIApp]]:
@@ -254,7 +256,7 @@ def make_app(broker: "Broker", body_workers: WorkerPool) -> ASGIApp:
 
             async def attempt() -> ASGIApp:
                 nonlocal held
-                user, tags = await authenticate(broker, request)
+                user, tags = await authenticate(broker, request, logins)
                 require_room(request)
                 account = broker.topology.users[user]
                 await broker.loop_share.turn()
@@ -274,10 +276,10 @@ def make_app(broker: "Broker", body_workers: WorkerPool) -> ASGIApp:
                         response = await assured
             except ApiError as error:
                 note_refusal(broker, request, held, error)
-                response = refuse(error)
+                response = refuse(error, request)
             except AmqpError as error:
                 note_refusal(broker, request, held, error)
-                response = refuse(api_error(error))
+                response = refuse(api_error(error), request)
             except BaseException:
                 if held is not None:
                     held.release()
@@ -291,7 +293,8 @@ def make_app(broker: "Broker", body_workers: WorkerPool) -> ASGIApp:
         for path, handlers in ROUTES.items()
         for method, handler in handlers.items()
     ]
-    routes += metrics_routes(broker, body_workers)
+    routes += login_routes(broker, logins)
+    routes += metrics_routes(broker, body_workers, logins)
     routes += (Route(path, web.page(path), methods=["GET"]) for path in web.FILES)
     starlette = Starlette(
         routes=routes, exception_handlers={HTTPException: no_such_path, ApiError: refused, Exception: unexpected}
@@ -300,7 +303,31 @@ def make_app(broker: "Broker", body_workers: WorkerPool) -> ASGIApp:
     return Ending(Guarded(Undecoded(starlette, broker.config.prometheus_port)))
 
 
-def metrics_routes(broker: "Broker", body_workers: WorkerPool) -> list[Route]:
+def login_routes(broker: "Broker", logins: Logins) -> list[Route]:
+    """The routes of /api/login. A login is refused only when the log says so."""
+    read_to_end = partial(read_to_end_in_time, broker)
+
+    async def log_in(request: Request) -> Response:
+        try:
+            name, password = await login.name_and_password(request)
+
+            async def attempt() -> Response:
+                return await login.log_in_browser(broker, request, logins, name, password)
+
+            response = await broker.certainty.assured(attempt, read_to_end, is_negative)
+        except ApiError as error:
+            note_refusal(broker, request, None, error)
+            return refuse(error, request)
+        require_room(request)
+        return response
+
+    async def log_out(request: Request) -> Response:
+        return await login.log_out_browser(request, logins)
+
+    return [Route("/api/login", log_in, methods=["POST"]), Route("/api/login", log_out, methods=["DELETE"])]
+
+
+def metrics_routes(broker: "Broker", body_workers: WorkerPool, logins: Logins) -> list[Route]:
     """The routes of Prometheus, below /metrics.
 
     They tell what this node has read, also while Kafka is away. A login is refused only when the log says so."""
@@ -314,7 +341,7 @@ def metrics_routes(broker: "Broker", body_workers: WorkerPool) -> list[Route]:
             return None
         try:
             user, tags = await broker.certainty.assured(
-                partial(authenticate, broker, request), read_to_end, is_negative
+                partial(authenticate, broker, request, logins), read_to_end, is_negative
             )
         except LoginFailed as error:
             note_refusal(broker, request, None, error)
@@ -422,22 +449,26 @@ def note_refusal(broker: "Broker", request: Request, call: Call | None, error: A
     broker.turns.end()
 
 
-def refuse(error: ApiError) -> Response:
-    """The response of an ApiError."""
+def refuse(error: ApiError, request: Request) -> Response:
+    """The response of an ApiError.
+
+    Of a 401 the desk hears only whether a login would help; Basic would make the browser ask for a password itself."""
     response = reply({"error": error.error, "reason": error.reason}, error.status)
     if error.status in (429, 503):
         response.headers["retry-after"] = "5"
     if error.status == 413:
         response.headers["connection"] = "close"  # the rest of the body is not read
-    if error.status == 401:
+    if error.status == 401 and not from_page(request):
         response.headers["www-authenticate"] = 'Basic realm="RewindMQ Management"'
+    elif isinstance(error, NotLoggedIn):
+        response.headers["www-authenticate"] = f'Cookie realm="RewindMQ Management" cookie-name={COOKIE}'
     return response
 
 
 async def refused(request: Request, error: Exception) -> Response:
     """The response of an ApiError that was raised outside a handler."""
     assert isinstance(error, ApiError)
-    return refuse(error)
+    return refuse(error, request)
 
 
 async def no_such_path(request: Request, error: Exception) -> Response:
@@ -445,14 +476,14 @@ async def no_such_path(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     if status == 405:
         allowed = error.headers if isinstance(error, HTTPException) else None
-        response = refuse(ApiError(405, "method_not_allowed", f"{request.method} is not possible here"))
+        response = refuse(ApiError(405, "method_not_allowed", f"{request.method} is not possible here"), request)
         response.headers.update(allowed or {})
         return response
-    return refuse(ApiError(status, "Object Not Found", "Not Found"))
+    return refuse(ApiError(status, "Object Not Found", "Not Found"), request)
 
 
 async def unexpected(request: Request, error: Exception) -> Response:
     """The response after a defect of ours.
 
     Starlette raises the error again after this answer, so that it is logged with its traceback."""
-    return refuse(ApiError(500, "internal_error", f"{type(error).__name__}: see the broker's log"))
+    return refuse(ApiError(500, "internal_error", f"{type(error).__name__}: see the broker's log"), request)

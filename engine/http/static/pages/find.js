@@ -1,0 +1,7 @@
+// find
+
+import {h} from "../dom.js";
+
+export async function show(main, names, options, user) {
+  main.append(h("h1", {}, "Find"));
+}
