@@ -69,6 +69,7 @@ LONG = (
     "system/kafka/test_kafka_restore.py::*",
     "system/kafka/test_kafka_space.py::*",
     "system/kafka/test_kafka_state.py::*",
+    "system/kafka/test_kafka_trim.py::*",
     "system/kafka/test_kafka_trouble.py::*",
     "system/process/test_bench.py::test_throughput_and_many_queues_fill_the_table",
     "system/spark/test_spark_answers.py::*",
