@@ -79,6 +79,7 @@ LONG = (
     "system/kafka/test_kafka_seals.py::*",
     "system/kafka/test_kafka_space.py::*",
     "system/kafka/test_kafka_state.py::*",
+    "system/kafka/test_kafka_trim.py::*",
     "system/kafka/test_kafka_trouble.py::*",
     "system/process/test_bench.py::*",
     "system/process/test_broker_killed.py::test_a_broker_killed_while_it_writes_snapshots_*",
