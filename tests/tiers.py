@@ -49,6 +49,7 @@ LONG = (
     "system/durability/test_durability_memory.py::test_bodies_that_never_end_are_bounded",
     "system/durability/test_durability_no_room.py::test_descriptors_*",
     "system/engine/test_broker_process.py::test_a_history_of_a_newer_version_*",
+    "system/http/test_http_restore_rate.py::*",
     "system/http/test_http_shapes.py::*",
     "system/kafka/test_kafka_archive.py::test_a_recovery_*",
     "system/kafka/test_kafka_archive.py::test_a_store_that_fails_at_any_call_loses_nothing*",
