@@ -58,6 +58,7 @@ LONG = (
     "system/durability/test_durability_no_room.py::test_publishing_goes_on_after_rocksdb_met_a_full_disk",
     "system/durability/test_durability_restore.py::*a_restoration_that_was_cut_short_is_finished_by_asking_again[[]step[1-4]*",
     "system/engine/test_broker_process.py::test_a_history_of_a_newer_version_*",
+    "system/http/test_http_restore_rate.py::*",
     "system/http/test_http_shapes.py::*",
     "system/kafka/test_kafka_archive.py::*",
     "system/kafka/test_kafka_archive_beside.py::*",
