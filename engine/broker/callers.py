@@ -1,5 +1,5 @@
-"""The sessions of HTTP clients. A client (user, host, listener, product, mechanism) has one from its first call that matters until
-ten minutes after its last one.
+"""The sessions of HTTP clients. A client (user, host, listener, product, mechanism) has one from its first call
+that matters until ten minutes after its last one.
 
     call of a client -> session(...) -> SessionOpened, once     every event of the call has this session as its actor
     a minute's timer -> SessionClosed for those that were idle

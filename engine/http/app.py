@@ -24,7 +24,17 @@ from rewindmq.engine.errors import AccessRefused, AmqpError, ReadOnly
 from rewindmq.engine.http import authentication, listeners, web
 from rewindmq.engine.http.authentication import LoginFailed, NotLoggedIn, authenticate, from_page
 from rewindmq.engine.http.browsers import Guarded
-from rewindmq.engine.http.call import ApiError, Call, Missing, api_error, arrival_of, in_time, mechanism_of, reply, way_of
+from rewindmq.engine.http.call import (
+    ApiError,
+    Call,
+    Missing,
+    api_error,
+    arrival_of,
+    in_time,
+    mechanism_of,
+    reply,
+    way_of,
+)
 from rewindmq.engine.http.disconnects import Ending
 from rewindmq.engine.http.logins import Logins, cookie_of
 from rewindmq.engine.http.resources import (
