@@ -1,6 +1,7 @@
 // All pages by the first part of their address. `names`: how many names follow it. `nav`: it is in the navigation.
 
 import * as find from "./find.js";
+import * as history from "./history.js";
 import * as lists from "./lists.js";
 import * as message from "./message.js";
 import * as overview from "./overview.js";
@@ -12,6 +13,7 @@ export const PAGES = [
   {path: "queues", names: 2, title: "Queue", view: queue},
   {path: "find", names: 0, title: "Find", nav: true, view: find},
   {path: "message", names: 2, title: "Message", view: message},
+  {path: "history", names: 2, title: "History", view: history},
   {path: "exchanges", names: 0, title: "Exchanges", nav: true, view: lists.exchanges},
   {path: "bindings", names: 0, title: "Bindings", nav: true, view: lists.bindings},
   {path: "connections", names: 0, title: "Connections", nav: true, view: lists.connections},
