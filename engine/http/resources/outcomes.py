@@ -3,6 +3,7 @@
     GET /api/history/biography/{vhost}/{message}[?queue=][&truncate=]      the life of a message, such as queues-0:123
     GET /api/history/outcomes/{vhost}/{queue}[?tail=100][&until=]          the last outcomes in a queue
     GET /api/history/diff/{vhost}/{queue}?from=...[&to=...][&limit=]       what changed between two moments
+    GET /api/history/depth/{vhost}/{queue}[?from=-1h][&to=][&points=200]   its length over time, and what people did
 
 A user who may read a queue may ask about its past, back to its declaration. Only administrators see what came of a
 message in other queues, and queues that are gone. The process that reads the past answers (engine/rewind/outcomes.py),
@@ -24,10 +25,12 @@ from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.engine.http.call import ApiError, Call, bad_request, not_found, unless_gone
 from rewindmq.engine.http.listing import Item
 from rewindmq.engine.http.pieces import encode
+from rewindmq.engine.http.resources.marks import mark_item, visible_marks
 from rewindmq.engine.http.resources.past import log_refusal, number_of, partition_name, read, readable_incarnation
 from rewindmq.engine.http.resources.search import message_item, time_of, truncate_of
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import History
+from rewindmq.engine.rewind.depth import NeverThere, Point, Tick, depth
 from rewindmq.engine.rewind.outcomes import Deadline, NoSuchMessage, biography, change_of, changes, last_outcomes
 from rewindmq.engine.rewind.queue_at import history_of
 from rewindmq.engine.rewind.search import FoundMessage
@@ -38,6 +41,7 @@ from rewindmq.projections.rewind import At, RewindError, format_time
 
 DEADLINE_SECONDS = 20.0
 MAX_ROWS = 10_000  # in one answer
+MAX_POINTS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ class OutcomesQuestion:
     def answer(self) -> "bytes | ApiError":
         try:
             return encode(self.find(self.history)).encode()
-        except NoSuchMessage as error:
+        except (NoSuchMessage, NeverThere) as error:
             return not_found(str(error), "not_found")
         except RewindError as error:
             return bad_request(str(error))
@@ -202,3 +206,76 @@ def found_changes(
         "more": found.more,
         "complete": found.complete,
     }
+
+
+# -- the length over time ---------------------------------------------------------------------------------------------
+
+
+async def show_depth(call: Call) -> Response:
+    """Answers GET /api/history/depth/{vhost}/{queue}."""
+    vhost, queue = call.segment("vhost"), call.segment("queue")
+    queue_id = readable_incarnation(call, vhost, queue, None)
+    count = number_of(call, "points", 200)
+    if not 2 <= count <= MAX_POINTS:
+        raise bad_request(f"points is from 2 to {MAX_POINTS}")
+    query = call.request.query_params
+    start = moment_of(call, vhost, queue, query.get("from", "-1h"))
+    end = moment_of(call, vhost, queue, query.get("to", "-0s"))
+    marks = marks_in(call, partition_name(call, vhost, queue))
+    return await ask(call, partial(found_depth, vhost, queue, queue_id, start, end, count, marks))
+
+
+def marks_in(call: Call, partition: str) -> list[Tick]:
+    """The marks that the user may see, as ticks of a partition."""
+    ticks = []
+    for mark in visible_marks(call).values():
+        offset = dict(mark.positions).get(partition)
+        if offset is not None:
+            time_ms = call.broker.topology.marked[mark.name][0]
+            ticks.append(Tick(time_ms, offset, "mark", mark.name, str(mark_item(call, mark)["user"])))
+    return ticks
+
+
+def found_depth(
+    vhost: str,
+    queue: str,
+    queue_id: int | None,
+    start: At,
+    end: At,
+    count: int,
+    marks: list[Tick],
+    history: History,
+) -> Item:
+    """The length over time as JSON. Raises NeverThere, RewindError, LogError."""
+    found = depth(history, vhost, queue, queue_id, start, end, count, marks, Deadline(DEADLINE_SECONDS))
+    points = found.points
+    return {
+        "partition": found.partition,
+        "from": {"offset": points[0].offset, "time": format_time(points[0].time_ms)},
+        "to": {"offset": points[-1].offset, "time": format_time(points[-1].time_ms)},
+        "floor": found.floor,
+        "points": [point_item(point) for point in points],
+        "ticks": [tick_item(tick) for tick in found.ticks],
+        "more_ticks": found.more_ticks,
+        "complete": found.complete,
+    }
+
+
+def point_item(point: Point) -> Item:
+    """A point as JSON."""
+    outcomes = dict(point.outcomes)
+    return {
+        "time": format_time(point.time_ms),
+        "offset": point.offset,
+        "ready": point.ready,
+        "unacked": point.unacked,
+        "published": outcomes.pop("published", 0),
+        "outcomes": outcomes,
+    }
+
+
+def tick_item(tick: Tick) -> Item:
+    """A tick as JSON."""
+    count = {"messages": tick.count} if tick.kind in ("purged", "restored") else {}
+    fields = {"offset": tick.offset, "kind": tick.kind, "text": tick.text, "user": tick.user}
+    return {"time": format_time(tick.time_ms), **fields, **count}
