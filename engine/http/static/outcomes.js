@@ -64,9 +64,9 @@ function came(origin) {
 // The rule that decided it, or the decision of a person or a client; "" where nothing had to be decided.
 export const decision = row => row.rule || (row.final ? DECIDED[row.outcome] ?? "" : "");
 
-// Who did it, as text: a user, or the broker and the event. "" for a delivery: nobody asked for that one.
+// Who did it, as text: a user, or the broker and the event. "" for a delivery, and where a rule decided.
 export function who(row) {
-  if (row.outcome === "delivered" && row.reason !== "get") return "";
+  if (row.rule || (row.outcome === "delivered" && row.reason !== "get")) return "";
   return row.user || (row.event === null ? "the broker, as time passed" : `the broker (${row.event})`);
 }
 
