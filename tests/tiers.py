@@ -50,6 +50,7 @@ LONG = (
     "system/clients/test_clients_definitions.py::*",
     "system/compose/test_compose_stack.py::*",
     "system/demo/*",
+    "system/desk/*",
     "system/durability/test_durability_keep_history.py::*",
     "system/durability/test_durability_kills.py::*",
     "system/durability/test_durability_memory.py::test_bodies_that_never_end_are_bounded",

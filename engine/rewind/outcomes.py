@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from rewindmq.engine.log.location import HistoryPartition, HistoryReader
 from rewindmq.engine.rewind.queue_at import log_of
-from rewindmq.engine.rewind.search import records_between
+from rewindmq.engine.rewind.search import FoundMessage, records_between
 from rewindmq.projections.history.biography import Key, Source, with_letters
 from rewindmq.projections.history.diff import fold_moves
 from rewindmq.projections.history.outcome_rows import PUBLISHED, OutcomeRow, PlainRows
@@ -93,8 +93,11 @@ def outcomes_from(
 
 @dataclass(slots=True)
 class Biography:
-    """The rows of a message and of all that came of it, by time. `complete`: there are no others up to now."""
+    """The rows of a message and of all that came of it, by time. `complete`: there are no others up to now.
 
+    `message`: the publish of the message itself, as it was logged: its body may be encrypted."""
+
+    message: FoundMessage
     rows: list[OutcomeRow] = field(default_factory=list)
     complete: bool = True
 
@@ -122,12 +125,15 @@ def biography(
     logs = logs or ([log_of(reader, vhost, queue)] if queue is not None and partition is None else [])
     if len(logs) > 1:
         raise NoSuchMessage(f"message {name}: which partition? {', '.join(f'{log.name}:{message_id}' for log in logs)}")
-    life = _Life(reader, snapshots, vhost, deadline)
-    for log in logs:
-        life.begin(log, message_id, queue, only_queue_id)
+    where = f" in queue {queue}" if queue is not None else ""
+    nothing = NoSuchMessage(f"no message {name}{where} in the history of vhost '{vhost}'")
+    published = publish_of(logs[0], message_id) if logs else None
+    if published is None:
+        raise nothing
+    life = _Life(reader, snapshots, vhost, deadline, Biography(published))
+    life.begin(logs[0], message_id, queue, only_queue_id)
     if not life.keys:
-        where = f" in queue {queue}" if queue is not None else ""
-        raise NoSuchMessage(f"no message {name}{where} in the history of vhost '{vhost}'")
+        raise nothing
     try:
         if only_queue_id is None:
             life.follow()
@@ -138,19 +144,19 @@ def biography(
 
 
 class _Life:
-    def __init__(self, reader: HistoryReader, snapshots: Snapshots | None, vhost: str, deadline: Deadline) -> None:
+    def __init__(
+        self, reader: HistoryReader, snapshots: Snapshots | None, vhost: str, deadline: Deadline, found: Biography
+    ) -> None:
         self.reader = reader
         self.snapshots = snapshots
         self.vhost = vhost
         self.deadline = deadline
-        self.found = Biography()
+        self.found = found
         self.keys: set[Key] = set()
         self.begun_ms = 0  # nothing came of the message before
 
     def begin(self, log: HistoryPartition, message_id: int, queue: str | None, queue_id: int | None) -> None:
-        """Find the message itself."""
-        if message_id >= log.durable_offset or (message_id < log.start_offset and not _in_base(log, message_id)):
-            return
+        """Find the rows of the message itself."""
         rows = [
             row
             for row in self._rows_of(log, message_id)
@@ -220,9 +226,25 @@ class _Life:
                     yield log, offset
 
 
-def _in_base(log: HistoryPartition, message_id: int) -> bool:
-    base = log.base()
-    return base is not None and base.record(message_id) is not None
+def publish_of(log: HistoryPartition, message_id: int) -> FoundMessage | None:
+    """The publish of a message, from the log or its base. None: there is none. Raises LogError."""
+    if message_id >= log.durable_offset:
+        return None
+    if message_id < log.start_offset:
+        base = log.base()
+        older = None if base is None else base.record(message_id)
+        record, time_ms = older, None
+    else:
+        _, time_ms, record = next(records_between(log, message_id, message_id + 1))
+    if record is None:
+        return None
+    try:
+        envelope_ms, actor, event = decoder_for(log).decode(record)
+    except UndecodableRecord:
+        return None
+    if type(event) is not Published:
+        return None
+    return FoundMessage(log.name, message_id, envelope_ms if time_ms is None else time_ms, actor, event)
 
 
 def has_ended(rows: Iterable[OutcomeRow]) -> bool:

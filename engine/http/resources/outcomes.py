@@ -1,6 +1,6 @@
 """Outcomes of the history, without Spark. Rows have the columns of Spark's table HISTORY.
 
-    GET /api/history/biography/{vhost}/{message}[?queue=]                  the life of a message, such as queues-0:123
+    GET /api/history/biography/{vhost}/{message}[?queue=][&truncate=]      the life of a message, such as queues-0:123
     GET /api/history/outcomes/{vhost}/{queue}[?tail=100][&until=]          the last outcomes in a queue
     GET /api/history/diff/{vhost}/{queue}?from=...[&to=...][&limit=]       what changed between two moments
     GET /api/history/what-if/{vhost}/{queue}?policy=JSON[&operator_policy=JSON][&from=-1h][&to=-0s][&limit=100]
@@ -9,26 +9,32 @@
 A user who may read a queue may ask about its past, back to its declaration. Only administrators see what came of a
 message in other queues, and queues that are gone. The process that reads the past answers (engine/rewind/outcomes.py,
 engine/rewind/what_if.py), within DEADLINE_SECONDS: an answer whose `complete` is false has what was found by then.
+
+A biography has the message itself, too: `message` as in an answer of a search (search.py), with `truncated`, and with
+`body_gone`: why it has no body any more, or null.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from starlette.responses import Response
 
 from rewindmq.engine.broker.policies import checked_definition
+from rewindmq.engine.erasure.encryption import Subjects
+from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.engine.http.bodies import BadBody, json_object
 from rewindmq.engine.http.call import ApiError, Call, bad_request, not_found, unless_gone
 from rewindmq.engine.http.listing import Item
 from rewindmq.engine.http.pieces import encode
 from rewindmq.engine.http.resources.past import log_refusal, number_of, partition_name, read, readable_incarnation
-from rewindmq.engine.http.resources.search import time_of
+from rewindmq.engine.http.resources.search import message_item, time_of, truncate_of
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.outcomes import Deadline, NoSuchMessage, biography, change_of, changes, last_outcomes
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, history_of
+from rewindmq.engine.rewind.search import FoundMessage
 from rewindmq.engine.rewind.what_if import POLICY_NAME, World, candidate_for, what_if
 from rewindmq.projections.history.biography import parse_message
 from rewindmq.projections.history.outcome_rows import OutcomeRow
@@ -95,16 +101,46 @@ async def show_biography(call: Call) -> Response:
         if queue is None:
             raise bad_request("name a queue that you may read: ?queue=NAME; only administrators may leave it out")
         queue_id = readable_incarnation(call, vhost, queue, None)
-    return await ask(call, partial(found_biography, vhost, partition, message_id, queue, queue_id))
+    truncate = truncate_of(call)
+    keys = call.broker.subjects.keys.frozen()
+    return await ask(call, partial(found_biography, vhost, partition, message_id, queue, queue_id, keys, truncate))
 
 
 def found_biography(
-    vhost: str, partition: str | None, message_id: int, queue: str | None, queue_id: int | None, history: History
+    vhost: str,
+    partition: str | None,
+    message_id: int,
+    queue: str | None,
+    queue_id: int | None,
+    keys: KeyStore,
+    truncate: int,
+    history: History,
 ) -> Item:
     """The life of a message as JSON. Raises NoSuchMessage, RewindError, LogError."""
     reader, deadline = history.open(), Deadline(DEADLINE_SECONDS)
     found = biography(reader, history.snapshots, vhost, partition, message_id, queue, queue_id, deadline)
-    return {"rows": [row_item(row) for row in found.rows], "complete": found.complete}
+    only = None if queue_id is None else queue
+    return {
+        "message": published_item(found.message, Subjects("", keys, {}), truncate, only),
+        "rows": [row_item(row) for row in found.rows],
+        "complete": found.complete,
+    }
+
+
+def published_item(message: FoundMessage, subjects: Subjects, truncate: int, queue: str | None) -> Item:
+    """The message of a biography as JSON. `queue`: the only queue that the user may know of; None: all are shown."""
+    opened = replace(message, published=subjects.decrypt(message.published))
+    item = message_item(opened, truncate, queue)
+    properties: Any = item["properties"] if message.published.encryption is not None else {}
+    headers = properties.get("headers", {})
+    gone = None
+    if "x-erased" in headers:
+        gone = "its subject was erased"
+    elif "x-expired-body" in headers:
+        gone = f"the bodies of {headers['x-expired-body']} have expired"
+    elif "x-unreadable" in headers:
+        gone = str(headers["x-unreadable"])
+    return item | {"truncated": len(opened.published.body) > truncate, "body_gone": gone}
 
 
 # -- the last outcomes of a queue -------------------------------------------------------------------------------------

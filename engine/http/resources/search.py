@@ -150,9 +150,9 @@ async def find(call: Call) -> Response:
     incarnation = None if queue is None else readable_incarnation(call, vhost, queue, None)
     criteria = criteria_of(call, vhost, queue)
     query = call.request.query_params
-    limit, truncate = number_of(call, "limit", 100), number_of(call, "truncate", BODY_SHOWN)
-    if not 1 <= limit <= MAX_LIMIT or truncate > MAX_BODY_SHOWN:
-        raise bad_request(f"limit is from 1 to {MAX_LIMIT}, truncate at most {MAX_BODY_SHOWN}")
+    limit, truncate = number_of(call, "limit", 100), truncate_of(call)
+    if not 1 <= limit <= MAX_LIMIT:
+        raise bad_request(f"limit is from 1 to {MAX_LIMIT}")
     ranges = ranges_from(query["next"]) if "next" in query else None
     call.past_read(vhost, queue or "", words_of(query))
     if ranges is None:
@@ -199,6 +199,14 @@ def criteria_of(call: Call, vhost: str, queue: str | None) -> Criteria:
         header = name, value
     body = given["body"].encode() if "body" in given else None
     return Criteria(vhost, queue, given.get("message_id"), given.get("correlation_id"), header, body)
+
+
+def truncate_of(call: Call) -> int:
+    """How many bytes of a body are shown. Raises ApiError (400)."""
+    truncate = number_of(call, "truncate", BODY_SHOWN)
+    if truncate > MAX_BODY_SHOWN:
+        raise bad_request(f"truncate is at most {MAX_BODY_SHOWN}")
+    return truncate
 
 
 def time_of(call: Call, name: str) -> int | None:

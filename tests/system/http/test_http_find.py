@@ -89,7 +89,7 @@ def test_b29_times_and_limits_cut_a_search_and_next_goes_on(api: httpx.Client, q
         ({"body": "x", "since": "yesterday"}, "since: 'yesterday' is not a time"),
         ({"body": "x", "limit": "0"}, "limit is from 1 to 1000"),
         ({"body": "x", "limit": "1001"}, "limit is from 1 to 1000"),
-        ({"body": "x", "truncate": "70000"}, "limit is from 1 to 1000, truncate at most"),
+        ({"body": "x", "truncate": "70000"}, "truncate is at most 65536"),
         ({"body": "x", "next": "queues-0:1"}, "next is not from an answer to a search"),
         ({"body": "x", "next": "../..:1-2"}, "next is not from an answer to a search"),
     ],

@@ -1,5 +1,7 @@
 """A message's life, a queue's last outcomes and the changes between two moments: GET /api/history/... (B-29)."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -98,6 +100,7 @@ def test_b29_the_changes_between_two_moments_sum_to_the_change_of_length(api: ht
         ("biography/%2F/queues-77:1", 404, "no message queues-77:1 in the history of vhost '/'"),
         ("biography/%2F/metadata-0:1", 404, "no message metadata-0:1 in the history of vhost '/'"),
         ("biography/%2F/1", 404, "message 1: which partition? queues-0:1, queues-1:1"),
+        ("biography/%2F/queues-0:1?truncate=70000", 400, "truncate is at most 65536"),
         ("outcomes/%2F/q?tail=0", 400, "tail is from 1 to 10000"),
         ("outcomes/%2F/q?until=noon", 400, "until: 'noon' is not a time"),
         ("diff/%2F/q", 400, "give from, and to if it is not now"),
@@ -133,3 +136,46 @@ def test_b29_a_reader_of_a_queue_sees_its_part_of_a_life(api: httpx.Client, brok
         api.put(f"/queues/%2F/{mine}", json={})
         assert asked(reader, f"outcomes/%2F/{mine}")["rows"] == []
         assert reader.get(f"/history/biography/%2F/{message}", params={"queue": mine}).status_code == 404
+
+
+def test_b32_a_life_has_the_message_that_it_is_of(api: httpx.Client, queue: str) -> None:
+    publish(api, queue, '{"order": 4711}', message_id=queue, headers={"customer": "alice"})
+    found = find(api, "%2F", message_id=queue)[0]
+    assert api.delete(f"/queues/%2F/{queue}/contents").status_code == 204
+    where = f"biography/%2F/{found['message']}"
+    assert asked(api, where)["message"] == {**found, "truncated": False, "body_gone": None}
+    cut = asked(api, where, truncate="8")["message"]
+    assert (cut["payload"], cut["payload_bytes"], cut["truncated"]) == ('{"order"', 15, True)
+
+
+def test_b32_a_life_says_why_a_body_is_gone(start_broker: Callable[..., RunningBroker], tmp_path: Path) -> None:
+    broker = start_broker(tmp_path, "--subject-header", "x-subject")
+    with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
+        api.put("/queues/%2F/q", json={})
+        publish(api, "q", "order 4711 of alice", message_id="a", headers={"x-subject": "alice"})
+        publish(api, "q", "no body was here", message_id="b", headers={"x-erased": True})
+        message, other = (find(api, "%2F/q", message_id=each)[0]["message"] for each in "ab")
+        before = asked(api, f"biography/%2F/{message}")["message"]
+        assert (before["payload"], before["body_gone"]) == ("order 4711 of alice", None)
+        assert api.delete("/subjects/alice").is_success
+        after = asked(api, f"biography/%2F/{message}")["message"]
+        assert (after["payload"], after["body_gone"]) == ("", "its subject was erased")
+        assert asked(api, f"biography/%2F/{other}")["message"]["body_gone"] is None, "a header of its publisher"
+
+
+def test_b32_a_reader_of_a_queue_is_told_of_no_other_queue_of_the_message(
+    api: httpx.Client, broker: RunningBroker, name: str
+) -> None:
+    mine, other = f"{name}-mine", f"{name}-other"
+    for queue in (mine, other):
+        api.put(f"/queues/%2F/{queue}", json={})
+        api.post(f"/bindings/%2F/e/amq.fanout/q/{queue}", json={})
+    content = {"properties": {}, "routing_key": "", "payload": "secret", "payload_encoding": "string"}
+    assert api.post("/exchanges/%2F/amq.fanout/publish", json=content).json() == {"routed": True}
+    message = find(api, f"%2F/{mine}", body="secret")[0]["message"]
+    api.put(f"/users/{name}", json={"password": "x", "tags": "management"})
+    api.put(f"/permissions/%2F/{name}", json={"configure": "", "write": "", "read": mine})
+    with httpx.Client(base_url=f"{broker.http_url}/api", auth=(name, "x"), trust_env=False) as reader:
+        life = asked(reader, f"biography/%2F/{message}", queue=mine)
+    assert (life["message"]["queues"], life["message"]["payload"]) == ([mine], "secret")
+    assert other not in str(life)
