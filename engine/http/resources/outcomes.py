@@ -4,10 +4,12 @@
     GET /api/history/outcomes/{vhost}/{queue}[?tail=100][&until=]          the last outcomes in a queue
     GET /api/history/diff/{vhost}/{queue}?from=...[&to=...][&limit=]       what changed between two moments
     GET /api/history/depth/{vhost}/{queue}[?from=-1h][&to=][&points=200]   its length over time, and what people did
+    GET /api/history/what-if/{vhost}/{queue}?policy=JSON[&operator_policy=JSON][&from=-1h][&to=-0s][&limit=100]
+                                                                           what a policy would have done
 
 A user who may read a queue may ask about its past, back to its declaration. Only administrators see what came of a
-message in other queues, and queues that are gone. The process that reads the past answers (engine/rewind/outcomes.py),
-within DEADLINE_SECONDS: an answer whose `complete` is false has what was found by then.
+message in other queues, and queues that are gone. The process that reads the past answers (engine/rewind/outcomes.py,
+engine/rewind/what_if.py), within DEADLINE_SECONDS: an answer whose `complete` is false has what was found by then.
 
 A biography has the message itself, too: `message` as in an answer of a search (search.py), with `truncated`, and with
 `body_gone`: why it has no body any more, or null.
@@ -20,8 +22,10 @@ from typing import Any
 
 from starlette.responses import Response
 
+from rewindmq.engine.broker.policies import checked_definition
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import KeyStore
+from rewindmq.engine.http.bodies import BadBody, json_object
 from rewindmq.engine.http.call import ApiError, Call, bad_request, not_found, unless_gone
 from rewindmq.engine.http.listing import Item
 from rewindmq.engine.http.pieces import encode
@@ -32,12 +36,15 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.depth import NeverThere, Point, Tick, depth
 from rewindmq.engine.rewind.outcomes import Deadline, NoSuchMessage, biography, change_of, changes, last_outcomes
-from rewindmq.engine.rewind.queue_at import history_of
+from rewindmq.engine.rewind.queue_at import NoSuchQueue, history_of
 from rewindmq.engine.rewind.search import FoundMessage
+from rewindmq.engine.rewind.what_if import POLICY_NAME, World, candidate_for, what_if
 from rewindmq.projections.history.biography import parse_message
 from rewindmq.projections.history.outcome_rows import OutcomeRow
 from rewindmq.projections.marks import moment, name_in
 from rewindmq.projections.rewind import At, RewindError, format_time
+from rewindmq.projections.what_if.alternative import LIMITS, Candidate
+from rewindmq.projections.what_if.fates import Difference
 
 DEADLINE_SECONDS = 20.0
 MAX_ROWS = 10_000  # in one answer
@@ -55,6 +62,7 @@ class OutcomesQuestion:
         try:
             return encode(self.find(self.history)).encode()
         except (NoSuchMessage, NeverThere) as error:
+        except (NoSuchMessage, NoSuchQueue) as error:
             return not_found(str(error), "not_found")
         except RewindError as error:
             return bad_request(str(error))
@@ -279,3 +287,105 @@ def tick_item(tick: Tick) -> Item:
     count = {"messages": tick.count} if tick.kind in ("purged", "restored") else {}
     fields = {"offset": tick.offset, "kind": tick.kind, "text": tick.text, "user": tick.user}
     return {"time": format_time(tick.time_ms), **fields, **count}
+# -- another policy ---------------------------------------------------------------------------------------------------
+
+
+async def show_what_if(call: Call) -> Response:
+    """Answers GET /api/history/what-if/{vhost}/{queue}."""
+    vhost, queue = call.segment("vhost"), call.segment("queue")
+    queue_id = readable_incarnation(call, vhost, queue, None)
+    most = number_of(call, "limit", 100)
+    if most > MAX_ROWS:
+        raise bad_request(f"limit is at most {MAX_ROWS}")
+    definition, operator_definition = definition_of(call, "policy"), definition_of(call, "operator_policy")
+    if definition is None and operator_definition is None:
+        raise bad_request("say what to try: policy, operator_policy, or both")
+    candidate = candidate_for(queue, definition, operator_definition)
+    query = call.request.query_params
+    start = moment_of(call, vhost, queue, query.get("from", "-1h"))
+    end = moment_of(call, vhost, queue, query.get("to", "-0s"))
+    return await ask(call, partial(found_what_if, vhost, queue, queue_id, candidate, start, end, most))
+
+
+def definition_of(call: Call, name: str) -> dict[str, Any] | None:
+    """The definition of a policy in the query, checked as one that is set; an empty one means no policy.
+
+    Raises ApiError (400), PreconditionFailed."""
+    text = call.request.query_params.get(name)
+    if text is None:
+        return None
+    try:
+        if not text.strip():
+            raise BadBody("it is empty")
+        definition = json_object(text.encode("utf-8", "surrogatepass"))
+    except BadBody as error:
+        raise bad_request(f'{name} is not a JSON object such as {{"max-length": 1000}}: {error}') from None
+    if definition:
+        semantics = call.broker.config.semantics
+        checked_definition(POLICY_NAME, ".*", definition, 0, "queues", name == "operator_policy", semantics)
+    return definition
+
+
+def found_what_if(
+    vhost: str,
+    queue: str,
+    queue_id: int | None,
+    candidate: Candidate,
+    start: At,
+    end: At,
+    most: int,
+    history: History,
+) -> Item:
+    """The queue as it was, and as it would have been, as JSON. Raises NoSuchQueue, RewindError, LogError."""
+    reader, deadline = history.open(), Deadline(DEADLINE_SECONDS)
+    found = what_if(reader, history.snapshots, vhost, queue, queue_id, candidate, start, end, most, deadline)
+    return {
+        "partition": found.partition,
+        "from": found.start,
+        "to": found.reached,
+        "left": found.end - found.reached,
+        "stopped": found.stopped,
+        "before": world_item(found.before),
+        "after": world_item(found.after),
+        "summary": [
+            {
+                "before": before,
+                "before_rule": before_rule or None,
+                "after": after,
+                "after_rule": after_rule or None,
+                "messages": messages,
+            }
+            for (before, before_rule, after, after_rule), messages in found.changed.items()
+        ],
+        "rows": [difference_item(each) for each in found.first],
+        "more": found.changed.total() - len(found.first),
+        "assumptions": found.assumed,
+        "limits": list(LIMITS),
+        "complete": found.stopped is None,
+    }
+
+
+def world_item(world: World) -> Item:
+    """A queue in one of the two folds, as JSON."""
+    return {
+        "outcomes": [
+            {"outcome": outcome, "rule": rule or None, "messages": messages}
+            for (outcome, rule), messages in sorted(world.outcomes.items())
+        ],
+        "greatest_depth": world.greatest_depth,
+        "depth": world.depth,
+    }
+
+
+def difference_item(found: Difference) -> Item:
+    """A message that would have ended differently, as JSON."""
+    (before, before_ms, before_rule), (after, after_ms, after_rule) = found.before, found.after
+    return {
+        "message_id": found.message_id,
+        "before": before,
+        "before_at": format_time(before_ms),
+        "before_rule": before_rule or None,
+        "after": after,
+        "after_at": format_time(after_ms),
+        "after_rule": after_rule or None,
+    }
