@@ -1,5 +1,5 @@
-"""The sessions of HTTP clients. A client (user, host, listener, product) has one from its first call that matters until
-ten minutes after its last one.
+"""The sessions of HTTP clients. A client (user, host, listener, product, mechanism) has one from its first call
+that matters until ten minutes after its last one.
 
     call of a client -> session(...) -> SessionOpened, once     every event of the call has this session as its actor
     a minute's timer -> SessionClosed for those that were idle
@@ -24,7 +24,7 @@ MOST_CALLERS: Final = 500
 IDLE_SECONDS: Final = 600.0
 LOOK_SECONDS: Final = 60.0
 
-Key = tuple[str, str, str, str]
+Key = tuple[str, str, str, str, str]
 
 
 @dataclass(slots=True)
@@ -56,19 +56,19 @@ class Callers:
         self._callers: dict[Key, Caller] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def caller(self, user: str, arrival: Arrival, product: str, tls: TlsPeer | None) -> Caller | None:
+    def caller(self, user: str, arrival: Arrival, product: str, tls: TlsPeer | None, mechanism: str) -> Caller | None:
         """The client with its session. None: this node logs no sessions now."""
         if self._read_only or not self._keeper.joined:
             return None
-        key = (user, arrival.host, arrival.listener, product)
+        key = (user, arrival.host, arrival.listener, product, mechanism)
         if key not in self._callers and len(self._callers) >= MOST_CALLERS:
-            key, arrival, product, tls = (user, "", "", ""), Arrival(arrival.protocol, ""), "", None
+            key, arrival, product, tls = (user, "", "", "", ""), Arrival(arrival.protocol, ""), "", None
         found = self._callers.get(key)
         if found is None or found.session.session_id // EPOCH_IDS != self._keeper.epoch:  # a lost epoch's are ended
             session_id = self._sessions.next_id()
             session = Session(session_id, user, "", arrival.address, Actor(user, session_id))
             properties = (Argument("product", "longstr", shortened(product)),) if product else ()
-            self._access_log.opened(session, arrival, "basic", tls, properties)
+            self._access_log.opened(session, arrival, mechanism, tls, properties)
             found = self._callers[key] = Caller(session, 0.0)
         found.seen = self._loop.time()
         if self._timer is None:

@@ -89,8 +89,9 @@ class Settings:
         """Seconds to wait for an answer."""
         return DEFAULT_TIMEOUT_SECONDS if self.timeout is None else self.timeout
 
-    def client(self, any_node: bool = False) -> Client:
-        """A client of the management API. Unless `any_node`, CliError when --node names another node."""
+    def client(self, any_node: bool = False, patient: bool = False) -> Client:
+        """A client of the management API. Unless `any_node`, CliError when --node names another node. `patient`:
+        without --timeout it waits for an answer as long as that takes."""
         if self.url and self.http_port:
             raise CliError(USAGE, "give either --url or --http-port")
         url = self.url or os.environ.get("REWINDMQ_URL") or DEFAULT_URL
@@ -99,7 +100,7 @@ class Settings:
         user = self.user or os.environ.get("REWINDMQ_USER") or "guest"
         password = self.password or os.environ.get("REWINDMQ_PASSWORD") or "guest"
         ca = self.tls_ca_cert_file or os.environ.get("REWINDMQ_TLS_CA") or None
-        client = Client(url, user, password, self.seconds, ca)
+        client = Client(url, user, password, None if patient and self.timeout is None else self.seconds, ca)
         if self.asked_node is not None and not any_node:
             answering = client.get_one("overview", columns="node")["node"]
             if answering != self.asked_node:

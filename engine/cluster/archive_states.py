@@ -4,12 +4,12 @@
     state_at_offset(log, offset, data_dir)         where a base is to be made (topic_space.py)
 
 A base has the records of all messages that are queued. For a snapshot these are read, from Kafka or from the archive.
-A damaged state is passed over. Without any, the fold begins at offset 0, in the archive.
+A damaged state is passed over. Without any, the fold begins at offset 0, in the archive, or with the base at the floor.
 """
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from operator import itemgetter
@@ -19,14 +19,13 @@ from rewindmq.engine.log.archive.manifest import BaseEntry, SnapshotEntry
 from rewindmq.engine.log.archive.pack import CorruptObject
 from rewindmq.engine.log.archive.reader import ArchivedPartition
 from rewindmq.engine.log.archive.snapshots import ArchivedSnapshots
-from rewindmq.engine.log.single_records import records_at
+from rewindmq.engine.log.single_records import queued_records
 from rewindmq.engine.log.topic_tiers import TieredTopic
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.replay import fold
+from rewindmq.projections.replay import beginning, fold
 from rewindmq.projections.store.bases import Base, BaseError, Bases, queued_offsets
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots
 from rewindmq.projections.store.store import StateStore, StoreError
-from rewindmq.schemas.single_object import unwrap
 
 State = BaseEntry | SnapshotEntry
 
@@ -82,17 +81,9 @@ def state_at_offset(log: TieredTopic, offset: int, data_dir: Path) -> Machine:
             break
         except (BaseError, CorruptObject, SnapshotError) as error:
             logger.warning("%s: %s: an older state is taken", log.name, error)
-    machine = machine or Machine(log.name)
+    machine = machine or beginning(log)
     fold(machine, log, offset)
     return machine
-
-
-def bare_records(log: TieredTopic, offsets: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-    """Yields offset and record of each of these publishes, which ascend: as a base has them.
-
-    Raises LogError, NoAnswer."""
-    for offset, record in records_at(log, offsets):
-        yield offset, unwrap(record)
 
 
 def _newest(archived: ArchivedPartition, most: int) -> list[State]:
@@ -119,7 +110,8 @@ def _as_base(log: TieredTopic, archived: ArchivedPartition, state: State, direct
         return
     machine, bases = _machine(log, archived, state), Bases(directory)
     try:
-        bases.write(machine, b"", bare_records(log, queued_offsets(machine)))  # no log begins there: it needs no chain
+        records = queued_records(log, queued_offsets(machine))
+        bases.write(machine, b"", records)  # no log begins there: it needs no chain
         yield bases.open(log.name, state.offset)
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -28,7 +28,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
-from rewindmq.engine.cluster.archive_states import bare_records, state_at_offset
+from rewindmq.engine.cluster.archive_states import state_at_offset
 from rewindmq.engine.log.archive.local_space import (
     NOTE,
     CutPartition,
@@ -47,6 +47,7 @@ from rewindmq.engine.log.archive.topic_pack import UnpackedTopic
 from rewindmq.engine.log.archive.topic_records import records_of
 from rewindmq.engine.log.embedded.steady_time import steady_now
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
+from rewindmq.engine.log.single_records import queued_records
 from rewindmq.engine.log.topic_tiers import TieredTopics
 from rewindmq.projections.store.bases import BaseError, Bases, queued_offsets
 
@@ -56,7 +57,7 @@ _OF_LIMIT: Final = 10  # a portion is at most this part of a limit
 
 
 class TopicSpace:
-    """What a node's archiver removes from Kafka. `data_dir`: the node's."""
+    """Removes the oldest records of a node's partitions from Kafka. `data_dir`: the node's directory."""
 
     def __init__(
         self, log: KafkaLogReader, objects: Objects, data_dir: Path, monotonic: Callable[[], float] = time.monotonic
@@ -132,7 +133,7 @@ class TopicSpace:
             require_archived(topic, manifest, start, offset)
             self._bases.remove_leftovers(name)  # of a node that was killed
             self._bases.discard_below(name, offset + 1)
-            path = self._bases.write(machine, last.chain, bare_records(self._tiers[name], queued))
+            path = self._bases.write(machine, last.chain, queued_records(self._tiers[name], queued))
             try:
                 self._bases.open(name, offset).machine()
                 entry = archive_file(manifest, path, BaseEntry)

@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from rewindmq.engine.embedded.keep_history import KeepHistory
-from rewindmq.engine.embedded.trim import TrimRefused
 from rewindmq.engine.log.archive.archiver import Archiver, first_waiting_ms
 from rewindmq.engine.log.archive.directory_note import note_archive
 from rewindmq.engine.log.archive.local_space import Limits, Report, keep_local
@@ -52,6 +51,7 @@ from rewindmq.engine.log.archive.progress import (
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import partition_directory
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
+from rewindmq.engine.log.trim_rules import TrimRefused
 from rewindmq.engine.logging_setup import log_to_stderr
 from rewindmq.engine.runtime.local_limits import local_limits
 from rewindmq.projections.machine.machine import NewerHistory

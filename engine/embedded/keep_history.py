@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from rewindmq.engine.embedded.trim import Trimming, TrimRefused, TrimReport, archive_for, refusal
+from rewindmq.engine.embedded.trim import Trimming, archive_for
 from rewindmq.engine.log.archive.progress import Kept
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, read_layout
@@ -33,6 +33,7 @@ from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.embedded.segments import record_timestamp, segment_files
 from rewindmq.engine.log.embedded.steady_time import APART_SECONDS, newest_ms_of, steady_now
 from rewindmq.engine.log.tiers import floors_of
+from rewindmq.engine.log.trim_rules import TrimRefused, TrimReport, refusal
 from rewindmq.engine.runtime.durations import in_words
 from rewindmq.projections.floors import KEEP_HISTORY
 from rewindmq.projections.machine.machine import NewerHistory

@@ -5,7 +5,7 @@
 For each partition, while no broker runs (the lock is taken; beside a broker keep_history.py takes the same steps):
 
     1  floor    the base offset of the segment that holds the moment: whole segments go
-    2  audit    the stretch from the last floor on (stretch.py)
+    2  audit    the stretch from the last floor on (engine/log/stretch.py)
     3  base     the state at the floor, and the records of all that is queued there: written, read back, proven; in the
                 archive, too
     4  event    HistoryTrimmed in the metadata log, durable: floor, chain, digest, findings, reason
@@ -24,13 +24,10 @@ For each partition, while no broker runs (the lock is taken; beside a broker kee
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rewindmq.engine.embedded.start import end_trims
-from rewindmq.engine.embedded.stretch import audit
 from rewindmq.engine.log.archive.archiver import identity_of
 from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
 from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory, read_identity
@@ -45,12 +42,14 @@ from rewindmq.engine.log.embedded.directory import (
     read_layout,
 )
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.engine.log.embedded.reader import PartitionReader, SegmentReader
-from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, segment_path
-from rewindmq.engine.log.single_records import records_at
+from rewindmq.engine.log.embedded.reader import PartitionReader
+from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, segment_path, stated_chain
+from rewindmq.engine.log.single_records import queued_records
+from rewindmq.engine.log.stretch import audit
 from rewindmq.engine.log.tiers import TieredPartition
+from rewindmq.engine.log.trim_rules import TrimRefused, TrimReport, Wanted, last_floor, oldest_kept_ms, refusal
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.rewind import OutsideHistory, format_time
+from rewindmq.projections.rewind import OutsideHistory
 from rewindmq.projections.store.bases import BaseError, Bases, queued_offsets
 from rewindmq.projections.store.metadata_snapshots import newest
 from rewindmq.projections.store.snapshots import Snapshots
@@ -58,43 +57,6 @@ from rewindmq.projections.topology.metadata_fold import MetadataFold, fold_on
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.metadata_events import HistoryTrimmed
 from rewindmq.schemas.values import BROKER
-
-DAY_MS = 86_400_000
-
-
-class TrimRefused(LogError):
-    """The history is not trimmed so; the text says why. Nothing was removed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is to be trimmed: what is older than the time `before_ms`, or than the last `keep_ms` milliseconds.
-
-    `partition`: only this one. `accept_findings`: go on although the audit found something."""
-
-    before_ms: int | None = None
-    keep_ms: int | None = None
-    partition: str | None = None
-    reason: str = ""
-    accept_findings: bool = False
-
-
-@dataclass(slots=True)
-class TrimReport:
-    """What was trimmed of a partition, or would be.
-
-    `start`: the offset where it began. `offset`: the floor; it is `start` if nothing goes. `until_ms`: the largest time
-    of what goes. `queued`: how many records of queued messages are in the base. `freed_bytes`: of the local segments;
-    `archived_bytes`: of the objects that went, or would go."""
-
-    partition: str
-    start: int
-    offset: int
-    until_ms: int = 0
-    queued: int = 0
-    freed_bytes: int = 0
-    archived_bytes: int = 0
-    findings: list[str] = field(default_factory=list)
 
 
 def trim(
@@ -156,13 +118,11 @@ class _Trim:
             trimming.note_archive()
             end_trims(self._data_dir, self._log, metadata.topology, trimming.snapshots)
             trimming.end_in_archive()
-        names = list(trimming.readers)
-        if wanted.partition is not None and wanted.partition not in names:
-            raise TrimRefused(f"{self._data_dir}: there is no partition {wanted.partition!r}: {', '.join(names)}")
+        names = wanted.partitions(self._data_dir, list(trimming.readers))
         before_ms = self._moment(wanted)
         reports = []
         events = []
-        for name in names if wanted.partition is None else [wanted.partition]:
+        for name in names:
             report = TrimReport(name, trimming.log(name).start_offset, trimming.floor(name, before_ms))
             reports.append(report)
             if report.offset > report.start:
@@ -186,19 +146,14 @@ class _Trim:
         """The time before which history may go.
 
         Raises TrimRefused where `keep_ms` may be the work of a clock that jumped."""
-        if wanted.before_ms is not None:
-            return wanted.before_ms
-        assert wanted.keep_ms is not None, "a trim has a time, or keeps one"
         trimming = self._trimming
         readers = [self._metadata_reader, *trimming.readers.values()]
         now_ms = min(self._wall_ms, max(reader.segments()[-1].max_timestamp_ms for reader in readers))
-        before_ms, recent_ms = now_ms - wanted.keep_ms, now_ms - min(DAY_MS, wanted.keep_ms // 2)
-        if not any(trimming.floor(name, before_ms) > each.start_offset for name, each in trimming.readers.items()):
-            return before_ms  # nothing is so old
-        if any(reader.offset_at(before_ms - 1) < reader.offset_at(recent_ms - 1) for reader in readers):
-            return before_ms
-        what = f"no event lies between {format_time(before_ms)} and {format_time(recent_ms)}"
-        raise TrimRefused(f"{self._data_dir}: {what}: a clock may have jumped; name the time with --before")
+
+        def is_due(before_ms: int) -> bool:
+            return any(trimming.floor(name, before_ms) > each.start_offset for name, each in trimming.readers.items())
+
+        return oldest_kept_ms(self._data_dir, wanted, now_ms, readers, is_due)
 
     def _append(self, metadata: MetadataFold, events: list[HistoryTrimmed]) -> None:
         """Log the events, durably."""
@@ -254,17 +209,10 @@ class Trimming:
         offset, start = log.offset_at(before_ms - 1), log.start_offset
         archived = [] if manifest is None else manifest.segments
         segments = [(each.base_offset, each.size_bytes) for each in archived if start <= each.base_offset < begins]
-        stated = {base_offset_of(path) for path in files if _chain_before(path) is not None}
+        stated = {base_offset_of(path) for path in files if stated_chain(path) is not None}
         stated.update(base for base, _ in segments)
         segments += [(base_offset_of(path), path.stat().st_size) for path in files]
-        floor, size = start, 0
-        for (_, older_bytes), (base, _) in pairwise(segments):
-            size += older_bytes
-            if base > offset or (most_bytes is not None and size > most_bytes and floor > start):
-                break
-            if base in stated and base > start:
-                floor = base
-        return floor
+        return last_floor(segments, start, offset, stated, most_bytes)
 
     def audit(self, report: TrimReport, between: Callable[[], object] = lambda: None) -> Machine:
         """Audit the stretch, note in the report what was found, and return the state at the floor.
@@ -288,14 +236,14 @@ class Trimming:
         name, offset = report.partition, report.offset
         reader, manifest, queued = self.readers[name], self.manifest(name), queued_offsets(machine)
         if offset >= reader.start_offset:
-            chain = _chain_before(segment_path(reader.directory, offset))
+            chain = stated_chain(segment_path(reader.directory, offset))
             assert chain is not None, "the floor is at a segment that states its chain"
-            self._bases.write(machine, chain, _records(reader, queued))
+            self._bases.write(machine, chain, queued_records(reader, queued))
             prove_base(reader.directory, offset)
         else:
             assert manifest is not None, "what is not here is in the archive"
             chain = next(each.chain_before for each in manifest.segments if each.base_offset == offset)
-            self._bases.write(machine, chain, _records(self._tiers[name], queued))
+            self._bases.write(machine, chain, queued_records(self._tiers[name], queued))
         findings, digest = tuple(report.findings), machine.digest()
         event = HistoryTrimmed(name, offset, report.until_ms, chain, digest, findings, reason)
         if manifest is not None:
@@ -335,30 +283,3 @@ class Trimming:
     def remove_leftovers(self, name: str, seconds: float = 0) -> None:
         """Remove what killed programs have left of bases that they were writing, if it is older than `seconds`."""
         self._bases.remove_leftovers(name, seconds)
-
-
-def refusal(findings: Sequence[str]) -> str:
-    """Why a stretch with findings is not trimmed."""
-    return f"{'; '.join(findings)}; nothing was removed (--accept-findings trims it)"
-
-
-def _chain_before(path: Path) -> bytes | None:
-    """The hash chain that the header of a segment states; None in format 1."""
-    segment = SegmentReader(path, last=True)
-    try:
-        return segment.header.chain_before
-    finally:
-        segment.close()
-
-
-def _records(log: PartitionReader | TieredPartition, offsets: list[int]) -> Iterator[tuple[int, bytes]]:
-    """Yields offset and record of these publishes, in ascending order: from the base of the log, then from the log."""
-    start = log.start_offset
-    base = log.base() if offsets and offsets[0] < start else None
-    at = 0
-    while base is not None and at < len(offsets) and offsets[at] < start:
-        record = base.record(offsets[at])
-        assert record is not None, f"{base.path}: it holds each message that is queued there"
-        yield offsets[at], record
-        at += 1
-    yield from records_at(log, offsets[at:])

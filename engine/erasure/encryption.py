@@ -68,6 +68,7 @@ RESERVED = (
     "x-delivery-count",
     "x-acquired-count",
     "x-stream-offset",
+    "x-restored",
     "x-erased",
     "x-expired-body",
     "x-unreadable",

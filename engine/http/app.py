@@ -21,12 +21,22 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rewindmq.engine.errors import AccessRefused, AmqpError, ReadOnly
-from rewindmq.engine.http import listeners, web
+from rewindmq.engine.http import authentication, listeners, web
 from rewindmq.engine.http.authentication import LoginFailed, NotLoggedIn, authenticate, from_page
 from rewindmq.engine.http.browsers import Guarded
-from rewindmq.engine.http.call import ApiError, Call, Missing, api_error, arrival_of, in_time, reply, way_of
+from rewindmq.engine.http.call import (
+    ApiError,
+    Call,
+    Missing,
+    api_error,
+    arrival_of,
+    in_time,
+    mechanism_of,
+    reply,
+    way_of,
+)
 from rewindmq.engine.http.disconnects import Ending
-from rewindmq.engine.http.logins import COOKIE, Logins
+from rewindmq.engine.http.logins import Logins, cookie_of
 from rewindmq.engine.http.resources import (
     access,
     bindings,
@@ -312,17 +322,17 @@ def login_routes(broker: "Broker", logins: Logins) -> list[Route]:
             name, password = await login.name_and_password(request)
 
             async def attempt() -> Response:
-                return await login.log_in_browser(broker, request, logins, name, password)
+                await authentication.log_in(broker, request, name, password)
+                require_room(request)
+                return login.log_in_browser(broker, request, logins, name)
 
-            response = await broker.certainty.assured(attempt, read_to_end, is_negative)
+            return await broker.certainty.assured(attempt, read_to_end, is_negative)
         except ApiError as error:
             note_refusal(broker, request, None, error)
             return refuse(error, request)
-        require_room(request)
-        return response
 
     async def log_out(request: Request) -> Response:
-        return await login.log_out_browser(request, logins)
+        return login.log_out_browser(request, logins)
 
     return [Route("/api/login", log_in, methods=["POST"]), Route("/api/login", log_out, methods=["DELETE"])]
 
@@ -437,7 +447,7 @@ def require_room(request: Request) -> None:
 def note_refusal(broker: "Broker", request: Request, call: Call | None, error: ApiError | AmqpError) -> None:
     """Log a login that failed, or a missing right, in the history, and end the turn."""
     if isinstance(error, LoginFailed):
-        broker.access_log.login_refused(arrival_of(request), error.user, "basic", error.reason)
+        broker.access_log.login_refused(arrival_of(request), error.user, mechanism_of(request), error.reason)
     elif call is not None:
         missing = error.permission_for if isinstance(error, AccessRefused) else None
         if isinstance(error, ApiError) and error.error == "not_authorised":
@@ -461,7 +471,7 @@ def refuse(error: ApiError, request: Request) -> Response:
     if error.status == 401 and not from_page(request):
         response.headers["www-authenticate"] = 'Basic realm="RewindMQ Management"'
     elif isinstance(error, NotLoggedIn):
-        response.headers["www-authenticate"] = f'Cookie realm="RewindMQ Management" cookie-name={COOKIE}'
+        response.headers["www-authenticate"] = f'Cookie realm="RewindMQ Management" cookie-name={cookie_of(request)}'
     return response
 
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.http.call import ApiError
-from rewindmq.engine.http.logins import COOKIE, Logins
+from rewindmq.engine.http.logins import Logins, cookie_of
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -38,12 +38,13 @@ class LoginFailed(NotLoggedIn):
 
 async def authenticate(broker: "Broker", request: Request, logins: Logins) -> tuple[str, tuple[str, ...]]:
     """The user's name and tags. Raises NotLoggedIn, in RabbitMQ's words."""
-    token = request.cookies.get(COOKIE)
+    token = request.cookies.get(cookie_of(request))
     if token is None or "authorization" in request.headers:
         return await log_in(broker, request, *credentials(request))
     login = logins.find(token)
     account = None if login is None else broker.topology.users.get(login.user)
     if login is None or account is None or account.password_hash != login.password_hash:
+        logins.close(token)
         raise NotLoggedIn("The login ended: log in again")
     if request.method not in SAFE and not from_page(request):
         raise ApiError(403, "forbidden", "a request that a cookie allows says X-Requested-With: page")

@@ -313,7 +313,9 @@ class Call:
     def caller(self) -> Caller | None:
         """The client with its session in the history; None where none is logged."""
         product = self.request.headers.get("user-agent", "").partition("/")[0]
-        return self.broker.callers.caller(self.user, arrival_of(self.request), product, tls_of(self.request))
+        return self.broker.callers.caller(
+            self.user, arrival_of(self.request), product, tls_of(self.request), mechanism_of(self.request)
+        )
 
     def actor(self) -> Actor:
         """The actor of every event of this call."""
@@ -371,6 +373,11 @@ def tls_of(request: Request) -> TlsPeer | None:
     state = request.scope.get("state", {})
     found: TlsPeer | None = state.get("tls")
     return found
+
+
+def mechanism_of(request: Request) -> str:
+    """How a client proves who it is: HTTP Basic, or the login of a browser."""
+    return "basic" if "authorization" in request.headers else "login"
 
 
 def way_of(request: Request) -> str:

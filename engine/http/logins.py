@@ -5,6 +5,9 @@
 - The cookie is for this site and for HTTP only (SameSite=Strict, HttpOnly; Secure over TLS): no script and no page of
   another site can use it. engine/http/browsers.py refuses what another site asks for besides.
 - A node knows its own logins only. Behind a balancer a browser has to stay with one node.
+- A user has at most MOST_OF_USER logins: a user who logs in without end ends no login of others.
+- Browsers send a cookie to each port of a host. So its name has the port, and two nodes on a host do not take each
+  other's cookie for theirs.
 """
 
 import secrets
@@ -15,10 +18,14 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 
+from starlette.requests import Request
+
 COOKIE: Final = "rewindmq_login"
 IDLE_SECONDS: Final = 8 * 3600
 LONGEST_SECONDS: Final = 24 * 3600
-MOST_LOGINS: Final = 10_000  # of a node; then the one that was idle longest ends
+# Then the one that was idle longest ends.
+MOST_OF_USER: Final = 100
+MOST_LOGINS: Final = 10_000  # of a node
 
 
 @dataclass(slots=True)
@@ -36,14 +43,23 @@ class Logins:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.now = now
-        self._by_hash: OrderedDict[bytes, Login] = OrderedDict()  # the one that was idle longest first
+        # The one that was idle longest is the first.
+        self._by_hash: OrderedDict[bytes, Login] = OrderedDict()
+        self._of_user: dict[str, OrderedDict[bytes, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_hash)
 
     def open(self, user: str, password_hash: str) -> str:
         """Begin a login. Returns the token for the cookie."""
         token, now = secrets.token_urlsafe(32), self.now()
-        while len(self._by_hash) >= MOST_LOGINS:
-            self._by_hash.popitem(last=False)
-        self._by_hash[_hash(token)] = Login(user, password_hash, now, now)
+        if len(self._of_user.get(user, ())) >= MOST_OF_USER:
+            self._end(next(iter(self._of_user[user])))
+        elif len(self._by_hash) >= MOST_LOGINS:
+            self._end(next(iter(self._by_hash)))
+        key = _hash(token)
+        self._by_hash[key] = Login(user, password_hash, now, now)
+        self._of_user.setdefault(user, OrderedDict())[key] = None
         return token
 
     def find(self, token: str) -> Login | None:
@@ -53,15 +69,31 @@ class Logins:
         if login is None:
             return None
         if now - login.used > IDLE_SECONDS or now - login.since > LONGEST_SECONDS:
-            del self._by_hash[key]
+            self._end(key)
             return None
         login.used = now
         self._by_hash.move_to_end(key)
+        self._of_user[login.user].move_to_end(key)
         return login
 
     def close(self, token: str) -> None:
         """End the login of a token, if there is one."""
-        self._by_hash.pop(_hash(token), None)
+        key = _hash(token)
+        if key in self._by_hash:
+            self._end(key)
+
+    def _end(self, key: bytes) -> None:
+        user = self._by_hash.pop(key).user
+        of_user = self._of_user[user]
+        del of_user[key]
+        if not of_user:
+            del self._of_user[user]
+
+
+def cookie_of(request: Request) -> str:
+    """The name of the cookie: with the port that the browser asks, if it is not the scheme's own."""
+    port = request.headers.get("host", "").rpartition(":")[2]
+    return f"{COOKIE}_{port}" if port.isascii() and port.isdigit() and len(port) <= 5 else COOKIE
 
 
 def _hash(token: str) -> bytes:

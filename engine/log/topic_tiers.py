@@ -3,13 +3,15 @@
     log = TieredTopics(KafkaLogReader(bootstrap, prefix), "s3://bucket/prefix")
     for block in log.queues[0].read(1_000, 2_000): ...
 
-    offset 0       archived end
+    floor          archived end
     |  archive        |
                 |      Kafka     |
               start          next_offset
 
-- Records below the start are in the archive alone: the owner of the partition has removed them (--keep-local), or the
-  topic's retention has. The start may move while somebody reads: the reading goes on in the archive.
+- The floor is the oldest offset that exists anywhere: 0, or that of the last HistoryTrimmed in the metadata topic. Then
+  the archive has a base there. While Kafka has the offset 0, nothing is gone.
+- Records below the start are in the archive alone: the owner of the partition has removed them (--keep-local), a trim
+  has, or the topic's retention. The start may move while somebody reads: the reading goes on in the archive.
 - The archive is opened when a record below the start is asked for, and not before. So whatever Kafka has can be read
   while the archive is away; the rest is NoAnswer then.
 - The archive must be the one of this history: it begins with the same record of the metadata log, it has all records
@@ -25,6 +27,8 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from rewindmq.engine.log.contract import BelowStart, Block, LogError, NoAnswer
+from rewindmq.engine.log.topic_floors import TopicFloors
+from rewindmq.schemas.metadata_events import HistoryTrimmed
 
 if TYPE_CHECKING:
     from rewindmq.engine.log.archive.reader import ArchivedLog, ArchivedPartition
@@ -41,6 +45,7 @@ class TopicArchive:
 
     def __init__(self, url: str, metadata: "KafkaPartition") -> None:
         self.url = url
+        self.floors = TopicFloors(metadata)
         self._metadata = metadata
         self._lock = Lock()
         self._log: ArchivedLog | None = None
@@ -82,6 +87,18 @@ class TopicArchive:
             raise LogError(f"{what} is another than the one in the archive at {self.url}")
         return archived
 
+    def base(self, name: str, event: HistoryTrimmed) -> "Base":
+        """The base at the floor of a partition, with which it was trimmed.
+
+        Raises LogError where the archive has no such base, NoAnswer."""
+        from rewindmq.engine.log.archive.manifest import Manifest
+        from rewindmq.engine.log.archive.state_files import sound_base
+
+        manifest = Manifest.load(self.open().objects, name)
+        base = sound_base(manifest, event.offset, event.chain, event.digest)[1]
+        base.framed = True
+        return base
+
     def tiered(self, topic: "KafkaPartition") -> "TieredTopic":
         """A partition of these topics, with what is archived of it."""
         return TieredTopic(topic, self)
@@ -91,13 +108,13 @@ class TieredTopic:
     """A partition in Kafka, and what the archive has below its start there."""
 
     framed = True
-    start_offset = 0  # nothing is ever trimmed of an archived Kafka
 
     def __init__(self, topic: "KafkaPartition", archive: TopicArchive) -> None:
         self.topic = topic
         self.name = topic.name
         self.archive = archive
         self._archived: ArchivedPartition | None = None  # proven to have what is below the start of then
+        self._base: Base | None = None  # the last one
         self._thread: ThreadPoolExecutor | None = None
         self._asked: tuple[int, Future[bytes | None]] | None = None  # the record that the thread is reading
 
@@ -111,9 +128,36 @@ class TieredTopic:
         """As `KafkaPartition.durable_offset`."""
         return self.topic.durable_offset
 
+    @property
+    def start_offset(self) -> int:
+        """The floor. Asks Kafka."""
+        floor = self._floor()
+        return 0 if floor is None else floor.offset
+
+    def _floor(self) -> HistoryTrimmed | None:
+        """The last trim; None if Kafka has all, or nothing was trimmed."""
+        if self.topic.start_offset == 0:
+            return None
+        floor = self.archive.floors.now().get(self.name)
+        return None if floor is None else floor.event
+
     def base(self) -> "Base | None":
-        """None: the history begins at offset 0."""
-        return None
+        """The base at the floor; None if the history begins at offset 0.
+
+        Raises LogError where the archive has it not, NoAnswer."""
+        floor = self._floor()
+        if floor is None:
+            return None
+        if self._base is None or self._base.offset != floor.offset:
+            try:
+                self._base = self.archive.base(self.name, floor)
+            except NoAnswer:
+                raise
+            except LogError:
+                if self._floor() == floor:  # else it was trimmed meanwhile
+                    raise
+                return self.base()
+        return self._base
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
         """Yields blocks, which have the records from `offset` up to `end` and no others.
@@ -177,7 +221,7 @@ class TieredTopic:
         found, start = self.topic.offset_at(timestamp_ms), self.topic.start_offset
         if found > start or start == 0:
             return found
-        return min(start, self.below(start).offset_at(timestamp_ms))
+        return max(self.start_offset, min(start, self.below(start).offset_at(timestamp_ms)))
 
     def record(self, offset: int, seconds: float) -> bytes | None:
         """The record at an offset below `next_offset`; None: the offset is a gap.
@@ -202,6 +246,9 @@ class TieredTopic:
         return record
 
     def _archived_record(self, offset: int) -> bytes | None:
+        base = self.base()
+        if base is not None and offset < base.offset:
+            return base.record(offset)
         found = _first(self.read(offset, offset + 1), offset)
         return None if found is None or found[0] != offset else found[2]
 

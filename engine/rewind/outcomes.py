@@ -116,7 +116,7 @@ def biography(
     only_queue_id: int | None,
     deadline: Deadline,
 ) -> Biography:
-    """The life of a message. `queue`: only the message in this one of the publish's queues, and what came of it.
+    """The life of a message. `queue`: only in this one of the publish's queues, with its dead letters and copies.
 
     `only_queue_id`: the only incarnation that the user may read; nothing that came of the message is told then.
     Raises NoSuchMessage, LogError, OutsideHistory."""

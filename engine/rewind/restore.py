@@ -5,7 +5,9 @@
 
 A restored message is a `Published` with an origin (reason `restored`). It is a new message behind those in the queue,
 in the old order, with its old routing key, properties, body and delivery count, and the time that it had left. With
-the origin the history says who brought what back.
+the origin the history says who brought what back. A consumer sees it in a header, in the place of an earlier one:
+
+    x-restored = {partition, id, at}    where the message was in the log, and the moment that was restored
 
 The fold takes each message once under a restoration's name. So a restoration may be repeated, and one that was cut
 short is finished by a repetition: a deleted queue is declared, then bound, then filled, and each step is durable before
@@ -41,6 +43,9 @@ from rewindmq.projections.machine.machine import Machine, NewerHistory
 from rewindmq.projections.replay import decoder_for, drive, groups_of
 from rewindmq.projections.rewind import At, OutsideHistory, RewindError, format_time
 from rewindmq.projections.rules.internal_queues import is_hidden
+from rewindmq.schemas.amqp import tables
+from rewindmq.schemas.amqp.errors import Malformed
+from rewindmq.schemas.amqp.properties import MAX_PROPERTIES_BYTES, with_entry, without_restored
 from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.events import Event, Published, Purged, QueueDeleted
 from rewindmq.schemas.metadata_events import Bound
@@ -62,6 +67,7 @@ UNDONE_FATES = {"purge": (PURGED,), "delete": (DELETED,)}  # without messages th
 NO_INCARNATION = -1
 PAGE_MESSAGES = 500
 PAGE_BYTES = 8 * 1024 * 1024
+PORTIONS = 10  # a second, of a restoration with a rate
 CROWDED_SECONDS = 0.02  # between two looks whether others crowd the log
 
 
@@ -264,12 +270,12 @@ class Bodies:
     partition: str
     ids: tuple[int, ...]
 
-    def answer(self) -> "dict[int, Published] | NoAnswer":
-        """Read the messages, in the worker."""
+    def answer(self) -> "dict[int, tuple[int, Published]] | NoAnswer":
+        """Read the messages with the times of their publishes, in the worker."""
         try:
             reader = self.history.open()
             log = next(each for each in reader.queues if each.name == self.partition)
-            return {message_id: published for message_id, (_, published) in published_at(log, self.ids)}
+            return dict(published_at(log, self.ids))
         except NoAnswer as error:
             return error
 
@@ -283,12 +289,19 @@ def name_of(plan: Plan) -> str:
 
 
 async def restore(
-    broker: "Broker", session: "Session", workers: WorkerPool, history: History, plan: Plan, target: str, name: str
+    broker: "Broker",
+    session: "Session",
+    workers: WorkerPool,
+    history: History,
+    plan: Plan,
+    target: str,
+    name: str,
+    rate: int | None = None,
 ) -> RestoreResult:
-    """Publish the plan's messages into `target`, in the session's vhost. If the target is the queue itself and is gone,
-    it is declared and bound as it was. The broker's own queues are no targets. NotFound, AccessRefused, ResourceLocked
-    as for any declaration; ResourceError: the disk has no room; ConnectionForced: the node was lost meanwhile;
-    ProcessEnded; NoAnswer: what has the messages does not answer."""
+    """Publish the plan's messages into `target`, in the session's vhost, at most `rate` a second. If the target is the
+    queue itself and is gone, it is declared and bound as it was. The broker's own queues are no targets. NotFound,
+    AccessRefused, ResourceLocked as for any declaration; ResourceError: the disk has no room; ConnectionForced: the
+    node was lost meanwhile; ProcessEnded; NoAnswer: what has the messages does not answer."""
     broker.access.check(session.user, session.vhost, "write", "queue", target)
     declared = False
     if is_hidden(target):
@@ -312,14 +325,20 @@ async def restore(
         if isinstance(bodies, NoAnswer):
             raise bodies
         events = [
-            as_restored(plan, each, bodies[each.message_id], session.vhost, target, name, at)
+            as_restored(plan, each, *bodies[each.message_id], session.vhost, target, name, at)
             for at, each in enumerate(page, number)
         ]
-        size = sum(len(event.body) for event in events)
-        await room(broker, size, f"; {number} of {len(plan.messages)} messages are back; ask again when there is room")
-        broker.sessions.check_open(session)
-        came.update(await publish(broker, session, partition, events))
-        broker.sessions.check_open(session)  # else they may not be in the queue
+        step = len(events) if rate is None else max(1, rate // PORTIONS)
+        for begin in range(0, len(events), step):
+            portion = events[begin : begin + step]
+            back = f"{number + begin} of {len(plan.messages)} messages are back"
+            await room(broker, sum(len(event.body) for event in portion), f"; {back}; ask again when there is room")
+            broker.sessions.check_open(session)
+            outcomes = Counter(await publish(broker, session, partition, portion))
+            broker.sessions.check_open(session)  # else they may not be in the queue
+            came.update(outcomes)
+            if rate is not None:  # no consumer gets duplicates, nor what was refused
+                await asyncio.sleep(outcomes["restored"] / rate)
     return RestoreResult(came["restored"], came["duplicate"], came["refused"], declared, bound, lost)
 
 
@@ -387,7 +406,14 @@ def pages(messages: tuple[RestoredMessage, ...]) -> Iterator[tuple[int, list[Res
 
 
 def as_restored(
-    plan: Plan, was: RestoredMessage, published: Published, vhost: str, target: str, name: str, number: int
+    plan: Plan,
+    was: RestoredMessage,
+    published_ms: int,
+    published: Published,
+    vhost: str,
+    target: str,
+    name: str,
+    number: int,
 ) -> Published:
     """The publish that brings a message back."""
     origin = Origin(
@@ -402,4 +428,22 @@ def as_restored(
         was.redelivered,
     )
     route = Route(vhost, published.route.exchange, published.route.routing_key, (target,))
-    return replace(published, route=route, expiration_ms=was.left_ms, origin=origin)
+    at_ms = published_ms if plan.declared is None else plan.time_ms  # by its id it comes back as it was published
+    properties = with_restored(published.properties, plan.partition, was.message_id, at_ms)
+    return replace(published, route=route, properties=properties, expiration_ms=was.left_ms, origin=origin)
+
+
+def with_restored(properties: bytes, partition: str, message_id: int, at_ms: int) -> bytes:
+    """The properties with the header x-restored. It is left out where a frame would have no room for it."""
+    fields = {
+        "partition": tables.longstr(partition),
+        "id": b"l" + message_id.to_bytes(8, "big"),
+        "at": tables.longstr(format_time(at_ms)),
+    }
+    table = b"F" + tables.with_length(tables.join(fields))
+    own = without_restored(properties)
+    try:
+        marked = with_entry(own, b"x-restored", table)
+    except Malformed:
+        return properties
+    return marked if len(marked) <= MAX_PROPERTIES_BYTES else own

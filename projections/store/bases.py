@@ -49,6 +49,7 @@ from rewindmq.projections.store.snapshots import (
 )
 from rewindmq.schemas.evolution import upgraded
 from rewindmq.schemas.registry import envelope_fingerprint
+from rewindmq.schemas.single_object import wrap
 
 SUFFIX = ".base"
 _SCHEMA = schema_of("rewindmq.base", ("head", "queue", "chunk", "record", "end"))
@@ -65,13 +66,16 @@ class BaseGone(BaseError):
 
 
 class Base:
-    """A base in a file that was checked. `chain`: the log's hash chain before `offset`. `digest`: that of the state."""
+    """A base in a file that was checked. `chain`: the log's hash chain before `offset`. `digest`: that of the state.
+
+    `framed`: its records are given as a log in Kafka has them, as Avro single objects."""
 
     def __init__(self, path: Path, file: BinaryIO | None = None) -> None:
         """Read and check the file. `file`: its bytes, if they lie elsewhere; `path` only names it then.
 
         Raises BaseError."""
         self.path = path
+        self.framed = False
         self._file = file
         self._blocks: list[tuple[int, int, int]] = []  # of those with records: offset of the first, position, size
         self._header_bytes = 0
@@ -166,7 +170,8 @@ class Base:
 
         Raises BaseGone, BaseError."""
         for number in range(len(self._blocks)):
-            yield from self._block(number).items()
+            for offset, record in self._block(number).items():
+                yield offset, wrap(record) if self.framed else record
 
     def record(self, offset: int) -> bytes | None:
         """The record of a queued message's publish; None if the base holds no record with this offset.
@@ -177,7 +182,8 @@ class Base:
             return None
         if self._recent[0] != number:
             self._recent = number, self._block(number)
-        return self._recent[1].get(offset)
+        record = self._recent[1].get(offset)
+        return wrap(record) if self.framed and record is not None else record
 
     def _block(self, number: int) -> dict[int, bytes]:
         """The records of one Avro block, by offset."""

@@ -33,6 +33,7 @@ from rewindmq.projections.store.projector import Batch, Projector
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.store.rocks import Database, StoreError
 from rewindmq.schemas.codec import Decoder, Encoder
+from rewindmq.schemas.single_object import FramedDecoder
 
 __all__ = ["Batch", "Projector", "StateStore", "StoreError"]
 
@@ -97,7 +98,7 @@ class StateStore:
 
         After a crash on the way the store has no state of the partition. Raises StoreError, NewerHistory."""
         self.discard(base.partition)
-        encoder, decoder = Encoder(), Decoder()
+        encoder, decoder = Encoder(), FramedDecoder() if base.framed else Decoder()
         try:
             machine = base.machine()
         except BaseError as error:

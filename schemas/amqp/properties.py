@@ -159,10 +159,11 @@ def problem(raw: bytes) -> str:
 
 
 def parse(raw: bytes) -> Parsed:
-    """Read the properties that decide something.
+    """Read the properties that decide something. A header x-restored is taken out: no client sets it.
 
     Raises Malformed if the bytes are no properties, and Unacceptable if the expiration is no number of milliseconds
     (S-043)."""
+    raw = without_restored(raw)
     parsed = Parsed(raw)
     found, last = walk(raw)
     for bit, start, end in found:
@@ -300,12 +301,19 @@ def _keys(items: list[tables.Typed]) -> list[str]:
 
 def without_blind_copies(raw: bytes) -> bytes:
     """The properties without the header BCC, which consumers do not see."""
-    if b"\x03BCC" not in raw:
-        return raw
+    return _without_header(raw, "BCC") if b"\x03BCC" in raw else raw
+
+
+def without_restored(raw: bytes) -> bytes:
+    """The properties without the header x-restored, which only a restoration sets."""
+    return _without_header(raw, "x-restored") if b"\x0ax-restored" in raw else raw
+
+
+def _without_header(raw: bytes, name: str) -> bytes:
     try:
         fields = split(raw)
         headers = split_headers(fields)
-        del headers["BCC"]
+        del headers[name]
     except (Malformed, KeyError):  # no properties at all, or it is not one of their headers
         return raw
     return join(fields | {HEADERS: join_headers(headers)})

@@ -38,7 +38,9 @@ def _archived(partition: TieredTopic) -> Finding:
 
     Raises NoAnswer."""
     start, end = partition.topic.start_offset, partition.next_offset
-    detail = f"offsets 0 to {end}, the first {start} in the archive alone" if start else f"offsets 0 to {end}"
+    floor = partition.start_offset
+    alone = f", the first {start - floor} in the archive alone" if start > floor else ""
+    detail = f"offsets {floor} to {end}{alone}"
     try:
         if start:
             partition.below(start)

@@ -21,7 +21,7 @@ from unittest.mock import patch
 
 import pytest
 
-from rewindmq.engine.embedded.trim import Wanted, trim
+from rewindmq.engine.embedded.trim import trim
 from rewindmq.engine.log.archive import archiver as archivers
 from rewindmq.engine.log.archive import manifest as manifests
 from rewindmq.engine.log.archive import state_files, trims
@@ -32,6 +32,8 @@ from rewindmq.engine.log.archive.pack import Unpacked
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import PartitionReader
+from rewindmq.engine.log.trim_rules import Wanted
+from rewindmq.schemas.metadata_events import HistoryTrimmed
 from tests.simulation.archive_store import FaultyStore, Killed, object_file
 from tests.support.examples import rounds
 from tests.support.records import START_MS, fill
@@ -219,9 +221,9 @@ def entry_before_proof(self: Archiver, manifest: Any, path: Path, report: Any) -
     Unpacked(self._objects, manifest.partition, manifest.segments[-1]).prove()
 
 
-def delete_more(manifest: Manifest, data_dir: Path) -> None:
+def delete_more(manifest: Manifest, event: HistoryTrimmed | None) -> None:
     """Plant: a segment goes that begins at the floor."""
-    trims.delete_trimmed(manifest, data_dir)
+    trims.delete_trimmed(manifest, event)
     if manifest.trims and manifest.segments:
         manifest.objects.delete(manifest.key(manifest.segments[0], manifest.segments[0].avro))
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from rewindmq.engine.embedded.trim import TrimReport, Wanted, trim
+from rewindmq.engine.embedded.trim import trim
+from rewindmq.engine.log.trim_rules import TrimReport, Wanted
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.schemas.events import Published
 from tests.support.broker_harness import PERSISTENT, Client, Harness, args

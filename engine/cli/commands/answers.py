@@ -168,7 +168,7 @@ def message_row(message: Json) -> dict[str, Value]:
 @with_format
 @with_settings
 def biography(settings: Settings, message: str, queue: str | None, form: str | None) -> None:
-    """Show the life of a message, from its publish to its end, and of what came of it.
+    """Show the life of a message, its dead letters and its copies.
 
     The message is named by partition and offset of its publish, as `find` shows it. Dead letters and restored messages
     are followed into their queues.

@@ -53,7 +53,9 @@ def require_possible(config: Config) -> None:
         option = "--subject-header" if config.subject_header else "--keep-bodies"
         raise click.UsageError(f"{option} with --kafka needs --keys DIR, the same directory for all nodes")
     if config.keep_history_ms is not None:
-        raise click.UsageError("--keep-history is for a log in the data directory; Kafka has its own retention")
+        raise click.UsageError(
+            "--keep-history is for a log in the data directory; `rewindmq trim --kafka` trims a history in Kafka"
+        )
 
 
 @click.command("start")

@@ -48,6 +48,13 @@ from rewindmq.projections.rewind import UnreadableTime, absolute
     help="A queue id: of several queues that had this name one after the other, only this one.",
 )
 @click.option("--name", help="Name of the restoration (default: the moment). A message comes back once under one name.")
+@click.option(
+    "--rate",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="At most N messages a second. The command then waits for its end as long as that takes, unless --timeout is"
+    " given.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would come back, and change nothing.")
 @click.argument("queue")
 @with_settings
@@ -62,6 +69,7 @@ def restore(
     ids: tuple[int, ...],
     incarnation: int | None,
     name: str | None,
+    rate: int | None,
     dry_run: bool,
 ) -> None:
     """Bring messages of QUEUE back, from a moment or from before a purge.
@@ -71,6 +79,7 @@ def restore(
     \b
     Examples:
       rewindmq restore orders --undo purge
+      rewindmq restore orders --undo purge --rate 500
       rewindmq restore orders --at -10m --name before-the-release --dry-run
       rewindmq restore orders --at mark:before-the-release --to orders.checked --only expired
     """
@@ -82,6 +91,7 @@ def restore(
         "undo": undo,
         "to": target,
         "name": name,
+        "rate": rate,
         "incarnation": incarnation,
     }
     content = {key: value for key, value in asked.items() if value is not None}
@@ -90,7 +100,9 @@ def restore(
     if ids:
         content["messages"] = list(ids)
     where = path("queues", settings.vhost_name, queue, "restore")
-    answer = settings.client().request("POST", where, json=content | {"dry_run": dry_run}).json()
+    answer = (
+        settings.client(patient=rate is not None).request("POST", where, json=content | {"dry_run": dry_run}).json()
+    )
     at, fates = cast(dict[str, object], answer["at"]), cast(dict[str, int], answer["fates"])
     settings.banner(
         f"{'Would restore' if dry_run else 'Restoring'} {answer['messages']} messages of queue '{queue}' in vhost"

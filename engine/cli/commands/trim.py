@@ -8,12 +8,14 @@ import click
 from rewindmq.engine.cli.archive_options import Duration
 from rewindmq.engine.cli.commands.archive import done
 from rewindmq.engine.cli.exits import USAGE, CliError
+from rewindmq.engine.cli.kafka import Kafka, with_kafka
+from rewindmq.engine.cli.kafka_archive import topics_of, wants_kafka
 from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.values import Value
 from rewindmq.projections.rewind import UnreadableTime, format_time, parse_time
 
 if TYPE_CHECKING:
-    from rewindmq.engine.embedded.trim import TrimReport
+    from rewindmq.engine.log.trim_rules import TrimReport, Wanted
 
 COLUMNS = ("partition", "begins", "floor", "trimmed_until", "queued", "bytes", "archived_bytes", "findings")
 
@@ -21,10 +23,10 @@ COLUMNS = ("partition", "begins", "floor", "trimmed_until", "queued", "bytes", "
 @click.command("trim")
 @click.option(
     "--data",
-    required=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Data directory of a broker that is stopped.",
+    help="Data directory of a broker that is stopped. With --kafka: that of a node, which may name the archive.",
 )
+@with_kafka
 @click.option("--before", metavar="TIME", help="Trim what is older: ISO 8601 with a zone, or how long ago (-400d).")
 @click.option(
     "--keep",
@@ -37,7 +39,7 @@ COLUMNS = ("partition", "begins", "floor", "trimmed_until", "queued", "bytes", "
     "--archive",
     "archive_url",
     metavar="URL",
-    help="The archive of this history, where the data directory does not name it: it is trimmed, too.",
+    help="The archive of this history, where no data directory names it: it is trimmed, too.",
 )
 @click.option("--reason", default="", metavar="TEXT", help="Why. It stays in the history.")
 @click.option("--dry-run", is_flag=True, help="Audit, and say what would go. Nothing changes.")
@@ -47,7 +49,8 @@ COLUMNS = ("partition", "begins", "floor", "trimmed_until", "queued", "bytes", "
 @with_settings
 def trim(
     settings: Settings,
-    data: Path,
+    data: Path | None,
+    kafka: Kafka,
     before: str | None,
     keep: int | None,
     partition: str | None,
@@ -64,13 +67,16 @@ def trim(
 
     What the archive has below the floor is deleted, too: `archived_bytes`. Its login needs the right to delete.
 
+    With --kafka, whole archived stretches go, from Kafka and from the archive, and nodes may run. `bytes`: of the
+    stretches that Kafka still had.
+
     \b
     Examples:
       rewindmq trim --data ./data --keep 400d --dry-run
       rewindmq trim --data ./data --before 2025-01-01T00:00:00Z --reason 'retention, ticket 4711'
+      rewindmq trim --kafka localhost:9092 --archive s3://bucket/prefix --keep 400d
     """
-    from rewindmq.engine.embedded.trim import Wanted
-    from rewindmq.engine.embedded.trim import trim as trim_history
+    from rewindmq.engine.log.trim_rules import Wanted
 
     if (before is None) == (keep is None):
         raise CliError(USAGE, "give either --before TIME or --keep DURATION")
@@ -84,12 +90,47 @@ def trim(
         )
     except UnreadableTime as error:
         raise CliError(USAGE, str(error)) from None
-    settings.banner(f"Trimming {data} ..." if not dry_run else f"Auditing what would be trimmed of {data} ...")
-    reports = done(lambda: trim_history(data, wanted, dry_run, url=archive_url))
+    if wants_kafka(data, kafka):
+        reports = _trim_topics(settings, kafka, data, archive_url, wanted, dry_run)
+    else:
+        assert data is not None, "the history is in Kafka, or in a directory"
+        reports = _trim_directory(settings, data, archive_url, wanted, dry_run)
     settings.show(COLUMNS, [_row(report) for report in reports])
     for report in reports:
         for finding in report.findings:
             click.echo(f"{report.partition}: {finding}", err=True)
+
+
+def _trim_directory(
+    settings: Settings, data: Path, archive_url: str | None, wanted: "Wanted", dry_run: bool
+) -> "list[TrimReport]":
+    from rewindmq.engine.embedded.trim import trim as trim_history
+
+    settings.banner(_banner(str(data), dry_run))
+    return done(lambda: trim_history(data, wanted, dry_run, url=archive_url))
+
+
+def _trim_topics(
+    settings: Settings, kafka: Kafka, data: Path | None, archive_url: str | None, wanted: "Wanted", dry_run: bool
+) -> "list[TrimReport]":
+    from rewindmq.engine.log.archive.directory_note import archive_of
+
+    url = archive_url or (None if data is None else archive_of(data))
+    if url is None:
+        raise CliError(USAGE, "a history in Kafka is trimmed with its archive: give --archive URL")
+    settings.banner(_banner(f"{kafka.prefix}.* at {kafka.servers}", dry_run))
+
+    def trimmed() -> "list[TrimReport]":
+        from rewindmq.engine.cluster.topic_trim import trim_topics
+        from rewindmq.engine.log.archive.objects import open_objects
+
+        return trim_topics(topics_of(kafka, data), open_objects(url), wanted, dry_run)
+
+    return done(trimmed)
+
+
+def _banner(place: str, dry_run: bool) -> str:
+    return f"Auditing what would be trimmed of {place} ..." if dry_run else f"Trimming {place} ..."
 
 
 def _row(report: "TrimReport") -> dict[str, Value]:

@@ -6,6 +6,7 @@
     "messages": [ids]                              only these; without a moment: as they were published
     "to": "queue"                                  into another queue of the vhost
     "name": "..."                                  each message comes back once under a name
+    "rate": 500                                    at most so many messages a second; default: no limit
     "dry_run": true                                only show what would come back
     "incarnation": queue id                        only of this one of the queues that had the name
 
@@ -16,6 +17,7 @@ and that the target's limits refused (`refused`).
 A queue that is gone is declared as it was (`declared`) and gets the `bindings` that it had then. The same request after
 a crash makes the bindings that are missing. `bindings_lost` are those that can't be made again (their exchange is gone,
 the user lacks the right), each with the reason.
+A restoration goes on to its end when its client hangs up.
 """
 
 from starlette.responses import Response
@@ -46,6 +48,8 @@ from rewindmq.projections.rewind import At, RewindError, format_time
 from rewindmq.schemas.json_values import Json
 from rewindmq.schemas.metadata_events import Bound
 
+SAID = ("time", "offset", "undo", "only", "to", "name", "rate", "dry_run")  # in the event that the past was read
+KEYS = {*SAID, "messages", "incarnation"}
 MAX_MESSAGES = 100_000  # ids in one request
 
 
@@ -56,12 +60,11 @@ async def post(call: Call) -> Response:
     content = await call.body(most_values=MAX_MESSAGES + MAX_VALUES)
     target = text(content, "to", queue)
     dry_run = boolean(content, "dry_run", False)
+    rate = rate_of(content)
     wish = request_of(call, vhost, queue, target, content)
     if call.broker.turns.blocked is not None and not dry_run:
         raise bad_request(f"publishing is blocked: {call.broker.turns.blocked}")
-    asked = [
-        f"{key}={content[key]}" for key in ("time", "offset", "undo", "only", "to", "name", "dry_run") if key in content
-    ]
+    asked = [f"{key}={content[key]}" for key in SAID if key in content]
     call.past_read(vhost, queue, "&".join(asked))
     await call.durable()  # the reader sees what is written
     try:
@@ -75,7 +78,7 @@ async def post(call: Call) -> Response:
         if dry_run:
             return reply(answer | bindings_item(*split(call.broker, to_bind(call.broker, vhost, plan, target, name))))
         async with call.session(vhost) as session:
-            done = await restore(call.broker, session, call.broker.past, wish.history, plan, target, name)
+            done = await restore(call.broker, session, call.broker.past, wish.history, plan, target, name, rate)
     except (ProcessEnded, NoAnswer) as error:
         raise ApiError(503, "service_unavailable", str(error)) from None
     except TooManyQuestions as error:
@@ -97,7 +100,7 @@ def request_of(call: Call, vhost: str, queue: str, target: str, content: dict[st
     given = [key for key in ("time", "offset", "undo") if key in content]
     if len(given) > 1 or not (given or content.get("messages")):
         raise bad_request("give one of time, offset and undo, or messages")
-    unknown = content.keys() - {"time", "offset", "undo", "only", "messages", "to", "name", "dry_run", "incarnation"}
+    unknown = content.keys() - KEYS
     if unknown:
         raise bad_request(f"unknown key {min(unknown)!r}")
     undo = text(content, "undo", "")
@@ -126,6 +129,16 @@ def moment_of(call: Call, vhost: str, queue: str, content: dict[str, Json]) -> A
     if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
         raise bad_request(f"offset is a whole number, not {offset!r}")
     return At(offset=offset)
+
+
+def rate_of(content: dict[str, Json]) -> int | None:
+    """The messages a second of a body; None: no limit. Raises ApiError (400)."""
+    if "rate" not in content:
+        return None
+    rate = integer(content, "rate", 0)
+    if rate < 1:
+        raise bad_request(f"rate is at least 1 message a second, not {rate}")
+    return rate
 
 
 def fates_of(only: Json) -> tuple[str, ...]:

@@ -42,7 +42,7 @@ from rewindmq.engine.log.archive.pack import CorruptObject, Unpacked, pack
 from rewindmq.engine.log.archive.pages import page_key
 from rewindmq.engine.log.archive.seals import archive_seals
 from rewindmq.engine.log.archive.state_files import OtherBase, archive_file, floor_base, prove_file
-from rewindmq.engine.log.archive.trims import delete_trimmed, end_trim
+from rewindmq.engine.log.archive.trims import delete_trimmed, durable_trim, end_trim
 from rewindmq.engine.log.archive.unpack import unpacked
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import (
@@ -56,6 +56,7 @@ from rewindmq.engine.log.embedded.index import first_chain, next_chain
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import PartitionReader, Place, SegmentReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, record_timestamp, segment_files
+from rewindmq.projections.store.bases import Bases
 from rewindmq.projections.store.snapshots import Snapshots
 
 
@@ -87,6 +88,7 @@ class Archiver:
         self._objects = objects
         self._data_dir = data_dir
         self._snapshots = Snapshots(data_dir / "snapshots")
+        self._bases = Bases(data_dir / "bases")
         self.manifests: list[Manifest] = []  # of the metadata log and each queue partition, once a run has read them
         self._deleted: dict[str, int] = {}  # how many objects lay below the floor when they were deleted
         self._seals: dict[str, str] = {}  # the key of the last archived seal, by partition
@@ -104,7 +106,7 @@ class Archiver:
         manifests = self._read_manifests(names)
         for manifest in manifests[1:]:
             if self._begins_behind(manifest):
-                end_trim(manifest, self._data_dir)
+                end_trim(manifest, durable_trim(self._data_dir, manifest.partition), self._bases)
         waiting = [self._waiting(manifest) for manifest in manifests]
         total = sum(path.stat().st_size for paths in waiting for path in paths)
         done = 0
@@ -152,9 +154,10 @@ class Archiver:
 
     def _end_trim(self, manifest: Manifest) -> None:
         """End a trim that was cut short, and delete what it left."""
-        end_trim(manifest, self._data_dir)
+        event = durable_trim(self._data_dir, manifest.partition)
+        end_trim(manifest, event, self._bases)
         if self._deleted.get(manifest.partition, 0) != len(manifest.trimmed_keys):
-            delete_trimmed(manifest, self._data_dir)
+            delete_trimmed(manifest, event)
             self._deleted[manifest.partition] = len(manifest.trimmed_keys)
 
     def _waiting(self, manifest: Manifest) -> list[Path]:

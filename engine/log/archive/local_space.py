@@ -39,8 +39,8 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.cut import cut
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition
 from rewindmq.engine.log.embedded.index import index_path, lengths_path
-from rewindmq.engine.log.embedded.reader import PartitionReader, SegmentReader
-from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, sync_directory
+from rewindmq.engine.log.embedded.reader import PartitionReader
+from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, stated_chain, sync_directory
 from rewindmq.engine.log.embedded.steady_time import newest_ms_of, steady_now
 from rewindmq.engine.log.single_records import records_at
 from rewindmq.engine.log.tiers import TieredPartition, floors_of
@@ -211,7 +211,7 @@ def _local(directory: Path, archived: Sequence[SegmentEntry]) -> LocalPartition:
     """The closed segments of a partition."""
     files = segment_files(directory)
     bounds = [base_offset_of(path) for path in files]
-    chains = [_chain_before(path, path.stat().st_mtime_ns) for path in files]
+    chains = [_stated_chain(path, path.stat().st_mtime_ns) for path in files]
     segments = [
         LocalSegment(
             bounds[number],
@@ -227,13 +227,8 @@ def _local(directory: Path, archived: Sequence[SegmentEntry]) -> LocalPartition:
 
 
 @lru_cache(maxsize=4_096)
-def _chain_before(path: Path, _modified_ns: int) -> bytes | None:
-    """The hash chain up to a segment, as its header states it."""
-    segment = SegmentReader(path, last=True)
-    try:
-        return segment.header.chain_before
-    finally:
-        segment.close()
+def _stated_chain(path: Path, _modified_ns: int) -> bytes | None:
+    return stated_chain(path)
 
 
 def _with_sidecars(segment: Path) -> int:

@@ -102,6 +102,7 @@ class ArchivedPartition:
         if kept is None or kept.offset != manifest.floor:
             kept = floor_base(manifest)
             if kept is not None:
+                kept.framed = self.framed
                 _bases[key] = kept
         return kept
 

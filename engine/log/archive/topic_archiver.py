@@ -18,6 +18,7 @@ Each record is archived with its offset, Kafka's time, key and headers. The reco
 - The archive knows its history by the first record of the metadata log, not by the ids of topics: so the archive goes
   on when topics were made from it (topic_recovery.py).
 - Seals in Kafka are archived when all that they seal is (topic_seals.py).
+- A trim that was cut short is ended (topic_trims.py).
 - Topics that lost records, or have other ones than the archive, are refused.
 """
 
@@ -41,9 +42,11 @@ from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.archive.topic_pack import TopicPacker, TopicRecord, UnpackedTopic
 from rewindmq.engine.log.archive.topic_records import history_in, record_of, records_of
 from rewindmq.engine.log.archive.topic_seals import TopicSeals
+from rewindmq.engine.log.archive.topic_trims import end_topic_trim
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import METADATA
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
+from rewindmq.engine.log.topic_floors import TopicFloors
 from rewindmq.projections.store.snapshots import Snapshots
 
 SETTLE_SECONDS: Final = 2.0
@@ -74,6 +77,8 @@ class TopicArchiver:
         self._settle_seconds = settle_seconds
         self._seals = TopicSeals(log)
         self.manifests: dict[str, Manifest] = {}  # by partition, once a run has read them
+        self._floors = TopicFloors(log.metadata)
+        self._ended: dict[str, tuple[int, int]] = {}  # the floor of each trim that was ended, and the objects below it
         self._behind: dict[str, int] = {}  # the end of each manifest behind which Kafka goes on, as was checked
         self._gathering: dict[str, TopicPacker] = {}  # stretches that are not whole, by partition
 
@@ -99,7 +104,21 @@ class TopicArchiver:
         report = _Run(self, ends, roll, until, progress).archived(self._log.metadata, queues)
         if not report.stopped:
             self._seals.archive(self.manifests)
+            self._end_trims(queues)
         return report
+
+    def _end_trims(self, queues: list[KafkaPartition]) -> None:
+        """End the trims that the metadata topic names, and that were cut short (topic_trims.py).
+
+        Raises LogError, CorruptObject, NoAnswer."""
+        floors = self._floors.now() if queues else {}
+        for each in queues:
+            floor, manifest = floors.get(each.name), self.manifests[each.name]
+            if floor is None or self._ended.get(each.name) == (floor.event.offset, len(manifest.trimmed_keys)):
+                continue
+            end_topic_trim(each, manifest, self.manifests[METADATA], floor)
+            if manifest.floor >= floor.event.offset:
+                self._ended[each.name] = floor.event.offset, len(manifest.trimmed_keys)
 
     def _read_manifest(self, partition: KafkaPartition) -> None:
         """Read what is archived of a partition; a later run reads only the entries that came since.

@@ -6,10 +6,11 @@
     2  fill them               records with time, key and headers, and fillers where the history has no record
     3  prove them              all records are read back: the hash chain of each archived stretch
     4  bring back the seals    into a topic of their own, if any are archived
-5  let Kafka give times    (LogAppendTime) queues first, the metadata log last: from here on nodes may start
+    5  let Kafka give times    (LogAppendTime) queues first, the metadata log last: from here on nodes may start
 
 - A recovery that was killed is begun again by the same command. It goes on where each topic ends.
 - Topics that exist already, and that no recovery made, are refused.
+- A trimmed partition has fillers below its floor, and Kafka drops them when all is proven. Its nodes need the archive.
 - The recovered history ends where each partition is archived. Nodes that start there repair what that tears apart
   between partitions, as after a crash, and declare the former nodes lost.
 """
@@ -79,6 +80,7 @@ def recover_topics(
     filling.end()
     for place, manifest in zip(places, manifests, strict=True):
         prove_topic(place, manifest)
+        place.delete_below(manifest.floor)
     recover_topic_seals(objects, KafkaLogReader.of(clients, prefix))
     topics.end_recovery()
     return [_recovered(manifest) for manifest in manifests]
@@ -99,7 +101,7 @@ class _Filling:
 
         Raises LogError where it has more than the archive."""
         begin = place.next_offset
-        if begin > manifest.end or place.start_offset > 0:
+        if begin > manifest.end or place.start_offset not in (0, manifest.floor):
             raise LogError(
                 f"Kafka: {place.topic}-{place.number} has offsets {place.start_offset} to {begin}, and {manifest.end}"
                 " are archived: delete the topics, or recover to another prefix"
@@ -166,9 +168,9 @@ def prove_topic(place: KafkaPartition, manifest: Manifest) -> None:
     end = place.next_offset
     if end != manifest.end:
         raise _other(place, f"it ends at offset {end}, and is archived up to {manifest.end}")
-    records = records_of(place, 0, end)
+    records = records_of(place, place.start_offset, end)
     record = next(records, None)
-    chain = first_chain(manifest.partition)
+    chain = manifest.trims[-1].chain if manifest.trims else first_chain(manifest.partition)
     for entry in manifest.segments:
         offset = entry.base_offset
         while record is not None and record.offset < entry.next_offset:

@@ -132,6 +132,17 @@ def read_header(path: Path, descriptor: int) -> Header:
     return header
 
 
+def stated_chain(path: Path) -> bytes | None:
+    """The hash chain up to a segment, as its header states it; None in format 1.
+
+    Raises CorruptLog, FileNotFoundError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return read_header(path, descriptor).chain_before
+    finally:
+        os.close(descriptor)
+
+
 def base_offset_of(path: Path) -> int:
     """The base offset in a segment's name.
 

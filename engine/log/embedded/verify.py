@@ -86,7 +86,11 @@ def verify_chain_in_parallel(directory: Path) -> list[VerifiedSegment]:
 def _verified(directory: Path) -> list[VerifiedSegment]:
     files = _files(directory)
     workers = min(os.cpu_count() or 1, len(files))
-    if workers == 1 or sum(path.stat().st_size for path in files) < PARALLEL_BYTES:
+    try:
+        size = sum(path.stat().st_size for path in files)
+    except FileNotFoundError as error:
+        raise CutMeanwhile(f"{error.filename}: it was cut off") from None
+    if workers == 1 or size < PARALLEL_BYTES:
         return list(verify_chain(directory))
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         parts = pool.map(verify_segment, files, [path == files[-1] for path in files])

@@ -19,8 +19,7 @@ from confluent_kafka import KafkaError, Message
 from pika import BlockingConnection
 
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
-from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.replay import fold
+from rewindmq.projections.replay import beginning, fold
 from rewindmq.schemas.events import CheckpointAsked, Checkpointed
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
 from rewindmq.schemas.values import BROKER
@@ -146,7 +145,7 @@ class Nodes:
                 assert time.monotonic() < deadline, f"{partition.name}: only {sorted(claims)} claim what they believe"
                 time.sleep(0.05)
                 claims = self._claims(partition, asked)
-            machine = Machine(partition.name)
+            machine = beginning(partition)
             fold(machine, partition, asked + 1)
             assert machine.next_offset == asked + 1
             machine.validate()

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.embedded.trim import Wanted, trim
+from rewindmq.engine.embedded.trim import trim
 from rewindmq.engine.log.archive.archiver import Archiver, close_segments, verify
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import open_objects
 from rewindmq.engine.log.archive.recovery import recover
 from rewindmq.engine.log.tiers import floors_of
+from rewindmq.engine.log.trim_rules import Wanted
 from rewindmq.projections.rewind import format_time
 from tests.support.broker_harness import Harness
 from tests.support.forked import run

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.embedded.start import end_trims
-from rewindmq.engine.embedded.trim import Wanted, trim
+from rewindmq.engine.embedded.trim import trim
 from rewindmq.engine.log.archive.archiver import Archiver, close_segments, verify
 from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
 from rewindmq.engine.log.archive.objects import open_objects
@@ -17,6 +17,7 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
 from rewindmq.engine.log.tiers import TieredLogReader, floors_of
+from rewindmq.engine.log.trim_rules import Wanted
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.rewind import At, state_at

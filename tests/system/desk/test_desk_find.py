@@ -1,25 +1,15 @@
 """Order 4711 is found in the desk, and its life is told."""
 
 import re
-from collections.abc import Iterator
 
 import httpx
-import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.browser import browser, faults, go, log_in, page
+from tests.support.browser import go, log_in
 from tests.support.deadlines import until
 from tests.support.running import RunningBroker
 
-__all__ = ["browser", "faults", "page"]
-
 HOSTILE = "<img src=x onerror=alert(1)>\"'&<script>alert(2)</script>"
-
-
-@pytest.fixture
-def api(broker: RunningBroker) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as client:
-        yield client
 
 
 def publish(api: httpx.Client, queue: str, payload: str, **properties: object) -> None:

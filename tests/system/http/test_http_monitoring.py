@@ -138,7 +138,6 @@ def test_s166_the_web_page_shows_arguments_and_effective_policy(
     assert api.put(f"/policies/%2F/{name}", json=policy).status_code == 201
     queue = api.get(f"/queues/%2F/{name}").json()
     assert (queue["arguments"], queue["effective_policy_definition"]) == ({"x-max-length": 7}, {"max-length": 5})
-    assert "<th>arguments and effective policy</th>" in httpx.get(broker.http_url).text
-    script = httpx.get(f"{broker.http_url}/page.js").text
-    assert "{...queue.arguments, ...queue.effective_policy_definition}" in script
+    script = httpx.get(f"{broker.http_url}/pages/lists.js").text
+    assert "{...row.arguments, ...row.effective_policy_definition}" in script
     api.delete(f"/policies/%2F/{name}")

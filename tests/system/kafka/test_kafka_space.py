@@ -36,6 +36,7 @@ from tests.support.spark.topics import Writer, make_topics, published
 from tests.system.kafka.test_kafka_archive import archive, blocks, delete_before, log_of
 
 MESSAGES = 100
+KEPT_IDS = range(1, 11)  # of the messages that are never acked
 FLOOR = 210  # of 212 offsets: the last stretch stays
 OWNED = frozenset({"queues-0"})
 ALL = Limits(size_bytes=10)  # everything that may go

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from rewindmq.engine.embedded.trim import Wanted, trim
+from rewindmq.engine.embedded.trim import trim
 from rewindmq.engine.log.archive.archiver import Archiver, close_segments
 from rewindmq.engine.log.archive.directory_note import note_archive
 from rewindmq.engine.log.archive.local_space import Limits, keep_local
 from rewindmq.engine.log.archive.objects import open_objects
 from rewindmq.engine.log.embedded.reader import PartitionReader
+from rewindmq.engine.log.trim_rules import Wanted
 from rewindmq.projections.rewind import BelowFloor, format_time
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.history.history import biography, history

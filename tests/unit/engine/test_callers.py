@@ -48,7 +48,7 @@ def with_callers(test: Callable[[Told, Callers], Any]) -> Told:
 
 
 def session_of(made: Callers, user: str = "u", host: str = "h", product: str = "p") -> int:
-    found = made.caller(user, Arrival("http", f"{host}:1", "l:2"), product, None)
+    found = made.caller(user, Arrival("http", f"{host}:1", "l:2"), product, None, "basic")
     assert found is not None
     return found.session.session_id
 
@@ -86,7 +86,7 @@ def test_b28_a_node_that_joined_again_begins_its_sessions_again() -> None:
         assert session_of(made) >> 24 == 9
         assert before not in told.ended_ids, "the end of the epoch was its end"
         told.joined = False
-        assert made.caller("u", Arrival("http", "h:1"), "p", None) is None
+        assert made.caller("u", Arrival("http", "h:1"), "p", None, "basic") is None
 
     with_callers(talk)
 
@@ -97,7 +97,7 @@ def test_b28_a_call_leaves_nothing_in_the_session(h: Harness) -> None:
     h.declare(own, "q")
     for body in (b"1", b"2"):
         h.publish(own, "", "q", body)
-    caller = h.in_loop(lambda: h.broker.callers.caller("guest", Arrival("http", "127.0.0.1:1"), "p", None))
+    caller = h.in_loop(lambda: h.broker.callers.caller("guest", Arrival("http", "127.0.0.1:1"), "p", None, "basic"))
     for number in (1, 2):
         within = (caller.session.actor, number)
         call = h.broker.sessions.open("guest", "/", "127.0.0.1:1", {}, within=within)

@@ -7,12 +7,13 @@ import pytest
 
 from rewindmq.engine.cli.main import run
 from rewindmq.engine.embedded import trim as trimming
-from rewindmq.engine.embedded.trim import TrimRefused, Wanted, trim
+from rewindmq.engine.embedded.trim import trim
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.engine.log.embedded.verify import verify_chain
 from rewindmq.engine.log.location import History, begun_anew
+from rewindmq.engine.log.trim_rules import TrimRefused, Wanted
 from rewindmq.engine.rewind.queue_at import PastQueue, queue_at
 from rewindmq.engine.rewind.restore import LOST, Plan, RestoreRequest
 from rewindmq.projections.marks import topology_of

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.embedded.trim import TrimRefused, TrimReport, Wanted, trim
+from rewindmq.engine.embedded.trim import trim
 from rewindmq.engine.log.archive import reader as readers
 from rewindmq.engine.log.archive.archiver import Archiver, close_segments, verify
 from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
@@ -18,6 +18,7 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader
 from rewindmq.engine.log.location import HistoryPartition
 from rewindmq.engine.log.tiers import TieredLogReader, floors_of
+from rewindmq.engine.log.trim_rules import TrimRefused, TrimReport, Wanted
 from rewindmq.projections.floors import base_differs
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.rewind import At, BelowFloor, format_time, state_at

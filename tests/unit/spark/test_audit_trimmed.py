@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.embedded.trim import Wanted, trim
+from rewindmq.engine.embedded.trim import trim
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.engine.log.trim_rules import Wanted
 from rewindmq.projections.rewind import At, state_at
 from rewindmq.spark_replay.audit.findings import Finding
 from tests.support.auditing import findings_of

@@ -10,6 +10,7 @@ or is there at the end, and no other message is there.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rewindmq.engine.log.contract import CorruptLog
 from rewindmq.engine.log.embedded.reader import PartitionReader
@@ -25,6 +26,9 @@ from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.schemas.events import Checkpointed, Event
 from rewindmq.schemas.values import Actor
 
+if TYPE_CHECKING:
+    from rewindmq.engine.log.archive.reader import ArchivedPartition
+
 MOST_FINDINGS = 20  # are told one by one; the rest is counted
 
 
@@ -37,8 +41,8 @@ class Audited:
 
 
 def audit(
-    log: PartitionReader | TieredPartition,
-    snapshots: Snapshots,
+    log: "PartitionReader | TieredPartition | ArchivedPartition",
+    snapshots: Snapshots | None,
     end: int,
     between: Callable[[], object] = lambda: None,
 ) -> Audited:
@@ -48,7 +52,7 @@ def audit(
     as it is read. If the stretch is damaged, the state comes from a snapshot behind the damage. Raises CorruptLog if
     there is none, LogError, NewerHistory, NoAnswer."""
     local = log.local if isinstance(log, TieredPartition) else log
-    findings = _damage(local.directory, end, between)
+    findings = _damage(local.directory, end, between) if isinstance(local, PartitionReader) else []
     try:
         machine = _folded(log, end, findings, between)
     except CorruptLog as error:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.embedded import stretch
+from rewindmq.engine.log import stretch
 from rewindmq.projections.machine.data.effects import Effect, Forget, endings
 from rewindmq.projections.rewind import At, state_at
 from rewindmq.projections.store.snapshots import Snapshots

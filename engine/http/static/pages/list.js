@@ -1,0 +1,133 @@
+// Lists of the broker's things: one page at a time, which the API filters, sorts and cuts. The page never asks for all.
+//
+// A list is {title, path, columns, one, filter, remove, form, about}:
+//   path      below /api
+//   columns   [{title, cell: row => text or element, number, sort: field}]; asked: the fields that the answer has
+//   filter    the list can be filtered by name
+//   remove    row => path to DELETE;  one: row => its name in the question and for a screen reader
+//   form      {title, fields: [{name, title, value, kind, choices, required}], send: values => [path, method, body]}
+
+import {note} from "../address.js";
+import {api} from "../api.js";
+import {figure, h, table} from "../dom.js";
+
+const PAGE_SIZE = 100;
+
+// A view of a list at #/`way`.
+export const view = (way, list) => ({show: (main, names, options) => show(main, way, list, options)});
+
+async function show(main, way, list, options) {
+  const state = {page: 1, ...options};
+  const asking = new AbortController();
+  const result = h("div", {"aria-live": "polite"});
+  const problem = h("p", {class: "error", role: "alert"});
+
+  async function load() {
+    const query = new URLSearchParams({page: state.page, page_size: PAGE_SIZE});
+    for (const option of ["name", "use_regex", "sort", "sort_reverse"]) if (state[option]) query.set(option, state[option]);
+    if (list.asked) query.set("columns", list.asked);
+    note(way, [], {...state, page: state.page > 1 ? state.page : null});
+    try {
+      const found = await api(`${list.path}?${query}`, {signal: asking.signal});
+      problem.textContent = "";
+      result.replaceChildren(rows(found), turns(found));
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      problem.textContent = error.message;
+      result.replaceChildren();
+    }
+  }
+
+  // Carries out a change. Shows the API's reason if it is refused.
+  async function change(path, method, body) {
+    try {
+      await api(path, {method, body});
+    } catch (error) {
+      problem.textContent = error.message;
+      return false;
+    }
+    await load();
+    return true;
+  }
+
+  const go = changed => { Object.assign(state, changed); load(); };
+
+  function rows(found) {
+    const columns = list.columns.map(each => !each.sort ? each : {...each, title: sorter(each)});
+    if (list.remove) columns.push({title: "", cell: row => list.remove(row) && h("button", {
+      type: "button", "aria-label": `Delete ${list.one(row)}`,
+      onclick: event => confirmed(event.currentTarget, `Delete ${list.one(row)}?`, () => change(list.remove(row), "DELETE"))}, "Delete")});
+    const some = found.filtered_count === found.total_count ? "" : ` of ${figure(found.total_count)}`;
+    return table(`${figure(found.filtered_count)}${some}`, columns, found.items);
+  }
+
+  function sorter(column) {
+    const mine = state.sort === column.sort;
+    const reversed = mine && state.sort_reverse === "true";
+    return h("button", {type: "button", class: "sort",
+      onclick: () => go({sort: column.sort, sort_reverse: mine && !reversed ? "true" : null, page: 1})},
+      column.title, mine ? (reversed ? " ▼" : " ▲") : "");
+  }
+
+  function turns(found) {
+    if (found.page_count < 2) return h("p", {});
+    const page = Number(state.page);
+    return h("nav", {class: "row", "aria-label": "Pages of the list"},
+      h("button", {type: "button", disabled: page <= 1, onclick: () => go({page: page - 1})}, "Previous"),
+      h("span", {}, `Page ${figure(page)} of ${figure(found.page_count)}`),
+      h("button", {type: "button", disabled: page >= found.page_count, onclick: () => go({page: page + 1})}, "Next"));
+  }
+
+  main.append(h("h1", {}, list.title), list.about ? h("p", {class: "quiet"}, list.about) : "",
+    list.filter ? filterForm(state, go) : "", problem, result, list.form ? changeForm(list.form, change) : "");
+  await load();
+  return () => asking.abort();
+}
+
+function filterForm(state, go) {
+  const name = h("input", {id: "filter", type: "search", value: state.name ?? ""});
+  const regex = h("input", {id: "regex", type: "checkbox", checked: state.use_regex === "true"});
+  return h("form", {class: "row", role: "search", onsubmit: event => {
+    event.preventDefault();
+    go({name: name.value || null, use_regex: regex.checked ? "true" : null, page: 1});
+  }}, h("label", {for: "filter"}, "Name contains "), name,
+    h("label", {}, regex, " regular expression"), h("button", {type: "submit"}, "Filter"));
+}
+
+function changeForm(form, change) {
+  const inputs = form.fields.map(field => h(field.choices ? "select" : "input", {
+    id: `field-${field.name}`, type: field.choices ? null : field.kind ?? "text", value: field.value ?? "",
+    required: field.required, autocomplete: "off"}, (field.choices ?? []).map(each => h("option", {value: each}, each))));
+  const wrong = h("p", {class: "error", role: "alert"});
+  async function submit(event) {
+    event.preventDefault();
+    wrong.textContent = "";
+    const values = Object.fromEntries(form.fields.map((field, at) => [field.name, inputs[at].value]));
+    let asked;
+    try { asked = form.send(values); } catch (error) { wrong.textContent = error.message; return; }
+    if (await change(...asked)) event.target.reset();
+  }
+  return h("form", {class: "change", onsubmit: submit}, h("h2", {}, form.title),
+    form.fields.map((field, at) => [h("label", {for: `field-${field.name}`}, field.title), inputs[at]]), wrong,
+    h("button", {type: "submit"}, form.title));
+}
+
+// Asks in the page, beside the button, before `then` is done.
+export function confirmed(button, question, then) {
+  const close = () => { dialog.close(); dialog.remove(); button.focus(); };
+  const dialog = h("dialog", {"aria-label": question, oncancel: () => dialog.remove()},
+    h("p", {}, question),
+    h("div", {class: "row"},
+      h("button", {type: "button", onclick: () => { close(); then(); }}, "Yes"),
+      h("button", {type: "button", autofocus: true, onclick: close}, "No")));
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+// The JSON object that a field has. Throws an error for people.
+export function object(text, title) {
+  let value = null;
+  try { value = JSON.parse(text || "{}"); } catch { /* below */ }
+  if (value === null || typeof value !== "object" || Array.isArray(value)) throw new Error(`${title} is a JSON object, such as {"max-length": 10}`);
+  return value;
+}

@@ -1,0 +1,128 @@
+// The lists of the desk.
+
+import {address} from "../address.js";
+import {where} from "../api.js";
+import {code, figure, h} from "../dom.js";
+import {object, view} from "./list.js";
+
+const text = (title, field, sort = field) => ({title, sort, cell: row => String(row[field] ?? "")});
+const number = (title, field) => ({title, sort: field, number: true, cell: row => figure(row[field])});
+const json = (title, field) => ({title, cell: row => code(row[field])});
+const VHOST = {name: "vhost", title: "Vhost", value: "/", required: true};
+const NAME = {name: "name", title: "Name", required: true};
+const ARGUMENTS = {name: "arguments", title: "Arguments (JSON)", value: "{}"};
+const DURABLE = {name: "durable", title: "Durable", choices: ["true", "false"]};
+const named = row => `${row.name} in vhost ${row.vhost}`;
+
+export const queues = view("queues", {
+  title: "Queues", path: "/queues", filter: true,
+  asked: "name,vhost,type,state,policy,messages_ready,messages_unacknowledged,consumers,arguments,effective_policy_definition",
+  columns: [
+    text("Vhost", "vhost"),
+    {title: "Name", sort: "name", cell: row => h("a", {href: address("queues", [row.vhost, row.name])}, row.name)},
+    text("Type", "type"), text("State", "state"), text("Policy", "policy"),
+    {title: "Arguments and effective policy", cell: row => code({...row.arguments, ...row.effective_policy_definition})},
+    number("Ready", "messages_ready"), number("Unacked", "messages_unacknowledged"), number("Consumers", "consumers")],
+  one: named, remove: row => "/queues/" + where(row.vhost, row.name),
+  form: {title: "Declare a queue", fields: [VHOST, NAME,
+    {name: "type", title: "Type", choices: ["classic", "quorum", "stream"]}, DURABLE, ARGUMENTS],
+    send: ({vhost, name, type, durable, arguments: given}) => ["/queues/" + where(vhost, name), "PUT",
+      {durable: durable === "true", arguments: {"x-queue-type": type, ...object(given, "Arguments")}}]},
+});
+
+export const exchanges = view("exchanges", {
+  title: "Exchanges", path: "/exchanges", filter: true,
+  columns: [text("Vhost", "vhost"), {title: "Name", sort: "name", cell: row => row.name || "(default)"}, text("Type", "type"),
+    text("Durable", "durable"), text("Policy", "policy"), json("Arguments", "arguments")],
+  one: named, remove: row => row.name && !row.name.startsWith("amq.") && "/exchanges/" + where(row.vhost, row.name),
+  form: {title: "Declare an exchange", fields: [VHOST, NAME,
+    {name: "type", title: "Type", choices: ["direct", "fanout", "topic", "headers"]}, DURABLE, ARGUMENTS],
+    send: ({vhost, name, type, durable, arguments: given}) => ["/exchanges/" + where(vhost, name), "PUT",
+      {type, durable: durable === "true", arguments: object(given, "Arguments")}]},
+});
+
+const kind = row => row.destination_type === "queue" ? "q" : "e";
+export const bindings = view("bindings", {
+  title: "Bindings", path: "/bindings",
+  columns: [text("Vhost", "vhost"), {title: "From exchange", sort: "source", cell: row => row.source || "(default)"},
+    text("To", "destination"), text("Kind", "destination_type"), text("Routing key", "routing_key"), json("Arguments", "arguments")],
+  one: row => `binding of ${row.destination} to ${row.source} with ${row.routing_key}`,
+  remove: row => row.source &&
+    `/bindings/${where(row.vhost)}/e/${where(row.source)}/${kind(row)}/${where(row.destination, row.properties_key)}`,
+  form: {title: "Bind", fields: [VHOST, {name: "source", title: "From exchange", required: true},
+    {name: "to", title: "To", choices: ["queue", "exchange"]}, {name: "destination", title: "Destination", required: true},
+    {name: "key", title: "Routing key"}, ARGUMENTS],
+    send: ({vhost, source, to, destination, key, arguments: given}) =>
+      [`/bindings/${where(vhost)}/e/${where(source)}/${to[0]}/${where(destination)}`, "POST",
+        {routing_key: key, arguments: object(given, "Arguments")}]},
+});
+
+export const connections = view("connections", {
+  title: "Connections", path: "/connections", filter: true,
+  columns: [text("Name", "name"), text("User", "user"), text("Vhost", "vhost"), text("State", "state"),
+    text("Protocol", "protocol"), text("Node", "node"), number("Channels", "channels")],
+  one: row => row.name, remove: row => "/connections/" + where(row.name),
+});
+
+export const channels = view("channels", {
+  title: "Channels", path: "/channels", filter: true,
+  columns: [text("Name", "name"), text("User", "user"), text("Vhost", "vhost"), text("Confirms", "confirm"),
+    number("Prefetch", "prefetch_count"), number("Unacked", "messages_unacknowledged"), number("Consumers", "consumer_count")],
+});
+
+export const consumers = view("consumers", {
+  title: "Consumers", path: "/consumers",
+  columns: [{title: "Queue", cell: row => h("a", {href: address("queues", [row.queue.vhost, row.queue.name])}, row.queue.name)},
+    {title: "Vhost", cell: row => row.queue.vhost}, text("Tag", "consumer_tag"), {title: "Channel", cell: row => row.channel_details?.name},
+    text("Acks", "ack_required"), number("Prefetch", "prefetch_count"), text("Status", "activity_status")],
+});
+
+export const policies = view("policies", {
+  title: "Policies", path: "/policies", filter: true,
+  columns: [text("Vhost", "vhost"), text("Name", "name"), text("Pattern", "pattern"), text("Applies to", "apply-to"),
+    number("Priority", "priority"), json("Definition", "definition")],
+  one: named, remove: row => "/policies/" + where(row.vhost, row.name),
+  form: {title: "Set a policy", fields: [VHOST, NAME, {name: "pattern", title: "Pattern", required: true},
+    {name: "apply", title: "Applies to", choices: ["all", "queues", "exchanges", "classic_queues", "quorum_queues", "streams"]},
+    {name: "priority", title: "Priority", kind: "number", value: "0"},
+    {name: "definition", title: "Definition (JSON)", value: "{}", required: true}],
+    send: ({vhost, name, pattern, apply, priority, definition}) => ["/policies/" + where(vhost, name), "PUT",
+      {pattern, "apply-to": apply, priority: Number(priority), definition: object(definition, "Definition")}]},
+});
+
+export const users = view("users", {
+  title: "Users", path: "/users", filter: true, asked: "name,tags,limits",
+  columns: [text("Name", "name"), {title: "Tags", cell: row => (row.tags ?? []).join(", ")}, json("Limits", "limits")],
+  one: row => `user ${row.name}`, remove: row => "/users/" + where(row.name),
+  form: {title: "Add or change a user", fields: [NAME,
+    {name: "password", title: "Password", kind: "password", required: true}, {name: "tags", title: "Tags"}],
+    send: ({name, password, tags}) => ["/users/" + where(name), "PUT", {password, tags}]},
+});
+
+export const permissions = view("permissions", {
+  title: "Permissions", path: "/permissions",
+  columns: [text("User", "user"), text("Vhost", "vhost"), text("Configure", "configure"), text("Write", "write"), text("Read", "read")],
+  one: row => `permissions of ${row.user} in vhost ${row.vhost}`, remove: row => "/permissions/" + where(row.vhost, row.user),
+  form: {title: "Set permissions", fields: [{name: "user", title: "User", required: true}, VHOST,
+    ...["Configure", "Write", "Read"].map(each => ({name: each.toLowerCase(), title: each, value: ".*"}))],
+    send: ({user, vhost, ...patterns}) => ["/permissions/" + where(vhost, user), "PUT", patterns]},
+});
+
+export const vhosts = view("vhosts", {
+  title: "Vhosts", path: "/vhosts", filter: true,
+  columns: [text("Name", "name"), text("Description", "description"), number("Ready", "messages_ready"), number("Unacked", "messages_unacknowledged")],
+  one: row => `vhost ${row.name} with all its queues`, remove: row => "/vhosts/" + where(row.name),
+  form: {title: "Add a vhost", fields: [NAME, {name: "description", title: "Description"}],
+    send: ({name, description}) => ["/vhosts/" + where(name), "PUT", {description}]},
+});
+
+export const quarantine = view("quarantine", {
+  title: "Quarantine", path: "/quarantine",
+  about: "Records of the log that make no sense. They change nothing.",
+  columns: [text("Partition", "partition"), number("Offset", "offset"), text("Event", "event"), text("Reason", "reason")],
+});
+
+export const erasures = view("erasures", {
+  title: "Erasures", path: "/erasures", about: "Subjects whose keys were destroyed.",
+  columns: [text("Subject", "subject"), text("Time", "time"), text("By", "user"), text("Reason", "reason")],
+});

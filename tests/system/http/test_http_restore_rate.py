@@ -1,0 +1,119 @@
+"""A restoration with a rate: at most so many messages a second, also for a client that hangs up (B-33)."""
+
+import base64
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import httpx
+import pika
+import pytest
+from click.testing import CliRunner
+from pika.adapters.blocking_connection import BlockingChannel
+
+from rewindmq.engine.cli.main import rewindmq
+from tests.support.deadlines import until
+from tests.support.running import RunningBroker
+
+
+@pytest.fixture
+def channel(broker: RunningBroker) -> Iterator[BlockingChannel]:
+    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.amqp_port))
+    yield connection.channel()
+    connection.close()
+
+
+def purged(channel: BlockingChannel, queue: str, messages: int) -> None:
+    """Put messages into the queue and purge it."""
+    channel.confirm_delivery()
+    for number in range(messages):
+        channel.basic_publish("", queue, b"%d" % number, pika.BasicProperties(delivery_mode=2))
+    channel.queue_purge(queue)
+
+
+def api_of(broker: RunningBroker) -> httpx.Client:
+    return httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False, timeout=60)
+
+
+def ready(api: httpx.Client, queue: str) -> int:
+    answer = api.get(f"/queues/%2F/{queue}")
+    assert answer.status_code == 200, answer.text
+    return int(answer.json()["messages_ready"])
+
+
+def published_at(api: httpx.Client, queue: str) -> list[float]:
+    """The log's times of the messages in the queue, in seconds."""
+    answer = api.get(f"/queues/%2F/{queue}/at", params={"time": "-0s"})
+    if answer.status_code != 200:
+        raise AssertionError(answer.text)
+    return [datetime.fromisoformat(each["published"]).timestamp() for each in answer.json()["message_details"]]
+
+
+@pytest.mark.parametrize(("rate", "messages"), [(7, 10), (50, 60)])
+def test_b33_messages_come_back_no_faster_than_the_rate(
+    broker: RunningBroker, api: httpx.Client, queue: str, channel: BlockingChannel, rate: int, messages: int
+) -> None:
+    purged(channel, queue, messages)
+    command = ["--url", broker.http_url, "restore", queue, "--undo", "purge", "--rate", str(rate)]
+    done = CliRunner().invoke(rewindmq, command)
+    assert done.exit_code == 0, done.output
+    times = published_at(api, queue)
+    assert len(times) == messages
+    portion = max(1, rate // 10)
+    for first, last in zip(times, times[portion:], strict=False):  # the next portion waits for its predecessor's time
+        assert last - first >= portion / rate - 0.002, "the log has whole milliseconds"
+
+
+def test_b33_duplicates_cost_no_time(api: httpx.Client, queue: str, channel: BlockingChannel) -> None:
+    """Asked again, it passes what is back at once: at this rate it would take five minutes."""
+    purged(channel, queue, 300)
+    assert api.post(f"/queues/%2F/{queue}/restore", json={"undo": "purge"}).json()["restored"] == 300
+    again = api.post(f"/queues/%2F/{queue}/restore", json={"undo": "purge", "rate": 1}).json()
+    assert (again["restored"], again["duplicates"]) == (0, 300)
+
+
+@contextmanager
+def asking(broker: RunningBroker, queue: str, content: dict[str, object]) -> Iterator[None]:
+    """A client that has asked for a restoration, and hangs up at the end."""
+    body = json.dumps({"undo": "purge", **content}).encode()
+    login = base64.b64encode(b"guest:guest").decode()
+    head = f"POST /api/queues/%2F/{queue}/restore HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic {login}\r\n"
+    with socket.create_connection(("127.0.0.1", broker.http_port)) as client:
+        client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        yield
+
+
+def test_b33_it_goes_on_when_its_client_hangs_up(
+    broker: RunningBroker, api: httpx.Client, queue: str, channel: BlockingChannel
+) -> None:
+    purged(channel, queue, 40)
+    with asking(broker, queue, {"rate": 10}):
+        until(lambda: ready(api, queue) > 0, "nothing came back")
+    until(lambda: ready(api, queue) == 40, "the restoration ended with its client")
+
+
+@pytest.mark.parametrize(("end", "status"), [(RunningBroker.stop, 0), (RunningBroker.kill, -9)])
+def test_b33_others_are_served_meanwhile_and_it_is_finished_by_asking_again(
+    tmp_path: Path, end: Callable[[RunningBroker], int], status: int
+) -> None:
+    broker = RunningBroker(tmp_path)
+    with api_of(broker) as api:
+        with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+            channel = connection.channel()
+            channel.queue_declare("orders", durable=True)
+            purged(channel, "orders", 200)
+        with asking(broker, "orders", {"rate": 1}):
+            until(lambda: ready(api, "orders") >= 2, "nothing came back")
+            with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+                connection.channel().basic_get("orders")  # and returns it
+            assert end(broker) == status
+    broker = RunningBroker(tmp_path)
+    with api_of(broker) as api:
+        there = ready(api, "orders")
+        assert 0 < there < 200
+        again = api.post("/queues/%2F/orders/restore", json={"undo": "purge"}).json()
+        assert (again["restored"], again["duplicates"]) == (200 - there, there)
+    assert broker.stop() == 0
