@@ -9,6 +9,7 @@ Where the history is: the path of a data directory, `InKafka("localhost:9092")`,
 page for each.
 """
 
+from rewindmq.projections.what_if.alternative import Candidate
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.watch import watch
 from rewindmq.spark_replay.history.diff import diff
@@ -22,7 +23,6 @@ from rewindmq.spark_replay.restore import Broker, bring_back, find
 from rewindmq.spark_replay.session import session
 from rewindmq.spark_replay.snapshots.build import cut
 from rewindmq.spark_replay.snapshots.verify import verify
-from rewindmq.spark_replay.what_if.alternative import Candidate
 from rewindmq.spark_replay.what_if.what_if import what_if
 
 __all__ = [

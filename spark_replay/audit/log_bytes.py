@@ -24,10 +24,10 @@ from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.directory import partition_directory
 from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.engine.log.embedded.verify import VerifiedSegment, follow_on, unchecked_before, verify_segment
+from rewindmq.projections.canonical_json import canonical_json
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.fold import for_each
-from rewindmq.spark_replay.history.events import canonical_json
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.snapshots.external import PROVEN, write_whole

@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from rewindmq.projections.canonical_json import canonical_json
 from rewindmq.projections.replay import decoder_for
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.topology.topology import Topology
@@ -22,7 +23,6 @@ from rewindmq.schemas.metadata_events import Bound, OperatorPolicyCleared, Opera
 from rewindmq.schemas.values import Policy
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.audit.fold import AuditProduct
-from rewindmq.spark_replay.history.events import canonical_json
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.log import InArchive, Location, groups_in, is_of_kafka, open_log
 from rewindmq.spark_replay.location.ranges import OffsetRange

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.log.contract import LogError
+from rewindmq.projections.canonical_json import canonical_json
 from rewindmq.projections.history.product import fold_events
 from rewindmq.projections.replay import PartitionLog, RecordGroup
 from rewindmq.projections.rewind import format_time
@@ -34,7 +35,6 @@ from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.policies import IS_IN_FORCE, WAS_IN_FORCE, PolicyBook, rows_for_driver
 from rewindmq.spark_replay.audit.state_file import AuditStates
 from rewindmq.spark_replay.fold import groups_of
-from rewindmq.spark_replay.history.events import canonical_json
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.kafka_frame import kafka_options, load, to_records

@@ -5,10 +5,10 @@ field appears without a change here. Password hashes are left out: people pass t
 """
 
 import base64
-import json
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from rewindmq.projections.canonical_json import canonical_json
 from rewindmq.projections.history.properties import headers
 from rewindmq.schemas.events import EVENT_TYPES, Event, Published
 from rewindmq.schemas.values import Actor
@@ -104,11 +104,6 @@ def detail(event: Event) -> str | None:
     values = {name: _plain(getattr(event, name)) for name in _DETAILS[type(event)]}
     values = {name: value for name, value in values.items() if value not in (None, [])}
     return canonical_json(values) if values else None
-
-
-def canonical_json(value: Any) -> str:
-    """The value as JSON with sorted keys and no spaces: equal values give equal texts."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def _plain(value: Any) -> Any:

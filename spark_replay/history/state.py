@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.projections.canonical_json import canonical_json
 from rewindmq.projections.history.outcomes import is_queue
 from rewindmq.projections.machine.data.queue import MessageView, Queue
 from rewindmq.projections.machine.repeats import Repeats
@@ -26,7 +27,6 @@ from rewindmq.projections.store.snapshots import SnapshotSet
 from rewindmq.schemas.values import Argument
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, broker_snapshots, fold_log
-from rewindmq.spark_replay.history.events import canonical_json
 from rewindmq.spark_replay.location.log import Location, first_event_ms, open_log, read_messages, require_kept, selected
 from rewindmq.spark_replay.location.marks import offsets_of
 from rewindmq.spark_replay.location.ranges import (

@@ -6,10 +6,10 @@ It also plans the range between two moments.
 from collections.abc import Mapping
 
 from rewindmq.engine.log.tiers import TieredLogReader
+from rewindmq.projections.canonical_json import canonical_json
 from rewindmq.projections.marks import name_in, positions, topology_of
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.topology.topology import Topology
-from rewindmq.spark_replay.history.events import canonical_json
 from rewindmq.spark_replay.location.log import HistoryLog, Location, first_event_ms, open_log, selected
 from rewindmq.spark_replay.location.ranges import OffsetRange, resolve
 

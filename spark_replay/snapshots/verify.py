@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewindmq import builds
+from rewindmq.projections.canonical_json import canonical_json
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import Repeats
@@ -43,7 +44,6 @@ from rewindmq.spark_replay.audit.checkpoint_claims import in_words as claims_in_
 from rewindmq.spark_replay.audit.findings import Finding, of_row
 from rewindmq.spark_replay.audit.fold import CLAIMS
 from rewindmq.spark_replay.fold import broker_snapshots, for_each, from_snapshot, groups_up_to
-from rewindmq.spark_replay.history.events import canonical_json
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.log import InArchive, Location, open_log, partition_of

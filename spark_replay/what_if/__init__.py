@@ -1,5 +1,5 @@
-"""`what-if`: the history folded under other policies, or without some events. Read alternative.py first.
+"""`what-if`: the history folded under other policies, or without some events. The rules are in projections/what_if.
 
-what_if.py      the function and its tables       alternative.py   the machine under a candidate
-candidates.py   candidates, read and checked      exclusion.py     events that are left out, and all that came of them
+what_if.py      the function and its tables       depths.py      lengths of queues over time
+candidates.py   candidates, read and checked      exclusion.py   what a history says about events to leave out
 """

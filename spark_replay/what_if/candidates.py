@@ -15,9 +15,10 @@ from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13
 from rewindmq.projections.rules.patterns import refusal
 from rewindmq.projections.rules.policy_rules import definition_problem
 from rewindmq.projections.rules.queue_arguments import ALL_ARGUMENTS, INTEGER_TYPES, OF_RABBITMQ_4_3, value_problem
+from rewindmq.projections.what_if.alternative import Candidate, argument
+from rewindmq.projections.what_if.exclusion import Exclusion
 from rewindmq.spark_replay.location.ranges import BadRequest
-from rewindmq.spark_replay.what_if.alternative import Candidate, argument
-from rewindmq.spark_replay.what_if.exclusion import Exclusion, parse_rule
+from rewindmq.spark_replay.what_if.exclusion import parse_rule
 
 _ARGUMENT_ONLY = ("x-queue-type", "x-single-active-consumer")
 
@@ -65,10 +66,11 @@ def check(candidates: Sequence[Candidate], start: str | None, every_ms: int) -> 
         wrong = refusal(candidate.pattern) if isinstance(candidate.pattern, str) else "it is no text"
         if wrong is not None:
             raise BadRequest(f"{where}: pattern {candidate.pattern!r} is no regular expression: {wrong}")
-        says = candidate.definition is not None or candidate.arguments or candidate.semantics is not None
+        definitions = [each for each in (candidate.definition, candidate.operator_definition) if each is not None]
+        says = definitions or candidate.arguments or candidate.semantics is not None
         if not says and candidate.without is None:
             raise BadRequest(f"{where} has neither definition nor arguments nor semantics")
-        if candidate.definition is not None and not isinstance(candidate.definition, dict):
+        if not all(isinstance(each, dict) for each in definitions):
             raise BadRequest(f"{where}: the definition is no object")
         if not isinstance(candidate.arguments, dict) or any(name in _ARGUMENT_ONLY for name in candidate.arguments):
             raise BadRequest(f"{where}: arguments are an object, without {' and '.join(_ARGUMENT_ONLY)}")
@@ -86,11 +88,13 @@ def _semantics_problem(candidate: Candidate) -> str | None:
 
 
 def _definition_problem(candidate: Candidate) -> str | None:
-    """What is wrong with the definition. An empty one means no policy at all, which a candidate may set."""
-    if not candidate.definition:
-        return None
-    found = [definition_problem(candidate.name, candidate.definition, False, each) for each in _profiles(candidate)]
-    return None if None in found else found[0]
+    """What is wrong with the definitions. An empty one means no policy at all, which a candidate may set."""
+    for definition, operator in ((candidate.definition, False), (candidate.operator_definition, True)):
+        if definition:
+            found = [definition_problem(candidate.name, definition, operator, each) for each in _profiles(candidate)]
+            if None not in found:
+                return found[0]
+    return None
 
 
 def _arguments_problem(candidate: Candidate) -> str | None:

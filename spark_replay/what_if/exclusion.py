@@ -16,15 +16,15 @@ left-out event settled counts as acked by the consumer that gets it instead (alt
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.projections.marks import Marks, name_in, positions, topology_of
 from rewindmq.projections.replay import decoder_for, events_of
 from rewindmq.projections.rewind import parse_time
+from rewindmq.projections.what_if.exclusion import Exclusion, Rule
 from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.events import Published, QueueDeclared
-from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, fold_log
 from rewindmq.spark_replay.history.outcomes import batch_of
@@ -39,55 +39,6 @@ if TYPE_CHECKING:
 
 LEFT, CAME, DECLARED, USER = range(4)  # kinds of rows of LEFT_OUT
 _KEYS = ("message", "user", "session", "from", "to")
-
-# Milliseconds; the name of a mark; the mark's offsets by partition (`resolved`)
-Bound = int | str | Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """Fits the events to which everything that is given applies.
-
-    `message`: (partition, id). Both times are inclusive; an event below the offsets of a mark was before it."""
-
-    message: tuple[str, int] | None = None
-    user: str | None = None
-    session: int | None = None
-    start: Bound | None = None
-    end: Bound | None = None
-
-    def fits(self, partition: str, offset: int, timestamp_ms: int, actor: Actor) -> bool:
-        """Whether everything that the rule gives applies to this event."""
-        if self.message is not None:
-            return self.message == (partition, offset)
-        return (
-            (actor.user != "" or actor.session != 0)
-            and self.user in (None, actor.user)
-            and self.session in (None, actor.session)
-            and (self.start is None or not _is_below(self.start, partition, offset, timestamp_ms))
-            and (self.end is None or _is_below(self.end, partition, offset, timestamp_ms - 1))
-        )
-
-
-def _is_below(bound: Bound, partition: str, offset: int, timestamp_ms: int) -> bool:
-    if isinstance(bound, int):
-        return timestamp_ms < bound
-    assert not isinstance(bound, str), f"where is the mark {bound}?"
-    return offset < bound.get(partition, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Exclusion:
-    """The events to leave out: those that a rule fits, and `also`, by partition: messages that came of these."""
-
-    rules: tuple[Rule, ...]
-    also: dict[str, frozenset[int]] = field(default_factory=dict)
-
-    def leaves_out(self, partition: str, offset: int, timestamp_ms: int, actor: Actor) -> bool:
-        """Whether this event is left out."""
-        if offset in self.also.get(partition, ()):
-            return True
-        return any(rule.fits(partition, offset, timestamp_ms, actor) for rule in self.rules)
 
 
 def parse_rule(text: str) -> Rule:

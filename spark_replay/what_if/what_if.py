@@ -4,7 +4,7 @@
     tried.fates.groupBy("candidate", "queue", "before", "after").count().show();  tried.depth.show()
 
 Each partition is read once. Each candidate has its own copy of the machine, which folds the same events with the
-candidate in place of the queues' settings (`alternative.py`). A row of `fates` is a message
+candidate in place of the queues' settings (projections/what_if/alternative.py). A row of `fates` is a message
 that ended differently there. The actions of consumers stay as recorded, and `assumptions` counts where that was not
 possible.
 """
@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Any
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import drive
+from rewindmq.projections.what_if.alternative import Alternative, Candidate
+from rewindmq.projections.what_if.fates import Difference, Fates
 from rewindmq.schemas.events import EVENT_TYPES, Event
 from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, fold_log
 from rewindmq.spark_replay.location.log import Location
 from rewindmq.spark_replay.location.marks import plan_ranges
-from rewindmq.spark_replay.what_if.alternative import Alternative, Candidate, Depths, Fates, settled_by, standing
 from rewindmq.spark_replay.what_if.candidates import check
+from rewindmq.spark_replay.what_if.depths import Depths, standing
 from rewindmq.spark_replay.what_if.exclusion import with_descendants
 
 if TYPE_CHECKING:
@@ -120,15 +122,13 @@ def fold_alternatives(
         rows.extend(depths.before(timestamp_ms))
 
     def after(offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
-        settled = settled_by(event, effects[machine.time_passed_at(offset) :])
-        for alternative, fate in zip(alternatives, fates, strict=True):
-            alternative.apply(offset, timestamp_ms, actor, event, settled)
-            alternative.never_met(offset, timestamp_ms, fate.recorded(timestamp_ms, effects))
-            rows.extend(fate.tried(timestamp_ms, alternative.take()))
+        for fate in fates:
+            found = fate.event(offset, timestamp_ms, actor, event, effects)
+            rows.extend(_fate(fate, each) for each in found)
 
     def undecodable(offset: int, _reason: str) -> None:
-        for alternative in alternatives:
-            alternative.machine.skip(offset)
+        for fate in fates:
+            fate.undecodable(offset)
 
     of_all = dict.fromkeys(EVENT_TYPES, before)
     for group in groups:
@@ -138,10 +138,27 @@ def fold_alternatives(
             rows.clear()
     rows += depths.at_end()
     for alternative, fate in zip(alternatives, fates, strict=True):
-        rows += fate.at_end()
+        rows += [_fate(fate, each) for each in fate.at_end()]
         rows.append({"assumed": {"candidate": alternative.candidate.name, **alternative.assumed}})
         rows += [] if queue is None else standing(alternative, queue)
     yield _batch(fold_input.offset_range.partition, rows)
+
+
+def _fate(fates: Fates, found: Difference) -> dict[str, Any]:
+    return {
+        "fate": {
+            "candidate": fates.alternative.candidate.name,
+            "vhost": found.vhost,
+            "queue": found.queue,
+            "message_id": found.message_id,
+            "before": found.before[0],
+            "before_at": found.before[1] * 1000,
+            "before_rule": found.before[2] or None,
+            "after": found.after[0],
+            "after_at": found.after[1] * 1000,
+            "after_rule": found.after[2] or None,
+        }
+    }
 
 
 def _batch(partition: str, rows: list[dict[str, Any]]) -> "pa.RecordBatch":

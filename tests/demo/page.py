@@ -197,7 +197,7 @@ def life_section(message: str, rows: list[Any], body: str) -> str:
 
 def limit_section(spark: "SparkSession", data: Path, dropped: int) -> str:
     """Which flights a longer carrier queue would have kept. `dropped`: by the limit, as it was."""
-    from rewindmq.spark_replay.what_if.alternative import Candidate
+    from rewindmq.projections.what_if.alternative import Candidate
     from rewindmq.spark_replay.what_if.what_if import what_if
 
     candidates = [Candidate(str(limit), r"^carrier\.", {"max-length": limit}) for limit in OTHER_LIMITS]

@@ -1,4 +1,4 @@
-"""Our own commands `find`, `biography`, `history` and `diff`: answers of a running broker about its history."""
+"""Our own commands `find`, `biography`, `history`, `diff` and `what_if`: a running broker answers from its history."""
 
 import json
 import re
@@ -11,6 +11,7 @@ from rewindmq.engine.cli.client import Json, Refused
 from rewindmq.engine.cli.commands.history import BODY_SHOWN, printable
 from rewindmq.engine.cli.commands.restore import absolute_time
 from rewindmq.engine.cli.exits import DATA, USAGE, CliError
+from rewindmq.engine.cli.lookups import definition_argument
 from rewindmq.engine.cli.progress import Progress
 from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.values import Value, json_line
@@ -44,6 +45,9 @@ OUTCOMES = (
     "rule",
     "origin",
 )
+ENDED = ("outcome", "rule", "before", "after")
+CHANGED = ("before", "before_rule", "after", "after_rule", "messages")
+DIFFERENCES = ("message_id", "before", "before_at", "before_rule", "after", "after_at", "after_rule")
 SUMMARY = ("outcome", "rule", "user", "change")
 
 with_format = click.option(
@@ -226,12 +230,101 @@ def diff(settings: Settings, queue: str, start: str, end: str, summary: bool, li
       rewindmq diff orders --from 2h --summary
       rewindmq diff orders --from mark:before-release --to 10m
     """
-    moments = {name: text if name_in(text) else time_from(text) for name, text in (("from", start), ("to", end))}
+    moments = {"from": moment_text(start), "to": moment_text(end)}
     answer = asked(settings, ("diff", settings.vhost_name, queue), {**moments, "limit": str(limit)})
     if summary:
         answer = {"rows": answer["summary"], "complete": answer["complete"], "more": 0}
     title = f"Changes in queue '{queue}' of vhost '{settings.vhost_name}' ..."
     show(settings, form, answer, title, SUMMARY if summary else ("change", *OUTCOMES))
+
+
+@click.command("what_if")
+@click.option("--policy", metavar="JSON", help="A definition in place of the queue's policy; {} is none.")
+@click.option("--operator-policy", metavar="JSON", help="A definition in place of its operator policy; {} is none.")
+@click.option(
+    "--from", "start", default="1h", show_default=True, metavar="TIME", help="From then on: a moment, as for diff."
+)
+@click.option("--to", "end", default="0s", metavar="TIME", help="Up to then (default: now).")
+@click.option(
+    "--limit", type=click.IntRange(0, 10_000), default=100, show_default=True, help="Number of messages at most."
+)
+@click.argument("queue")
+@with_format
+@with_settings
+def what_if(
+    settings: Settings,
+    queue: str,
+    policy: str | None,
+    operator_policy: str | None,
+    start: str,
+    end: str,
+    limit: int,
+    form: str | None,
+) -> None:
+    """Show what a policy would have done to QUEUE.
+
+    The recorded events are folded a second time under the policy. Counts say how messages ended as recorded, and how
+    they would have ended; then come messages that would have ended differently. The queue itself is not changed.
+
+    \b
+    Examples:
+      rewindmq what_if orders --policy '{"max-length": 1000}'
+      rewindmq what_if orders --policy '{"message-ttl": 60000}' --from 1d --to mark:before-release
+      rewindmq what_if orders --operator-policy '{"max-length": 100000}' --formatter json
+    """
+    given = {"policy": policy, "operator_policy": operator_policy}
+    definitions = {name: json.dumps(definition_argument(text)) for name, text in given.items() if text is not None}
+    if not definitions:
+        raise CliError(USAGE, "say what to try: --policy or --operator-policy")
+    query = {**definitions, "from": moment_text(start), "to": moment_text(end), "limit": str(limit)}
+    answer = asked(settings, ("what-if", settings.vhost_name, queue), query)
+    if is_json(settings, form):
+        click.echo(json.dumps(answer, ensure_ascii=False))
+    else:
+        settings.banner(f"Queue '{queue}' of vhost '{settings.vhost_name}', as recorded and as it would have been ...")
+        settings.show(ENDED, worlds_compared(answer))
+        settings.banner("\nMessages that would have ended differently ...")
+        settings.show(CHANGED, cast(list[dict[str, Value]], answer["summary"]))
+        settings.banner("\nThe first of them ...")
+        settings.show(DIFFERENCES, cast(list[dict[str, Value]], answer["rows"]))
+        settings.banner(f"\nWhat is not known ({assumptions_text(answer)}) ...")
+        for line in cast(list[str], answer["limits"]):
+            settings.banner(f"- {line}")
+    if not answer["complete"]:
+        why = "time for one question" if answer["stopped"] == "time" else "memory for one question"
+        reached = f"this is the answer up to offset {answer['to']} of {answer['partition']}"
+        click.echo(f"the broker's {why} was over: {reached}, {answer['left']} events are left", err=True)
+
+
+def worlds_compared(answer: Json) -> list[dict[str, Value]]:
+    """A row for each outcome and rule, with its messages as recorded and under the policy; then the depths."""
+    worlds = {name: cast(Json, answer[name]) for name in ("before", "after")}
+    rows: dict[tuple[str, str], dict[str, Value]] = {}
+    for name, world in worlds.items():
+        for each in cast(list[Json], world["outcomes"]):
+            key = str(each["outcome"]), str(each["rule"] or "")
+            row = rows.setdefault(key, {"outcome": key[0], "rule": key[1], "before": 0, "after": 0})
+            row[name] = each["messages"]
+    depths = [
+        {"outcome": title, "rule": "", **{name: world[key] for name, world in worlds.items()}}
+        for title, key in (("(greatest depth)", "greatest_depth"), ("(depth at the end)", "depth"))
+    ]
+    return [rows[key] for key in sorted(rows)] + depths
+
+
+def assumptions_text(answer: Json) -> str:
+    """How often the acts of consumers could not stay as recorded."""
+    return ", ".join(f"{name} {count}" for name, count in cast(Json, answer["assumptions"]).items())
+
+
+def moment_text(text: str) -> str:
+    """A time or a mark of the command line, for the API. CliError."""
+    return text if name_in(text) else time_from(text)
+
+
+def is_json(settings: Settings, form: str | None) -> bool:
+    """Whether the answer is wanted as JSON."""
+    return form == "json" or (form is None and settings.formatter in ("json", "json_stream"))
 
 
 def asked(settings: Settings, what: tuple[str, ...], query: dict[str, str]) -> Json:
@@ -247,7 +340,7 @@ def asked(settings: Settings, what: tuple[str, ...], query: dict[str, str]) -> J
 def show(settings: Settings, form: str | None, answer: Json, title: str, columns: tuple[str, ...]) -> None:
     """Prints rows, and says on stderr when there are others."""
     rows = cast(list[Json], answer["rows"])
-    if form == "json" or (form is None and settings.formatter in ("json", "json_stream")):
+    if is_json(settings, form):
         for row in rows:
             click.echo(json.dumps(row, ensure_ascii=False))
     else:
@@ -273,4 +366,4 @@ def origin_text(row: Json) -> str:
     return "" if origin is None else f"{origin['reason']} {origin['queue']}:{origin['message_id']}"
 
 
-COMMANDS = (find, history, biography, diff)
+COMMANDS = (find, history, biography, diff, what_if)

@@ -3,10 +3,13 @@
     GET /api/history/biography/{vhost}/{message}[?queue=][&truncate=]      the life of a message, such as queues-0:123
     GET /api/history/outcomes/{vhost}/{queue}[?tail=100][&until=]          the last outcomes in a queue
     GET /api/history/diff/{vhost}/{queue}?from=...[&to=...][&limit=]       what changed between two moments
+    GET /api/history/depth/{vhost}/{queue}[?from=-1h][&to=][&points=200]   its length over time, and what people did
+    GET /api/history/what-if/{vhost}/{queue}?policy=JSON[&operator_policy=JSON][&from=-1h][&to=-0s][&limit=100]
+                                                                           what a policy would have done
 
 A user who may read a queue may ask about its past, back to its declaration. Only administrators see what came of a
-message in other queues, and queues that are gone. The process that reads the past answers (engine/rewind/outcomes.py),
-within DEADLINE_SECONDS: an answer whose `complete` is false has what was found by then.
+message in other queues, and queues that are gone. The process that reads the past answers (engine/rewind/outcomes.py,
+engine/rewind/what_if.py), within DEADLINE_SECONDS: an answer whose `complete` is false has what was found by then.
 
 A biography has the message itself, too: `message` as in an answer of a search (search.py), with `truncated`, and with
 `body_gone`: why it has no body any more, or null.
@@ -19,25 +22,33 @@ from typing import Any
 
 from starlette.responses import Response
 
+from rewindmq.engine.broker.policies import checked_definition
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import KeyStore
+from rewindmq.engine.http.bodies import BadBody, json_object
 from rewindmq.engine.http.call import ApiError, Call, bad_request, not_found, unless_gone
 from rewindmq.engine.http.listing import Item
 from rewindmq.engine.http.pieces import encode
+from rewindmq.engine.http.resources.marks import mark_item, visible_marks
 from rewindmq.engine.http.resources.past import log_refusal, number_of, partition_name, read, readable_incarnation
 from rewindmq.engine.http.resources.search import message_item, time_of, truncate_of
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import History
+from rewindmq.engine.rewind.depth import NeverThere, Point, Tick, depth
 from rewindmq.engine.rewind.outcomes import Deadline, NoSuchMessage, biography, change_of, changes, last_outcomes
-from rewindmq.engine.rewind.queue_at import history_of
+from rewindmq.engine.rewind.queue_at import NoSuchQueue, history_of
 from rewindmq.engine.rewind.search import FoundMessage
+from rewindmq.engine.rewind.what_if import POLICY_NAME, World, candidate_for, what_if
 from rewindmq.projections.history.biography import parse_message
 from rewindmq.projections.history.outcome_rows import OutcomeRow
 from rewindmq.projections.marks import moment, name_in
 from rewindmq.projections.rewind import At, RewindError, format_time
+from rewindmq.projections.what_if.alternative import LIMITS, Candidate
+from rewindmq.projections.what_if.fates import Difference
 
 DEADLINE_SECONDS = 20.0
 MAX_ROWS = 10_000  # in one answer
+MAX_POINTS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +61,8 @@ class OutcomesQuestion:
     def answer(self) -> "bytes | ApiError":
         try:
             return encode(self.find(self.history)).encode()
-        except NoSuchMessage as error:
+        except (NoSuchMessage, NeverThere) as error:
+        except (NoSuchMessage, NoSuchQueue) as error:
             return not_found(str(error), "not_found")
         except RewindError as error:
             return bad_request(str(error))
@@ -201,4 +213,179 @@ def found_changes(
         "rows": [{"change": change_of(row), **row_item(row)} for row in found.rows],
         "more": found.more,
         "complete": found.complete,
+    }
+
+
+# -- the length over time ---------------------------------------------------------------------------------------------
+
+
+async def show_depth(call: Call) -> Response:
+    """Answers GET /api/history/depth/{vhost}/{queue}."""
+    vhost, queue = call.segment("vhost"), call.segment("queue")
+    queue_id = readable_incarnation(call, vhost, queue, None)
+    count = number_of(call, "points", 200)
+    if not 2 <= count <= MAX_POINTS:
+        raise bad_request(f"points is from 2 to {MAX_POINTS}")
+    query = call.request.query_params
+    start = moment_of(call, vhost, queue, query.get("from", "-1h"))
+    end = moment_of(call, vhost, queue, query.get("to", "-0s"))
+    marks = marks_in(call, partition_name(call, vhost, queue))
+    return await ask(call, partial(found_depth, vhost, queue, queue_id, start, end, count, marks))
+
+
+def marks_in(call: Call, partition: str) -> list[Tick]:
+    """The marks that the user may see, as ticks of a partition."""
+    ticks = []
+    for mark in visible_marks(call).values():
+        offset = dict(mark.positions).get(partition)
+        if offset is not None:
+            time_ms = call.broker.topology.marked[mark.name][0]
+            ticks.append(Tick(time_ms, offset, "mark", mark.name, str(mark_item(call, mark)["user"])))
+    return ticks
+
+
+def found_depth(
+    vhost: str,
+    queue: str,
+    queue_id: int | None,
+    start: At,
+    end: At,
+    count: int,
+    marks: list[Tick],
+    history: History,
+) -> Item:
+    """The length over time as JSON. Raises NeverThere, RewindError, LogError."""
+    found = depth(history, vhost, queue, queue_id, start, end, count, marks, Deadline(DEADLINE_SECONDS))
+    points = found.points
+    return {
+        "partition": found.partition,
+        "from": {"offset": points[0].offset, "time": format_time(points[0].time_ms)},
+        "to": {"offset": points[-1].offset, "time": format_time(points[-1].time_ms)},
+        "floor": found.floor,
+        "points": [point_item(point) for point in points],
+        "ticks": [tick_item(tick) for tick in found.ticks],
+        "more_ticks": found.more_ticks,
+        "complete": found.complete,
+    }
+
+
+def point_item(point: Point) -> Item:
+    """A point as JSON."""
+    outcomes = dict(point.outcomes)
+    return {
+        "time": format_time(point.time_ms),
+        "offset": point.offset,
+        "ready": point.ready,
+        "unacked": point.unacked,
+        "published": outcomes.pop("published", 0),
+        "outcomes": outcomes,
+    }
+
+
+def tick_item(tick: Tick) -> Item:
+    """A tick as JSON."""
+    count = {"messages": tick.count} if tick.kind in ("purged", "restored") else {}
+    fields = {"offset": tick.offset, "kind": tick.kind, "text": tick.text, "user": tick.user}
+    return {"time": format_time(tick.time_ms), **fields, **count}
+# -- another policy ---------------------------------------------------------------------------------------------------
+
+
+async def show_what_if(call: Call) -> Response:
+    """Answers GET /api/history/what-if/{vhost}/{queue}."""
+    vhost, queue = call.segment("vhost"), call.segment("queue")
+    queue_id = readable_incarnation(call, vhost, queue, None)
+    most = number_of(call, "limit", 100)
+    if most > MAX_ROWS:
+        raise bad_request(f"limit is at most {MAX_ROWS}")
+    definition, operator_definition = definition_of(call, "policy"), definition_of(call, "operator_policy")
+    if definition is None and operator_definition is None:
+        raise bad_request("say what to try: policy, operator_policy, or both")
+    candidate = candidate_for(queue, definition, operator_definition)
+    query = call.request.query_params
+    start = moment_of(call, vhost, queue, query.get("from", "-1h"))
+    end = moment_of(call, vhost, queue, query.get("to", "-0s"))
+    return await ask(call, partial(found_what_if, vhost, queue, queue_id, candidate, start, end, most))
+
+
+def definition_of(call: Call, name: str) -> dict[str, Any] | None:
+    """The definition of a policy in the query, checked as one that is set; an empty one means no policy.
+
+    Raises ApiError (400), PreconditionFailed."""
+    text = call.request.query_params.get(name)
+    if text is None:
+        return None
+    try:
+        if not text.strip():
+            raise BadBody("it is empty")
+        definition = json_object(text.encode("utf-8", "surrogatepass"))
+    except BadBody as error:
+        raise bad_request(f'{name} is not a JSON object such as {{"max-length": 1000}}: {error}') from None
+    if definition:
+        semantics = call.broker.config.semantics
+        checked_definition(POLICY_NAME, ".*", definition, 0, "queues", name == "operator_policy", semantics)
+    return definition
+
+
+def found_what_if(
+    vhost: str,
+    queue: str,
+    queue_id: int | None,
+    candidate: Candidate,
+    start: At,
+    end: At,
+    most: int,
+    history: History,
+) -> Item:
+    """The queue as it was, and as it would have been, as JSON. Raises NoSuchQueue, RewindError, LogError."""
+    reader, deadline = history.open(), Deadline(DEADLINE_SECONDS)
+    found = what_if(reader, history.snapshots, vhost, queue, queue_id, candidate, start, end, most, deadline)
+    return {
+        "partition": found.partition,
+        "from": found.start,
+        "to": found.reached,
+        "left": found.end - found.reached,
+        "stopped": found.stopped,
+        "before": world_item(found.before),
+        "after": world_item(found.after),
+        "summary": [
+            {
+                "before": before,
+                "before_rule": before_rule or None,
+                "after": after,
+                "after_rule": after_rule or None,
+                "messages": messages,
+            }
+            for (before, before_rule, after, after_rule), messages in found.changed.items()
+        ],
+        "rows": [difference_item(each) for each in found.first],
+        "more": found.changed.total() - len(found.first),
+        "assumptions": found.assumed,
+        "limits": list(LIMITS),
+        "complete": found.stopped is None,
+    }
+
+
+def world_item(world: World) -> Item:
+    """A queue in one of the two folds, as JSON."""
+    return {
+        "outcomes": [
+            {"outcome": outcome, "rule": rule or None, "messages": messages}
+            for (outcome, rule), messages in sorted(world.outcomes.items())
+        ],
+        "greatest_depth": world.greatest_depth,
+        "depth": world.depth,
+    }
+
+
+def difference_item(found: Difference) -> Item:
+    """A message that would have ended differently, as JSON."""
+    (before, before_ms, before_rule), (after, after_ms, after_rule) = found.before, found.after
+    return {
+        "message_id": found.message_id,
+        "before": before,
+        "before_at": format_time(before_ms),
+        "before_rule": before_rule or None,
+        "after": after,
+        "after_at": format_time(after_ms),
+        "after_rule": after_rule or None,
     }

@@ -1,6 +1,8 @@
-"""A broker's answers about its history are Spark's, row by row (B-29)."""
+"""A broker's answers about its history are Spark's, row by row (B-29, B-34)."""
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,13 @@ from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind import outcomes
 from rewindmq.engine.rewind.outcomes import Deadline, biography, change_of, changes, last_outcomes
 from rewindmq.engine.rewind.search import Limits, search, whole
+from rewindmq.engine.rewind.what_if import WhatIf, candidate_for, what_if
 from rewindmq.projections.history.outcome_rows import OutcomeRow
 from rewindmq.projections.history.properties import properties_object
 from rewindmq.projections.history.search import Criteria
 from rewindmq.projections.rewind import At
+from rewindmq.projections.what_if.alternative import Candidate
+from rewindmq.projections.what_if.fates import Difference
 from rewindmq.schemas.amqp.properties import join_by_name
 from rewindmq.schemas.amqp.tables import encode, with_length
 from rewindmq.schemas.events import Published
@@ -24,6 +29,7 @@ from rewindmq.schemas.values import Actor, Route
 from rewindmq.spark_replay.history.diff import diff
 from rewindmq.spark_replay.history.history import biography as spark_biography
 from rewindmq.spark_replay.history.history import history
+from rewindmq.spark_replay.what_if.what_if import what_if as spark_what_if
 from tests.support.spark.golden import write_golden_log
 from tests.support.spark.histories import Recorder
 
@@ -188,3 +194,98 @@ def test_b29_an_answer_whose_time_is_over_says_so(busy: Path) -> None:
     assert not last_outcomes(reader, source.snapshots, "/", "rest", None, 5, None, over).complete
     found = changes(reader, source.snapshots, "/", "rest", None, At(offset=0), At(offset=100), 10, over)
     assert (found.complete, found.rows) == (False, [])
+
+
+# -- what if ----------------------------------------------------------------------------------------------------------
+
+
+def tried_by_broker(data: Path, candidate: Candidate, queue: str, start_ms: int | None = None) -> WhatIf:
+    source = History(data)
+    reader = source.open()
+    start = At(offset=0) if start_ms is None else At(time_ms=start_ms)
+    end = At(time_ms=4_000_000_000_000)
+    return what_if(reader, source.snapshots, "/", queue, None, candidate, start, end, 10_000, LONG)
+
+
+DEFINITIONS: list[tuple[dict[str, object] | None, dict[str, object] | None]] = [
+    ({"max-length": 2}, None),
+    ({}, None),
+    ({"message-ttl": 40, "overflow": "reject-publish", "max-length": 3}, None),
+    (None, {"max-length": 1}),
+    ({"max-length": 5}, {"max-length-bytes": 60}),
+]
+
+
+@pytest.mark.parametrize("from_the_middle", [False, True])
+def test_b34_a_policy_would_have_done_what_spark_says(
+    spark: SparkSession, busy: Path, golden: Path, from_the_middle: bool
+) -> None:
+    """Each difference with its times and rules, what had to be assumed, and the depths."""
+    outcomes: Counter[str] = Counter()
+    for data in (busy, golden):
+        rows = history(spark, str(data)).where("vhost = '/' and queue is not null").select("queue", "timestamp")
+        times = sorted(round(row.timestamp.timestamp() * 1000) for row in rows.collect() if row.timestamp is not None)
+        start_ms = times[len(times) // 3] if from_the_middle else None
+        candidates = {
+            f"{queue} {number}": replace(candidate_for(queue, *definitions), name=f"{queue} {number}")
+            for queue in sorted({row.queue for row in rows.collect()})
+            for number, definitions in enumerate(DEFINITIONS)
+        }
+        start = None if start_ms is None else str(start_ms)
+        tried = spark_what_if(spark, str(data), list(candidates.values()), start, every_ms=1)
+        tried.rows.persist()
+        fates, depths = tried.fates.collect(), tried.depth.collect()
+        assumed = {row.candidate: row for row in tried.assumptions.collect()}
+        tried.rows.unpersist()
+        for name, candidate in candidates.items():
+            queue = name.partition(" ")[0]
+            lengths = [row for row in depths if (row.candidate, row.vhost, row.queue) == (name, "/", queue)]
+            if not lengths:
+                continue  # it was gone before the middle
+            found = tried_by_broker(data, candidate, queue, start_ms)
+            assert (found.stopped, found.reached) == (None, found.end)
+            expected = [row for row in fates if (row.candidate, row.vhost, row.queue) == (name, "/", queue)]
+            assert {difference(each) for each in found.first} == {fate(row) for row in expected}
+            assert found.changed.total() == len(expected) == len(found.first)
+            assert found.assumed == {each: getattr(assumed[name], each) for each in found.assumed}
+            last = max(lengths, key=lambda row: row.at)
+            assert (found.before.depth, found.after.depth) == (last.before, last.after)
+            assert found.before.greatest_depth >= max(row.before for row in lengths)
+            assert found.after.greatest_depth >= max(row.after for row in lengths)
+            assert moved(found.before.outcomes, expected) == by_outcome(found.after.outcomes)
+            outcomes.update(row.after for row in expected)
+    assert {"maxlen", "refused", "expired", "ready"} <= set(outcomes)
+
+
+def by_outcome(counts: Counter[tuple[str, str]]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for (outcome, _), count in counts.items():
+        found[outcome] += count
+    return +found
+
+
+def moved(counts: Counter[tuple[str, str]], fates: list[Any]) -> Counter[str]:
+    """How messages ended as recorded, with the differences put in."""
+    found = by_outcome(counts)
+    found.subtract(row.before for row in fates if row.before not in ALIVE)
+    found.update(row.after for row in fates if row.after not in ALIVE)
+    return +found
+
+
+ALIVE = ("ready", "unacked")
+
+
+def difference(each: Difference) -> tuple[Any, ...]:
+    (before, before_ms, before_rule), (after, after_ms, after_rule) = each.before, each.after
+    return each.message_id, before, before_ms, before_rule or None, after, after_ms, after_rule or None
+
+
+def fate(row: Any) -> tuple[Any, ...]:
+    before_ms, after_ms = (round(at.timestamp() * 1000) for at in (row.before_at, row.after_at))
+    return row.message_id, row.before, before_ms, row.before_rule, row.after, after_ms, row.after_rule
+
+
+def test_b34_outcomes_as_they_were_are_those_of_the_history(spark: SparkSession, busy: Path) -> None:
+    found = tried_by_broker(busy, candidate_for("rest", {}, None), "rest")
+    ended = history(spark, str(busy), queue="rest").where("final or outcome = 'refused'").collect()
+    assert found.before.outcomes == Counter((row.outcome, row.rule or "") for row in ended)

@@ -21,6 +21,7 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import decoder_for, drive, events_of
 from rewindmq.projections.rewind import format_time
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots
+from rewindmq.projections.what_if.alternative import Candidate
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.seals import check_seals
@@ -33,7 +34,6 @@ from rewindmq.spark_replay.location.log import InArchive, in_archive, partition_
 from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.snapshots.verify import verify
 from rewindmq.spark_replay.source.options import TableOptions
-from rewindmq.spark_replay.what_if.alternative import Candidate
 from rewindmq.spark_replay.what_if.candidates import candidate_without
 from rewindmq.spark_replay.what_if.what_if import what_if
 from tests.support.archiving import archive_all

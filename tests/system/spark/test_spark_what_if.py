@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from rewindmq.projections.what_if.alternative import Candidate
 from rewindmq.schemas.events import Acked, MachineUpgraded
 from rewindmq.schemas.values import BROKER
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.history.state import state_at
 from rewindmq.spark_replay.location.ranges import BadRequest
-from rewindmq.spark_replay.what_if.alternative import Candidate
 from rewindmq.spark_replay.what_if.candidates import parse_candidate
 from rewindmq.spark_replay.what_if.what_if import WhatIf, what_if
 from tests.support.spark.histories import ANN, START_MS, Recorder

@@ -10,13 +10,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.placement import partition_of
+from rewindmq.projections.what_if.exclusion import Rule
 from rewindmq.schemas.events import Published, Purged, QueueDeclared
 from rewindmq.schemas.values import BROKER, Actor, Argument, Origin, Route
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.restore import pages
 from rewindmq.spark_replay.what_if.candidates import candidate_without
-from rewindmq.spark_replay.what_if.exclusion import Rule, descendants_of, parse_rule
+from rewindmq.spark_replay.what_if.exclusion import descendants_of, parse_rule
 from rewindmq.spark_replay.what_if.what_if import what_if
 from tests.support.running import RunningBroker
 from tests.support.spark.forging import DEAD, WORK, write_sound

@@ -1,7 +1,173 @@
-// queue
+// A queue: what it is now, its length over time, its messages at a moment, and what can be undone.
+//
+// The moment is in the address (time or offset), so a link opens it. While the reader drags, one question is under way,
+// and the last position is asked for next; a question that takes long is given up for it.
 
-import {h} from "../dom.js";
+import {note} from "../address.js";
+import {api, where} from "../api.js";
+import {chart, inWords, left} from "../chart.js";
+import {code, figure, h, table} from "../dom.js";
+import {comparing, labelled, marking, purging, restoring} from "./queue_changes.js";
+import {messages} from "./queue_messages.js";
+
+const POLL_MS = 5_000, PATIENCE_MS = 1_000, COUNT = 20;
+const RANGES = [["-10m", "10 minutes"], ["-1h", "hour"], ["-6h", "6 hours"], ["-1d", "day"], ["-7d", "week"],
+  ["0", "whole history"]];
 
 export async function show(main, names, options, user) {
-  main.append(h("h1", {}, "Queue"));
+  const ending = new AbortController();
+  const facts = h("div", {}), drawn = h("div", {}), found = h("div", {}), said = h("p", {role: "status"});
+  const range = h("select", {onchange: () => draw()}, RANGES.map(([value, text]) =>
+    h("option", {value, selected: value === (options.range ?? "-1h")}, text)));
+  const form = h("select", {onchange: () => list()}, ["text", "JSON", "hex"].map(each => h("option", {}, each)));
+  const typed = h("input", {placeholder: "2026-11-23T10:00:00Z, -10m, mark:NAME, or an offset", size: 34});
+  let wanted = null, underWay = null, past = null, hand = () => {}, first = Number(options.first) || 0;
+
+  // -- now ------------------------------------------------------------------------------------------------------------
+
+  async function look() {
+    if (document.hidden) return;
+    try {
+      const queue = await api("/queues/" + where(...names), {signal: ending.signal});
+      facts.replaceChildren(table("Now", [
+        {title: "Type", cell: each => each.type}, {title: "Durable", cell: each => each.durable ? "yes" : "no"},
+        {title: "Ready", number: true, cell: each => figure(each.messages_ready)},
+        {title: "Unacked", number: true, cell: each => figure(each.messages_unacknowledged)},
+        {title: "Consumers", number: true, cell: each => figure(each.consumers)},
+        {title: "Policy", cell: each => [each.policy, each.operator_policy].filter(name => name).join(", ")},
+        {title: "Arguments", cell: each => code(each.arguments)}], [queue]));
+    } catch (error) {
+      if (error.name !== "AbortError") facts.replaceChildren(h("p", {class: "error"}, `Now: ${error.message}`));
+    }
+  }
+
+  // -- over time ------------------------------------------------------------------------------------------------------
+
+  async function draw() {
+    keep();
+    try {
+      const query = new URLSearchParams({from: range.value});
+      const depth = await api(`/history/depth/${where(...names)}?${query}`, {signal: ending.signal});
+      const made = chart(depth, `Moment in the history of ${names[1]}`,
+        time => choose({time: new Date(time).toISOString()}));
+      hand = made.show;
+      drawn.replaceChildren(made.element,
+        h("p", {class: "quiet"}, `${depth.from.time} to ${depth.to.time}; below: published, and left.`,
+          depth.floor === null ? "" : ` The history begins at offset ${depth.floor}.`,
+          depth.complete ? "" : " The time for an answer was over before its end."),
+        ticks(depth), numbers(depth));
+      if (past) hand(Date.parse(past.at.time));
+    } catch (error) {
+      if (error.name !== "AbortError") drawn.replaceChildren(h("p", {class: "error"}, error.message));
+    }
+  }
+
+  function ticks(depth) {
+    if (!depth.ticks.length) return "";
+    return h("details", {}, h("summary", {}, `Events (${figure(depth.ticks.length + depth.more_ticks)})`),
+      table("Purges, policies, restarts, marks and restorations", [
+        {title: "Time", cell: each => each.time},
+        {title: "Event", cell: each => inWords(each)},
+        {title: "Queue", cell: each => h("button", {type: "button",
+          "aria-label": `Show the queue before ${inWords(each)}`, onclick: () => choose({offset: each.offset})},
+        "Before it")}], depth.ticks));
+  }
+
+  function numbers(depth) {
+    return h("details", {}, h("summary", {}, "Numbers"), table(`Length of ${names[1]} over time`, [
+      {title: "Time", cell: each => each.time},
+      {title: "Ready", number: true, cell: each => figure(each.ready)},
+      {title: "Unacked", number: true, cell: each => figure(each.unacked)},
+      {title: "Published", number: true, cell: each => figure(each.published)},
+      {title: "Left", number: true, cell: each => figure(left(each))},
+      {title: "Outcomes", cell: each => code(each.outcomes)}],
+    depth.points.filter((each, number, all) => number === 0 || number === all.length - 1 || each.published
+      || Object.keys(each.outcomes).length || each.ready !== all[number - 1].ready)));
+  }
+
+  // -- at a moment ----------------------------------------------------------------------------------------------------
+
+  function choose(moment, from = 0) {
+    wanted = moment;
+    first = from;
+    if (underWay === null) ask();
+    else if (Date.now() - underWay.begun > PATIENCE_MS) underWay.abort.abort();
+  }
+
+  async function ask() {
+    while (wanted !== null && !ending.signal.aborted) {
+      const moment = wanted;
+      wanted = null;
+      underWay = {begun: Date.now(), abort: new AbortController()};
+      const signal = AbortSignal.any([ending.signal, underWay.abort.signal]);
+      try {
+        const query = new URLSearchParams({...moment, first, count: COUNT});
+        past = await api(`/queues/${where(...names)}/at?${query}`, {signal});
+        // An offset stays one, and so does a mark, which may move; a time becomes absolute.
+        past.moment = moment.offset !== undefined || moment.time.startsWith("mark:") ? {offset: past.at.offset}
+          : {time: past.at.time};
+        keep();
+        list();
+      } catch (error) {
+        if (error.name !== "AbortError") said.replaceChildren(h("span", {class: "error"}, error.message));
+      }
+      underWay = null;
+    }
+  }
+
+  function list() {
+    if (past === null) return;
+    hand(Date.parse(past.at.time));
+    const more = first + past.message_details.length < past.messages;
+    said.replaceChildren(`${past.at.time}, offset ${past.at.offset}: ${figure(past.messages_ready)} ready, `
+      + `${figure(past.messages_unacknowledged)} unacked`);
+    const go = (text, from, there) => h("button", {type: "button", disabled: !there,
+      onclick: () => choose(past.moment, from)}, text);
+    found.replaceChildren(messages(past, form.value), h("div", {class: "row"},
+      go("Previous messages", Math.max(0, first - COUNT), first > 0),
+      go("Next messages", first + COUNT, more)));
+  }
+
+  // Keep what is shown in the address.
+  function keep() {
+    const chosen = past?.moment ?? {time: options.time, offset: options.offset};
+    note("queues", names, {...chosen, range: range.value === "-1h" ? null : range.value, first: first || null});
+  }
+
+  function step(by) {
+    if (past !== null) choose({offset: Math.max(0, past.at.offset + by)});
+  }
+
+  function typedMoment(event) {
+    event.preventDefault();
+    const text = typed.value.trim();
+    if (text) choose(/^\d{1,12}$/.test(text) ? {offset: Number(text)} : {time: text});
+  }
+
+  // -- the page -------------------------------------------------------------------------------------------------------
+
+  const changed = () => { look(); draw(); };
+  main.append(h("h1", {}, names[1]), h("p", {class: "quiet"}, "Queue of vhost ", h("code", {}, names[0])), facts,
+    h("h2", {}, "Over time"), h("div", {class: "row moment"}, labelled("The last", range),
+      h("button", {type: "button", onclick: changed}, "Refresh")), drawn,
+    h("h2", {}, "At a moment"),
+    h("form", {class: "row moment", onsubmit: typedMoment}, labelled("Time, mark or offset", typed),
+      h("button", {type: "submit"}, "Show"),
+      h("button", {type: "button", onclick: () => step(-1)}, "One event back"),
+      h("button", {type: "button", onclick: () => step(1)}, "One event on"), labelled("Bodies as", form)),
+    said, found,
+    comparing(names, () => options.time ?? null), restoring(names, () => past?.moment ?? null, changed),
+    purging(names, changed), marking(changed));
+  const poll = setInterval(look, POLL_MS);
+  document.addEventListener("visibilitychange", look);
+  look();
+  if (options.offset !== undefined || options.time !== undefined) {
+    choose(options.offset !== undefined ? {offset: options.offset} : {time: options.time}, first);
+  }
+  draw();
+  return () => {
+    ending.abort();
+    clearInterval(poll);
+    document.removeEventListener("visibilitychange", look);
+  };
 }

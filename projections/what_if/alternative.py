@@ -19,11 +19,10 @@ done with other deliveries: nobody knows that.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from rewindmq.projections.history.outcomes import REFUSED, is_queue
+from rewindmq.projections.canonical_json import canonical_json
 from rewindmq.projections.machine.data.effects import (
     Delay,
     Deliver,
@@ -32,31 +31,33 @@ from rewindmq.projections.machine.data.effects import (
     Forget,
     Refuse,
     Requeue,
-    endings,
 )
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.data.reasons import ACKED, DELIVERED, DELIVERY_LIMIT, REJECTED
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.rules.patterns import in_history
+from rewindmq.projections.what_if.exclusion import Exclusion
 from rewindmq.schemas.events import Acked, Event, Nacked, PolicyApplied, Published, QueueDeclared
 from rewindmq.schemas.values import BROKER, Actor, Argument, ArgumentValue, Policy
-from rewindmq.spark_replay.history.events import canonical_json
-from rewindmq.spark_replay.what_if.exclusion import Exclusion
 
-SETTLED = (ACKED, REJECTED, DELIVERED, DELIVERY_LIMIT)  # by a consumer
-UNACKED, READY = "unacked", "ready"  # fates of messages that are there at the end
-LEFT_OUT = "left_out"  # the message never existed
+LIMITS = (  # of what an alternative can know, for people
+    "Consumers act as they did in fact: nobody knows what they would have done with other deliveries.",
+    "Each ack and nack settles the message that it settled in fact, as soon as the message is delivered in the"
+    " candidate's world (late_reactions; lost_reactions, if it never is).",
+    "A message that only there reaches a consumer is taken as acked as soon as it is gone in fact, too (guessed_acks)."
+    " While it is still in the queue in fact, it stays with the consumer, unacked.",
+    "Dead letters arrive in their targets as they did.",
+)
 
-_Key = tuple[str, str, int]  # vhost, queue, message id: the same in every alternative
-_Fate = tuple[str, int, str]  # the message's fate, its time, and the rule that decided
+Key = tuple[str, str, int]  # vhost, queue, message id: the same in every alternative
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A change to try out, for the queues whose name `pattern` finds.
 
-    `definition`: takes the place of their policy (None: as recorded; the operator policy stays). `arguments`: replace
-    those of their declarations (None removes one). `semantics`: another profile. `without`: what did not happen."""
+    `definition`, `operator_definition`: take the place of their policy and operator policy (None: as recorded).
+    `arguments`: replace those of their declarations (None removes one). `semantics`: another profile. `without`: what
+    did not happen."""
 
     name: str
     pattern: str
@@ -64,22 +65,24 @@ class Candidate:
     arguments: dict[str, ArgumentValue] = field(default_factory=dict)
     semantics: str | None = None
     without: Exclusion | None = None
+    operator_definition: dict[str, object] | None = None
 
     def concerns(self, queue: str) -> bool:
         """Whether the candidate changes this queue."""
         return in_history(self.pattern).found_in(queue)
 
-    @property
-    def policy(self) -> Policy | None:
-        """The candidate's policy. It has no version: it was never set."""
-        return None if self.definition is None else Policy(self.name, canonical_json(self.definition), -1)
+    def policy(self, definition: dict[str, object]) -> Policy:
+        """A policy of the candidate. It has no version: it was never set."""
+        return Policy(self.name, canonical_json(definition), -1)
 
     def changed(self, event: QueueDeclared | PolicyApplied) -> QueueDeclared | PolicyApplied:
         """The event as it would be under the candidate."""
         if not self.concerns(event.queue):
             return event
-        if self.policy is not None:
-            event = replace(event, policy=self.policy)
+        if self.definition is not None:
+            event = replace(event, policy=self.policy(self.definition))
+        if self.operator_definition is not None:
+            event = replace(event, operator_policy=self.policy(self.operator_definition))
         if isinstance(event, PolicyApplied):
             return event
         kept = tuple(each for each in event.arguments if each.name not in self.arguments)
@@ -104,8 +107,8 @@ class Alternative:
         self._effects: list[Effect] = []
         self._seen = 0  # how many of them were looked at
         self._reacting = False
-        self._late: dict[_Key, deque[Acked | Nacked]] = {}  # reactions to messages that are not delivered here yet
-        self._unmet: set[_Key] = set()  # not ended here, and never met by a consumer
+        self._late: dict[Key, deque[Acked | Nacked]] = {}  # reactions to messages that are not delivered here yet
+        self._unmet: set[Key] = set()  # not ended here, and never met by a consumer
         self.left_out: set[int] = set()  # messages that never existed here
         for queue in list(self.machine.queues()):
             if candidate.concerns(queue.name):
@@ -140,18 +143,23 @@ class Alternative:
         elif isinstance(event, Acked) or (isinstance(event, Nacked) and not event.requeue):
             self.never_met(offset, timestamp_ms, [(event.vhost, event.queue, each) for each in settled])
 
-    def never_met(self, offset: int, timestamp_ms: int, keys: list[_Key]) -> None:
+    def never_met(self, offset: int, timestamp_ms: int, keys: list[Key]) -> None:
         """Note messages that the recorded fold has ended, and that no consumer settled."""
         for key in keys:
             vhost, name, message_id = key
             queue = self.machine.queue(vhost, name)
             if queue is None or message_id in self.left_out:
                 continue
-            held = _holder(queue, message_id)
+            held = holder_of(queue, message_id)
             if held is not None:
                 self._guess(offset, timestamp_ms, queue, held, message_id)
             else:
                 self._unmet.add(key)
+
+    @property
+    def effects(self) -> Sequence[Effect]:
+        """The effects that are not taken yet."""
+        return self._effects
 
     def take(self) -> list[Effect]:
         """The effects since the last call."""
@@ -164,7 +172,7 @@ class Alternative:
                     late = self._late.pop(key, None)
                     self.assumed["lost_reactions"] += len(late) if late else 0
             elif isinstance(effect, Refuse):
-                self._unmet.discard(_key(effect))
+                self._unmet.discard((effect.queue.vhost, effect.queue.name, effect.message_id))
         return effects
 
     def _do(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> None:
@@ -195,7 +203,7 @@ class Alternative:
 
     def _react(self, offset: int, timestamp_ms: int, actor: Actor, event: Acked | Nacked, message_id: int) -> None:
         queue = self.machine.queue(event.vhost, event.queue)
-        held = None if queue is None else _holder(queue, message_id, event.consumer)
+        held = None if queue is None else holder_of(queue, message_id, event.consumer)
         if held is not None:
             self._settle(offset, timestamp_ms, actor, event, held, message_id)
         else:
@@ -230,150 +238,9 @@ def settled_by(event: Event, effects: Sequence[Effect]) -> list[int]:
     return found
 
 
-def _holder(queue: Queue, message_id: int, first: int = 0) -> int | None:
+def holder_of(queue: Queue, message_id: int, first: int = 0) -> int | None:
     """The consumer that holds the message; `first` is looked at first. None: no consumer holds it."""
     holder = queue.holders.get(first)
     if holder is not None and message_id in holder.held:
         return first
     return next((number for number, each in queue.holders.items() if message_id in each.held), None)
-
-
-class Fates:
-    """Compares the fates of each message in an alternative and in the recorded fold.
-
-    It remembers only messages that ended in one of the two, or that ended differently."""
-
-    def __init__(self, alternative: Alternative, machine: Machine) -> None:
-        self.alternative = alternative
-        self.machine = machine
-        self._before: dict[_Key, _Fate] = {}
-        self._after: dict[_Key, _Fate] = {}
-
-    def recorded(self, timestamp_ms: int, effects: list[Effect]) -> list[_Key]:
-        """Take in recorded effects. Returns messages that ended unsettled, and not yet in the alternative."""
-        unmet = []
-        for key, fate in _endings(timestamp_ms, effects):
-            self._before[key] = fate
-            if fate[0] not in SETTLED and key not in self._after:
-                unmet.append(key)
-        return unmet
-
-    def tried(self, timestamp_ms: int, effects: list[Effect]) -> Iterator[dict[str, Any]]:
-        """Take in the alternative's effects. Yields rows of messages that have ended in both, and differently."""
-        for key, fate in _endings(timestamp_ms, effects):
-            self._after[key] = fate
-        both = [key for key in self._after if key in self._before]
-        for key in both:
-            before, after = self._before.pop(key), self._after.pop(key)
-            if before[0] != after[0]:
-                yield self._row(key, before, after)
-
-    def at_end(self) -> Iterator[dict[str, Any]]:
-        """Yields rows of messages that ended in only one of the two folds."""
-        self.alternative.left_over()
-        left_out = self.alternative.left_out
-        never: _Fate = (LEFT_OUT, self.machine.log_ms, "")
-        for key, before in self._before.items():
-            yield self._row(key, before, never if key[2] in left_out else _standing(self.alternative.machine, key))
-        for queue in list(self.machine.queues()) if left_out else ():
-            for view in queue.messages():
-                if view.message_id in left_out:
-                    key = (queue.vhost, queue.name, view.message_id)
-                    yield self._row(key, _standing(self.machine, key), never)
-        for key, after in self._after.items():
-            yield self._row(key, _standing(self.machine, key), after)
-
-    def _row(self, key: _Key, before: _Fate, after: _Fate) -> dict[str, Any]:
-        return {
-            "fate": {
-                "candidate": self.alternative.candidate.name,
-                "vhost": key[0],
-                "queue": key[1],
-                "message_id": key[2],
-                "before": before[0],
-                "before_at": before[1] * 1000,
-                "before_rule": before[2] or None,
-                "after": after[0],
-                "after_at": after[1] * 1000,
-                "after_rule": after[2] or None,
-            }
-        }
-
-
-def _endings(timestamp_ms: int, effects: list[Effect]) -> Iterator[tuple[_Key, _Fate]]:
-    """Yields the messages that ended, with their fates; messages that were refused are among them."""
-    for queue, message_id, reason, rule in endings(effects):
-        yield (queue.vhost, queue.name, message_id), (reason, timestamp_ms, rule)
-    for effect in effects:
-        if isinstance(effect, Refuse):
-            yield _key(effect), (REFUSED, timestamp_ms, effect.rule)
-
-
-def _key(effect: Refuse) -> _Key:
-    return effect.queue.vhost, effect.queue.name, effect.message_id
-
-
-def _standing(machine: Machine, key: _Key) -> _Fate:
-    queue = machine.queue(key[0], key[1])
-    unacked = queue is not None and _holder(queue, key[2]) is not None
-    return UNACKED if unacked else READY, machine.log_ms, ""
-
-
-def standing(alternative: Alternative, wanted: str) -> Iterator[dict[str, Any]]:
-    """Yields the messages that are in the queue at the end, in order."""
-    for queue in list(alternative.machine.queues()):
-        if is_queue(wanted, queue.vhost, queue.name):
-            for view in queue.messages():
-                yield {
-                    "standing": {
-                        "candidate": alternative.candidate.name,
-                        "vhost": queue.vhost,
-                        "queue": queue.name,
-                        "message_id": view.message_id,
-                        "position": view.position,
-                    }
-                }
-
-
-class Depths:
-    """The lengths of the queues that a candidate concerns, in the recorded fold and in its alternative."""
-
-    def __init__(self, alternatives: list[Alternative], machine: Machine, every_ms: int) -> None:
-        self._alternatives = alternatives
-        self._machine = machine
-        self._every_ms = every_ms
-        self._next_ms: int | None = None
-
-    def before(self, timestamp_ms: int) -> Iterator[dict[str, Any]]:
-        """Yields the lengths at the mark before this time. Call it before an event of this time is applied."""
-        if self._next_ms is None or timestamp_ms >= self._next_ms:
-            if self._next_ms is not None:
-                yield from self._rows(self._next_ms)
-            self._next_ms = timestamp_ms - timestamp_ms % self._every_ms + self._every_ms
-
-    def at_end(self) -> Iterator[dict[str, Any]]:
-        """Yields the lengths at the last mark."""
-        if self._next_ms is not None:
-            yield from self._rows(self._next_ms)
-
-    def _rows(self, at_ms: int) -> Iterator[dict[str, Any]]:
-        for alternative in self._alternatives:
-            names = {(q.vhost, q.name): None for m in (self._machine, alternative.machine) for q in m.queues()}
-            for vhost, name in names:
-                if alternative.candidate.concerns(name):
-                    before, after = (_length(machine, vhost, name) for machine in (self._machine, alternative.machine))
-                    yield {
-                        "depth": {
-                            "candidate": alternative.candidate.name,
-                            "vhost": vhost,
-                            "queue": name,
-                            "at": at_ms * 1000,
-                            "before": before,
-                            "after": after,
-                        }
-                    }
-
-
-def _length(machine: Machine, vhost: str, name: str) -> int:
-    queue = machine.queue(vhost, name)
-    return 0 if queue is None else queue.messages_ready + queue.messages_unacked

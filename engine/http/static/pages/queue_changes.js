@@ -1,0 +1,121 @@
+// What a person does to a queue from its page: marks, purges, restorations; each asks the API, which decides.
+
+import {api, where} from "../api.js";
+import {figure, h, table} from "../dom.js";
+
+// A form that shows what it did, or the reason why it could not. `act` returns the elements to show.
+export function form(title, act, button, ...fields) {
+  const said = h("div", {role: "status"});
+  const send = h("button", {type: "submit"}, button);
+  const submit = async event => {
+    event.preventDefault();
+    send.disabled = true;
+    said.replaceChildren();
+    try {
+      said.replaceChildren(...await act(said));
+    } catch (error) {
+      said.replaceChildren(h("p", {class: "error"}, error.message));
+    } finally {
+      send.disabled = false;
+    }
+  };
+  return h("form", {class: "moment", onsubmit: submit}, h("h2", {}, title),
+    h("div", {class: "row"}, fields, send), said);
+}
+
+export const labelled = (text, field) => h("label", {}, text, " ", field);
+
+// A form that gives this moment a name.
+export function marking(done) {
+  const name = h("input", {required: true}), note = h("input");
+  return form("Set a mark", async () => {
+    await api("/marks/" + where(name.value), {method: "PUT", body: {note: note.value}});
+    done();
+    return [h("p", {class: "good"}, `This moment is mark:${name.value}`)];
+  }, "Set mark", labelled("Name of the mark", name), labelled("Note", note));
+}
+
+// A form that empties the queue, after a second question.
+export function purging(names, done) {
+  return form("Purge", async said => {
+    const cancel = h("button", {type: "button", onclick: () => said.replaceChildren()}, "Keep them");
+    const sure = h("button", {type: "button", onclick: async () => {
+      sure.disabled = cancel.disabled = true;
+      try {
+        await api(`/queues/${where(...names)}/contents`, {method: "DELETE"});
+        said.replaceChildren(h("p", {class: "good"}, "The queue was purged. The purge can be undone below."));
+        done();
+      } catch (error) {
+        said.replaceChildren(h("p", {class: "error"}, error.message));
+      }
+    }}, "Purge now");
+    return [h("p", {}, `All ready messages of ${names[1]} leave the queue.`), h("div", {class: "row"}, sure, cancel)];
+  }, "Purge this queue");
+}
+
+// A form that brings messages back: it shows what would come back, then does it. `moment()`: {time} or {offset} that
+// is chosen; null while none is.
+export function restoring(names, moment, done) {
+  const what = h("select", {}, h("option", {value: "purge"}, "the last purge"),
+    h("option", {value: "delete"}, "the last deletion"),
+    h("option", {value: "moment"}, "all losses since the moment shown above"));
+  const into = h("input", {value: names[1], required: true});
+  const path = `/queues/${where(...names)}/restore`;
+  return form("Undo", async said => {
+    const chosen = what.value === "moment" ? moment() : {undo: what.value};
+    if (chosen === null) throw new Error("Choose a moment first");
+    const plan = await api(path, {method: "POST", body: {...chosen, to: into.value, dry_run: true}});
+    // What was shown is done, also if another purge comes between.
+    const same = chosen.undo === undefined ? chosen
+      : {offset: plan.at.offset, only: [{purge: "purged", delete: "deleted"}[chosen.undo]]};
+    const act = h("button", {type: "button", onclick: async () => {
+      act.disabled = true;
+      try {
+        const answer = await api(path, {method: "POST", body: {...same, to: plan.to, name: plan.name}});
+        said.replaceChildren(result(answer));
+        done();
+      } catch (error) {
+        said.replaceChildren(h("p", {class: "error"}, error.message));
+      }
+    }}, `Bring ${figure(plan.messages)} messages back`);
+    return [h("p", {}, `${figure(plan.messages)} messages (${figure(plan.message_bytes)} bytes) of ${plan.at.time},`,
+      ` offset ${plan.at.offset}, would come back into ${plan.to}.`), fates(plan), act];
+  }, "Show what would come back", labelled("Undo", what), labelled("Into queue", into));
+}
+
+function fates(plan) {
+  return table("The fates of the messages that were there", [
+    {title: "Fate", cell: ([fate]) => fate}, {title: "Messages", number: true, cell: ([, count]) => figure(count)},
+  ], Object.entries(plan.fates));
+}
+
+function result(answer) {
+  return h("div", {},
+    h("p", {class: "good"}, `${figure(answer.restored)} messages came back into ${answer.to}.`,
+      answer.duplicates ? ` ${figure(answer.duplicates)} had come back before.` : "",
+      answer.refused ? ` ${figure(answer.refused)} were refused by the queue's limits.` : "",
+      answer.declared ? " The queue was declared again." : ""),
+    answer.bindings_lost.map(each =>
+      h("p", {class: "error"}, `A binding of ${each.source} is lost: ${each.reason}`)));
+}
+
+// A form that compares two moments. `moment()`: the time that is chosen, or null.
+export function comparing(names, moment) {
+  const from = h("input", {required: true, value: moment() ?? "-1h"}), to = h("input", {value: "-0s"});
+  return form("Compare two moments", async () => {
+    const query = new URLSearchParams({from: from.value, to: to.value || "-0s", limit: 200});
+    const found = await api(`/history/diff/${where(...names)}?${query}`);
+    return [
+      table(`Offsets ${found.from} to ${found.to} of ${found.partition}`, [
+        {title: "Outcome", cell: each => each.outcome}, {title: "Rule", cell: each => each.rule},
+        {title: "User", cell: each => each.user},
+        {title: "Change", number: true, cell: each => figure(each.change)}], found.summary),
+      table("The first changes", [
+        {title: "Time", cell: each => each.timestamp}, {title: "Offset", number: true, cell: each => String(each.offset)},
+        {title: "Outcome", cell: each => each.outcome}, {title: "User", cell: each => each.user},
+        {title: "Message", number: true, cell: each => String(each.message_id)}], found.rows),
+      found.more ? h("p", {class: "quiet"}, `${figure(found.more)} more`) : "",
+      found.complete ? "" : h("p", {class: "error"}, "The time for an answer was over before its end."),
+    ];
+  }, "Compare", labelled("From", from), labelled("To", to));
+}

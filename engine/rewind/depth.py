@@ -1,0 +1,309 @@
+"""How deep a queue was, over a range of time: its length and its outcomes at evenly spaced moments.
+
+    found = depth(history, "/", "orders", None, At(time_ms=...), At(time_ms=...), 200, marks, deadline)
+
+    state --fold--> point 0 --fold--> point 1 --fold--> ... point n
+                            ticks: what people did meanwhile (a purge, a policy, a restart, a restoration)
+
+One fold, from the nearest snapshot before the range. A point is the state at its time (projections/rewind.py), and what
+happened since the point before is the difference of the machine's own counters. So the fold takes its fast path for
+repeats, and sees all other events: no tick comes of a repeat. A fast path ends at each point, since time passes there.
+
+Points and ticks are bounded in number, and time by a deadline: an answer that is not `complete` has the points up to
+then. A range that begins before the history begins with the history.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rewindmq.engine.log.location import History, HistoryPartition, begun_anew
+from rewindmq.engine.rewind.outcomes import Deadline, OutOfTime, timely
+from rewindmq.engine.rewind.queue_at import log_of
+from rewindmq.projections.history.outcomes import takers
+from rewindmq.projections.machine.data.effects import Effect, Forget, QueueGone
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.reasons import PURGED
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.repeats import Repeats
+from rewindmq.projections.replay import RecordGroup, beginning, decoder_for, drive, events_of
+from rewindmq.projections.rewind import At, BelowFloor, OutsideHistory, begin_ms, format_time, state_at
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.schemas.events import (
+    BrokerStarted,
+    Event,
+    NodeLost,
+    PolicyApplied,
+    Published,
+    Purged,
+    QueueDeclared,
+)
+from rewindmq.schemas.values import Actor, Policy
+
+MOST_TICKS = 500
+RESTORED = "restored"
+
+
+@dataclass(slots=True)
+class Tick:
+    """An event that a person looks for. `kind`: purged, policy, restart, mark, restored, declared or deleted.
+
+    `count`: the number of messages of a purge or a restoration."""
+
+    time_ms: int
+    offset: int
+    kind: str
+    text: str
+    user: str
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """The queue at a moment. `offset`: of the first event behind it. `ready`, `unacked`: None while there is no queue.
+
+    `outcomes`: by name, how many messages came and went since the point before."""
+
+    time_ms: int
+    offset: int
+    ready: int | None
+    unacked: int | None
+    outcomes: dict[str, int]
+
+
+@dataclass(slots=True)
+class Depth:
+    """The answer. `floor`: the offset at which the history begins, if the range would begin before it.
+
+    `more_ticks`: so many are not in `ticks`. `complete`: the end of the range was reached."""
+
+    partition: str
+    points: list[Point] = field(default_factory=list)
+    ticks: list[Tick] = field(default_factory=list)
+    more_ticks: int = 0
+    floor: int | None = None
+    complete: bool = True
+
+
+class NeverThere(OutsideHistory):
+    """The queue did not exist in the range. The text says so, for people."""
+
+
+def depth(
+    history: History,
+    vhost: str,
+    queue: str,
+    queue_id: int | None,
+    start: At,
+    end: At,
+    count: int,
+    marks: Sequence[Tick],
+    deadline: Deadline,
+) -> Depth:
+    """The depth of a queue at `count` moments from `start` to `end`. `queue_id`: only of this incarnation.
+
+    `marks`: those that the user may see, as ticks. Raises NeverThere, OutsideHistory, LogError."""
+
+    def ask() -> Depth:
+        log = log_of(history.open(), vhost, queue)
+        fold = _Fold(log, vhost, queue, queue_id, deadline)
+        fold.run(history.snapshots, start, end, count)
+        found = fold.found
+        if fold.never_there() and found.complete:
+            first, last = (format_time(found.points[at].time_ms) for at in (0, -1))
+            raise NeverThere(f"no queue '{queue}' in vhost '{vhost}' from {first} to {last}")
+        begin, behind = found.points[0].offset, found.points[-1].offset
+        _add_ticks(found, [each for each in marks if begin <= each.offset <= behind])
+        return found
+
+    return begun_anew(ask)
+
+
+def _add_ticks(found: Depth, marks: Sequence[Tick]) -> None:
+    ticks = sorted((*found.ticks, *marks), key=lambda each: (each.offset, each.time_ms))
+    found.ticks = ticks[:MOST_TICKS]
+    found.more_ticks += len(ticks) - len(found.ticks)
+
+
+def times_between(start_ms: int, end_ms: int, count: int) -> list[int]:
+    """At most `count` times, evenly spaced, with both ends. Times are whole milliseconds."""
+    steps = max(1, min(count - 1, end_ms - start_ms))
+    return [start_ms + (end_ms - start_ms) * step // steps for step in range(steps + 1)]
+
+
+class _Fold:
+    def __init__(self, log: HistoryPartition, vhost: str, queue: str, queue_id: int | None, deadline: Deadline) -> None:
+        self.log = log
+        self.vhost = vhost
+        self.name = queue
+        self.queue_id = queue_id
+        self.deadline = deadline
+        self.found = Depth(log.name)
+        self.met: list[tuple[Queue, dict[str, int]]] = []  # since the point before; counters as they were there
+
+    def run(self, snapshots: Snapshots | None, start: At, end: At, count: int) -> None:
+        """Fold the range, a point after the other. Raises OutsideHistory, LogError."""
+        self.machine, start_ms = self._begun(snapshots, start)
+        end_ms, behind = self._end_of(end)
+        if end_ms <= start_ms:
+            raise OutsideHistory(
+                f"{self.log.name}: the range ends at {format_time(end_ms)}, and begins at {format_time(start_ms)}"
+            )
+        self._meet(self._queue(), {})
+        self._add_point(start_ms)
+        groups: Iterator[RecordGroup] = timely(self.log, self.machine.next_offset, behind, self.deadline)
+        try:
+            for time_ms in times_between(start_ms, end_ms, count)[1:]:
+                self.deadline.check()
+                groups = self._fold_to(groups, min(behind, self.log.offset_at(time_ms)))
+                effects: list[Effect] = []
+                self.machine.advance(time_ms, effects)
+                self._note_gone(self.machine.next_offset, time_ms, "", effects)
+                self._add_point(time_ms)
+        except OutOfTime:
+            self.found.complete = False
+
+    def never_there(self) -> bool:
+        """Whether no point and no tick tells of the queue."""
+        return all(point.ready is None and not point.outcomes for point in self.found.points) and not any(
+            tick.kind in ("declared", "deleted") for tick in self.found.ticks
+        )
+
+    def _begun(self, snapshots: Snapshots | None, start: At) -> tuple[Machine, int]:
+        """The machine at the beginning of the range, and the time there."""
+        try:
+            machine = state_at(self.log, snapshots, start)
+        except BelowFloor as error:
+            self.found.floor = error.start
+            machine = beginning(self.log)
+            return machine, machine.log_ms
+        if start.time_ms is None:
+            return machine, machine.log_ms
+        first_ms = begin_ms(self.log) if machine.next_offset == self.log.start_offset == 0 else None
+        return machine, start.time_ms if first_ms is None else max(start.time_ms, first_ms)
+
+    def _end_of(self, end: At) -> tuple[int, int]:
+        """The time at which the range ends, and the offset behind its last event."""
+        if end.time_ms is not None:
+            return end.time_ms, self.log.durable_offset
+        assert end.offset is not None, "a moment is a time or an offset"
+        if not self.machine.next_offset < end.offset <= self.log.next_offset:
+            raise OutsideHistory(f"{self.log.name}: the end {end.offset} lies before the beginning, or after now")
+        time_ms = next((at_ms for _, at_ms, _, _ in events_of(self.log, end.offset - 1)), self.machine.log_ms)
+        return time_ms, end.offset
+
+    def _fold_to(self, groups: Iterator[RecordGroup], offset: int) -> Iterator[RecordGroup]:
+        if offset <= self.machine.next_offset:
+            return groups
+        decoder = decoder_for(self.log)
+        repeats = Repeats(self.machine, decoder)
+        return drive(self.machine, groups, decoder, offset, after=self._see, repeats=repeats)
+
+    # -- points -------------------------------------------------------------------------------------------------------
+
+    def _queue(self) -> Queue | None:
+        found = self.machine.queue(self.vhost, self.name)
+        return found if found is not None and self.queue_id in (None, found.queue_id) else None
+
+    def _meet(self, queue: Queue | None, counters: dict[str, int]) -> None:
+        if queue is not None and all(queue is not each for each, _ in self.met):
+            self.met.append((queue, counters))
+
+    def _add_point(self, time_ms: int) -> None:
+        queue = self._queue()
+        outcomes: dict[str, int] = {}
+        for each, before in self.met if self.found.points else []:
+            for name, number in each.counters.items():
+                if number != before.get(name, 0):
+                    outcomes[name] = outcomes.get(name, 0) + number - before.get(name, 0)
+        self.met = [] if queue is None else [(queue, queue.counters)]
+        ready, unacked = (None, None) if queue is None else (queue.messages_ready, queue.messages_unacked)
+        self.found.points.append(Point(time_ms, self.machine.next_offset, ready, unacked, outcomes))
+
+    # -- ticks --------------------------------------------------------------------------------------------------------
+
+    def _see(self, offset: int, time_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
+        tell = _TICKS.get(type(event))
+        if tell is not None:
+            tell(self, Tick(time_ms, offset, "", "", actor.user), actor, event, effects)
+        if effects:
+            self._note_gone(offset, time_ms, actor.user, effects)
+
+    def _note_gone(self, offset: int, time_ms: int, user: str, effects: list[Effect]) -> None:
+        for effect in effects:
+            if type(effect) is QueueGone and self._is_mine(effect.queue):
+                self._add(Tick(time_ms, offset, "deleted", f"deleted ({effect.reason})", user))
+
+    def _is_mine(self, queue: Queue) -> bool:
+        return (queue.vhost, queue.name) == (self.vhost, self.name) and self.queue_id in (None, queue.queue_id)
+
+    def _add(self, tick: Tick) -> None:
+        if len(self.found.ticks) < MOST_TICKS:
+            self.found.ticks.append(tick)
+        else:
+            self.found.more_ticks += 1
+
+    def published(self, tick: Tick, actor: Actor, event: Published, effects: list[Effect]) -> None:
+        """A restored message: those of one restoration that follow each other are one tick."""
+        origin = event.origin
+        if origin is None or origin.reason != RESTORED:
+            return
+        if not any(self._is_mine(each) for each in takers(self.machine, tick.offset, actor, event, effects)):
+            return
+        ticks = self.found.ticks
+        last = ticks[-1] if ticks and ticks[-1].kind == RESTORED else None
+        if last is None or (last.text, last.user) != (origin.restore, tick.user):
+            tick.kind, tick.text = RESTORED, origin.restore
+            self._add(tick)
+            last = tick
+        last.count += 1
+
+    def purged(self, tick: Tick, actor: Actor, event: Purged, effects: list[Effect]) -> None:
+        """A purge of the queue."""
+        if (event.vhost, event.queue) == (self.vhost, self.name) and self._queue() is not None:
+            gone = (each for each in effects if type(each) is Forget and each.reason == PURGED)
+            tick.kind, tick.count = "purged", sum(len(each.message_ids) for each in gone)
+            self._add(tick)
+
+    def policy(self, tick: Tick, actor: Actor, event: PolicyApplied, effects: list[Effect]) -> None:
+        """Another policy, or none."""
+        if (event.vhost, event.queue) == (self.vhost, self.name) and self._queue() is not None:
+            tick.kind, tick.text = "policy", policies_in_words(event.policy, event.operator_policy)
+            self._add(tick)
+
+    def declared(self, tick: Tick, actor: Actor, event: QueueDeclared, effects: list[Effect]) -> None:
+        """A new incarnation of the queue."""
+        queue = self._queue()
+        if queue is not None and queue.queue_id == tick.offset:
+            self._meet(queue, {})
+            tick.kind, tick.text = "declared", f"declared ({event.type})"
+            self._add(tick)
+
+    def started(self, tick: Tick, actor: Actor, event: BrokerStarted, effects: list[Effect]) -> None:
+        """A node began to run."""
+        tick.kind = "restart"
+        tick.text = f"{event.node} started, {event.version}" + (", after a crash" if event.after_crash else "")
+        self._add(tick)
+
+    def lost(self, tick: Tick, actor: Actor, event: NodeLost, effects: list[Effect]) -> None:
+        """A node was lost."""
+        tick.kind, tick.text = "restart", f"{event.node} was lost"
+        self._add(tick)
+
+
+def policies_in_words(policy: Policy | None, operator_policy: Policy | None) -> str:
+    """The policies of a queue, for people."""
+    named = [] if policy is None else [f"policy {policy.name} {policy.definition}"]
+    if operator_policy is not None:
+        named.append(f"operator policy {operator_policy.name} {operator_policy.definition}")
+    return ", ".join(named) or "no policy"
+
+
+# Methods by the type of event; each is called with what is known of the tick, and adds it or not
+_TICKS: dict[type, Callable[..., None]] = {
+    Published: _Fold.published,
+    Purged: _Fold.purged,
+    PolicyApplied: _Fold.policy,
+    QueueDeclared: _Fold.declared,
+    BrokerStarted: _Fold.started,
+    NodeLost: _Fold.lost,
+}

@@ -1,0 +1,128 @@
+"""A queue's page: its moments, a purge by mouse, its undo, and what a link to a moment shows (B-31)."""
+
+import re
+from collections.abc import Iterator
+
+import httpx
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from playwright.sync_api import Browser, Page, expect
+
+from tests.support.browser import PHONE, go, log_in, watch
+from tests.support.running import RunningBroker
+
+HOSTILE = "<img src=x onerror=alert(1)>\"'&</script>"
+
+
+@pytest.fixture
+def channel(broker: RunningBroker) -> Iterator[BlockingChannel]:
+    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.amqp_port))
+    opened = connection.channel()
+    opened.confirm_delivery()
+    yield opened
+    connection.close()
+
+
+def fill(channel: BlockingChannel, queue: str, *bodies: str) -> None:
+    channel.queue_declare(queue, durable=True)
+    for body in bodies:
+        channel.basic_publish("", queue, body.encode(), pika.BasicProperties(delivery_mode=2))
+
+
+def take_all(channel: BlockingChannel, queue: str) -> list[bytes]:
+    found = []
+    while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
+        assert got[2] is not None
+        found.append(got[2])
+    return found
+
+
+def orders(count: int) -> list[str]:
+    return [f"order {number}" for number in range(1, count + 1)]
+
+
+def test_b31_a_purge_is_seen_and_undone_by_mouse(page: Page, broker: RunningBroker, channel: BlockingChannel) -> None:
+    fill(channel, "orders", *orders(20))
+    log_in(page, broker)
+    go(page, broker, "#/queues/%2F/orders")
+    page.get_by_role("button", name="Purge this queue").click()
+    page.get_by_role("button", name="Purge now").click()
+    expect(page.get_by_text("The queue was purged.")).to_be_visible()
+    assert channel.queue_declare("orders", passive=True).method.message_count == 0
+    page.get_by_text("Events (").click()
+    page.get_by_role("button", name=re.compile("before purged, 20 messages")).click()
+    expect(page.get_by_text("order 20", exact=True)).to_be_visible()
+    page.get_by_role("button", name="Show what would come back").click()
+    expect(page.get_by_text("would come back into orders")).to_be_visible()
+    assert channel.queue_declare("orders", passive=True).method.message_count == 0
+    page.get_by_role("button", name="Bring 20 messages back").click()
+    expect(page.get_by_text("20 messages came back into orders.")).to_be_visible()
+    assert take_all(channel, "orders") == [body.encode() for body in orders(20)]
+
+
+def test_b31_a_link_to_a_moment_opens_it_in_another_browser(
+    page: Page, browser: Browser, broker: RunningBroker, channel: BlockingChannel, faults: list[str]
+) -> None:
+    fill(channel, "linked", *orders(3))
+    log_in(page, broker)
+    go(page, broker, "#/queues/%2F/linked")
+    page.get_by_label("Time, mark or offset").fill("-0s")
+    page.get_by_role("button", name="Show", exact=True).click()
+    rows = page.get_by_role("table", name="Messages of linked at").locator("tbody tr")
+    expect(rows).to_have_count(3)
+    shown, link = rows.all_inner_texts(), page.url
+    assert "time=" in link
+    channel.queue_purge("linked")
+    with browser.new_context() as context:
+        other = context.new_page()
+        watch(other, faults)
+        log_in(other, broker)
+        other.goto(link)
+        again = other.get_by_role("table", name="Messages of linked at").locator("tbody tr")
+        expect(again).to_have_count(3)
+        assert again.all_inner_texts() == shown
+
+
+def test_b31_hostile_names_and_bodies_are_text(page: Page, broker: RunningBroker, channel: BlockingChannel) -> None:
+    fill(channel, HOSTILE, HOSTILE)
+    log_in(page, broker)
+    query = httpx.QueryParams({"time": "-0s"})
+    name = "%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E%22'%26%3C%2Fscript%3E"
+    go(page, broker, f"#/queues/%2F/{name}?{query}")
+    expect(page.get_by_role("heading", level=1)).to_have_text(HOSTILE)
+    expect(page.locator("pre")).to_have_text(HOSTILE)
+    page.get_by_label("Bodies as").select_option("hex")
+    expect(page.locator("pre")).to_have_text(HOSTILE.encode().hex(" "))
+    assert page.locator("main img").count() == 0
+
+
+def test_b31_the_keyboard_is_enough_to_move_the_moment(
+    page: Page, broker: RunningBroker, channel: BlockingChannel
+) -> None:
+    fill(channel, "keys", *orders(2))
+    log_in(page, broker)
+    go(page, broker, "#/queues/%2F/keys")
+    slider = page.get_by_role("slider", name="Moment in the history of keys")
+    slider.press("End")
+    rows = page.get_by_role("table", name="Messages of keys at").locator("tbody tr")
+    expect(rows).to_have_count(2)
+    before = slider.get_attribute("aria-valuenow")
+    slider.press("ArrowLeft")
+    assert int(slider.get_attribute("aria-valuenow") or 0) < int(before or 0)
+    field = page.get_by_label("Time, mark or offset")
+    field.fill("-0s")
+    field.press("Enter")
+    expect(rows).to_have_count(2)
+    page.get_by_role("button", name="One event back").press("Enter")
+    expect(page).to_have_url(re.compile("offset="))
+
+
+def test_b31_it_fits_a_phone(page: Page, broker: RunningBroker, channel: BlockingChannel) -> None:
+    page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+    fill(channel, "phone", "x" * 2_000, *orders(2))
+    log_in(page, broker)
+    go(page, broker, "#/queues/%2F/phone?time=-0s")
+    expect(page.get_by_role("table", name="Messages of phone at").locator("tbody tr")).to_have_count(3)
+    expect(page.get_by_role("slider")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
