@@ -61,8 +61,7 @@ class OutcomesQuestion:
     def answer(self) -> "bytes | ApiError":
         try:
             return encode(self.find(self.history)).encode()
-        except (NoSuchMessage, NeverThere) as error:
-        except (NoSuchMessage, NoSuchQueue) as error:
+        except (NoSuchMessage, NeverThere, NoSuchQueue) as error:
             return not_found(str(error), "not_found")
         except RewindError as error:
             return bad_request(str(error))
@@ -287,6 +286,8 @@ def tick_item(tick: Tick) -> Item:
     count = {"messages": tick.count} if tick.kind in ("purged", "restored") else {}
     fields = {"offset": tick.offset, "kind": tick.kind, "text": tick.text, "user": tick.user}
     return {"time": format_time(tick.time_ms), **fields, **count}
+
+
 # -- another policy ---------------------------------------------------------------------------------------------------
 
 
