@@ -61,7 +61,7 @@ class OutcomesQuestion:
     def answer(self) -> "bytes | ApiError":
         try:
             return encode(self.find(self.history)).encode()
-        except (NoSuchMessage, NeverThere, NoSuchQueue) as error:
+        except (NoSuchMessage, NoSuchQueue, NeverThere) as error:
             return not_found(str(error), "not_found")
         except RewindError as error:
             return bad_request(str(error))
