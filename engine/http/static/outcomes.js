@@ -74,9 +74,9 @@ export function who(row) {
 export const messageLink = (vhost, message, queue = null) =>
   h("a", {href: address("message", [vhost, message], {queue})}, message);
 
-// A link to a queue; with `time`, as it was then.
-export const queueLink = (vhost, queue, time = null, text = queue) =>
-  h("a", {href: address("queues", [vhost, queue], {time})}, text);
+// A link to a queue; with a time or an offset of its partition, as it was then.
+export const queueLink = (vhost, queue, at = {}, text = queue) =>
+  h("a", {href: address("queues", [vhost, queue], at)}, text);
 
 // The moment before a time of the API, a millisecond earlier.
 export const before = time => new Date(Date.parse(time) - 1).toISOString();

@@ -1,25 +1,15 @@
 """Order 4711 is found in the desk, and its life is told."""
 
 import re
-from collections.abc import Iterator
 
 import httpx
-import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.browser import browser, faults, go, log_in, page
+from tests.support.browser import go, log_in
 from tests.support.deadlines import until
 from tests.support.running import RunningBroker
 
-__all__ = ["browser", "faults", "page"]
-
 HOSTILE = "<img src=x onerror=alert(1)>\"'&<script>alert(2)</script>"
-
-
-@pytest.fixture
-def api(broker: RunningBroker) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as client:
-        yield client
 
 
 def publish(api: httpx.Client, queue: str, payload: str, **properties: object) -> None:
@@ -68,8 +58,12 @@ def test_order_4711_is_found_by_each_key_and_its_life_says_which_rule_decided(
     expect(page.locator("pre")).to_have_text('{"order": 4711}')
     page.get_by_label("Hex").check()
     expect(page.locator("pre")).to_contain_text("7b 22 6f 72 64 65 72 22")
-    page.locator(".life li").last.get_by_role("link", name="The queue before").click()
-    expect(page).to_have_url(re.compile(r"#/queues/%2F/late\?time="))
+    before = page.locator(".life li").last.get_by_role("link", name="The queue before")
+    offset = int((before.get_attribute("href") or "").removeprefix("#/queues/%2F/late?offset="))
+    counts = [api.get(f"/queues/%2F/late/at?offset={offset + each}&count=0").json()["messages"] for each in (0, 1)]
+    assert counts[1] == counts[0] + 1
+    before.click()
+    expect(page).to_have_url(re.compile(r"#/queues/%2F/late\?"))
     go(page, broker, "#/history/%2F/orders?tail=100")
     expect(page.locator("tbody tr")).to_have_count(100)
     expect(page.get_by_role("link", name="Older")).to_be_visible()

@@ -55,7 +55,7 @@ export async function show(main, names, options, user) {
     begin(wanted);
   });
   form.append(h("div", {class: "row"}, h("button", {type: "submit"}, "Find"), stop, on));
-  main.append(h("h1", {}, "Find messages of the history"), form, progress, status, results);
+  main.append(h("h1", {}, "Find"), form, progress, status, results);
   if (["message_id", "correlation_id", "header", "body"].some(name => options[name])) begin(wantedBy(form));
   api("/vhosts").then(vhosts => form.elements.vhost.append(...vhosts.map(each => each.name)
     .filter(name => name !== form.elements.vhost.value).map(name => h("option", {value: name}, name))));

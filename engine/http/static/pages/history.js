@@ -31,7 +31,7 @@ export async function show(main, [vhost, queue], options, user) {
 }
 
 const columns = (vhost, only) => [
-  {title: "Time", cell: row => queueLink(row.vhost, row.queue, row.timestamp, moment(row.timestamp))},
+  {title: "Time", cell: row => queueLink(row.vhost, row.queue, {time: row.timestamp}, moment(row.timestamp))},
   {title: "Message", cell: row => row.message_id === null ? "" : messageLink(vhost, `${row.partition}:${row.message_id}`, only)},
   {title: "What happened", cell: row => what(row)},
   {title: "Decided by", cell: row => decision(row)},

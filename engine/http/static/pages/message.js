@@ -5,7 +5,7 @@
 import {note} from "../address.js";
 import {api, where} from "../api.js";
 import {figure, h, table} from "../dom.js";
-import {before, decision, messageLink, moment, queueLink, wait, what, who} from "../outcomes.js";
+import {decision, messageLink, moment, queueLink, wait, what, who} from "../outcomes.js";
 
 const BODY = 65536;  // bytes of the body that are shown
 
@@ -60,7 +60,7 @@ function life(name, rows) {
         row.timestamp === null ? null : [moment(row.timestamp), " "],
         queueLink(row.vhost, row.queue), ": ", h("strong", {}, what(row)), who(row) && `, by ${who(row)}`, decided(row),
         message === name ? null : [". Here it is message ", messageLink(row.vhost, message)],
-        row.timestamp === null ? null : [". ", queueLink(row.vhost, row.queue, before(row.timestamp), "The queue before")]));
+        ". ", queueLink(row.vhost, row.queue, {offset: row.offset}, "The queue before")));
   }));
 }
 
