@@ -71,7 +71,7 @@ def test_b31_a_link_to_a_moment_opens_it_in_another_browser(
     page.get_by_role("button", name="Show", exact=True).click()
     rows = page.get_by_role("table", name="Messages of linked at").locator("tbody tr")
     expect(rows).to_have_count(3)
-    shown, link = rows.all_inner_texts(), page.url
+    shown, link = rows.all_inner_texts(), page.evaluate("location.href")
     assert "time=" in link
     channel.queue_purge("linked")
     with browser.new_context() as context:

@@ -21,7 +21,8 @@ export async function show(main, names, options, user) {
     h("option", {value, selected: value === (options.range ?? "-1h")}, text)));
   const form = h("select", {onchange: () => list()}, ["text", "JSON", "hex"].map(each => h("option", {}, each)));
   const typed = h("input", {placeholder: "2026-11-23T10:00:00Z, -10m, mark:NAME, or an offset", size: 34});
-  let wanted = null, underWay = null, past = null, hand = () => {}, first = Number(options.first) || 0;
+  const opened = new Set();  // parts that the reader opened stay open when they are drawn anew
+  let drawing = 0, wanted = null, underWay = null, past = null, hand = () => {}, first = Number(options.first) || 0;
 
   // -- now ------------------------------------------------------------------------------------------------------------
 
@@ -45,9 +46,11 @@ export async function show(main, names, options, user) {
 
   async function draw() {
     keep();
+    const number = ++drawing;
     try {
       const query = new URLSearchParams({from: range.value});
       const depth = await api(`/history/depth/${where(...names)}?${query}`, {signal: ending.signal});
+      if (number !== drawing) return;  // a later question may be answered before this one
       const made = chart(depth, `Moment in the history of ${names[1]}`,
         time => choose({time: new Date(time).toISOString()}));
       hand = made.show;
@@ -58,13 +61,20 @@ export async function show(main, names, options, user) {
         ticks(depth), numbers(depth));
       if (past) hand(Date.parse(past.at.time));
     } catch (error) {
-      if (error.name !== "AbortError") drawn.replaceChildren(h("p", {class: "error"}, error.message));
+      if (error.name !== "AbortError" && number === drawing) {
+        drawn.replaceChildren(h("p", {class: "error"}, error.message));
+      }
     }
+  }
+
+  function part(title, name, content) {
+    const remember = event => event.target.open ? opened.add(name) : opened.delete(name);
+    return h("details", {open: opened.has(name), ontoggle: remember}, h("summary", {}, title), content);
   }
 
   function ticks(depth) {
     if (!depth.ticks.length) return "";
-    return h("details", {}, h("summary", {}, `Events (${figure(depth.ticks.length + depth.more_ticks)})`),
+    return part(`Events (${figure(depth.ticks.length + depth.more_ticks)})`, "events",
       table("Purges, policies, restarts, marks and restorations", [
         {title: "Time", cell: each => each.time},
         {title: "Event", cell: each => inWords(each)},
@@ -74,7 +84,7 @@ export async function show(main, names, options, user) {
   }
 
   function numbers(depth) {
-    return h("details", {}, h("summary", {}, "Numbers"), table(`Length of ${names[1]} over time`, [
+    return part("Numbers", "numbers", table(`Length of ${names[1]} over time`, [
       {title: "Time", cell: each => each.time},
       {title: "Ready", number: true, cell: each => figure(each.ready)},
       {title: "Unacked", number: true, cell: each => figure(each.unacked)},
