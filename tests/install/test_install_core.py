@@ -21,8 +21,10 @@ OF_EXTRAS = (  # everything else is imported without an extra
     "rewindmq.engine.log.archive.topic_recovery",
     "rewindmq.engine.log.archive.topic_records",
     "rewindmq.engine.log.archive.topic_seals",
+    "rewindmq.engine.log.archive.topic_trims",
     "rewindmq.engine.cluster.topic_source",
     "rewindmq.engine.cluster.topic_space",
+    "rewindmq.engine.cluster.topic_trim",
 )
 
 

@@ -116,10 +116,10 @@ def test_a_restoration_over_a_node_that_is_lost_does_not_say_that_it_is_done(
     """What it appended is ignored by the fold."""
     was = RestoredMessage(7, 1, 0, False, None)
     plan = Plan("/", "q", 1, "queues-0", 8, START_MS, ("classic", True, False, ()), (was,), {})
-    bodies = {7: Published(Route("/", "", "q", ("q",)), b"\0\0", None, None, True, None, None, b"x", 1)}
+    bodies = {7: (1_000, Published(Route("/", "", "q", ("q",)), b"\0\0", None, None, True, None, None, b"x", 1))}
 
     class Past:
-        async def ask(self, _question: object, _user: str) -> dict[int, Published]:
+        async def ask(self, _question: object, _user: str) -> dict[int, tuple[int, Published]]:
             return bodies
 
     async def test(nodes: Nodes) -> None:
