@@ -74,6 +74,14 @@ def test_requests_over_tls(tls: Tls) -> None:
     assert f", http/prometheus 127.0.0.1:{tls.metrics_port}, " in tls.ready_line
 
 
+def test_b30_the_cookie_of_a_login_over_tls_goes_nowhere_else(tls: Tls) -> None:
+    with httpx.Client(base_url=f"{tls.url}/api", verify=ssl.create_default_context(cafile=tls.ca)) as browser:
+        answer = browser.post("/login", json={"username": "guest", "password": "guest"})
+        assert answer.status_code == 204
+        assert "secure" in {word.strip().lower() for word in answer.headers["set-cookie"].split(";")}
+        assert browser.get("/whoami").json()["name"] == "guest"
+
+
 def test_the_port_of_the_metrics_stays_plain(tls: Tls) -> None:
     assert httpx.get(f"http://127.0.0.1:{tls.metrics_port}/metrics").status_code == 200
     assert httpx.get(f"http://127.0.0.1:{tls.metrics_port}/api/overview", auth=GUEST).status_code == 404
