@@ -17,6 +17,7 @@ from rewindmq.engine.log.archive.archiver import identity_of
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.segments import parse_header
 from rewindmq.projections.rewind import format_time
+from tests.support.deadlines import until
 from tests.support.forked import run
 from tests.support.pika_clients import connect, count, take
 from tests.support.running import RunningBroker
@@ -97,7 +98,7 @@ def test_what_was_queued_at_the_mark_is_consumed_from_the_fork(
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     assert {row["partition"] for row in json.loads(done.stdout)} == {"metadata-0", "queues-0", "queues-1"}
     running = start_broker(fork)
-    assert any("as of mark:release: it branched from" in line for line in running.errors)
+    until(lambda: any("as of mark:release: it branched from" in line for line in running.errors), "the log is silent")
     shown = get(running, "/overview")["fork"]
     assert (shown["moment"], shown["parent"]) == ("mark:release", identity_of(archived).history)
     told = run("status", "--http-port", str(running.http_port))

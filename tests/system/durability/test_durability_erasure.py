@@ -25,6 +25,7 @@ from rewindmq.engine.erasure.key_store import KEY_ID, KeyStore
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Published
+from tests.support.deadlines import until
 from tests.support.ports import free_port
 from tests.support.running import ROOT, RunningBroker
 
@@ -359,7 +360,7 @@ def test_b15_a_key_from_a_backup_is_destroyed_at_the_start(erased: Path, start_b
     broker = start_broker(erased)  # also without the option, which decides about what comes in
     assert not key.exists()
     assert mark.exists()
-    assert any("was erased, and is in" in line for line in broker.errors)
+    until(lambda: any("was erased, and is in" in line for line in broker.errors), "the log does not say so")
     with connect(broker) as connection:
         channel = connection.channel()
         assert [headers["x-erased"] for _, headers in taken(channel, "b")] == [True]

@@ -6,6 +6,7 @@ from pathlib import Path
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.projections.metadata_verification import verify_metadata
 from rewindmq.projections.store.snapshots import Snapshots
+from tests.support.deadlines import until
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.nodes import Nodes, connect
 from tests.support.running import RunningBroker
@@ -58,4 +59,4 @@ def test_a_start_goes_on_from_the_newest_snapshot(kafka: KafkaCluster, tmp_path:
         path.write_bytes(path.read_bytes()[:-50])
         north = nodes.start("north")
         assert folded(north)[1] == taken, "the damaged one is passed over"
-        assert "passed over" in "".join(north.errors)
+        until(lambda: "passed over" in "".join(north.errors), "the log does not say so")

@@ -162,7 +162,7 @@ def test_a_node_whose_store_takes_no_writes_holds_its_publishers_back_and_mends_
         limit_files(north, resource.RLIM_INFINITY)
         with api(north) as client:
             until(lambda: client.get("/overview").json()["publishing_blocked"] is None, "north does not go on")
-        assert "repaired after a failed write" in "".join(north.errors)
+        until(lambda: "repaired after a failed write" in "".join(north.errors), "the log does not say so")
     judge(nodes, COUNT)
     nodes.stop("north")
     nodes.start("north")
