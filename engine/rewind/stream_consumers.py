@@ -107,7 +107,7 @@ class StreamReader(Reader):
             message_id = self._next_id()
             if message_id >= partition.durable_offset:
                 return False
-            message = partition.fresh.get(message_id) or partition.message(queue.queue_id, message_id)
+            message = partition.message(queue.queue_id, message_id)
             if self.filter is None or self.filter.passes(message):
                 self.deliver(message_id, message, self.number)
                 partition.note_read(queue)

@@ -465,9 +465,12 @@ class Partition(ABC):
         self._listener.undelivered(self, consumer_id)
 
     def message(self, queue_id: int, message_id: int) -> Published:
-        """Return a message that is in a queue or an outbox, from the store or else from the log.
+        """Return a message that is in a queue or an outbox, from this turn, the store or else the log.
 
-        KeyError: neither has it. LogError: the log did not answer in time."""
+        KeyError: none has it. LogError: the log did not answer in time."""
+        fresh = self.fresh.get(message_id)
+        if fresh is not None:  # folded in this turn: the projector sees it when the turn ends
+            return fresh
         try:
             return self.projector.message(queue_id, message_id)
         except KeyError:

@@ -470,3 +470,17 @@ def test_time_never_runs_backwards_in_a_partition(h: Harness) -> None:
     h.settle()
     h.restart()
     assert h.broker.queues.partition_for("/", "q").now_ms() == before
+
+
+def test_a_message_can_be_read_in_the_turn_that_publishes_it(h: Harness) -> None:
+    """Its effects wait for the end of the turn; a request of the management API may be served before."""
+    session = h.session()
+    queue = h.declare(session, "q")
+    partition = h.broker.queues.partition_for("/", "q")
+
+    def at_once() -> bytes:
+        h.publish(session, "", "q", b"now")
+        assert partition.effects, "the turn has not ended"
+        return partition.message(queue.queue_id, next(iter(queue.ready_ids()))).body
+
+    assert h.in_loop(at_once) == b"now"
