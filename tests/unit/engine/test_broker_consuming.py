@@ -481,6 +481,6 @@ def test_a_message_can_be_read_in_the_turn_that_publishes_it(h: Harness) -> None
     def at_once() -> bytes:
         h.publish(session, "", "q", b"now")
         assert partition.effects, "the turn has not ended"
-        return partition.message(queue.queue_id, next(iter(queue.ready_ids()))).body
+        return bytes(partition.message(queue.queue_id, next(iter(queue.ready_ids()))).body)
 
     assert h.in_loop(at_once) == b"now"
