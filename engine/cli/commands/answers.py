@@ -382,10 +382,11 @@ def origin_text(row: Json) -> str:
 def spans(
     settings: Settings, queue: str | None, since: str, until: str | None, otlp: str | None, headers: tuple[str, ...]
 ) -> None:
-    """Show messages with a header traceparent as spans, of QUEUE or of all queues of the virtual host.
+    """Make spans of messages with a header traceparent.
 
-    A span is the stay of a message in a queue, or a delivery. Spans are printed, a JSON object a line, or sent with
-    OTLP over HTTP. A message that still waits has no span yet.
+    The messages are those of QUEUE, or of all queues of the virtual host. A span is the stay of a message in a queue,
+    or a delivery. Spans are printed, a JSON object a line, or sent with OTLP over HTTP. A message that still waits has
+    no span of its stay yet.
 
     \b
     Examples:
