@@ -4,7 +4,8 @@
         collector.url              the OTLP receiver
         collector.printed()        all that it has printed
 
-Needs Go, which builds the Collector once into tests/support/collector/target. It dies with the process that started it.
+Needs Go, which builds the Collector once into tests/support/collector/target (`make collector`). It dies with the
+process that started it.
 """
 
 import fcntl
