@@ -45,6 +45,7 @@ LONG = (
     "system/archive/test_archive_keep_local.py::*",
     "system/archive/test_archive_trim.py::*",
     "system/archive/test_archive_trim_kills.py::*",
+    "system/cli/test_cli_spans_collector.py::*",
     "system/clients/test_clients_celery.py::test_tasks_for_later_do_not_keep_one_for_now_waiting",
     "system/clients/test_clients_celery_canvas.py::*",
     "system/clients/test_clients_definitions.py::*",

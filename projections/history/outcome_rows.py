@@ -14,7 +14,7 @@ Spark's kind makes Arrow batches (spark_replay/history/outcome_rows.py), `PlainR
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -188,7 +188,7 @@ class PlainRows(OutcomeRows[list[OutcomeRow]]):
         self,
         partition: str,
         wanted: Callable[[Shared], bool] | None = None,
-        message_ids: Collection[int] | None = None,
+        message_ids: Container[int] | None = None,
     ) -> None:
         super().__init__(partition, wanted)
         self.only_ids = message_ids

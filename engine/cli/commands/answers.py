@@ -1,9 +1,13 @@
-"""Our own commands `find`, `biography`, `history`, `diff` and `what_if`: a running broker answers from its history."""
+"""Our own commands `find`, `biography`, `history`, `diff`, `what_if` and `spans`: a running broker answers from its
+history.
+"""
 
 import json
 import re
 from collections.abc import Iterator
-from typing import cast
+from contextlib import ExitStack
+from dataclasses import asdict
+from typing import Any, cast
 
 import click
 
@@ -17,6 +21,8 @@ from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.values import Value, json_line
 from rewindmq.projections.marks import name_in
 from rewindmq.projections.rewind import UnreadableTime, parse_time
+from rewindmq.projections.traces.spans import Span, Spans
+from rewindmq.projections.traces.trace_context import Trace
 
 FOUND = (
     "message",
@@ -366,4 +372,89 @@ def origin_text(row: Json) -> str:
     return "" if origin is None else f"{origin['reason']} {origin['queue']}:{origin['message_id']}"
 
 
-COMMANDS = (find, history, biography, diff, what_if)
+@click.command("spans")
+@click.option("--since", required=True, metavar="TIME", help="Published since then: 2h, 3d, or ISO 8601 with a zone.")
+@click.option("--until", metavar="TIME", help="Published up to then.")
+@click.option("--otlp", metavar="URL", help="Send the spans to the collector there, such as http://localhost:4318.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header for the collector.")
+@click.argument("queue", required=False)
+@with_settings
+def spans(
+    settings: Settings, queue: str | None, since: str, until: str | None, otlp: str | None, headers: tuple[str, ...]
+) -> None:
+    """Make spans of messages with a header traceparent.
+
+    The messages are those of QUEUE, or of all queues of the virtual host. A span is the stay of a message in a queue,
+    or a delivery. Spans are printed, a JSON object a line, or sent with OTLP over HTTP. A message that still waits has
+    no span of its stay yet.
+
+    \b
+    Examples:
+      rewindmq spans orders --since 2h
+      rewindmq spans --since 1d --until 2h --otlp http://localhost:4318
+      rewindmq spans --since 2h --otlp https://otlp.example.org --header authorization="Bearer TOKEN"
+    """
+    if headers and otlp is None:
+        raise CliError(USAGE, "--header is for the collector: give --otlp URL")
+    pairs = [header.partition("=") for header in headers]
+    for name, separator, _ in pairs:
+        if not separator or not name:
+            raise CliError(USAGE, f"--header is NAME=VALUE, not {name!r}")
+    query = {"since": time_from(since)} | ({} if until is None else {"until": time_from(until)})
+    found = Spans()
+    with ExitStack() as stack:
+        collector = None
+        if otlp is not None:
+            from rewindmq.engine.cli.otlp import Collector  # a broker, which is a command, too, has no use for it
+
+            collector = stack.enter_context(Collector(otlp, {name: value for name, _, value in pairs}))
+        for portion in portions(settings, queue, query, found):
+            if collector is not None:
+                collector.send(portion)
+                continue
+            for span in portion:
+                click.echo(json.dumps(asdict(span), ensure_ascii=False))
+    if found.waiting:
+        click.echo(f"messages that still wait, without a span of their stay: {found.waiting}", err=True)
+    if collector is not None:
+        if collector.rejected or collector.reason:
+            why = f"the collector took {collector.sent} spans and rejected {collector.rejected}: {collector.reason}"
+            if collector.rejected:
+                raise CliError(DATA, why)
+            click.echo(why, err=True)
+        settings.banner(f"{collector.sent} spans were sent to {collector.url}")
+
+
+def portions(settings: Settings, queue: str | None, query: dict[str, str], found: Spans) -> Iterator[list[Span]]:
+    """Yields the spans of each answer of the broker. CliError."""
+    client = settings.client()
+    where = ("history", "traces", settings.vhost_name, *(() if queue is None else (queue,)))
+    records = count = 0
+    with Progress("Reading") as progress:
+        while True:
+            try:
+                answer = client.get_one(*where, **query)
+            except Refused as refused:
+                if refused.status in (400, 404):
+                    raise CliError(DATA, refused.reason) from None
+                raise
+            spans = [span for row in cast(list[Json], answer["rows"]) for span in spans_of(row, found)]
+            count += len(spans)
+            left = cast(int, answer["left"])
+            records = max(records, left)
+            progress.show(records - left, left, f"{count} spans")
+            yield spans
+            if answer["next"] is None:
+                return
+            query = query | {"next": str(answer["next"])}
+
+
+def spans_of(row: Json, found: Spans) -> list[Span]:
+    """The spans that end with a row of an answer."""
+    if row["timestamp"] is None or row["message_id"] is None:
+        return []
+    trace = cast(dict[str, Any] | None, row.get("trace"))
+    return found.add(row, parse_time(str(row["timestamp"])), None if trace is None else Trace(**trace))
+
+
+COMMANDS = (find, history, biography, diff, what_if, spans)

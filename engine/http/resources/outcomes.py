@@ -6,17 +6,24 @@
     GET /api/history/depth/{vhost}/{queue}[?from=-1h][&to=][&points=200]   its length over time, and what people did
     GET /api/history/what-if/{vhost}/{queue}?policy=JSON[&operator_policy=JSON][&from=-1h][&to=-0s][&limit=100]
                                                                            what a policy would have done
+    GET /api/history/traces/{vhost}[/{queue}]?since=...[&until=][&next=]   from the publishes on that belong to a trace
 
 A user who may read a queue may ask about its past, back to its declaration. Only administrators see what came of a
 message in other queues, and queues that are gone. The process that reads the past answers (engine/rewind/outcomes.py,
 engine/rewind/what_if.py), within DEADLINE_SECONDS: an answer whose `complete` is false has what was found by then.
 
+Traces: of the messages that were published from `since` to `until`. The row `published` of a message with a valid
+header `traceparent` has `trace`, too; rows of other messages may be among them. A client makes spans of the rows
+(projections/traces/spans.py). The same request with `next` goes on, until `next` is null; `left` is the number of
+records that are still to be read.
+
 A biography has the message itself, too: `message` as in an answer of a search (search.py), with `truncated`, and with
 `body_gone`: why it has no body any more, or null.
 """
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,21 +33,22 @@ from rewindmq.engine.broker.policies import checked_definition
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.engine.http.bodies import BadBody, json_object
-from rewindmq.engine.http.call import ApiError, Call, bad_request, not_found, unless_gone
+from rewindmq.engine.http.call import ApiError, Call, bad_request, not_authorised, not_found, unless_gone
 from rewindmq.engine.http.listing import Item
 from rewindmq.engine.http.pieces import encode
 from rewindmq.engine.http.resources.marks import mark_item, visible_marks
 from rewindmq.engine.http.resources.past import log_refusal, number_of, partition_name, read, readable_incarnation
-from rewindmq.engine.http.resources.search import message_item, time_of, truncate_of
+from rewindmq.engine.http.resources.search import MAX_PARTITIONS, message_item, time_of, truncate_of
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.depth import NeverThere, Point, Tick, depth
 from rewindmq.engine.rewind.outcomes import Deadline, NoSuchMessage, biography, change_of, changes, last_outcomes
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, history_of
 from rewindmq.engine.rewind.search import FoundMessage
+from rewindmq.engine.rewind.trace_outcomes import Places, Portion, WantedTraces, traced_outcomes, whole, within
 from rewindmq.engine.rewind.what_if import POLICY_NAME, World, candidate_for, what_if
 from rewindmq.projections.history.biography import parse_message
-from rewindmq.projections.history.outcome_rows import OutcomeRow
+from rewindmq.projections.history.outcome_rows import PUBLISHED, OutcomeRow
 from rewindmq.projections.marks import moment, name_in
 from rewindmq.projections.rewind import At, RewindError, format_time
 from rewindmq.projections.what_if.alternative import LIMITS, Candidate
@@ -49,6 +57,7 @@ from rewindmq.projections.what_if.fates import Difference
 DEADLINE_SECONDS = 20.0
 MAX_ROWS = 10_000  # in one answer
 MAX_POINTS = 1_000
+TRACE_PLACE = re.compile(r"([a-z]+-[0-9]{1,9}):([0-9]{1,18})\.([0-9]{1,18})-([0-9]{1,18})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,3 +399,57 @@ def difference_item(found: Difference) -> Item:
         "after_at": format_time(after_ms),
         "after_rule": after_rule or None,
     }
+
+
+# -- messages that belong to a trace -----------------------------------------------------------------------------------
+
+
+async def show_traces(call: Call) -> Response:
+    """Answers GET /api/history/traces/{vhost} and /api/history/traces/{vhost}/{queue}."""
+    vhost = call.segment("vhost")
+    queue = call.segment("queue") if "queue" in call.request.path_params else None
+    if queue is None and "administrator" not in call.tags:
+        raise not_authorised("only administrators ask about all queues of a virtual host: name a queue")
+    incarnation = None if queue is None else readable_incarnation(call, vhost, queue, None)
+    since_ms = time_of(call, "since")
+    if since_ms is None:
+        raise bad_request("give since, and until if it is not now")
+    query = call.request.query_params
+    places = places_from(query["next"]) if "next" in query else None
+    wanted = WantedTraces(vhost, queue, incarnation, since_ms, time_of(call, "until"))
+    return await ask(call, partial(found_traced, wanted, places))
+
+
+def found_traced(wanted: WantedTraces, places: Places | None, history: History) -> Item:
+    """A portion as JSON. Raises RewindError, LogError."""
+    reader = history.open()
+    allowed = whole(reader, wanted)
+    left = allowed if places is None else within(places, allowed)
+    portion = traced_outcomes(reader, history.snapshots, wanted, left)
+    return {
+        "rows": [traced_item(row, portion) for row in portion.rows],
+        "left": portion.left,
+        "next": next_of(portion.places) or None,
+    }
+
+
+def traced_item(row: OutcomeRow, portion: Portion) -> Item:
+    """A row as JSON, of a publish with its trace."""
+    trace = portion.traces.get(row.offset) if row.value("outcome") == PUBLISHED else None
+    return row_item(row) if trace is None else row_item(row) | {"trace": asdict(trace)}
+
+
+def next_of(places: Places) -> str:
+    """Places as the `next` of an answer."""
+    return ",".join(f"{name}:{offset}.{ordinal}-{end}" for name, (offset, ordinal, end) in places.items())
+
+
+def places_from(text: str) -> Places:
+    """The places in a `next`. Raises ApiError (400)."""
+    places: Places = {}
+    for part in text.split(",", MAX_PARTITIONS):
+        found = TRACE_PLACE.fullmatch(part)
+        if found is None:
+            raise bad_request("next is not from an answer about traces")
+        places[found[1]] = int(found[2]), int(found[3]), int(found[4])
+    return places

@@ -1,0 +1,127 @@
+"""Outcomes of messages that belong to a trace, a portion at a time, from their publishes on.
+
+    places = whole(reader, "/", "orders", 0, since_ms)
+    while places:
+        portion = traced_outcomes(reader, snapshots, wanted, places)
+        portion.rows; places = portion.places
+
+A portion folds one partition on from where the last one ended: until its time is over, or it has MOST_ROWS rows. The
+`places` say what is left, so the broker remembers nothing. Rows of a message that an earlier portion saw published are
+given whether it has a trace or not.
+"""
+
+import time
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rewindmq.engine.log.location import HistoryPartition, HistoryReader
+from rewindmq.engine.rewind.outcomes import QueueRows
+from rewindmq.engine.rewind.queue_at import log_of
+from rewindmq.projections.history.outcome_rows import PLACE, OutcomeRow, PlainRows, Shared
+from rewindmq.projections.history.product import fold_events
+from rewindmq.projections.replay import RecordGroup, decoder_for, groups_of
+from rewindmq.projections.rewind import At, state_at
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.projections.traces.trace_context import Trace
+from rewindmq.projections.traces.trace_outcomes import PublishTraces, TracedOutcomes
+
+MOST_ROWS = 10_000
+PORTION_SECONDS = 5.0
+
+# partition -> offset and ordinal of the next row, and the end of the fold (exclusive), in the order of the work
+Places = dict[str, tuple[int, int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTraces:
+    """The wanted messages: published to a queue of a vhost (None: to any), by time. Times are inclusive.
+
+    `queue_id`: the only incarnation of the queue that the user may read."""
+
+    vhost: str
+    queue: str | None
+    queue_id: int | None
+    since_ms: int
+    until_ms: int | None
+
+    def first_in(self, log: HistoryPartition) -> int:
+        """The lowest offset of a wanted publish. Raises LogError."""
+        return max(log.offset_at(self.since_ms - 1), log.start_offset, self.queue_id or 0)
+
+    def __call__(self, shared: Shared) -> bool:
+        if self.queue is None:
+            return bool(shared[PLACE["vhost"]] == self.vhost)
+        return QueueRows(self.vhost, self.queue, self.queue_id)(shared)
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Rows in the order of a partition, the traces of the publishes among them, and what is left."""
+
+    rows: list[OutcomeRow]
+    traces: dict[int, Trace]
+    places: Places
+
+    @property
+    def left(self) -> int:
+        """The number of records that are still to be folded."""
+        return sum(end - offset for offset, _, end in self.places.values())
+
+
+def whole(reader: HistoryReader, wanted: WantedTraces) -> Places:
+    """The places of a question that begins. Raises LogError."""
+    logs = reader.queues if wanted.queue is None else [log_of(reader, wanted.vhost, wanted.queue)]
+    places = {log.name: (wanted.first_in(log), 0, log.durable_offset) for log in logs}
+    return {name: place for name, place in places.items() if place[0] < place[2]}
+
+
+def within(asked: Places, allowed: Places) -> Places:
+    """The part of the places that may be read."""
+    found = {}
+    for name, (offset, ordinal, end) in asked.items():
+        if name in allowed:
+            first, _, last = allowed[name]
+            found[name] = (offset, ordinal, min(end, last)) if offset >= first else (first, 0, min(end, last))
+    return {name: place for name, place in found.items() if place[0] < place[2]}
+
+
+def traced_outcomes(
+    reader: HistoryReader,
+    snapshots: Snapshots | None,
+    wanted: WantedTraces,
+    places: Places,
+    seconds: float = PORTION_SECONDS,
+    most: int = MOST_ROWS,
+) -> Portion:
+    """The next portion. Raises LogError, OutsideHistory."""
+    if not places:
+        return Portion([], {}, {})
+    name, (begin, ordinal, end) = next(iter(places.items()))
+    log = next(each for each in reader.queues if each.name == name)
+    behind = end if wanted.until_ms is None else min(end, log.offset_at(wanted.until_ms))
+    traces = PublishTraces(wanted.first_in(log), behind, begin)
+    product = TracedOutcomes(PlainRows(name, wanted, traces), traces)
+    machine = state_at(log, snapshots, At(offset=begin))
+    rows: list[OutcomeRow] = []
+    for batch in fold_events(product, machine, _in_time(log, begin, end, seconds), decoder_for(log)):
+        rows += [row for row in batch if (row.offset, row.ordinal) >= (begin, ordinal)]
+        if len(rows) > most:
+            break
+    reached, next_ordinal = machine.next_offset, 0
+    if len(rows) > most:
+        reached, next_ordinal = rows[most].offset, rows[most].ordinal
+        rows = rows[:most]
+    left = {name: (reached, next_ordinal, end)} if reached < end else {}
+    left |= {other: place for other, place in places.items() if other != name}
+    return Portion(rows, traces.of, left)
+
+
+def _in_time(log: HistoryPartition, begin: int, end: int, seconds: float) -> Iterator[RecordGroup]:
+    """Yields the records of a range in groups, until the time is over; one at least. Raises LogError."""
+    over = time.monotonic() + seconds
+    for offsets, records, times in groups_of(log, begin, end):
+        behind = bisect_left(offsets, end)
+        yield offsets[:behind], records[:behind], None if times is None else times[:behind]
+        if time.monotonic() > over:
+            return
