@@ -1,9 +1,10 @@
 """Lists of the desk: names are text, every page fits a phone (B-30)."""
 
 import httpx
+import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.browser import PHONE, go, log_in
+from tests.support.browser import PHONE, go, has_address, log_in
 from tests.support.running import RunningBroker
 
 HOSTILE = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "a b/c?d#e%2F")
@@ -51,3 +52,101 @@ def test_b30_a_queue_is_declared_and_deleted_with_a_confirmation(
     page.get_by_role("button", name="Yes").click()
     expect(page.get_by_role("link", name="orders")).to_have_count(0)
     assert api.get("/queues/%2F/orders").status_code == 404
+
+
+FORMS = (
+    ("exchanges", {"Name": "events"}, "Declare an exchange", "/exchanges/%2F/events", "Delete events in vhost /"),
+    (
+        "bindings",
+        {"From exchange": "amq.topic", "Destination": "orders", "Routing key": "a.b"},
+        "Bind",
+        "/bindings/%2F/e/amq.topic/q/orders/a.b",
+        "Delete binding of orders to amq.topic with a.b",
+    ),
+    (
+        "policies",
+        {"Name": "short", "Pattern": "^q", "Definition (JSON)": '{"max-length": 9}'},
+        "Set a policy",
+        "/policies/%2F/short",
+        "Delete short in vhost /",
+    ),
+    (
+        "users",
+        {"Name": "ann", "Password": "secret", "Tags": "management"},
+        "Add or change a user",
+        "/users/ann",
+        "Delete user ann",
+    ),
+    (
+        "permissions",
+        {"User": "bob", "Read": "^orders$"},
+        "Set permissions",
+        "/permissions/%2F/bob",
+        "Delete permissions of bob in vhost /",
+    ),
+    ("vhosts", {"Name": "test"}, "Add a vhost", "/vhosts/test", "Delete vhost test with all its queues"),
+)
+
+
+@pytest.mark.parametrize(("way", "fields", "button", "path", "deleted"), FORMS, ids=[form[0] for form in FORMS])
+def test_b30_a_form_makes_a_thing_and_its_row_deletes_it(
+    page: Page,
+    broker: RunningBroker,
+    api: httpx.Client,
+    way: str,
+    fields: dict[str, str],
+    button: str,
+    path: str,
+    deleted: str,
+) -> None:
+    assert api.put("/queues/%2F/orders", json={}).is_success
+    assert api.put("/users/bob", json={"password": "secret", "tags": ""}).is_success
+    log_in(page, broker)
+    go(page, broker, f"#/{way}")
+    form = page.locator("form.change")
+    for title, value in fields.items():
+        form.get_by_label(title, exact=True).fill(value)
+    form.get_by_role("button", name=button, exact=True).click()
+    row = page.get_by_role("button", name=deleted)
+    expect(row).to_be_visible()
+    assert api.get(path).is_success
+    row.click()
+    page.get_by_role("button", name="Yes").click()
+    expect(row).to_have_count(0)
+    assert api.get(path).status_code == 404
+
+
+def test_b30_pages_of_a_list_and_a_page_whose_last_row_goes(
+    page: Page, broker: RunningBroker, api: httpx.Client
+) -> None:
+    for number in range(101):
+        assert api.put(f"/queues/%2F/row{number:03}", json={}).is_success
+    log_in(page, broker)
+    go(page, broker, "#/queues?name=row&sort=name&page=2")
+    expect(page.get_by_text("Page 2 of 2")).to_be_visible()
+    page.get_by_role("button", name="Previous").click()
+    expect(page.get_by_role("link", name="row099")).to_be_visible()
+    page.get_by_role("button", name="Next").click()
+    page.get_by_role("button", name="Delete row100").click()
+    page.get_by_role("button", name="Yes").click()
+    expect(page.get_by_role("link", name="row099")).to_be_visible()
+    has_address(page, "name=row&sort=name")
+    go(page, broker, "#/queues?name=row&sort=name&page=9")
+    expect(page.get_by_role("link", name="row000")).to_be_visible()
+
+
+def test_b30_a_question_is_given_up_for_a_newer_one(page: Page, broker: RunningBroker, api: httpx.Client) -> None:
+    for name in ("late", "newer"):
+        assert api.put(f"/queues/%2F/{name}", json={}).is_success
+    log_in(page, broker)
+    go(page, broker, "#/queues")
+    expect(page.get_by_role("link", name="late")).to_be_visible()
+    page.route("**/api/queues?*name=late*", lambda route: None)  # it is never answered
+    with page.expect_request("**/api/queues?*name=late*"):
+        page.get_by_label("Name contains").fill("late")
+        page.get_by_role("button", name="Filter").click()
+    with page.expect_event("requestfailed", lambda request: "name=late" in request.url):
+        page.get_by_label("Name contains").fill("newer")
+        page.get_by_role("button", name="Filter").click()
+    expect(page.get_by_role("link", name="late")).to_have_count(0)
+    expect(page.get_by_role("link", name="newer")).to_be_visible()

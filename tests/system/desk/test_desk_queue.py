@@ -126,3 +126,38 @@ def test_b31_it_fits_a_phone(page: Page, broker: RunningBroker, channel: Blockin
     expect(page.get_by_role("table", name="Messages of phone at").locator("tbody tr")).to_have_count(3)
     expect(page.get_by_role("slider")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
+
+
+def test_b31_pages_of_messages_two_moments_compared_and_a_restoration_into_another_queue(
+    page: Page, broker: RunningBroker, channel: BlockingChannel
+) -> None:
+    channel.queue_declare("copies", durable=True)
+    fill(channel, "orders", *orders(45))
+    log_in(page, broker)
+    go(page, broker, "#/queues/%2F/orders?time=-0s")
+    expect(page.get_by_text("order 1", exact=True)).to_be_visible()
+    page.get_by_role("button", name="Next messages").click()
+    expect(page.get_by_text("order 21", exact=True)).to_be_visible()
+    page.get_by_role("button", name="Next messages").click()
+    expect(page.get_by_text("order 45", exact=True)).to_be_visible()
+    expect(page.get_by_role("button", name="Next messages")).to_be_disabled()
+    page.get_by_role("button", name="Previous messages").click()
+    expect(page.get_by_text("order 21", exact=True)).to_be_visible()
+
+    page.get_by_label("Name of the mark").fill("full")
+    page.get_by_role("button", name="Set mark").click()
+    expect(page.get_by_text("This moment is mark:full")).to_be_visible()
+    channel.queue_purge("orders")
+    page.get_by_label("From", exact=True).fill("mark:full")
+    page.get_by_role("button", name="Compare").click()
+    expect(page.get_by_role("table").filter(has_text="Offsets").get_by_role("cell", name="purged")).to_be_visible()
+
+    page.get_by_label("Into queue").fill("copies")
+    page.get_by_role("button", name="Show what would come back").click()
+    page.get_by_role("button", name="Bring 45 messages back").click()
+    expect(page.get_by_text("45 messages came back into copies.")).to_be_visible()
+    assert take_all(channel, "copies") == [order.encode() for order in orders(45)]
+    assert channel.queue_declare("orders", passive=True).method.message_count == 0
+    page.get_by_role("link", name="Who did what").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Who did what in orders")
+    expect(page.get_by_role("cell", name=re.compile("purged")).first).to_be_visible()

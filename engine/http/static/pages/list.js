@@ -18,21 +18,27 @@ export const view = (way, list) => ({show: (main, names, options) => show(main, 
 
 async function show(main, way, list, options) {
   const state = {page: 1, ...options};
-  const asking = new AbortController();
+  let asking = new AbortController();
   const result = h("div", {"aria-live": "polite"});
   const problem = h("p", {class: "error", role: "alert"});
 
+  // The answer to a former question is not shown any more.
   async function load() {
+    asking.abort();
+    asking = new AbortController();
+    const {signal} = asking;
     const query = new URLSearchParams({page: state.page, page_size: PAGE_SIZE});
     for (const option of ["name", "use_regex", "sort", "sort_reverse"]) if (state[option]) query.set(option, state[option]);
     if (list.asked) query.set("columns", list.asked);
     note(way, [], {...state, page: state.page > 1 ? state.page : null});
     try {
-      const found = await api(`${list.path}?${query}`, {signal: asking.signal});
+      const found = await api(`${list.path}?${query}`, {signal});
+      if (state.page > 1 && !found.items.length) return await go({page: Math.max(1, found.page_count)});
       problem.textContent = "";
       result.replaceChildren(rows(found), turns(found));
     } catch (error) {
-      if (error.name === "AbortError") return;
+      if (signal.aborted) return;
+      if (state.page > 1) return await go({page: 1});  // there may be no such page any more
       problem.textContent = error.message;
       result.replaceChildren();
     }
@@ -50,7 +56,7 @@ async function show(main, way, list, options) {
     return true;
   }
 
-  const go = changed => { Object.assign(state, changed); load(); };
+  const go = changed => { Object.assign(state, changed); return load(); };
 
   function rows(found) {
     const columns = list.columns.map(each => !each.sort ? each : {...each, title: sorter(each)});

@@ -3,7 +3,7 @@
 // The moment is in the address (time or offset), so a link opens it. While the reader drags, one question is under way,
 // and the last position is asked for next; a question that takes long is given up for it.
 
-import {note} from "../address.js";
+import {address, note} from "../address.js";
 import {api, where} from "../api.js";
 import {chart, inWords, left} from "../chart.js";
 import {code, figure, h, table} from "../dom.js";
@@ -157,7 +157,8 @@ export async function show(main, names, options, user) {
   // -- the page -------------------------------------------------------------------------------------------------------
 
   const changed = () => { look(); draw(); };
-  main.append(h("h1", {}, names[1]), h("p", {class: "quiet"}, "Queue of vhost ", h("code", {}, names[0])), facts,
+  main.append(h("h1", {}, names[1]), h("p", {class: "quiet"}, "Queue of vhost ", h("code", {}, names[0]), ". ",
+    h("a", {href: address("history", names)}, "Who did what")), facts,
     h("h2", {}, "Over time"), h("div", {class: "row moment"}, labelled("The last", range),
       h("button", {type: "button", onclick: changed}, "Refresh")), drawn,
     h("h2", {}, "At a moment"),
