@@ -12,6 +12,9 @@ PAGES = (
     ("", "Overview"),
     *((title.lower(), title) for title in ("Queues", "Exchanges", "Bindings", "Connections", "Channels", "Consumers")),
     *((title.lower(), title) for title in ("Policies", "Users", "Permissions", "Vhosts", "Quarantine", "Erasures")),
+    ("topic-permissions", "Topic permissions"),
+    ("user-limits", "Limits of users"),
+    ("vhost-limits", "Limits of vhosts"),
 )
 
 
@@ -84,6 +87,13 @@ FORMS = (
         "/permissions/%2F/bob",
         "Delete permissions of bob in vhost /",
     ),
+    (
+        "topic-permissions",
+        {"User": "bob", "Exchange": "amq.topic", "Write": "^a"},
+        "Set topic permissions",
+        "/topic-permissions/%2F/bob",
+        "Delete topic permissions of bob for amq.topic in vhost /",
+    ),
     ("vhosts", {"Name": "test"}, "Add a vhost", "/vhosts/test", "Delete vhost test with all its queues"),
 )
 
@@ -114,6 +124,24 @@ def test_b30_a_form_makes_a_thing_and_its_row_deletes_it(
     page.get_by_role("button", name="Yes").click()
     expect(row).to_have_count(0)
     assert api.get(path).status_code == 404
+
+
+@pytest.mark.parametrize(("owner", "name", "limit"), [("Vhost", "/", "max-queues"), ("User", "bob", "max-channels")])
+def test_b30_a_limit_is_set_and_taken_back(
+    page: Page, broker: RunningBroker, api: httpx.Client, owner: str, name: str, limit: str
+) -> None:
+    assert api.put("/users/bob", json={"password": "secret", "tags": ""}).is_success
+    log_in(page, broker)
+    go(page, broker, f"#/{owner.lower()}-limits")
+    form = page.locator("form.change")
+    for value in ("1000", "-1"):
+        form.get_by_label(owner, exact=True).fill(name)
+        form.get_by_label("Limit", exact=True).select_option(limit)
+        form.get_by_label("Value", exact=True).fill(value)
+        form.get_by_role("button", name="Set a limit").click()
+        expect(page.get_by_role("row").filter(has_text=f'"{limit}":{value}')).to_be_visible()
+    content = {each[owner.lower()]: each["value"] for each in api.get(f"/{owner.lower()}-limits").json()}
+    assert content[name] == {limit: -1}
 
 
 def test_b30_pages_of_a_list_and_a_page_whose_last_row_goes(

@@ -108,6 +108,28 @@ export const permissions = view("permissions", {
     send: ({user, vhost, ...patterns}) => ["/permissions/" + where(vhost, user), "PUT", patterns]},
 });
 
+export const topicPermissions = view("topic-permissions", {
+  title: "Topic permissions", path: "/topic-permissions", about: "Routing keys that a user may publish or bind with at a topic exchange.",
+  columns: [text("User", "user"), text("Vhost", "vhost"), text("Exchange", "exchange"), text("Write", "write"), text("Read", "read")],
+  one: row => `topic permissions of ${row.user} for ${row.exchange} in vhost ${row.vhost}`,
+  remove: row => "/topic-permissions/" + where(row.vhost, row.user, row.exchange),
+  form: {title: "Set topic permissions", fields: [{name: "user", title: "User", required: true}, VHOST,
+    {name: "exchange", title: "Exchange", required: true},
+    ...["Write", "Read"].map(each => ({name: each.toLowerCase(), title: each, value: ".*"}))],
+    send: ({user, vhost, ...patterns}) => ["/topic-permissions/" + where(vhost, user), "PUT", patterns]},
+});
+
+// Limits of vhosts or of users: `owner` is "vhost" or "user".
+const limits = (owner, title, names) => view(`${owner}-limits`, {
+  title: `Limits of ${title}`, path: `/${owner}-limits`, about: "A limit of -1 is no limit.",
+  columns: [text(title[0].toUpperCase() + title.slice(1, -1), owner), json("Limits", "value")],
+  form: {title: "Set a limit", fields: [{name: "owner", title: title[0].toUpperCase() + title.slice(1, -1), required: true},
+    {name: "limit", title: "Limit", choices: names}, {name: "value", title: "Value", kind: "number", required: true}],
+    send: ({owner: name, limit, value}) => [`/${owner}-limits/` + where(name, limit), "PUT", {value: Number(value)}]},
+});
+export const vhostLimits = limits("vhost", "vhosts", ["max-connections", "max-queues"]);
+export const userLimits = limits("user", "users", ["max-connections", "max-channels"]);
+
 export const vhosts = view("vhosts", {
   title: "Vhosts", path: "/vhosts", filter: true,
   columns: [text("Name", "name"), text("Description", "description"), number("Ready", "messages_ready"), number("Unacked", "messages_unacknowledged")],

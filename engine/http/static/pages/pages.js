@@ -22,7 +22,10 @@ export const PAGES = [
   {path: "policies", names: 0, title: "Policies", nav: true, view: lists.policies},
   {path: "users", names: 0, title: "Users", nav: true, view: lists.users},
   {path: "permissions", names: 0, title: "Permissions", nav: true, view: lists.permissions},
+  {path: "topic-permissions", names: 0, title: "Topic permissions", nav: true, view: lists.topicPermissions},
+  {path: "user-limits", names: 0, title: "Limits of users", nav: true, view: lists.userLimits},
   {path: "vhosts", names: 0, title: "Vhosts", nav: true, view: lists.vhosts},
+  {path: "vhost-limits", names: 0, title: "Limits of vhosts", nav: true, view: lists.vhostLimits},
   {path: "quarantine", names: 0, title: "Quarantine", nav: true, view: lists.quarantine},
   {path: "erasures", names: 0, title: "Erasures", nav: true, view: lists.erasures},
 ];
