@@ -195,6 +195,13 @@ def nearest(log: PartitionLog, snapshots: Snapshots | None, offset: int) -> Mach
         except SnapshotError as error:
             logger.warning("%s; folding from the one before", error)
             path = snapshots.nearest(log.name, int(path.stem) - 1)
+    return oldest(log)
+
+
+def oldest(log: PartitionLog) -> Machine:
+    """The state with which the log begins, as `beginning`; it is never the empty one of a log that lost its beginning.
+
+    Raises OutsideHistory for such a log (Kafka's, without its archive); LogError, BaseError, NewerHistory."""
     while True:
         start = log.start_offset
         try:

@@ -22,7 +22,6 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import (
     PartitionLog,
-    beginning,
     decoder_for,
     drive,
     events_of,
@@ -30,7 +29,7 @@ from rewindmq.projections.replay import (
     groups_of,
     last_words_before,
 )
-from rewindmq.projections.rewind import TrimmedMeanwhile
+from rewindmq.projections.rewind import TrimmedMeanwhile, oldest
 from rewindmq.projections.store import keys
 from rewindmq.projections.store.projector import STAMP_MS, live_ids
 from rewindmq.projections.store.quarantine import QuarantineReport
@@ -105,7 +104,8 @@ class Verification:
 def verify(logs: Iterable[PartitionLog], state: Path, event_by_event: bool = False) -> list[Verification]:
     """Verify the partitions of a state directory. `event_by_event`: the fold does not use its fast path.
 
-    Raises StoreError when the directory cannot be opened or is ahead of the log, and CorruptLog from the log."""
+    Raises StoreError when the directory cannot be opened or is ahead of the log, OutsideHistory where the beginning of
+    the log is gone and it has no base, and CorruptLog from the log."""
     store = StateStore.open(state, read_only=True)
     try:
         return [verify_partition(log, store, event_by_event=event_by_event) for log in logs]
@@ -145,7 +145,7 @@ def verify_partition(
     `begun`: a snapshot at or before `stored_offset` to begin the fold with; the caller vouches for it. The list of
     quarantined records is compared only by a fold from the beginning. `event_by_event` as in `verify`."""
     report = _begun(log, store)
-    fresh, decoder = begun or beginning(log), decoder_for(log)
+    fresh, decoder = begun or oldest(log), decoder_for(log)
     behind = report.offset < fresh.next_offset
     if behind:
         report.offset, report.older, report.stored = fresh.next_offset, report.stored, False

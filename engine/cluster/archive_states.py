@@ -15,6 +15,7 @@ from functools import partial
 from operator import itemgetter
 from pathlib import Path
 
+from rewindmq.engine.log.archive.directory_note import note_archive
 from rewindmq.engine.log.archive.manifest import BaseEntry, SnapshotEntry
 from rewindmq.engine.log.archive.pack import CorruptObject
 from rewindmq.engine.log.archive.reader import ArchivedPartition
@@ -37,12 +38,14 @@ logger = logging.getLogger(__name__)
 def begin_with_archive(log: TieredTopic, store: StateStore, data_dir: Path) -> None:
     """Replace the stored state by the newest one in the archive, if Kafka no longer has the records behind it.
 
-    The records of the quarantine below that are not listed then. Raises LogError where the archive does not have all
-    that Kafka lacks, StoreError, NewerHistory, NoAnswer, OSError."""
+    The directory notes the archive then, because its readers need it, too. The records of the quarantine below are not
+    listed. Raises LogError where the archive does not have all that Kafka lacks, StoreError, NewerHistory, NoAnswer,
+    OSError."""
     applied, start = store.applied_offset(log.name), log.topic.start_offset
     if start == 0 or start <= applied <= log.next_offset:
         return
     archived = log.below(start)
+    note_archive(data_dir, log.archive.open().objects.url)
     for state in _newest(archived, log.next_offset):
         if state.offset <= applied <= log.next_offset:
             break  # the stored one is newer

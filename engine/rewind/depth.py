@@ -25,8 +25,8 @@ from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import PURGED
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import Repeats
-from rewindmq.projections.replay import RecordGroup, beginning, decoder_for, drive, events_of
-from rewindmq.projections.rewind import At, BelowFloor, OutsideHistory, begin_ms, format_time, state_at
+from rewindmq.projections.replay import RecordGroup, decoder_for, drive, events_of
+from rewindmq.projections.rewind import At, BelowFloor, OutsideHistory, begin_ms, format_time, oldest, state_at
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.schemas.events import (
     BrokerStarted,
@@ -174,7 +174,7 @@ class _Fold:
             machine = state_at(self.log, snapshots, start)
         except BelowFloor as error:
             self.found.floor = error.start
-            machine = beginning(self.log)
+            machine = oldest(self.log)
             return machine, machine.log_ms
         if start.time_ms is None:
             return machine, machine.log_ms

@@ -15,7 +15,7 @@ from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.values import Value, json_line
 from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
 from rewindmq.projections.marks import marks_of, moment, name_in, topology_of
-from rewindmq.projections.rewind import At, RewindError, TrimmedMeanwhile, UnreadableTime, parse_time
+from rewindmq.projections.rewind import At, OutsideHistory, RewindError, TrimmedMeanwhile, UnreadableTime, parse_time
 
 if TYPE_CHECKING:
     from rewindmq.engine.log.contract import LogError
@@ -244,6 +244,8 @@ def verify(settings: Settings, data: Path, event_by_event: bool, kafka: Kafka) -
         raise CliError(DATA, str(error)) from None
     except TrimmedMeanwhile as error:
         raise CliError(UNAVAILABLE, f"{error}: run it again") from None
+    except OutsideHistory as error:
+        raise CliError(UNAVAILABLE, f"{error}: name the archive that has it by --archive URL") from None
     except LogError as error:
         away = history_error_code(history, error) == UNAVAILABLE
         raise CliError(UNAVAILABLE if away else DIFFERENT, str(error)) from None

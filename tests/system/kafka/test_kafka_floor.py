@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -214,6 +215,14 @@ def test_b27_tools_read_below_the_start(kafka: KafkaCluster, tmp_path: Path) -> 
         nodes.start("east")
         nodes.stop("east")
         nodes.stop("north")
+        (tmp_path / "north" / "archive.json").rename(tmp_path / "note")
+        refused = run("verify", "--data", str(tmp_path / "north"), *kafka_options)
+        assert refused.returncode == 69, refused.stdout + refused.stderr
+        assert re.search(
+            r"what lies below offset \d+ is no longer kept: name the archive that has it by --archive URL",
+            refused.stderr,
+        )
+        (tmp_path / "note").rename(tmp_path / "north" / "archive.json")
         for name in ("north", "east"):
             verified = run("verify", "--data", str(tmp_path / name), *kafka_options)
             assert verified.returncode == 0, verified.stdout + verified.stderr

@@ -13,6 +13,7 @@ from rewindmq.engine.cluster.archive_states import begin_with_archive
 from rewindmq.engine.cluster.topic_space import TopicSpace
 from rewindmq.engine.log.archive import topic_pack
 from rewindmq.engine.log.archive.archiver import verify
+from rewindmq.engine.log.archive.directory_note import NODE, archive_of
 from rewindmq.engine.log.archive.local_space import Limits
 from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory
 from rewindmq.engine.log.archive.objects import Objects, open_objects
@@ -341,11 +342,20 @@ def test_b27_a_kill_between_two_steps_loses_nothing(
     assert len(Manifest.load(objects, "queues-0").bases) == 1
 
 
+def node_directory(directory: Path) -> Path:
+    """The data directory of a node on Kafka, without a state."""
+    data = directory / "node"
+    data.mkdir(exist_ok=True)
+    (data / NODE).write_text("an identity\n")
+    return data
+
+
 def test_b27_a_base_has_the_bodies_of_what_is_queued(topics: InKafka, objects: Objects, tmp_path: Path) -> None:
     archive(objects, topics)
     space(topics, objects, tmp_path).keep(ALL, OWNED)
     store = StateStore.open(tmp_path / "state")
-    begin_with_archive(tiered(topics, objects), store, tmp_path / "node")
+    begin_with_archive(tiered(topics, objects), store, node_directory(tmp_path))
+    assert archive_of(tmp_path / "node") == objects.url  # for `verify` and others, before anything is archived
     machine, projector = store.open_partition("queues-0")
     assert machine.next_offset == FLOOR
     queue = machine.by_name["/", "orders"]
@@ -367,7 +377,7 @@ def test_b27_a_damaged_base_is_passed_over(topics: InKafka, objects: Objects, tm
     newest.chmod(0o600)
     newest.write_bytes(newest.read_bytes()[:-1])
     partition, store = tiered(topics, objects), StateStore.open(tmp_path / "state")
-    begin_with_archive(partition, store, tmp_path / "node")
+    begin_with_archive(partition, store, node_directory(tmp_path))
     assert store.applied_offset("queues-0") == max(older, default=0) < FLOOR
     recovery = recover(partition, store)
     assert recovery.machine.digest() == state_at(partition, None, At(offset=partition.next_offset)).digest()
