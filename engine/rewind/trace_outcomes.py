@@ -1,6 +1,7 @@
 """Outcomes of messages that belong to a trace, a portion at a time, from their publishes on.
 
-    places = whole(reader, "/", "orders", 0, since_ms)
+    wanted = WantedTraces("/", "orders", None, since_ms, None)
+    places = whole(reader, wanted)
     while places:
         portion = traced_outcomes(reader, snapshots, wanted, places)
         portion.rows; places = portion.places

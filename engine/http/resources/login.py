@@ -1,27 +1,33 @@
 """The login of a browser: POST /api/login with {"username", "password"} gives a cookie, DELETE /api/login ends it."""
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from rewindmq.engine.http.bodies import BadBody, json_object
-from rewindmq.engine.http.call import bad_request, too_large
+from rewindmq.engine.http.call import ApiError, bad_request, too_large
 from rewindmq.engine.http.logins import Logins, cookie_of
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
 
 MOST_BYTES = 4_096
+BODY_SECONDS = 10.0  # less than for other bodies: anybody may send one
 
 
 async def name_and_password(request: Request) -> tuple[str, str]:
-    """User and password in the body of a request. Raises ApiError (400, 413)."""
+    """User and password in the body of a request. Raises ApiError (400, 408, 413)."""
     body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > MOST_BYTES:
-            raise too_large(MOST_BYTES)
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                body += part
+                if len(body) > MOST_BYTES:
+                    raise too_large(MOST_BYTES)
+    except TimeoutError:
+        raise ApiError(408, "request_timeout", f"the login did not come within {BODY_SECONDS:.0f} seconds") from None
     try:
         content = json_object(body)
     except BadBody as error:

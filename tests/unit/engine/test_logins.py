@@ -1,6 +1,14 @@
 """Logins of browsers end after a time, and no user takes the logins of others (B-30)."""
 
+import asyncio
+
+import pytest
+from starlette.requests import Request
+from starlette.types import Message
+
+from rewindmq.engine.http.call import ApiError
 from rewindmq.engine.http.logins import IDLE_SECONDS, LONGEST_SECONDS, MOST_LOGINS, MOST_OF_USER, Logins
+from rewindmq.engine.http.resources import login
 
 
 class Clock:
@@ -42,3 +50,18 @@ def test_b30_the_logins_of_a_node_are_bounded() -> None:
         logins.open(f"u{number}", "h")
     assert len(logins) == MOST_LOGINS
     assert logins.find(first) is None
+
+
+def test_b30_a_login_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(login, "BODY_SECONDS", 0.01)
+    parts: list[Message] = [{"type": "http.request", "body": b"{", "more_body": True}]
+
+    async def receive() -> Message:
+        if not parts:
+            await asyncio.Event().wait()
+        return parts.pop()
+
+    request = Request({"type": "http", "method": "POST", "headers": []}, receive)
+    with pytest.raises(ApiError) as raised:
+        asyncio.run(login.name_and_password(request))
+    assert raised.value.status == 408
