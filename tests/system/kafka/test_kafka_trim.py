@@ -19,7 +19,7 @@ from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
 from rewindmq.engine.log.archive.topic_recovery import recover_topics
 from rewindmq.engine.log.contract import BelowStart, LogError, NoAnswer
 from rewindmq.engine.log.kafka.clients import KafkaClients
-from rewindmq.engine.log.kafka.reader import KafkaPartition
+from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.engine.log.placement import partition_of
 from rewindmq.engine.log.topic_floors import TopicFloors
 from rewindmq.engine.log.trim_rules import TrimRefused, TrimReport, Wanted
@@ -33,6 +33,7 @@ from tests.support.forked import run
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.nodes import NEVER
 from tests.support.kafka.sealed_topics import START_MS
+from tests.support.killed import killed_at_store
 from tests.support.spark.histories import ANN
 from tests.support.spark.topics import Writer, make_topics
 from tests.system.kafka.test_kafka_archive import archive, blocks, delete_before, log_of
@@ -199,6 +200,37 @@ def test_b27_a_trim_that_is_killed_at_any_step_is_ended(
         trim(topics, objects)
     require_trimmed(topics, objects)
     assert state_at(tiered(topics, objects), None, At(offset=end)).digest() == digest
+
+
+def do_trim(bootstrap: str, prefix: str, url: str) -> None:
+    trim_topics(KafkaLogReader(bootstrap, prefix), open_objects(url), AT_FLOOR)
+
+
+@pytest.mark.timeout(600)
+def test_b27_a_kill_before_any_change_of_the_archive_is_made_good(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """SIGKILL of a trim's process before each object that it creates or deletes; an archiver ends what it began."""
+    number, events, was_killed = 0, set(), True
+    while was_killed:
+        number += 1
+        place = make_topics(kafka.bootstrap, f"killed-{uuid.uuid4().hex[:12]}", 1)
+        write_history(place)
+        objects = open_objects(str(tmp_path / str(number)), make=True)
+        archive(objects, place)
+        [whole] = log_of(place).queues
+        end = whole.next_offset
+        digest = state_at(whole, None, At(offset=end)).digest()
+        was_killed = killed_at_store(number, {}, do_trim, place.bootstrap, place.prefix, objects.url)
+        has_event = bool(TopicFloors(log_of(place).metadata).now())
+        events.add(has_event)
+        assert state_at(tiered(place, objects), None, At(offset=end)).digest() == digest
+        archive(objects, place)
+        if has_event:
+            require_trimmed(place, objects)
+        else:
+            assert start(place) == Manifest.load(objects, "queues-0").floor == 0
+        assert state_at(tiered(place, objects), None, At(offset=end)).digest() == digest
+    assert number > 10
+    assert events == {False, True}
 
 
 def test_b27_two_trims_at_once_do_no_harm(topics: InKafka, objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
