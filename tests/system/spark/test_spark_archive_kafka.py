@@ -6,12 +6,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from rewindmq.engine.cluster.topic_trim import trim_topics
+from rewindmq.engine.log.archive import topic_pack
 from rewindmq.engine.log.archive.objects import open_objects
 from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
 from rewindmq.engine.log.archive.topic_recovery import recover_topics
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
+from rewindmq.engine.log.trim_rules import Wanted
+from rewindmq.projections.rewind import BelowFloor
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.kafka_retention import retention_findings
 from rewindmq.spark_replay.history.history import biography, history
@@ -152,3 +156,35 @@ def test_b27_an_archive_that_lacks_what_kafka_lacks_is_a_finding(
     assert (harm.ok, harm.partition) == (False, "queues-0")
     assert "only: the offsets" in harm.detail
     assert all(finding.ok or "retention" in finding.detail or "timestamp" in finding.detail for finding in others)
+
+
+def test_b27_from_the_floor_on_a_trimmed_kafka_is_as_before(
+    spark: SparkSession,
+    topics: InKafka,
+    busy: Path,
+    kafka: KafkaCluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topic_pack, "SEGMENT_RECORDS", 100)
+    place = make_topics(kafka.bootstrap, "trimmed", 2)
+    Writer(place).copy(busy)
+    trimmed = replace(place, archive=archived(place, tmp_path).url)
+    before_ms = START_MS + 7_000
+    wanted = Wanted(before_ms=before_ms, reason="a test", accept_findings=True)
+    log, objects = KafkaLogReader(place.bootstrap, place.prefix), open_objects(str(tmp_path))
+    floors = {each.partition: each.offset for each in trim_topics(log, objects, wanted)}
+    assert all(floors.values())
+    assert {each.name: each.start_offset for each in log.queues} == floors
+    above = " or ".join(f"(partition = '{name}' and offset >= {floor})" for name, floor in floors.items())
+    rows = history(spark, topics).where(above).collect()
+    assert len(rows) > 100
+    one = state_at(spark, topics, time=str(before_ms))
+    for location in (trimmed, in_archive(objects.url)):
+        assert history(spark, location).collect() == rows
+        other = state_at(spark, location, time=str(before_ms))
+        assert other.queues.collect() == one.queues.collect()
+        assert other.messages.collect() == one.messages.collect()
+        assert not [finding for finding in audit(spark, location) if not finding.ok]
+        with pytest.raises(BelowFloor, match=r"begins at offset \d+, .* lies before it; .* trimmed .*: a test"):
+            state_at(spark, location, time=str(START_MS + 1_000))
