@@ -54,10 +54,15 @@ function askForLogin() {
 function head() {
   $("head").hidden = false;
   $("user").textContent = user.name;
+  unfold(false);
   const here = parsed(location.hash).path;
   $("nav").replaceChildren(...PAGES.filter(each => each.nav).map(each =>
     h("a", {href: "#/" + each.path, "aria-current": here === each.path ? "page" : null}, each.title)));
 }
+
+// On a narrow screen the navigation is behind a button.
+const unfold = open => $("menu").setAttribute("aria-expanded", String(open));
+$("menu").addEventListener("click", () => unfold($("menu").getAttribute("aria-expanded") === "false"));
 
 whenLoggedOut(askForLogin);
 $("logout").addEventListener("click", async () => {

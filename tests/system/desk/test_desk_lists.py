@@ -12,6 +12,9 @@ PAGES = (
     ("", "Overview"),
     *((title.lower(), title) for title in ("Queues", "Exchanges", "Bindings", "Connections", "Channels", "Consumers")),
     *((title.lower(), title) for title in ("Policies", "Users", "Permissions", "Vhosts", "Quarantine", "Erasures")),
+    ("operator-policies", "Operator policies"),
+    ("expired-bodies", "Expired bodies"),
+    ("nodes", "Nodes"),
     ("topic-permissions", "Topic permissions"),
     ("user-limits", "Limits of users"),
     ("vhost-limits", "Limits of vhosts"),
@@ -72,6 +75,13 @@ FORMS = (
         "Set a policy",
         "/policies/%2F/short",
         "Delete short in vhost /",
+    ),
+    (
+        "operator-policies",
+        {"Name": "least", "Pattern": "^q", "Definition (JSON)": '{"max-length": 9}'},
+        "Set an operator policy",
+        "/operator-policies/%2F/least",
+        "Delete least in vhost /",
     ),
     (
         "users",
@@ -178,3 +188,24 @@ def test_b30_a_question_is_given_up_for_a_newer_one(page: Page, broker: RunningB
         page.get_by_role("button", name="Filter").click()
     expect(page.get_by_role("link", name="late")).to_have_count(0)
     expect(page.get_by_role("link", name="newer")).to_be_visible()
+
+
+def test_b30_the_nodes_are_listed(page: Page, broker: RunningBroker, api: httpx.Client) -> None:
+    [node] = api.get("/nodes").json()
+    log_in(page, broker)
+    go(page, broker, "#/nodes")
+    row = page.get_by_role("row").filter(has_text=node["name"])
+    expect(row.get_by_role("cell", name=f"{node['mem_limit']:,}", exact=True)).to_be_visible()
+
+
+def test_b30_on_a_phone_the_pages_are_behind_a_button(page: Page, broker: RunningBroker) -> None:
+    log_in(page, broker)
+    link = page.get_by_role("link", name="Operator policies")
+    expect(link).to_be_visible()
+    expect(page.get_by_role("button", name="Pages")).to_be_hidden()
+    page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+    expect(link).to_be_hidden()
+    page.get_by_role("button", name="Pages").click()
+    link.click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Operator policies")
+    expect(link).to_be_hidden()

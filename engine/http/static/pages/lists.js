@@ -77,18 +77,23 @@ export const consumers = view("consumers", {
     text("Acks", "ack_required"), number("Prefetch", "prefetch_count"), text("Status", "activity_status")],
 });
 
-export const policies = view("policies", {
-  title: "Policies", path: "/policies", filter: true,
+// Policies of users or of operators.
+const rules = (way, title, add, kinds, about) => view(way, {
+  title, path: "/" + way, filter: true, about,
   columns: [text("Vhost", "vhost"), text("Name", "name"), text("Pattern", "pattern"), text("Applies to", "apply-to"),
     number("Priority", "priority"), json("Definition", "definition")],
-  one: named, remove: row => "/policies/" + where(row.vhost, row.name),
-  form: {title: "Set a policy", fields: [VHOST, NAME, {name: "pattern", title: "Pattern", required: true},
-    {name: "apply", title: "Applies to", choices: ["all", "queues", "exchanges", "classic_queues", "quorum_queues", "streams"]},
+  one: named, remove: row => `/${way}/` + where(row.vhost, row.name),
+  form: {title: add, fields: [VHOST, NAME, {name: "pattern", title: "Pattern", required: true},
+    {name: "apply", title: "Applies to", choices: kinds},
     {name: "priority", title: "Priority", kind: "number", value: "0"},
     {name: "definition", title: "Definition (JSON)", value: "{}", required: true}],
-    send: ({vhost, name, pattern, apply, priority, definition}) => ["/policies/" + where(vhost, name), "PUT",
+    send: ({vhost, name, pattern, apply, priority, definition}) => [`/${way}/` + where(vhost, name), "PUT",
       {pattern, "apply-to": apply, priority: Number(priority), definition: object(definition, "Definition")}]},
 });
+const QUEUE_KINDS = ["queues", "classic_queues", "quorum_queues", "streams"];
+export const policies = rules("policies", "Policies", "Set a policy", ["all", "exchanges", ...QUEUE_KINDS]);
+export const operatorPolicies = rules("operator-policies", "Operator policies", "Set an operator policy", QUEUE_KINDS,
+  "Limits that hold beside the policy of a queue. Of two limits the lower one holds.");
 
 export const users = view("users", {
   title: "Users", path: "/users", filter: true, asked: "name,tags,limits",
@@ -147,4 +152,18 @@ export const quarantine = view("quarantine", {
 export const erasures = view("erasures", {
   title: "Erasures", path: "/erasures", about: "Subjects whose keys were destroyed.",
   columns: [text("Subject", "subject"), text("Time", "time"), text("By", "user"), text("Reason", "reason")],
+});
+
+export const expiredBodies = view("expired-bodies", {
+  title: "Expired bodies", path: "/expired-bodies",
+  about: "Days of messages. The bodies of an expired day can't be read any more. A queue holds back the days of its messages.",
+  columns: [text("Day", "day"), text("State", "state"), number("Keys", "keys"), text("Time", "time"), {title: "Held back by",
+    cell: row => row.queues.map(each => `${figure(each.messages)} in ${each.queue} of ${each.vhost}`).join(", ")}],
+});
+
+export const nodes = view("nodes", {
+  title: "Nodes", path: "/nodes",
+  columns: [text("Name", "name"), text("Running", "running"), number("Uptime (ms)", "uptime"), number("Memory used", "mem_used"),
+    number("Memory limit", "mem_limit"), number("Disk free", "disk_free"), number("Disk limit", "disk_free_limit"),
+    number("Files open", "fd_used"), number("Sockets", "sockets_used")],
 });

@@ -20,6 +20,7 @@ export const PAGES = [
   {path: "channels", names: 0, title: "Channels", nav: true, view: lists.channels},
   {path: "consumers", names: 0, title: "Consumers", nav: true, view: lists.consumers},
   {path: "policies", names: 0, title: "Policies", nav: true, view: lists.policies},
+  {path: "operator-policies", names: 0, title: "Operator policies", nav: true, view: lists.operatorPolicies},
   {path: "users", names: 0, title: "Users", nav: true, view: lists.users},
   {path: "permissions", names: 0, title: "Permissions", nav: true, view: lists.permissions},
   {path: "topic-permissions", names: 0, title: "Topic permissions", nav: true, view: lists.topicPermissions},
@@ -28,4 +29,6 @@ export const PAGES = [
   {path: "vhost-limits", names: 0, title: "Limits of vhosts", nav: true, view: lists.vhostLimits},
   {path: "quarantine", names: 0, title: "Quarantine", nav: true, view: lists.quarantine},
   {path: "erasures", names: 0, title: "Erasures", nav: true, view: lists.erasures},
+  {path: "expired-bodies", names: 0, title: "Expired bodies", nav: true, view: lists.expiredBodies},
+  {path: "nodes", names: 0, title: "Nodes", nav: true, view: lists.nodes},
 ];
