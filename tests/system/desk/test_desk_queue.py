@@ -161,3 +161,26 @@ def test_b31_pages_of_messages_two_moments_compared_and_a_restoration_into_anoth
     page.get_by_role("link", name="Who did what").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Who did what in orders")
     expect(page.get_by_role("cell", name=re.compile("purged")).first).to_be_visible()
+
+
+def test_b34_a_policy_is_tried_before_it_is_set(page: Page, broker: RunningBroker, channel: BlockingChannel) -> None:
+    fill(channel, "tried", *orders(5))
+    log_in(page, broker)
+    go(page, broker, "#/queues/%2F/tried")
+    expect(page.get_by_role("table").filter(has_text="Ready").first).to_be_visible()
+    ask = page.get_by_role("button", name="Show what it would do")
+    page.get_by_label("Definition (JSON)").fill('{"max-length": 2}')
+    for since in ("the last hour", "what is queued now"):
+        page.get_by_role("combobox", name="Over").select_option(since)
+        with page.expect_response("**/api/history/what-if/**"):
+            ask.click()
+        row = page.get_by_role("row").filter(has_text="With this policy").filter(has_text="maxlen")
+        expect(row.get_by_role("cell").nth(2)).to_have_text("2")
+        expect(page.get_by_role("cell", name="maxlen (policy what-if.max-length)", exact=True)).to_be_visible()
+    page.get_by_label("Definition (JSON)").fill('{"max-length": 20}')
+    ask.click()
+    expect(page.get_by_text("No message would have ended otherwise.")).to_be_visible()
+    page.get_by_label("Definition (JSON)").fill('{"max-lenght": 2}')
+    ask.click()
+    expect(page.get_by_text(re.compile("max-lenght.* are not recognised"))).to_be_visible()
+    assert channel.queue_declare("tried", passive=True).method.message_count == 5

@@ -7,7 +7,7 @@ import {address, note} from "../address.js";
 import {api, where} from "../api.js";
 import {chart, inWords, left} from "../chart.js";
 import {code, figure, h, table} from "../dom.js";
-import {comparing, labelled, marking, purging, restoring} from "./queue_changes.js";
+import {comparing, labelled, marking, purging, restoring, trying} from "./queue_changes.js";
 import {messages} from "./queue_messages.js";
 
 const POLL_MS = 5_000, PATIENCE_MS = 1_000, COUNT = 20;
@@ -168,7 +168,7 @@ export async function show(main, names, options, user) {
       h("button", {type: "button", onclick: () => step(1)}, "One event on"), labelled("Bodies as", form)),
     said, found,
     comparing(names, () => options.time ?? null), restoring(names, () => past?.moment ?? null, changed),
-    purging(names, changed), marking(changed));
+    trying(names), purging(names, changed), marking(changed));
   const poll = setInterval(look, POLL_MS);
   document.addEventListener("visibilitychange", look);
   look();
