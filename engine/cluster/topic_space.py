@@ -45,6 +45,7 @@ from rewindmq.engine.log.archive.state_files import archive_file, prove_file
 from rewindmq.engine.log.archive.topic_archiver import require_topics
 from rewindmq.engine.log.archive.topic_pack import UnpackedTopic
 from rewindmq.engine.log.archive.topic_records import records_of
+from rewindmq.engine.log.contract import BelowStart
 from rewindmq.engine.log.embedded.steady_time import steady_now
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.engine.log.single_records import queued_records
@@ -170,7 +171,20 @@ def portions_of(segments: Sequence[SegmentEntry], start: int, limits: Limits) ->
 def require_archived(topic: KafkaPartition, manifest: Manifest, start: int, offset: int) -> None:
     """Check that the archive has each record of a partition from `start` up to `offset` as Kafka has it.
 
-    Raises OtherHistory for one that differs, CorruptObject, NoAnswer, LogError."""
+    A record that leaves Kafka meanwhile is not compared. Raises OtherHistory for one that differs, CorruptObject,
+    NoAnswer, LogError."""
+    while True:
+        try:
+            return _compare(topic, manifest, start, offset)
+        except BelowStart:
+            begins = topic.start_offset
+            if begins <= start:
+                raise
+            start = begins
+
+
+def _compare(topic: KafkaPartition, manifest: Manifest, start: int, offset: int) -> None:
+    """`require_archived`, once. Raises BelowStart, too."""
     for entry in manifest.segments:
         if entry.next_offset <= start or entry.base_offset >= offset:
             continue

@@ -43,7 +43,7 @@ from rewindmq.engine.log.archive.topic_pack import TopicPacker, TopicRecord, Unp
 from rewindmq.engine.log.archive.topic_records import history_in, record_of, records_of
 from rewindmq.engine.log.archive.topic_seals import TopicSeals
 from rewindmq.engine.log.archive.topic_trims import end_topic_trim
-from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.contract import BelowStart, LogError
 from rewindmq.engine.log.embedded.directory import METADATA
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.engine.log.topic_floors import TopicFloors
@@ -336,7 +336,12 @@ def require_same(partition: KafkaPartition, manifest: Manifest, start: int) -> N
     archived = _last_record(manifest)
     if archived is None or archived.offset < start:
         return
-    found = next(records_of(partition, archived.offset, archived.offset + 1), None)
+    try:
+        found = next(records_of(partition, archived.offset, archived.offset + 1), None)
+    except BelowStart:
+        if partition.start_offset <= archived.offset:
+            raise
+        return  # it was removed meanwhile
     if found is None or (found.timestamp_ms, found.value) != (archived.timestamp_ms, archived.value):
         why = f"its record at offset {archived.offset} is another than the archived one: archive to another URL"
         raise OtherHistory(f"Kafka: {partition.name}: {why}")

@@ -70,8 +70,18 @@ class KafkaPartition:
 
         `end`: exclusive; None: the end that can be read now. Records below `start_offset` no longer exist, and are
         skipped."""
-        low, high = self._watermarks()
-        yield from self._read(max(offset, low), high if end is None else min(end, high))
+        at = offset
+        while True:
+            low, high = self._watermarks()
+            at, behind = max(at, low), high if end is None else min(end, high)
+            try:
+                for block in self._read(at, behind):
+                    yield block
+                    at = block.first_offset + len(block.records)
+                return
+            except BelowStart:  # they were removed meanwhile
+                if self.start_offset <= at:
+                    raise
 
     def read_kept(self, offset: int, end: int | None = None) -> Iterator[Block]:
         """Yields blocks as `read`.

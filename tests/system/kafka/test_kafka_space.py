@@ -19,6 +19,7 @@ from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory
 from rewindmq.engine.log.archive.objects import Objects, open_objects
 from rewindmq.engine.log.archive.pack import CorruptObject
 from rewindmq.engine.log.archive.state_files import archive_file
+from rewindmq.engine.log.archive.topic_archiver import require_same
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.kafka.reader import KafkaPartition
 from rewindmq.engine.log.topic_tiers import TieredTopic, TieredTopics
@@ -142,16 +143,11 @@ def test_b27_every_question_is_answered_as_before(topics: InKafka, objects: Obje
     assert list((tmp_path / "node" / "bases" / "queues-0").iterdir()) == [], "the archive has the base"
 
 
-def test_b27_a_reader_that_the_removal_overtakes_reads_on_in_the_archive(
-    topics: InKafka, objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    archive(objects, topics)
-    partition = tiered(topics, objects)
-    rows = blocks(partition)
+def removed_late(topics: InKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next reader learns where the partition begins just before the offsets below 150 are removed."""
     asked = KafkaPartition._watermarks
 
     def late(self: KafkaPartition) -> tuple[int, int]:
-        """The offsets just before the removal."""
         found = asked(self)
         if self.name == "queues-0":
             monkeypatch.setattr(KafkaPartition, "_watermarks", asked)
@@ -159,6 +155,34 @@ def test_b27_a_reader_that_the_removal_overtakes_reads_on_in_the_archive(
         return found
 
     monkeypatch.setattr(KafkaPartition, "_watermarks", late)
+
+
+def test_b27_a_reader_of_kafka_alone_goes_on_behind_what_is_removed(
+    topics: InKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a node does that starts beside the removal: it asks whether the archive is the one of its topics."""
+    [partition] = log_of(topics).queues
+    rows = blocks(partition)
+    removed_late(topics, monkeypatch)
+    assert blocks(partition) == rows[150:]
+
+
+def test_b27_checks_go_on_behind_what_is_removed_meanwhile(topics: InKafka, objects: Objects) -> None:
+    archive(objects, topics)
+    manifest, [partition] = Manifest.load(objects, "queues-0"), log_of(topics).queues
+    delete_before(topics.bootstrap, topics.queues, 150)
+    topic_space.require_archived(partition, manifest, 0, manifest.end)
+    delete_before(topics.bootstrap, topics.queues, manifest.end)
+    require_same(partition, manifest, 0)
+
+
+def test_b27_a_reader_that_the_removal_overtakes_reads_on_in_the_archive(
+    topics: InKafka, objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(objects, topics)
+    partition = tiered(topics, objects)
+    rows = blocks(partition)
+    removed_late(topics, monkeypatch)
     assert blocks(partition) == rows
     assert start(topics) == 150
     reading = partition.read_ranges([(151, 152), (160, 161), (205, 206), (207, 208)])
