@@ -539,8 +539,12 @@ class PartitionReader:
 def first_chain_of(first: Path, stated: bytes | None) -> tuple[int, bytes]:
     """Offset and hash chain with which the partition of this first segment begins (log_start.py).
 
-    `stated`: the chain that the segment's header states, if any. Raises CorruptLog."""
-    return beginning_of(first, stated, _records_of)
+    `stated`: the chain that the segment's header states, if any. Raises CorruptLog; CutMeanwhile: the segment is gone,
+    and so is what said that the log begins with it."""
+    offset, chain = beginning_of(first, stated, _records_of)
+    if offset < base_offset_of(first) and not first.exists():
+        raise CutMeanwhile(f"{first}: it was cut off")
+    return offset, chain
 
 
 def _records_of(directory: Path) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from rewindmq.engine.log.embedded import cut as cutting
 from rewindmq.engine.log.embedded import verify as verifying
 from rewindmq.engine.log.embedded.cut import cut
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.engine.log.embedded.reader import CutMeanwhile, EmbeddedLogReader
+from rewindmq.engine.log.embedded.reader import CutMeanwhile, EmbeddedLogReader, SegmentReader
 from rewindmq.engine.log.embedded.segments import segment_files, segment_path
 from rewindmq.engine.log.embedded.verify import verify_chain, verify_chain_in_parallel
 from rewindmq.projections.rewind import At, state_at
@@ -200,6 +200,19 @@ def test_segments_that_are_gone_without_a_base_are_damage(data: Path) -> None:
     ):
         with pytest.raises(CorruptLog, match="what was before is gone"):
             opening()
+
+
+def test_a_segment_that_a_cut_removes_while_it_is_opened_is_no_damage(data: Path, original: Path) -> None:
+    """A reader listed the segments of a half cut log. What said that the log begins there goes with the cut."""
+    offset = starts(data)[4]
+    write_base(data, offset).with_suffix(".cut").touch()
+    segment_files(directory_of(data))[0].unlink()
+    first = SegmentReader(segment_files(directory_of(data))[0], last=False)
+    cut(data, PARTITION, offset)
+    with pytest.raises(CutMeanwhile, match="it was cut off"):
+        first.first_place()
+    first.close()
+    assert_begins_at(data, original, offset)
 
 
 def test_a_reader_lives_with_a_cut_under_it(data: Path, original: Path) -> None:
