@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage
+from aio_pika.connection import make_url
 from pamqp.common import FieldTable
 
 from rewindmq.engine.log.placement import partition_of
@@ -91,12 +92,21 @@ class Clients:
 
     @contextlib.asynccontextmanager
     async def connected(self, url: str) -> AsyncIterator[AbstractChannel]:
-        connection = await aio_pika.connect(url, timeout=5)
+        """Yield a channel of a new connection, and close it behind, also where the broker does not answer.
+
+        A connection that is not closed closes itself when it is collected, which may be in a thread without an event
+        loop: "coroutine was never awaited".
+        """
+        connection = aio_pika.Connection(make_url(url))
         try:
+            await connection.connect(timeout=5)
             yield await connection.channel(publisher_confirms=True)
         finally:
-            with until_gone():
-                await asyncio.wait_for(connection.close(), 1)
+            try:
+                with until_gone():
+                    await asyncio.wait_for(connection.close(), 1)
+            finally:
+                await connection.close()  # the first may have taken too long; this one only notes that it is closed
 
     async def again_and_again(self, work: Callable[[AbstractChannel], Awaitable[None]]) -> None:
         while not self.ended:
