@@ -116,6 +116,7 @@ class TopicTrimming:
         self._topics = {each.name: each for each in log.queues[:count]}
         self._floors = TopicFloors(log.metadata)
         self._manifests: dict[str, Manifest] = {}
+        self._ended: dict[str, tuple[int, int]] = {}  # as in topic_archiver.py: else each end lists all objects
 
     @property
     def names(self) -> list[str]:
@@ -238,7 +239,12 @@ class TopicTrimming:
                     archiver.close()
                 metadata.refresh()
             for name, floor in floors.items():
-                gone[name] = end_topic_trim(self._topics[name], self._refreshed(name), metadata, floor)
+                manifest, offset = self._refreshed(name), floor.event.offset
+                if self._ended.get(name) == (offset, len(manifest.trimmed_keys)):
+                    continue
+                gone[name] = end_topic_trim(self._topics[name], manifest, metadata, floor)
+                if manifest.floor >= offset:
+                    self._ended[name] = offset, len(manifest.trimmed_keys)
         except NoAnswer as error:
             later = "the next run of the archiver, or the next trim, ends it"
             raise NoAnswer(f"the trim is in the history, and is not ended: {error}: {later}") from None
