@@ -80,10 +80,12 @@ class RetentionWatch:
             size += entry.size_bytes
         used = None
         if retention.limits:
-            used = waiting * (mean + RECORD_BYTES) / retention.size_bytes if retention.size_bytes else 0.0
-            first_ms = first_waiting_ms(partition, max(start, archived)) if waiting and retention.ms else None
-            if first_ms is not None and retention.ms:
-                used = max(used, (self._wall_ms() - first_ms) / retention.ms)
+            used = 0.0
+            if retention.size_bytes is not None:
+                used = waiting * (mean + RECORD_BYTES) / max(1, retention.size_bytes)
+            first_ms = first_waiting_ms(partition, max(start, archived)) if waiting else None
+            if first_ms is not None and retention.ms is not None:
+                used = max(used, (self._wall_ms() - first_ms) / max(1, retention.ms))
         return InTopic(start, size, used, (archived, start) if start > archived else None)
 
     def _metadata_problem(self) -> str | None:
