@@ -239,7 +239,7 @@ def test_b40_findings_stop_the_trim_until_a_person_decides(
         writer.value(topics.queues, 0, START_MS + 1_000 * (213 + number), b"no record")
     writer.flush()
     archive(objects, topics)
-    keeping = keeper(topics, objects, tmp_path / "north")
+    keeping = keeper(topics, objects, tmp_path / "north", wall_ms=LATER_MS)
     looks = trimmed(keeping)
     [(name, why)] = looks[-1].stays
     assert name == "queues-0"
