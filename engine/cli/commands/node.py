@@ -128,6 +128,7 @@ def history_lines(history: Json) -> list[str]:
     """Lines about the size of the history and the state of its archive. An older broker says neither."""
     size, days = cast(int | None, history.get("local_bytes")), cast(float | None, history.get("disk_full_in_days"))
     lines = [] if size is None else [f"On this disk: {size / GIGABYTE:.4f} gb"]
+    lines += kafka_lines(history)
     if days is not None:
         lines.append(f"Disk full in {days:g} days, by the growth of the last hours")
     lines += trim_lines(cast(Json | None, history.get("trims")))
@@ -145,9 +146,22 @@ def history_lines(history: Json) -> list[str]:
         lines.append(f"Not archived: {records} records{oldest}")
     if archive.get("stays"):
         lines.append(f"Segments that were due stay here: {archive['stays']}")
+    if archive.get("retention"):
+        lines.append(f"Kafka's retention: {archive['retention']}")
     if archive["error"] is not None:
         lines.append(f"Archiving fails: {archive['error']}")
     return lines
+
+
+def kafka_lines(history: Json) -> list[str]:
+    """A line about what Kafka has of the history, where it is there and known."""
+    size, growth = cast(int | None, history.get("kafka_bytes")), cast(int | None, history.get("growth_bytes_per_day"))
+    if size is None:
+        return []
+    grows = "" if growth is None else f", growing by {growth / GIGABYTE:.4f} gb a day"
+    return [
+        f"In Kafka: {size / GIGABYTE:.4f} gb of this node's partitions{grows}; the room on Kafka's disks is not known"
+    ]
 
 
 def trim_lines(trims: Json | None) -> list[str]:

@@ -111,8 +111,11 @@ def require_possible(given: Given) -> None:
     for name in ("subject_header", "keep_bodies"):
         text = f"{SETTINGS[name].option} with --kafka needs --keys DIR, the same directory for all nodes"
         require(not given.given(name) or given.keys is not None, text, name)
-    text = "--keep-history is for a log in the data directory; `rewindmq trim --kafka` trims a history in Kafka"
-    require(given.keep_history is None, text, "keep_history")
+    text = (
+        "--keep-history with --kafka needs --archive URL: what goes is proven there, and the state with which history"
+        " begins then is kept there"
+    )
+    require(given.keep_history is None or given.archive, text, "keep_history")
 
 
 def _require_tls(given: Given) -> None:
