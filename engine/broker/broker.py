@@ -155,6 +155,15 @@ class Broker:
         self.listeners = listeners
         self.doors = doors
 
+    def take_over(self, config: Config) -> None:
+        """Go on with changed settings (engine/reload.py). A limit that was set while the broker runs stays as it is, if
+        its setting did not change."""
+        before, self.config = self.config, config
+        if config.vm_memory_high_watermark != before.vm_memory_high_watermark:
+            self.alarms.set_memory_limit(config.vm_memory_high_watermark)
+        if config.disk_free_limit != before.disk_free_limit:
+            self.alarms.set_disk_limit(config.disk_free_limit)
+
     def close(self) -> None:
         """Stop cleanly: everything is durable, RocksDB is written, each partition ends with a Checkpointed event."""
         for session in list(self.sessions.by_id.values()):

@@ -109,7 +109,7 @@ async def join(broker: Broker, node: Node) -> None:
             await node.join()
             if not metadata.topology.had_permissions and broker.config.load_definitions is None:
                 # two nodes may do it at once; the result is the same
-                await first_user(metadata, broker.access)
+                await first_user(metadata, broker.access, broker.config)
     except TimeoutError:
         raise LogError(f"the node could not join within {JOIN_SECONDS:.0f} seconds: the log does not answer") from None
 

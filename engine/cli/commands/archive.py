@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from rewindmq.engine.cli.archive_options import Duration
+from rewindmq.engine.cli.configuration.kinds import DURATION
 from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.kafka_archive import (
@@ -102,7 +102,7 @@ def done(what: Callable[[], T]) -> T:
 )
 @click.option(
     "--segment-age",
-    type=Duration(),
+    type=DURATION.parser,
     metavar="DURATION",
     default="1h",
     show_default=True,
