@@ -158,10 +158,10 @@ def is_long(nodeid: str) -> bool:
     return any(fnmatchcase(nodeid, f"tests/{pattern}") for pattern in LONG)
 
 
-def asks_s3(item: pytest.Item) -> bool:
-    """It starts the S3 server, which Go builds in two minutes on a fresh machine: so the quick tier leaves it out."""
+def asks_a_store(item: pytest.Item) -> bool:
+    """It starts a server of object storage, which a fresh machine has to build: so the quick tier leaves it out."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    return "s3" in getattr(item, "fixturenames", ()) or parameters.get("place") == "s3"
+    return not {"s3", "cloud"}.isdisjoint(getattr(item, "fixturenames", ())) or parameters.get("place") == "s3"
 
 
 def suits(nodeid: str, build: str, asked: str) -> bool:
@@ -185,4 +185,4 @@ def belongs(item: pytest.Item, tier: str) -> bool:
         return True
     if tier == "rest" and is_shortened(item):
         return True
-    return (is_long(item.nodeid) or asks_s3(item)) == (tier == "rest")
+    return (is_long(item.nodeid) or asks_a_store(item)) == (tier == "rest")
