@@ -16,6 +16,8 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.location import HistoryPartition
+from rewindmq.engine.log.tiers import TieredPartition
 from rewindmq.projections.rewind import TrimmedMeanwhile
 from rewindmq.spark_replay.location.log import InKafka, Location, open_log
 from rewindmq.spark_replay.location.ranges import BadRequest
@@ -62,17 +64,24 @@ def beside_trims(
     raise TrimmedMeanwhile(f"{_moved(begun, now)} while it was read, and {TIMES - 1} times before: run it again later")
 
 
-def beginnings_of(location: Location) -> dict[str, int]:
-    """The offset with which each queue partition begins; nothing for Kafka alone, and where no log can be opened."""
+def beginnings_of(location: Location) -> dict[str, tuple[int, int]]:
+    """The offset with which each queue partition begins, and the one with which the local part of it begins.
+
+    Nothing for Kafka alone, and where no log can be opened."""
     if isinstance(location, InKafka) and not location.archive:
         return {}
     try:
-        return {each.name: each.start_offset for each in open_log(location).queues}
+        return {each.name: (each.start_offset, _local_start(each)) for each in open_log(location).queues}
     except (LogError, OSError):
         return {}
 
 
-def _moved(before: dict[str, int], now: dict[str, int]) -> str:
+def _local_start(partition: HistoryPartition) -> int:
+    """A floor is in the history before the segments below it go."""
+    return (partition.local if isinstance(partition, TieredPartition) else partition).start_offset
+
+
+def _moved(before: dict[str, tuple[int, int]], now: dict[str, tuple[int, int]]) -> str:
     """Which partitions begin elsewhere now."""
-    moved = [f"{name} was trimmed up to offset {at}" for name, at in now.items() if before.get(name) != at]
+    moved = [f"{name} was trimmed up to offset {at[0]}" for name, at in now.items() if before.get(name) != at]
     return ", ".join(moved) or "the history was trimmed"

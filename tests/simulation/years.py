@@ -67,6 +67,7 @@ KEPT_DAYS = 2  # of bodies
 STEPS = {"archive": 60, "keep_local": 15, "trim": 25, "expire": 4, "recover": 60}  # a kill comes before one of so many
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 KILLED, REFUSED, FOUND = 137, 3, 4  # how a process ends
+OF_ARCHIVE = ("archive", "keep_local", "trim")  # programs that write to the archive
 _NOT_YET = ("there is no archive", "not the archive of the history in", "is archived yet")  # it was not begun
 _SOME = ("away", "unheard")  # faults of the store; kills come from elsewhere, and other tests have damage
 
@@ -130,7 +131,7 @@ class Years:
             else:
                 name = self.chance.choice(("archive", *programs))
                 programs[name](self.chance.randint(1, STEPS[name]))
-                self.judge("check", self.check)
+                self.judge(name, self.check if name in OF_ARCHIVE else self.check_data)
         self.child("the end", 0, self._all, self.allow(), self.keys_due())
         self.judge("the end", self.finish)
         return self.met
@@ -254,13 +255,14 @@ class Years:
         assert step or status == 0, f"seed {self.seed}: {name} without a fault: {text}"
         self.met.add(f"{name} {'killed' if status == KILLED else 'refused' if status == REFUSED else 'done'}")
 
-    def judge(self, when: str, check: Callable[[Objects], None]) -> None:
+    def judge(self, when: str, check: Callable[[Objects], object]) -> None:
         status, text = forked(lambda: check(open_objects(self.url)))
         assert status == 0, f"seed {self.seed}: {when}: {text}"
 
     # -- the judge, in a process of its own ------------------------------------------------------------------------
 
-    def check(self, objects: Objects) -> None:
+    def check_data(self, objects: Objects) -> int:
+        """The data directory and the archive together have all. Returns the floor."""
         EmbeddedLog.open(self.data, 1, SEGMENT_BYTES).close()  # a start ends the cuts that were begun
         log = TieredLogReader(self.data).queues[0]
         floors = floors_of(self.data)
@@ -269,6 +271,11 @@ class Years:
         assert log.start_offset <= floor, f"it begins at {log.start_offset}, and the floor is {floor}"
         self.require_history(log, len(self.records))
         self.require_bodies(log, self.machine, KeyStore(self.data / "keys"))
+        return floor
+
+    def check(self, objects: Objects) -> None:
+        """Both together have all, and the archive alone has its part, proven."""
+        floor = self.check_data(objects)
         if read_identity(objects) is None:
             return
         for name in ("metadata-0", "queues-0"):
@@ -441,8 +448,6 @@ def main(first: int, end: int, defect: str = "") -> None:
     with patch.object(*PLANTED[defect]) if defect else nullcontext():
         for number in range(first, end):
             met |= run(number)
-            if number % 100 == 99:
-                print(number + 1, flush=True)
     print("\n".join(sorted(met)))
 
 

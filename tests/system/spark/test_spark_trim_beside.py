@@ -17,7 +17,7 @@ from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.trim_rules import Wanted
 from rewindmq.projections.rewind import TrimmedMeanwhile
 from rewindmq.spark_replay.__main__ import run
-from rewindmq.spark_replay.audit import audit as audits
+from rewindmq.spark_replay.audit import archive_bytes, log_bytes
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.history import state as states
 from rewindmq.spark_replay.location import trims
@@ -25,6 +25,8 @@ from rewindmq.spark_replay.location.log import Location, in_archive
 from rewindmq.spark_replay.snapshots import verify as verifies
 from rewindmq.spark_replay.snapshots.verify import verify
 from tests.support.spark.histories import START_MS, Recorder, random_history
+
+pytestmark = pytest.mark.timeout(900)  # each asks Spark several times
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
         recorded.declare(queue)
         recorded.publish(queue, b"left")
         del recorded.definitions[queue]  # the traffic leaves it alone
-    random_history(recorded, 22, 1_500)
+    random_history(recorded, 22, 600)
     recorded.close()
     close_segments(data)
     return data, recorded.now_ms
@@ -49,6 +51,7 @@ class Trimmed:
         self.data, self.end_ms = directory / "data", long[1]
         shutil.copytree(long[0], self.data)
         self.location: Location = str(self.data)
+        self.archived = archived
         self.trims = 0
         if archived:
             objects = open_objects(str(directory / "archive"), make=True)
@@ -81,19 +84,16 @@ def history(request: pytest.FixtureRequest, long: tuple[Path, int], tmp_path: Pa
 def test_b42_an_audit_begins_anew_at_the_new_floor(
     spark: SparkSession, history: Trimmed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The trim comes before the bytes are proven, and then before the partitions are folded."""
-    history.before(monkeypatch, audits, "_bytes")
+    """The trim comes when the segments or objects are planned, right before the tasks read them."""
+    history.before(monkeypatch, archive_bytes if history.archived else log_bytes, "for_each")
     with caplog.at_level(logging.WARNING):
         findings = audit(spark, history.location)
-        monkeypatch.undo()
-        history.before(monkeypatch, audits.AuditTasks, "whole", times=2)
-        findings += audit(spark, history.location)
     assert [finding for finding in findings if not finding.ok] == []
-    assert history.trims == 2
-    told = [record.message for record in caplog.records if "beginning anew" in record.message]
-    floors = [each.start_offset for each in EmbeddedLogReader(history.data).queues]
-    assert len(told) == 2
-    assert all(f"was trimmed up to offset {floor} " in f"{told[1]} " or floor == 0 for floor in floors)
+    assert history.trims == 1
+    [told] = [record.message for record in caplog.records if "beginning anew" in record.message]
+    floors = {each.name: each.start_offset for each in EmbeddedLogReader(history.data).queues}
+    moved = [f"{name} was trimmed up to offset {floor}" for name, floor in floors.items() if floor > 0]
+    assert told == f"{', '.join(moved)} while it was read: beginning anew there (1 of 4)"
 
 
 def test_b42_verify_and_state_at_begin_anew(
@@ -119,7 +119,7 @@ def test_b42_a_history_that_is_trimmed_again_and_again_ends_the_job(
 ) -> None:
     monkeypatch.setattr(trims, "TIMES", 2)
     history = Trimmed(tmp_path, long, False)
-    history.before(monkeypatch, audits, "_bytes", times=9)
+    history.before(monkeypatch, log_bytes, "for_each", times=9)
     with pytest.raises(TrimmedMeanwhile, match=r"was trimmed up to offset \d+ .*, and 1 times before: run it again"):
         audit(spark, history.location)
     assert history.trims == 2
