@@ -18,7 +18,7 @@ broker.
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from itertools import pairwise
@@ -230,7 +230,7 @@ def _offset(partition: ReadablePartition, requested: int, option: str, strict: b
     return min(max(first, requested), end)
 
 
-def _require_start(known: list[ReadablePartition], ranges: list[OffsetRange], options: Mapping[str, str]) -> None:
+def _require_start(known: Sequence[ReadablePartition], ranges: list[OffsetRange], options: Mapping[str, str]) -> None:
     """Raise OutsideHistory for a starting time after the last event, unless the strategy says otherwise."""
     strategy = options.get("startingOffsetsByTimestampStrategy", "error")
     if strategy not in ("error", "latest"):

@@ -24,6 +24,7 @@ from rewindmq.spark_replay.location import trims
 from rewindmq.spark_replay.location.log import Location, in_archive
 from rewindmq.spark_replay.snapshots import verify as verifies
 from rewindmq.spark_replay.snapshots.verify import verify
+from tests.support.records import SCHEMA_BYTES
 from tests.support.spark.histories import START_MS, Recorder, random_history
 
 pytestmark = pytest.mark.timeout(900)  # each asks Spark several times
@@ -33,7 +34,7 @@ pytestmark = pytest.mark.timeout(900)  # each asks Spark several times
 def long(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
     """A history of many segments, and its last time."""
     data = tmp_path_factory.mktemp("long") / "data"
-    recorded = Recorder(data, segment_bytes=50_000)
+    recorded = Recorder(data, segment_bytes=SCHEMA_BYTES + 3_000)
     for queue in ("rest", "calm"):
         recorded.declare(queue)
         recorded.publish(queue, b"left")
@@ -50,18 +51,19 @@ class Trimmed:
     def __init__(self, directory: Path, long: tuple[Path, int], archived: bool) -> None:
         self.data, self.end_ms = directory / "data", long[1]
         shutil.copytree(long[0], self.data)
-        self.location: Location = str(self.data)
+        self.place = str(self.data)
+        self.location: Location = self.place
         self.archived = archived
         self.trims = 0
         if archived:
             objects = open_objects(str(directory / "archive"), make=True)
             Archiver(objects, self.data).run()
             note_archive(self.data, objects.url)
-            self.location = in_archive(objects.url)
+            self.place, self.location = objects.url, in_archive(objects.url)
 
     def trim(self) -> None:
         self.trims += 1
-        before_ms = START_MS + self.trims * (self.end_ms - START_MS) // 8
+        before_ms = START_MS + self.trims * (self.end_ms - START_MS) // (self.trims + 1)
         trim(self.data, Wanted(before_ms=before_ms, reason="a test", accept_findings=True), wall_ms=self.end_ms)
 
     def before(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, times: int = 1) -> None:
@@ -106,9 +108,7 @@ def test_b42_verify_and_state_at_begin_anew(
     assert [finding for finding in verify(spark, history.location) if not finding.ok] == []
     monkeypatch.undo()
     history.before(monkeypatch, states, "state_frame", times=2)
-    where = (
-        ("--archive", history.location.url) if not isinstance(history.location, str) else ("--data", history.location)
-    )  # type: ignore[union-attr]
+    where = ("--archive" if history.archived else "--data", history.place)
     assert run(["state-at", *where, "--format", "json"]) == 0
     assert '"queue": "rest"' in capsys.readouterr().out
     assert history.trims == 2
