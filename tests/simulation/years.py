@@ -363,7 +363,7 @@ def die_before(step: int, directory: str) -> None:
     sys.addaudithook(hook)
 
 
-def forked(program: Callable[[], None]) -> tuple[int, str]:
+def forked(program: Callable[[], object]) -> tuple[int, str]:
     """Run a function in a forked process. Returns its status and what it said."""
     reading, writing = os.pipe()
     pid = os.fork()
