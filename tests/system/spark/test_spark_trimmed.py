@@ -114,30 +114,29 @@ def test_commands_say_where_a_trimmed_history_begins(
 
 
 def test_b43_a_time_below_the_floor_is_an_error_that_names_it(
-    spark: SparkSession, trimmed: Trimmed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, trimmed: Trimmed, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data, floors = trimmed[1], trimmed[2]
     early, later = format_time(START_MS + 1_000), format_time(START_MS + 2_000)
-    policy = tmp_path / "policy.json"
-    policy.write_text('{"name": "p", "pattern": ".", "definition": {"max-length": 2}}')
+    policy = '{"name": "p", "pattern": ".", "definition": {"max-length": 2}}'
     for command in (
         ["history", "--from", early],
         ["history", "--to", later],
         ["slo", "--from", early],
         ["diff", "--from", early],
         ["state-at", "--time", early],
-        ["what-if", "--candidate", str(policy), "--from", early],
+        ["what-if", "--candidate", policy, "--from", early],
     ):
         assert run([*command, "--data", str(data)]) == 65, command
         printed = capsys.readouterr()
         assert printed.out == ""
-        begins, why = f"queues-0 begins at offset {floors['queues-0']}, ", " lies before it; an operator trimmed "
+        begins, why = f"queues-0 begins at offset {floors['queues-0']}, ", " lies before it; an operator "
         assert printed.err.startswith(f"spark_replay: {begins}"), printed.err
         assert why in printed.err
         assert printed.err.endswith(": a test\n")
     read = spark.read.format("rewindmq").option("path", str(data))
     for view in ("history", "events"):
-        with pytest.raises(Exception, match="lies before it; an operator trimmed"):
+        with pytest.raises(Exception, match=r"lies before it; an operator .*trimmed"):
             read.option("view", view).option("startingTimestamp", early).load().count()
     kept = read.option("view", "events").option("startingTimestamp", early).option("failOnDataLoss", "false").load()
     assert kept.count() == read.option("view", "events").load().count()
