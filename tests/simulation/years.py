@@ -45,7 +45,6 @@ from rewindmq.engine.log.archive.objects import Objects, open_objects
 from rewindmq.engine.log.archive.reader import ArchivedLog
 from rewindmq.engine.log.archive.recovery import recover
 from rewindmq.engine.log.contract import LogError, NoAnswer
-from rewindmq.engine.log.embedded import log as embedded_log
 from rewindmq.engine.log.embedded.cut import cut
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.tiers import TieredLogReader, floors_of
@@ -437,7 +436,6 @@ PLANTED: dict[str, tuple[Any, str, Any]] = {
     "what is not archived goes": (local_space, "_covered", all_closed),
     "a queue holds no day back": (Years, "days_held", all_due),
     "no tombstone is copied": (KeyStore, "take", no_tombstone),
-    "a cut is not ended": (embedded_log, "end_cut", lambda directory: None),
 }
 
 
