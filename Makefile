@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests start brokers and Spark's workers by the hundred: without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup compile s3-server collector wheel demo notebook stack stack-stop check beside bytecode test test-all test-compiled compare acceptance lint bench rabbitmq43 soak lock clean
+.PHONY: setup compile s3-server gcs-server azure-server collector wheel demo notebook stack stack-stop check beside bytecode test test-all test-compiled compare acceptance lint bench rabbitmq43 soak lock clean
 
 setup: .venv/.ready
 
@@ -22,6 +22,13 @@ compile: setup
 # The S3 server that the tests of the archive start: Go builds it once. They do this by themselves.
 s3-server: setup
 	$(BIN)/python -c "from tests.support.s3.server import build; build()"
+
+# The same for those of Google Cloud Storage (Go) and Azure Blob Storage (npm).
+gcs-server: setup
+	$(BIN)/python -m tests.support.gcs.server
+
+azure-server: setup
+	$(BIN)/python -m tests.support.azure.server
 
 # The same for the OpenTelemetry Collector that the tests of `rewindmq spans` start.
 collector: setup

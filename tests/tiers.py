@@ -33,6 +33,7 @@ LONG = (
     "simulation/test_simulation_clocks.py::test_histories_under_a_wrong_clock",
     "simulation/test_simulation_nodes_planted.py::*",
     "simulation/test_simulation_planted.py::*",
+    "simulation/test_simulation_years.py::*",
     "system/archive/test_archive_beside.py::test_a_full_archive",
     "system/archive/test_archive_beside.py::test_a_killed_archiver_is_started_again*",
     "system/archive/test_archive_beside.py::test_a_store_that_is_away_and_comes_back",
@@ -113,6 +114,7 @@ LONG = (
     "system/spark/test_spark_seals.py::*",
     "system/spark/test_spark_source_kafka.py::*",
     "system/spark/test_spark_source_stream.py::*",
+    "system/spark/test_spark_trim_beside.py::*",
     "system/spark/test_spark_trimmed.py::*",
     "system/spark/test_spark_trimmed_archive.py::*",
     "system/spark/test_spark_watch.py::*",
@@ -160,10 +162,10 @@ def is_long(nodeid: str) -> bool:
     return any(fnmatchcase(nodeid, f"tests/{pattern}") for pattern in LONG)
 
 
-def asks_s3(item: pytest.Item) -> bool:
-    """It starts the S3 server, which Go builds in two minutes on a fresh machine: so the quick tier leaves it out."""
+def asks_a_store(item: pytest.Item) -> bool:
+    """It starts a server of object storage, which a fresh machine has to build: so the quick tier leaves it out."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
-    return "s3" in getattr(item, "fixturenames", ()) or parameters.get("place") == "s3"
+    return not {"s3", "cloud"}.isdisjoint(getattr(item, "fixturenames", ())) or parameters.get("place") == "s3"
 
 
 def suits(nodeid: str, build: str, asked: str) -> bool:
@@ -187,4 +189,4 @@ def belongs(item: pytest.Item, tier: str) -> bool:
         return True
     if tier == "rest" and is_shortened(item):
         return True
-    return (is_long(item.nodeid) or asks_s3(item)) == (tier == "rest")
+    return (is_long(item.nodeid) or asks_a_store(item)) == (tier == "rest")

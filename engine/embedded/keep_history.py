@@ -11,6 +11,9 @@
 - Findings of the audit stop the trim of that partition. They are told, and the stretch is not audited again until its
   end moves.
 - Two segments of each partition stay.
+- A partition is trimmed when its oldest segments are older than the limit and a day, or a 24th of the limit if that is
+  less: then all that is older than the limit goes. So a floor stays for about a day, and a job that reads for hours
+  beside it has to begin anew once at most.
 
 What counts as now: engine/log/history_looks.py.
 """
@@ -37,6 +40,8 @@ from rewindmq.projections.store.bases import BaseError
 from rewindmq.schemas.metadata_events import HistoryTrimmed
 
 STRETCH_BYTES: Final = 256 << 20
+SELDOM_MS: Final = 86_400_000  # between two trims of a partition, or:
+SELDOM: Final = 24  # a part of the limit
 BASES: Final = 4  # a stretch is so many times as long as the base before it
 LEFTOVER_SECONDS: Final = 3_600.0
 
@@ -62,6 +67,7 @@ class KeepHistory(HistoryLooks):
         self._url = url
         self._log_event = log_event
         self._trimming: Trimming | None = None
+        self._begun: set[str] = set()  # partitions that are trimmed up to the limit, stretch by stretch
 
     def _look(self) -> None:
         trimming = self._trimming
@@ -95,6 +101,10 @@ class KeepHistory(HistoryLooks):
         """Trim the next stretch of a partition, if one is due."""
         directory, start = trimming.readers[name].directory, trimming.log(name).start_offset
         base = bases_of(directory).path(name, start)
+        begun = name in self._begun
+        self._begun.discard(name)
+        if not begun and not self._is_time(trimming, name, before_ms):
+            return
         most_bytes = max(STRETCH_BYTES, BASES * base.stat().st_size if base.exists() else 0)
         floor = trimming.floor_among(name, segment_files(directory)[:-1], before_ms, most_bytes)
         if floor <= start:
@@ -115,7 +125,15 @@ class KeepHistory(HistoryLooks):
             trimming.remove(report)
         finally:
             self._freed_bytes += report.freed_bytes
-        self._more |= trimming.floor_among(name, segment_files(directory)[:-1], before_ms) > floor
+        if trimming.floor_among(name, segment_files(directory)[:-1], before_ms) > floor:
+            self._more = True
+            self._begun.add(name)
+
+    def _is_time(self, trimming: Trimming, name: str, before_ms: int) -> bool:
+        """Whether the oldest segment is older than the limit by so much that it is worth a trim."""
+        early_ms = before_ms - min(SELDOM_MS, self._keep_ms // SELDOM)
+        files = segment_files(trimming.readers[name].directory)[:-1]
+        return trimming.floor_among(name, files, early_ms) > trimming.log(name).start_offset
 
     def _end_trims(self, trimming: Trimming) -> None:
         """End the trims that the metadata log names, and that a kill cut short."""

@@ -48,7 +48,7 @@ from rewindmq.spark_replay.audit.dead_letter_join import (
     LetterRows,
     check_arrivals,
 )
-from rewindmq.spark_replay.audit.findings import Finding, of_row
+from rewindmq.spark_replay.audit.findings import Finding, not_all_ok, of_row
 from rewindmq.spark_replay.audit.fold import LISTED, AuditProduct
 from rewindmq.spark_replay.audit.kafka_retention import retention_findings
 from rewindmq.spark_replay.audit.log_bytes import CHAIN, Proven, prove
@@ -65,6 +65,7 @@ from rewindmq.spark_replay.location.log import (
     open_log,
 )
 from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
+from rewindmq.spark_replay.location.trims import beside_trims
 from rewindmq.spark_replay.session import pure_workers
 from rewindmq.spark_replay.snapshots.external import (
     beyond_the_end,
@@ -94,7 +95,9 @@ def audit(
     ledgers. Raises LogError when there is no log; BadRequest."""
     external = ledger_snapshots(location, snapshots, since_last)
     with pure_workers(spark):
-        findings = _audited_history(spark, location, external, snapshots, since_last)
+        findings = beside_trims(
+            location, lambda: _audited_history(spark, location, external, snapshots, since_last), not_all_ok
+        )
     lineage.found(findings)
     return findings
 

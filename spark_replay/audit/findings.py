@@ -1,5 +1,6 @@
 """Defines a finding of an audit: a row of the table AUDIT (columns.py), with its severity and a hint."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -50,3 +51,8 @@ class Finding:
 def of_row(row: Any, corrupt: bool = False) -> Finding:
     """The finding in a row of the table AUDIT."""
     return Finding(row.check, row.ok, row.partition, row.offset, row.queue, row.message_id, row.detail, corrupt)
+
+
+def not_all_ok(findings: Sequence[Finding]) -> bool:
+    """Whether something is wrong."""
+    return not all(finding.ok for finding in findings)

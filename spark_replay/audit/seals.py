@@ -15,12 +15,13 @@ from rewindmq.engine.log.seals.seal import Keys, Stored
 from rewindmq.engine.log.seals.sealer import Harm, Sealable, Step, astray, examine, plan
 from rewindmq.projections.verify import NOT_CHECKED
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.audit.findings import Finding, of_row
+from rewindmq.spark_replay.audit.findings import Finding, not_all_ok, of_row
 from rewindmq.spark_replay.fold import for_each
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.log import InArchive, InKafka, Location
 from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
+from rewindmq.spark_replay.location.trims import beside_trims
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +39,12 @@ def check_seals(
     Without `keys` signatures are not checked, and a history without seals gives no finding. Raises LogError."""
     if isinstance(location, InArchive) and (keys is not None or copies):
         raise BadRequest("--public-key and --copies: an archive holds no seals; audit the data directory")
+    findings = beside_trims(location, lambda: _checked(spark, location, keys, copies), not_all_ok)
+    lineage.found(findings)
+    return findings
+
+
+def _checked(spark: "SparkSession", location: Location, keys: Keys | None, copies: Sequence[Stored]) -> list[Finding]:
     partitions = sealed_partitions(location)
     bad = [_finding(harm) for harm in astray(partitions, copies)]
     steps: list[tuple[Sealable, list[Step]]] = []
@@ -53,9 +60,7 @@ def check_seals(
     bad += map(of_row, rows)
     bad.sort(key=lambda finding: (finding.partition, finding.offset or 0))
     harmed = {finding.partition for finding in bad}
-    findings = bad + [_sound(each, planned, keys) for each, planned in steps if each.name not in harmed]
-    lineage.found(findings)
-    return findings
+    return bad + [_sound(each, planned, keys) for each, planned in steps if each.name not in harmed]
 
 
 def sealed_partitions(location: Location) -> Sequence[Sealable]:

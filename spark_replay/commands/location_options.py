@@ -3,18 +3,20 @@
 import functools
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 import click
 
 from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.location import FIRST_ANSWER_SECONDS
-from rewindmq.spark_replay.commands.output import discard_output
+from rewindmq.spark_replay.commands.output import Printed, discard_output, nothing_at
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.kafka_settings import read_settings
 from rewindmq.spark_replay.location.log import InArchive, InKafka, Location, in_archive, open_log
 from rewindmq.spark_replay.location.ranges import BadRequest
+from rewindmq.spark_replay.location.trims import beside_trims
 
 _DATA = click.option("--data", type=click.Path(path_type=Path), help="The broker's data directory.")
 _ARCHIVE = click.option(
@@ -89,10 +91,15 @@ def _as_run(command: Callable[..., Any], location: Location, others: dict[str, A
     out = others.get("out")
     written = InArchive(out.url) if isinstance(out, Objects) else out
     files = [written, others.get("page"), others.get("checkpoint")]
-    with lineage.run(name, location, queue=others.get("queue"), files=files):
+    printed = Printed(sys.stdout)
+
+    def nothing_printed() -> bool:
+        return printed.characters == 0 and (out is None or nothing_at(out))
+
+    with lineage.run(name, location, queue=others.get("queue"), files=files), redirect_stdout(cast(TextIO, printed)):
         status = 0
         try:
-            status = command(location=location, **others)
+            status = beside_trims(location, lambda: command(location=location, **others), may_repeat=nothing_printed)
             sys.stdout.flush()
         except BrokenPipeError:  # click would end with status 1, as if an audit had found something
             discard_output()

@@ -37,6 +37,27 @@ _NO_DELTA = ("DATA_SOURCE_NOT_FOUND", "ClassNotFoundException", "CONFIGURE_SPARK
 _JSON_COLUMNS = ("arguments", "effective_policy_definition")
 
 
+class Printed:
+    """A stream of text that counts its characters. All else is that of the stream behind it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.characters = 0
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write the text, and count it."""
+        self.characters += len(text)
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def nothing_at(out: "Out") -> bool:
+    """Whether nothing is at a place for results."""
+    return not out.exists() if isinstance(out, Path) else next(out.list(""), None) is None
+
+
 def discard_output() -> None:
     """Discard further output: the reader of stdout has closed it (`| head`)."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -17,9 +17,9 @@ from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, broker_snapshots, cut_at_snapshots, fold_frame, fold_log, fold_range
 from rewindmq.spark_replay.history.outcome_rows import history_columns
 from rewindmq.spark_replay.history.outcomes import HistoryProduct
-from rewindmq.spark_replay.location.log import Location, first_event_ms, open_log, selected
-from rewindmq.spark_replay.location.marks import by_offsets
-from rewindmq.spark_replay.location.ranges import BadRequest, CheckpointRange, OffsetRange, resolve
+from rewindmq.spark_replay.location.log import Location, open_log, selected
+from rewindmq.spark_replay.location.marks import resolved
+from rewindmq.spark_replay.location.ranges import BadRequest, CheckpointRange, OffsetRange
 from rewindmq.spark_replay.snapshots.checkpoints import parse_checkpoints
 from rewindmq.spark_replay.snapshots.external import external_snapshots
 
@@ -52,7 +52,7 @@ def plan_history(location: Location, options: Mapping[str, str], snapshots: Path
     log = open_log(location)
     external = external_snapshots(location, snapshots)
     partitions = selected(log, "queues", options.get("partitions"))
-    wanted = resolve(partitions, by_offsets(log, options), first_event_ms(log))
+    wanted = resolved(log, partitions, options)
     forced = parse_checkpoints(options.get("fromCheckpoint"), wanted, external or broker_snapshots(location))
     ranges: list[OffsetRange] = []
     for partition, offset_range in zip(partitions, wanted, strict=True):

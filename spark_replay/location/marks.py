@@ -3,15 +3,22 @@
 It also plans the range between two moments.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from rewindmq.engine.log.tiers import TieredLogReader
 from rewindmq.projections.canonical_json import canonical_json
 from rewindmq.projections.marks import name_in, positions, topology_of
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.topology.topology import Topology
-from rewindmq.spark_replay.location.log import HistoryLog, Location, first_event_ms, open_log, selected
-from rewindmq.spark_replay.location.ranges import OffsetRange, resolve
+from rewindmq.spark_replay.location.log import (
+    HistoryLog,
+    Location,
+    first_event_ms,
+    open_log,
+    require_kept,
+    selected,
+)
+from rewindmq.spark_replay.location.ranges import OffsetRange, P, resolve
 
 
 def topology_in(log: HistoryLog) -> Topology:
@@ -60,4 +67,16 @@ def plan_ranges(location: Location, start: str | None, end: str | None) -> list[
     log = open_log(location)
     wanted = {"startingTimestamp": start, "endingTimestamp": end}
     options = {name: value for name, value in wanted.items() if value is not None}
-    return resolve(selected(log, "queues", None), by_offsets(log, options), first_event_ms(log))
+    return resolved(log, selected(log, "queues", None), options)
+
+
+def resolved(log: HistoryLog, partitions: Iterable[P], options: Mapping[str, str]) -> list[OffsetRange]:
+    """The range of each of these partitions by options such as startingTimestamp.
+
+    Raises BadRequest, OutsideHistory; BelowFloor, which names the floor, for a time before it."""
+    in_log = {each.name: each for each in (log.metadata, *log.queues)}
+
+    def kept(partition: P, time_ms: int) -> None:
+        require_kept(log, [in_log[partition.name]], time_ms)
+
+    return resolve(partitions, by_offsets(log, options), first_event_ms(log), kept)

@@ -18,11 +18,11 @@ broker.
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from itertools import pairwise
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from rewindmq.projections.marks import name_in
 from rewindmq.projections.rewind import OutsideHistory, RewindError, absolute, format_time, parse_time
@@ -65,6 +65,9 @@ class ReadablePartition(Protocol):
 
     def offset_at(self, timestamp_ms: int) -> int:
         """The offset of the first record after this time."""
+
+
+P = TypeVar("P", bound=ReadablePartition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +119,16 @@ def parse_offsets(text: str, partitions: Iterable[str], option: str) -> dict[str
 
 
 def resolve(
-    partitions: Iterable[ReadablePartition], options: Mapping[str, str], first_ms: int | None
+    partitions: Iterable[P],
+    options: Mapping[str, str],
+    first_ms: int | None,
+    require_kept: Callable[[P, int], None] = lambda partition, time_ms: None,
 ) -> list[OffsetRange]:
     """The range of each partition.
 
-    `first_ms`: the time of the first event of the whole history (None: no event). Raises BadRequest, OutsideHistory."""
+    `first_ms`: the time of the first event of the whole history (None: no event). `require_kept`: raises an error for a
+    time before the beginning of a partition; it is not asked with failOnDataLoss=false. Raises BadRequest,
+    OutsideHistory."""
     known = list(partitions)
     names = [partition.name for partition in known]
     starts, ends = (_offsets(options, option, names) for option in ("startingOffsets", "endingOffsets"))
@@ -134,10 +142,16 @@ def resolve(
         name = partition.name
         end = _offset(partition, ends.get(name, LATEST), "endingOffsets", strict)
         if name in ends_at and name not in ends:
-            end = partition.offset_at(ending_time_ms(ends_at[name], first_ms))
+            time_ms = ending_time_ms(ends_at[name], first_ms)
+            if strict:
+                require_kept(partition, time_ms)
+            end = partition.offset_at(time_ms)
         start = _offset(partition, starts.get(name, EARLIEST), "startingOffsets", strict)
         if name in starts_at and name not in starts:
-            start = partition.offset_at(parse_time(starts_at[name]) - 1)
+            time_ms = parse_time(starts_at[name])
+            if strict:
+                require_kept(partition, time_ms)
+            start = partition.offset_at(time_ms - 1)
         if start > end and (name in starts or name in starts_at):
             raise BadRequest(BACKWARDS)
         ranges.append(OffsetRange(name, min(start, end), end))
@@ -216,7 +230,7 @@ def _offset(partition: ReadablePartition, requested: int, option: str, strict: b
     return min(max(first, requested), end)
 
 
-def _require_start(known: list[ReadablePartition], ranges: list[OffsetRange], options: Mapping[str, str]) -> None:
+def _require_start(known: Sequence[ReadablePartition], ranges: list[OffsetRange], options: Mapping[str, str]) -> None:
     """Raise OutsideHistory for a starting time after the last event, unless the strategy says otherwise."""
     strategy = options.get("startingOffsetsByTimestampStrategy", "error")
     if strategy not in ("error", "latest"):

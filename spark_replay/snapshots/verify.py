@@ -41,13 +41,14 @@ from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.checkpoint_claims import Claims
 from rewindmq.spark_replay.audit.checkpoint_claims import in_words as claims_in_words
-from rewindmq.spark_replay.audit.findings import Finding, of_row
+from rewindmq.spark_replay.audit.findings import Finding, not_all_ok, of_row
 from rewindmq.spark_replay.audit.fold import CLAIMS
 from rewindmq.spark_replay.fold import broker_snapshots, for_each, from_snapshot, groups_up_to
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.log import InArchive, Location, open_log, partition_of
 from rewindmq.spark_replay.location.ranges import OffsetRange
+from rewindmq.spark_replay.location.trims import beside_trims
 from rewindmq.spark_replay.snapshots.external import beyond_the_end, external_snapshots, offsets_of
 
 if TYPE_CHECKING:
@@ -79,18 +80,20 @@ def verify(spark: "SparkSession", location: Location, directory: Path | None = N
     `directory`: compare the snapshots there, and not those beside the log. Raises LogError when there is no log or its
     beginning is gone; BadRequest, CorruptLog."""
     snapshots = external_snapshots(location, directory) or broker_snapshots(location)
+    findings = beside_trims(location, lambda: _verified_history(spark, location, snapshots), not_all_ok)
+    lineage.found(findings)
+    return findings
+
+
+def _verified_history(spark: "SparkSession", location: Location, snapshots: SnapshotSet | None) -> list[Finding]:
     if isinstance(location, InArchive):
-        findings = _verified_archive(spark, location, snapshots)
-        lineage.found(findings)
-        return findings
+        return _verified_archive(spark, location, snapshots)
     metadata = metadata_findings(location, snapshots)
     chunks, beyond = plan_chunks(location, snapshots)
     if isinstance(location, str) and (Path(location) / "state").exists():
         ends = {chunk.partition: chunk.end for chunk in chunks}
         chunks += [Chunk(name, end, end, store=True) for name, end in ends.items()]
-    findings = _verified(spark, location, snapshots, chunks, beyond) + metadata
-    lineage.found(findings)
-    return findings
+    return _verified(spark, location, snapshots, chunks, beyond) + metadata
 
 
 def _verified_archive(spark: "SparkSession", archive: InArchive, snapshots: SnapshotSet | None) -> list[Finding]:

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from rewindmq.projections.rewind import OutsideHistory
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.location.ranges import OffsetRange, divide, resolve
+from rewindmq.spark_replay.location.ranges import OffsetRange, divide
 from rewindmq.spark_replay.source.options import TableOptions
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ class LogReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The ranges to read, planned in the driver."""
-        from rewindmq.spark_replay.location.log import first_event_ms, open_log
-        from rewindmq.spark_replay.location.marks import by_offsets
+        from rewindmq.spark_replay.location.log import open_log
+        from rewindmq.spark_replay.location.marks import resolved
 
         log = open_log(self.table.location)
-        ranges = resolve(wanted(log, self.table), by_offsets(log, self.table.options), first_event_ms(log))
+        ranges = resolved(log, wanted(log, self.table), self.table.options)
         return [LogInputPartition(offset_range) for offset_range in divide(ranges, self.table.least)]
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from rewindmq.projections.rewind import OutsideHistory
-from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange, divide, resolve
+from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange, divide
 from rewindmq.spark_replay.source.log import LogInputPartition, read_range, wanted
 from rewindmq.spark_replay.source.options import TableOptions
 
@@ -65,11 +65,10 @@ class LogStream(DataSourceStreamReader):
 
     def initialOffset(self) -> dict[str, int]:
         """The start of a query without a checkpoint."""
-        from rewindmq.spark_replay.location.log import first_event_ms
-        from rewindmq.spark_replay.location.marks import by_offsets
+        from rewindmq.spark_replay.location.marks import resolved
 
         log = self._opened()
-        ranges = resolve(self._durable(log).values(), by_offsets(log, self.table.options), first_event_ms(log))
+        ranges = resolved(log, self._durable(log).values(), self.table.options)
         return {offset_range.partition: offset_range.start for offset_range in ranges}
 
     def latestOffset(self) -> dict[str, int]:

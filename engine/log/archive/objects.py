@@ -31,12 +31,22 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SCHEMES: Final = ("s3", "gs", "az")
+# The variables that name a server other than the store's own one, by scheme; the first one that is set holds.
+_ENDPOINTS: Final = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
 PIECE_BYTES: Final = 4 << 20
 # An object may be large and the line slow, and a store that is away should be known as such within seconds.
 _CLIENT: Final = {"timeout": timedelta(minutes=5), "connect_timeout": timedelta(seconds=5)}
 _RETRIES: Final = {"max_retries": 4, "retry_timeout": timedelta(minutes=1)}
 _STATUS: Final = re.compile(r"status code: (\d{3}[\w ]*)")
 _ERROR_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
+# Variables of a client of the scheme; those that go into headers as they are; and what an endpoint looks like.
+_PREFIXES: Final = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
+_IN_HEADERS: Final = re.compile(r"TOKEN$|KEY_ID$|SAS|REGION$|ACCOUNT_NAME$")
+_ENDPOINT: Final = re.compile(r"https?://[A-Za-z0-9.\-_\[\]:]+(?:/[A-Za-z0-9.\-_~/]*)?")
 _MISSING: Final = ("NoSuchKey", "BlobNotFound")  # of all that is not found, an object: else a bucket, or a login
 _REFUSALS: Final = ("HTTP 401", "HTTP 403", "HTTP 404")
 
@@ -173,9 +183,10 @@ class Objects:
             pages = obstore.list(self._store, prefix, offset=after or None)
             return [each["path"] for page in pages for each in page]
 
-        # A directory gives its names in no order, and may hold half a file that a crash left.
+        # A directory gives its names in no order, and may hold half a file that a crash left. A store may take the
+        # offset as a hint only: Azure's does.
         keys = self._asked(prefix, listed)
-        yield from sorted(key for key in keys if not key.rpartition("/")[2].startswith("."))
+        yield from sorted(key for key in keys if key > after and not key.rpartition("/")[2].startswith("."))
 
     def _asked(self, key: str, ask: Callable[[], T]) -> T:
         """The answer of the store; its errors as ours."""
@@ -249,15 +260,27 @@ def open_objects(url: str, make: bool = False) -> Objects:
     url = url.rstrip("/")
     if not parts.netloc:
         raise BadUrl(f"{url}: no bucket is named")
+    _require_sound_environment(parts.scheme)
     options: dict[str, Any] = dict(_CLIENT)
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
-    if parts.scheme == "s3" and endpoint.startswith("http://"):
+    endpoint = next(filter(None, map(os.environ.get, _ENDPOINTS[parts.scheme])), "")
+    if endpoint.startswith("http://"):
         options["allow_http"] = True  # the endpoint says so by itself
     try:
         store: Any = from_url(url, client_options=options, retry_config=_RETRIES)  # type: ignore[call-overload]
     except (BaseError, ValueError) as error:
         raise BadUrl(f"{url}: {_reason(error)}") from None
     return Objects(url, store)
+
+
+def _require_sound_environment(scheme: str) -> None:
+    """Raises BadUrl for a value that no request can hold: the client would end the process."""
+    for name, value in os.environ.items():
+        if not name.startswith(_PREFIXES[scheme]):
+            continue
+        if name in _ENDPOINTS[scheme] and value and not _ENDPOINT.fullmatch(value):
+            raise BadUrl(f"{name}: give the address of a server, such as https://HOST:PORT")
+        if _IN_HEADERS.search(name) and not (value.isascii() and value.isprintable()):
+            raise BadUrl(f"{name}: it has a line break or another character that no login has")
 
 
 def _mapped(file: BinaryIO) -> mmap.mmap | bytes:

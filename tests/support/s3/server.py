@@ -17,20 +17,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
-from typing import Self
 
 from tests.support.needs import require
-from tests.support.ports import free_port
-from tests.support.running import start_process
+from tests.support.store_server import StoreServer
 
 VERSION = "v1.8.0"
 TARGET = Path(__file__).resolve().parent / "target"
 BINARY = TARGET / "versitygw"
-START_SECONDS = 30
 ACCESS_KEY, SECRET_KEY = "test-key", "test-secret-key"
 
 
@@ -59,17 +53,11 @@ def build() -> None:
             (TARGET / VERSION).touch()
 
 
-class S3Server:
+class S3Server(StoreServer):
     """The server over one directory; each folder in it is a bucket."""
 
-    def __init__(self, directory: Path, port: int | None = None) -> None:
-        self.directory = directory
-        self.port = port or free_port()
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+    scheme = "s3"
+    secrets = (SECRET_KEY,)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -80,53 +68,20 @@ class S3Server:
             "AWS_REGION": "us-east-1",
         }
 
-    def __enter__(self) -> Self:
+    @property
+    def wrong_logins(self) -> tuple[dict[str, str], ...]:
+        return {"AWS_SECRET_ACCESS_KEY": "a-wrong-secret"}, {"AWS_ACCESS_KEY_ID": "nobody"}
+
+    def build(self) -> None:
         build()
-        (self.directory / "buckets").mkdir(parents=True, exist_ok=True)
-        self.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def start(self) -> None:
-        """Start the server, or start it again, and wait until it answers."""
-        assert self._process is None
+    def command(self) -> tuple[list[str], dict[str, str]]:
         command = [str(BINARY), "--port", f"127.0.0.1:{self.port}", "posix", str(self.directory / "buckets")]
-        login = {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
-        with (self.directory / "server.log").open("ab") as output:
-            self._process = start_process(
-                command, env=os.environ | login, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            )
-        deadline = time.monotonic() + START_SECONDS
-        while not self._answers():
-            assert self._process.poll() is None, (self.directory / "server.log").read_text()
-            assert time.monotonic() < deadline, "the S3 server does not answer"
-            time.sleep(0.05)
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
+        return command, {"ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY}
 
     def bucket(self, name: str) -> str:
-        """Make a bucket. Returns its URL."""
         self.files(name).mkdir()
         return f"s3://{name}"
-
-    def files(self, name: str) -> Path:
-        """The directory with a bucket's objects."""
-        return self.directory / "buckets" / name
-
-    def _answers(self) -> bool:
-        try:
-            urllib.request.urlopen(self.endpoint, timeout=1)
-        except urllib.error.HTTPError:  # it wants a login
-            return True
-        except OSError:
-            return False
-        return True
 
 
 def main() -> None:

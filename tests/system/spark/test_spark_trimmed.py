@@ -101,7 +101,7 @@ def test_commands_say_where_a_trimmed_history_begins(
     whole, data, floors, before_ms = trimmed
     lines = [f"{name} begins at offset {floor}: an operator" for name, floor in floors.items()]
     early, late = ["--from", format_time(START_MS + 1_000)], ["--from", format_time(before_ms + 1)]
-    for command in (["history"], ["slo"], ["audit"], ["history", *early], ["slo", *early]):
+    for command in (["history"], ["slo"], ["audit"]):
         assert run([*command, "--data", str(data)]) == 0
         told = capsys.readouterr().err.splitlines()
         assert [line[: len(begins)] for line, begins in zip(told, lines, strict=True)] == lines
@@ -111,6 +111,35 @@ def test_commands_say_where_a_trimmed_history_begins(
         assert not capsys.readouterr().err
     assert run(["history", *early, "--data", str(whole)]) == 0
     assert not capsys.readouterr().err
+
+
+def test_b43_a_time_below_the_floor_is_an_error_that_names_it(
+    spark: SparkSession, trimmed: Trimmed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, floors = trimmed[1], trimmed[2]
+    early, later = format_time(START_MS + 1_000), format_time(START_MS + 2_000)
+    policy = '{"name": "p", "pattern": ".", "definition": {"max-length": 2}}'
+    for command in (
+        ["history", "--from", early],
+        ["history", "--to", later],
+        ["slo", "--from", early],
+        ["diff", "--from", early],
+        ["state-at", "--time", early],
+        ["what-if", "--candidate", policy, "--from", early],
+    ):
+        assert run([*command, "--data", str(data)]) == 65, command
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        begins, why = f"queues-0 begins at offset {floors['queues-0']}, ", " lies before it; an operator "
+        assert printed.err.startswith(f"spark_replay: {begins}"), printed.err
+        assert why in printed.err
+        assert printed.err.endswith(": a test\n")
+    read = spark.read.format("rewindmq").option("path", str(data))
+    for view in ("history", "events"):
+        with pytest.raises(Exception, match=r"lies before it; an operator .*trimmed"):
+            read.option("view", view).option("startingTimestamp", early).load().count()
+    kept = read.option("view", "events").option("startingTimestamp", early).option("failOnDataLoss", "false").load()
+    assert kept.count() == read.option("view", "events").load().count()
 
 
 def test_an_auditor_with_ledgers_goes_on_behind_a_trim(spark: SparkSession, tmp_path: Path, trimmed: Trimmed) -> None:

@@ -97,6 +97,39 @@ def test_objects_are_sent_to_other_processes_without_the_login(monkeypatch: pyte
         assert "the-key" not in text
 
 
+@pytest.mark.parametrize(
+    ("url", "name", "value", "why"),
+    [
+        ("s3://bucket/x", "AWS_ENDPOINT_URL", "localhost:9000", "give the address of a server"),
+        ("s3://bucket/x", "AWS_ENDPOINT_URL", "http://key:the-secret@host", "give the address of a server"),
+        ("s3://bucket/x", "AWS_SESSION_TOKEN", "the-secret\n", "another character that no login has"),
+        ("s3://bucket/x", "AWS_ACCESS_KEY_ID", "the-secret\n", "another character that no login has"),
+        ("gs://bucket/x", "GOOGLE_BASE_URL", "not an address", "give the address of a server"),
+        ("gs://bucket/x", "GOOGLE_BEARER_TOKEN", "the-secret\n", "another character that no login has"),
+        ("az://bucket/x", "AZURE_STORAGE_ENDPOINT", "http://", "give the address of a server"),
+        ("az://bucket/x", "AZURE_STORAGE_SAS_TOKEN", "sig=the-secret\n", "another character that no login has"),
+    ],
+)
+def test_a_setting_that_would_end_the_process_is_refused(
+    url: str, name: str, value: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(BadUrl, match=f"^{name}: .*{why}") as refused:
+        open_objects(url)
+    assert "the-secret" not in str(refused.value)
+
+
+def test_a_store_may_list_from_the_beginning(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Azure's does, whatever offset it is asked for."""
+    import obstore
+
+    for name in ("a", "b", "c"):
+        objects.create(f"p/{name}", b"")
+    listed = obstore.list
+    monkeypatch.setattr(obstore, "list", lambda store, prefix, offset: listed(store, prefix))
+    assert list(objects.list("p", after="p/b")) == ["p/c"]
+
+
 def test_a_directory_is_made_only_for_an_archiver(tmp_path: Path) -> None:
     with pytest.raises(BadUrl, match="no such directory"):
         open_objects(str(tmp_path / "a" / "b"))

@@ -407,3 +407,31 @@ def test_a_broker_refuses_a_trim_that_cannot_be(beside: Beside) -> None:
     beside.trims.stop()
     beside.h.in_loop(lambda: beside.trims.log(event, answers.append))
     assert answers[-1] == "the broker stops"
+
+
+def test_b42_a_floor_stays_for_a_while(beside: Beside, story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that reads beside the broker has to begin anew once, and not at each look. Stretches of one trim count as
+    one."""
+    monkeypatch.setattr(keep_history, "STRETCH_BYTES", 1)
+    monkeypatch.setattr(keep_history, "BASES", 0)
+    monkeypatch.setattr(keep_history, "SELDOM", 1)
+    keeper = beside.keeper(2 * DAY_MS)
+    beside.noted(keeper)
+    first = starts(beside.data)
+    beside.look(keeper)
+    trimmed = [event.offset for event in beside.events]
+    assert len(trimmed) > 1
+    assert trimmed == first[1 : 1 + len(trimmed)]
+    session = beside.h.session()
+    passed_ms = 0
+    while len(beside.events) == len(trimmed):
+        assert passed_ms < 3 * DAY_MS, "what is older than the limit by more than a day stays"
+        passed_ms += DAY_MS // 8
+        beside.h.pass_time(DAY_MS // 8)
+        beside.wall_ms = beside.h.now_ms
+        for _ in range(40):
+            beside.h.publish(session, "", "orders", bytes(200))
+        beside.h.settle()
+        beside.seconds += 86_400 // 8
+        beside.look(keeper)
+    assert passed_ms >= DAY_MS // 2

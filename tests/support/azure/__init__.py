@@ -1,0 +1,1 @@
+"""A real server of Azure Blob Storage for tests."""

@@ -1,0 +1,1 @@
+"""A real server of Google Cloud Storage for tests."""

@@ -1,0 +1,73 @@
+"""A real server of Google Cloud Storage (fake-gcs-server) on loopback, for tests and for trying things out.
+
+    with GcsServer(directory) as gcs:
+        gcs.bucket("history")                    makes a bucket, which is a directory: gcs.files("history")
+        gcs.environment                          endpoint and login
+
+main.go says what is added to fake-gcs-server. Needs Go, which builds it once into tests/support/gcs/target
+(`make gcs-server`).
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.support.needs import require
+from tests.support.store_server import StoreServer
+
+HERE = Path(__file__).resolve().parent
+TARGET = HERE / "target"
+BINARY = TARGET / "gcs-server"
+TOKEN = "test-bearer-token"
+
+
+def require_gcs() -> None:
+    """Skip the tests where the server cannot be built; fail in CI."""
+    there = shutil.which("go") is not None or BINARY.exists()
+    require(there, "install Go (go is not on the path), which builds the server of Google Cloud Storage")
+
+
+def build() -> None:
+    """Build the server, once for each state of its source, also when several test runs begin at the same time."""
+    TARGET.mkdir(exist_ok=True)
+    source = b"".join((HERE / name).read_bytes() for name in ("main.go", "go.mod", "go.sum"))
+    built = TARGET / hashlib.sha256(source).hexdigest()[:16]
+    with (TARGET / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not built.exists():
+            environment = os.environ | {"GOFLAGS": "-mod=mod"}
+            subprocess.run(["go", "build", "-o", str(BINARY), "."], cwd=HERE, check=True, env=environment)
+            built.touch()
+
+
+class GcsServer(StoreServer):
+    """The server over one directory; each folder in it is a bucket."""
+
+    scheme = "gs"
+    secrets = (TOKEN,)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"GOOGLE_BASE_URL": self.endpoint, "GOOGLE_BEARER_TOKEN": TOKEN}
+
+    @property
+    def wrong_logins(self) -> tuple[dict[str, str], ...]:
+        return ({"GOOGLE_BEARER_TOKEN": "a-wrong-secret"},)
+
+    def build(self) -> None:
+        build()
+
+    def command(self) -> tuple[list[str], dict[str, str]]:
+        command = [str(BINARY), "-address", f"127.0.0.1:{self.port}", "-root", str(self.directory / "buckets")]
+        return command, {"TOKEN": TOKEN}
+
+    def bucket(self, name: str) -> str:
+        self.files(name).mkdir()
+        return f"gs://{name}"
+
+
+if __name__ == "__main__":
+    build()
