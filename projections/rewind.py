@@ -189,17 +189,15 @@ def state_at(
     return machine
 
 
-def nearest(
-    log: PartitionLog, snapshots: Snapshots | None, offset: int, waypoints: Waypoints | None = None
-) -> Machine:
+def nearest(log: PartitionLog, snapshots: Snapshots | None, offset: int, waypoints: Waypoints | None = None) -> Machine:
     """The state with which a fold up to `offset` begins: the nearest snapshot or waypoint, or the beginning of the log.
 
     Raises OutsideHistory if the log no longer has what lies behind it; CorruptLog, LogError, BaseError."""
     path = None if snapshots is None else snapshots.nearest(log.name, offset)
     passed = None if waypoints is None else waypoints.before(log.name, offset)
-    if waypoints is not None and passed is not None and passed >= log.start_offset:
-        if path is None or passed >= int(path.stem):
-            return waypoints.load(log.name, passed)
+    usable = passed is not None and passed >= log.start_offset and (path is None or passed >= int(path.stem))
+    if waypoints is not None and passed is not None and usable:
+        return waypoints.load(log.name, passed)
     while (
         snapshots is not None and path is not None and int(path.stem) >= log.start_offset
     ):  # those below can't be gone on from

@@ -7,8 +7,8 @@ Snapshots are a million events apart. A person who moves a slider asks for many 
 back. A fold that passes leaves a waypoint every EVERY events, so the next moment folds that many at most.
 
 Rules of this file
-- A waypoint is a state as it is after the last event before its offset; its clock stands there. It saves time and decides
-  nothing, as a snapshot.
+- A waypoint is a state as it is after the last event before its offset; its clock stands there. It saves time and
+  decides nothing, as a snapshot.
 - All waypoints together have at most MOST_BYTES, packed. The one that was not used for the longest time goes first.
 - A large state is packed more rarely: to pack its bytes takes less time than the fold between two waypoints.
 """

@@ -7,8 +7,8 @@
 
 One fold, from the nearest snapshot before the range. A point is the state at its time (projections/rewind.py), and what
 happened since the point before is the difference of the machine's own counters. So the fold takes its fast path for
-repeats, and sees all other events: no tick comes of a repeat. A fast path ends at each point, since time passes there. The
-fold leaves waypoints behind, for the moments that the reader of the chart asks for next.
+repeats, and sees all other events: no tick comes of a repeat. A fast path ends at each point, since time passes there.
+The fold leaves waypoints behind, for the moments that the reader of the chart asks for next.
 
 Points and ticks are bounded in number, and time by a deadline: an answer that is not `complete` has the points up to
 then. A range that begins before the history begins with the history.

@@ -115,7 +115,7 @@ async def at(call: Call) -> Response:
         raise bad_request(f"count is at most {MAX_COUNT}, truncate at most {MAX_BODY_SHOWN}")
     if when.offset is None or when.offset > durable_offset(call, vhost, name):
         await call.durable()  # a reader sees only written events
-    call.past_read(vhost, name, call.request.url.query)
+    call.moment_read(vhost, name, asked, when)
     config = call.broker.config
     keys = call.broker.subjects.keys.frozen()
     question = Question(history_of(config), vhost, name, when, first, count, truncate, keys, incarnation)
