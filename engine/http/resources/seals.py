@@ -120,6 +120,6 @@ def floor_item(floor: Floor) -> Item:
         "until": format_time(event.until_ms),
         "reason": event.reason,
         "findings": list(event.findings),
-        "chain": event.chain,
+        "chain": event.chain.hex(),
         "digest": event.digest,
     }

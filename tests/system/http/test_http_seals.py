@@ -120,4 +120,4 @@ def test_b44_what_the_audit_before_a_trim_found_is_listed(
     with asked(broker) as api:
         [floor] = api.get("/audits").json()
     assert (floor["audited_to"], floor["findings"], floor["reason"]) == (report.offset, [], "enough")
-    assert len(floor["digest"]) == 64
+    assert len(floor["chain"]) == len(floor["digest"]) == 64
