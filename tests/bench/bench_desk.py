@@ -148,7 +148,7 @@ def step(home: Path, events: int) -> None:
         broker.stop()
 
 
-def throughput(home: Path, rounds: int, seconds: float) -> None:
+def throughput(home: Path, rounds: int, seconds: int) -> None:
     """Print what the broker does with a page open and without, in turn."""
     found: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
     with PEERS["rewindmq"].running(home) as broker:
@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=10_000_000)
     parser.add_argument("--history", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--seconds", type=int, default=10)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
         kinds = asked.only.split(",")

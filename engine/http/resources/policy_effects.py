@@ -8,6 +8,7 @@ The user may set the policy, so the user may see its effects: names of queues, a
 past answers (engine/rewind/policy_effects.py), within DEADLINE_SECONDS.
 """
 
+import re
 import time
 from functools import partial
 
@@ -26,6 +27,7 @@ from rewindmq.schemas.metadata_events import OperatorPolicyCleared, OperatorPoli
 from rewindmq.schemas.values import Policy
 
 MAX_QUEUES = 500  # in one answer
+PRIORITY = re.compile(r"-?[0-9]{1,18}")
 
 
 async def show(call: Call) -> Response:
@@ -56,7 +58,7 @@ def asked(call: Call, operator: bool) -> tuple[str, str, int, str]:
     definition = definition_of(call, "definition", checked=False)
     pattern, apply_to = query["pattern"], query.get("apply-to", "all")
     text = query.get("priority", "0")
-    priority: object = int(text) if text.removeprefix("-").isascii() and text.removeprefix("-").isdigit() else text
+    priority: object = int(text) if PRIORITY.fullmatch(text) else text
     semantics = call.broker.config.semantics
     checked = checked_definition(call.segment("name"), pattern, definition, priority, apply_to, operator, semantics)
     return pattern, checked, int(text), apply_to

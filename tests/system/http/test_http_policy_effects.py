@@ -121,6 +121,7 @@ def test_b45_an_operator_policy_and_a_policy_that_fits_no_type(api: httpx.Client
         ({"pattern": "a", "definition": '{"max-lenght": 1}'}, "max-lenght"),
         ({"pattern": "a", "definition": '{"max-length": 1}', "apply-to": "cats"}, "Validation failed"),
         ({"pattern": "a", "definition": '{"max-length": 1}', "priority": "high"}, "priority should be a number"),
+        ({"pattern": "a", "definition": '{"max-length": 1}', "priority": "9" * 5_000}, "priority should be a number"),
         ({"pattern": "a", "definition": '{"max-length": 1}', "limit": "501"}, "limit is at most 500"),
     ],
 )
