@@ -135,7 +135,7 @@ def step(home: Path, events: int) -> None:
             steps.at(10)  # the process that reads the past is started
             end_ms = START_MS + events // 20
             chart, seconds, cpu = steps.ask(f"/history/depth/%2F/{QUEUE}", **{"from": START_MS, "to": end_ms})
-            reached = int(chart["to"]["offset"])  # type: ignore[index, call-overload]
+            reached = int(chart["to"]["offset"])  # type: ignore[index]
             whole = "whole" if chart["complete"] else "up to its time limit"
             print(f"step, the chart, {whole}: {reached:,} events in {seconds:.1f} s, CPU {cpu:.1f} s", flush=True)
             steps.some("moments in the chart", 10, reached)

@@ -30,7 +30,8 @@ def fill(page: Page, name: str, pattern: str, definition: str) -> None:
 
 
 def length(channel: BlockingChannel, queue: str) -> int:
-    return channel.queue_declare(queue, passive=True).method.message_count
+    count: int = channel.queue_declare(queue, passive=True).method.message_count
+    return count
 
 
 def test_b45_what_a_policy_would_do_is_seen_before_it_is_saved(
