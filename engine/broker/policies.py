@@ -26,7 +26,7 @@ from rewindmq.projections.rules.policy_rules import (
     pattern_problem,
     priority_problem,
 )
-from rewindmq.projections.topology.outstanding import outstanding
+from rewindmq.projections.topology.effective_policies import outstanding
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import PolicyApplied
 from rewindmq.schemas.metadata_events import OperatorPolicyCleared, OperatorPolicySet, PolicyCleared, PolicySet

@@ -25,7 +25,7 @@ from rewindmq.projections.machine.rules.limits import would_go_over
 from rewindmq.projections.machine.rules.settings import DROP_HEAD
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.rewind import At, RewindError, state_at
-from rewindmq.projections.topology.outstanding import outstanding
+from rewindmq.projections.topology.effective_policies import outstanding
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import PolicyApplied
 from rewindmq.schemas.metadata_events import OperatorPolicyCleared, OperatorPolicySet, PolicyCleared, PolicySet

@@ -1,5 +1,6 @@
-"""Seals of the history, and the audits that are in it.
+"""What an auditor asks a broker: records that make no sense, seals of the history, and the audits that are in it.
 
+    GET /api/quarantine[?partition=][&count=100]                       records that the fold skips
     GET /api/seals                                                     how far each partition is sealed, by which key
     GET /api/seals/{partition}/check[?public_key=PEM]...[&next=0]      a portion of a check of the seals
     GET /api/audits                                                    what the audits before trims found
@@ -26,9 +27,39 @@ from rewindmq.engine.rewind.seals import NoSuchPartition, Sealed, check, sealed
 from rewindmq.projections.rewind import format_time
 from rewindmq.projections.topology.about_history import Floor
 
+DEFAULT_COUNT = 100  # of quarantined records
 PORTION_SECONDS = 1.0
 MOST_KEYS = 20
 MOST_HARMS = 100  # of a portion
+
+
+async def list_quarantined(call: Call) -> Response:
+    """Answers GET /api/quarantine?partition=queues-0&count=100.
+
+    It lists the newest `count` records of each partition (10,000 are kept of each), by partition and offset. All nodes
+    that have read as far list the same records."""
+    call.require("monitoring")
+    query = call.request.query_params
+    asked = query.get("count", str(DEFAULT_COUNT))
+    if not (asked.isascii() and asked.isdigit() and len(asked) <= 9):
+        raise bad_request("count is a whole number")
+    reports = call.broker.quarantined
+    only = query.get("partition")
+    if only is not None and only not in reports:
+        raise bad_request(f"there is no partition {only}; there are {', '.join(reports)}")
+    items: list[Item] = [
+        {
+            "partition": name,
+            "topic": call.broker.config.topic_of(name),
+            "offset": each.offset,
+            "event": each.event_type or None,
+            "reason": each.reason,
+        }
+        for name, report in reports.items()
+        if only in (None, name)
+        for each in report.newest(int(asked))
+    ]
+    return await listed(call, items)
 
 
 async def list_seals(call: Call) -> Response:
