@@ -23,6 +23,7 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import Block, PartitionLog, beginning, decoder_for, fold
 from rewindmq.projections.store.bases import BaseGone
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
+from rewindmq.projections.waypoints import Waypoints
 
 logger = logging.getLogger(__name__)
 
@@ -160,8 +161,10 @@ def _require_not_before(log: PartitionLog, start: int, begun: Machine, time_ms: 
         raise BelowFloor(log.name, start, f"{began}: {format_time(time_ms)} lies before it")
 
 
-def state_at(log: PartitionLog, snapshots: Snapshots | None, at: At) -> Machine:
-    """The partition's machine at a moment.
+def state_at(
+    log: PartitionLog, snapshots: Snapshots | None, at: At, waypoints: Waypoints | None = None, durable: int = 0
+) -> Machine:
+    """The partition's machine at a moment. The fold leaves `waypoints` behind, up to offset `durable`.
 
     Raises OutsideHistory for an offset that the log does not reach or no longer has. `require_in_history` checks
     whether a time lies before the whole history. Raises CorruptLog from the log."""
@@ -175,9 +178,13 @@ def state_at(log: PartitionLog, snapshots: Snapshots | None, at: At) -> Machine:
     start = log.start_offset
     if offset < start:
         raise BelowFloor(log.name, start, f"{log.name} begins at offset {start}: offset {offset} is no longer kept")
-    machine = nearest(log, snapshots, offset)
+    machine = nearest(log, snapshots, offset, waypoints)
     if machine.next_offset > offset:  # the history was trimmed meanwhile
-        return state_at(log, snapshots, at)
+        return state_at(log, snapshots, at, waypoints, durable)
+    end = machine.next_offset
+    while waypoints is not None and (end := waypoints.next_after(log.name, end)) < min(offset, durable):
+        fold(machine, log, end)
+        waypoints.leave(machine)
     fold(machine, log, offset)
     if at.time_ms is not None:
         if offset == start > 0:
@@ -187,11 +194,15 @@ def state_at(log: PartitionLog, snapshots: Snapshots | None, at: At) -> Machine:
     return machine
 
 
-def nearest(log: PartitionLog, snapshots: Snapshots | None, offset: int) -> Machine:
-    """The state with which a fold up to `offset` begins: the nearest snapshot, or the beginning of the log.
+def nearest(log: PartitionLog, snapshots: Snapshots | None, offset: int, waypoints: Waypoints | None = None) -> Machine:
+    """The state with which a fold up to `offset` begins: the nearest snapshot or waypoint, or the beginning of the log.
 
     Raises OutsideHistory if the log no longer has what lies behind it; CorruptLog, LogError, BaseError."""
     path = None if snapshots is None else snapshots.nearest(log.name, offset)
+    passed = None if waypoints is None else waypoints.before(log.name, offset)
+    usable = passed is not None and passed >= log.start_offset and (path is None or passed >= int(path.stem))
+    if waypoints is not None and passed is not None and usable:
+        return waypoints.load(log.name, passed)
     while (
         snapshots is not None and path is not None and int(path.stem) >= log.start_offset
     ):  # those below can't be gone on from

@@ -2,6 +2,7 @@
 
     opened, ended                   SessionOpened, SessionClosed   each session once
     past_read                       PastRead                       equal questions of a session once a minute
+    moment_read                     PastRead                       grouped, with the stretch that was read
     login_refused, access_refused   LoginRefused, AccessRefused    grouped: the first at once, then a count each minute
 
 Rules of this file
@@ -22,6 +23,7 @@ from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.engine.tls import TlsPeer
+from rewindmq.projections.rewind import At, format_time
 from rewindmq.schemas.access_events import AccessRefused, LoginRefused, SessionOpened
 from rewindmq.schemas.events import MetadataEvent, PastRead, SessionClosed
 from rewindmq.schemas.values import BROKER, Actor, Argument
@@ -63,6 +65,44 @@ class _Group:
     first_ms: int = 0
 
 
+@dataclass(slots=True)
+class _Moments:
+    """Moments of a queue that a session read, and that are not logged yet. `count`: so many reads.
+
+    `times_ms`, `offsets`: the first and the last of them."""
+
+    actor: Actor
+    partition: Partition
+    event: PastRead
+    incarnation: int | None
+    count: int = 0
+    times_ms: tuple[int, int] | None = None
+    offsets: tuple[int, int] | None = None
+
+    def add(self, at: At) -> None:
+        """Count a read."""
+        self.count += 1
+        if at.time_ms is not None:
+            self.times_ms = _wider(self.times_ms, at.time_ms)
+        if at.offset is not None:
+            self.offsets = _wider(self.offsets, at.offset)
+
+    def stretch(self) -> PastRead:
+        """The event that says what was read: `reads=37&from=TIME&to=TIME&from_offset=N&to_offset=N`."""
+        words = [f"reads={self.count}"]
+        if self.incarnation is not None:
+            words.append(f"incarnation={self.incarnation}")
+        if self.times_ms is not None:
+            words += (f"{word}={format_time(each)}" for word, each in zip(("from", "to"), self.times_ms, strict=True))
+        if self.offsets is not None:
+            words += (f"{word}_offset={each}" for word, each in zip(("from", "to"), self.offsets, strict=True))
+        return replace(self.event, request="&".join(words))
+
+
+def _wider(stretch: tuple[int, int] | None, each: int) -> tuple[int, int]:
+    return (each, each) if stretch is None else (min(stretch[0], each), max(stretch[1], each))
+
+
 class AccessLog:
     """`end_turn`: makes durable what was appended outside of a turn."""
 
@@ -81,6 +121,7 @@ class AccessLog:
         self._read_only = read_only
         self._groups: dict[type[Refusal], dict[Key, _Group]] = {LoginRefused: {}, AccessRefused: {}}
         self._questions: set[tuple[int, PastRead]] = set()
+        self._moments: dict[Key, _Moments] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def opened(
@@ -143,8 +184,26 @@ class AccessLog:
             self._questions.add(question)
             self._set_timer()
 
+    def moment_read(
+        self, actor: Actor, partition: Partition, queue: tuple[str, str, int | None], way: str, asked: str, at: At
+    ) -> None:
+        """Log that a queue (vhost, name, incarnation) is read as it was at a moment.
+
+        The first read of a session is logged at once. Those of the next minute are one event, which has their count and
+        the stretch that they lie in."""
+        key = actor.session, *queue
+        group = self._moments.get(key)
+        if group is not None:
+            group.add(at)
+            return
+        vhost, name, incarnation = queue
+        event = PastRead(vhost, name, 0, 0, "", (), way, shortened(asked))
+        if self._append(actor, event, partition) and len(self._moments) < MOST_QUESTIONS:
+            self._moments[key] = _Moments(actor, partition, event, incarnation)
+            self._set_timer()
+
     def close(self) -> None:
-        """Log the refusals that are counted and not logged."""
+        """Log the refusals and the reads that are counted and not logged."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -175,12 +234,18 @@ class AccessLog:
         self._timer = None
         self._log_counts()
         self._end_turn()
-        if any(self._groups.values()):
+        if self._moments or any(self._groups.values()):
             self._set_timer()
 
     def _log_counts(self) -> None:
         """Log each group's count. A group that has none is forgotten: its next refusal is logged at once."""
         self._questions.clear()
+        for key, moments in list(self._moments.items()):
+            if moments.count == 0:
+                del self._moments[key]
+                continue
+            self._append(moments.actor, moments.stretch(), moments.partition)
+            self._moments[key] = _Moments(moments.actor, moments.partition, moments.event, moments.incarnation)
         for groups in self._groups.values():
             for key, group in list(groups.items()):
                 if group.count == 0:

@@ -19,7 +19,6 @@ from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.slices import Pace, in_slices
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.rules.patterns import problem_in_history, shown
 from rewindmq.projections.rules.policy_rules import (
     apply_to_problem,
@@ -27,6 +26,7 @@ from rewindmq.projections.rules.policy_rules import (
     pattern_problem,
     priority_problem,
 )
+from rewindmq.projections.topology.effective_policies import outstanding
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import PolicyApplied
 from rewindmq.schemas.metadata_events import OperatorPolicyCleared, OperatorPolicySet, PolicyCleared, PolicySet
@@ -62,13 +62,7 @@ class EffectivePolicies:
 
     def outstanding(self, queue: Queue) -> PolicyApplied | None:
         """The event that gives a queue the policies that match it. None: the queue has them."""
-        if is_hidden(queue.name):
-            return None
-        policy = self._topology.effective_policy(queue.vhost, queue.name, queue.type)
-        operator_policy = self._topology.effective_operator_policy(queue.vhost, queue.name, queue.type)
-        if policy == queue.policy and operator_policy == queue.operator_policy:
-            return None
-        return PolicyApplied(queue.vhost, queue.name, policy, operator_policy)
+        return outstanding(self._topology, queue)
 
 
 class Policies:

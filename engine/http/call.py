@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
     from rewindmq.engine.runtime.sessions import Session
     from rewindmq.projections.machine.data.queue import Queue
+    from rewindmq.projections.rewind import At
 
 NO_OBJECT = "User not authorised to access object"
 DIGITS_MOST = 18
@@ -328,6 +329,14 @@ class Call:
         if caller is not None:
             partition = self.broker.queues.partition_for(vhost, queue) if queue else None
             self.broker.access_log.past_read(caller.session.actor, partition, vhost, queue, way_of(self.request), asked)
+
+    def moment_read(self, vhost: str, queue: str, incarnation: int | None, at: "At") -> None:
+        """Log that a queue is read as it was at a moment. `incarnation`: the one that was asked for."""
+        caller, asked = self.caller(), self.request.url.query
+        if caller is not None:
+            home = self.broker.queues.partition_for(vhost, queue)
+            which, way = (vhost, queue, incarnation), way_of(self.request)
+            self.broker.access_log.moment_read(caller.session.actor, home, which, way, asked, at)
 
     # -- doing --------------------------------------------------------------------------------------------------------
     @asynccontextmanager

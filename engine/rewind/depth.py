@@ -8,6 +8,7 @@
 One fold, from the nearest snapshot before the range. A point is the state at its time (projections/rewind.py), and what
 happened since the point before is the difference of the machine's own counters. So the fold takes its fast path for
 repeats, and sees all other events: no tick comes of a repeat. A fast path ends at each point, since time passes there.
+The fold leaves waypoints behind, for the moments that the reader of the chart asks for next.
 
 Points and ticks are bounded in number, and time by a deadline: an answer that is not `complete` has the points up to
 then. A range that begins before the history begins with the history.
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 
 from rewindmq.engine.log.location import History, HistoryPartition, begun_anew
 from rewindmq.engine.rewind.outcomes import Deadline, OutOfTime, timely
-from rewindmq.engine.rewind.queue_at import log_of
+from rewindmq.engine.rewind.queue_at import log_of, waypoints_of
 from rewindmq.projections.history.outcomes import takers
 from rewindmq.projections.machine.data.effects import Effect, Forget, QueueGone
 from rewindmq.projections.machine.data.queue import Queue
@@ -28,6 +29,7 @@ from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import RecordGroup, decoder_for, drive, events_of
 from rewindmq.projections.rewind import At, BelowFloor, OutsideHistory, begin_ms, format_time, oldest, state_at
 from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.projections.waypoints import Waypoints
 from rewindmq.schemas.events import (
     BrokerStarted,
     Event,
@@ -105,7 +107,7 @@ def depth(
 
     def ask() -> Depth:
         log = log_of(history.open(), vhost, queue)
-        fold = _Fold(log, vhost, queue, queue_id, deadline)
+        fold = _Fold(log, vhost, queue, queue_id, deadline, waypoints_of(history))
         fold.run(history.snapshots, start, end, count)
         found = fold.found
         if fold.never_there() and found.complete:
@@ -131,8 +133,18 @@ def times_between(start_ms: int, end_ms: int, count: int) -> list[int]:
 
 
 class _Fold:
-    def __init__(self, log: HistoryPartition, vhost: str, queue: str, queue_id: int | None, deadline: Deadline) -> None:
+    def __init__(
+        self,
+        log: HistoryPartition,
+        vhost: str,
+        queue: str,
+        queue_id: int | None,
+        deadline: Deadline,
+        waypoints: Waypoints,
+    ) -> None:
         self.log = log
+        self.waypoints = waypoints
+        self.durable = log.durable_offset
         self.vhost = vhost
         self.name = queue
         self.queue_id = queue_id
@@ -171,7 +183,7 @@ class _Fold:
     def _begun(self, snapshots: Snapshots | None, start: At) -> tuple[Machine, int]:
         """The machine at the beginning of the range, and the time there."""
         try:
-            machine = state_at(self.log, snapshots, start)
+            machine = state_at(self.log, snapshots, start, self.waypoints, self.durable)
         except BelowFloor as error:
             self.found.floor = error.start
             machine = oldest(self.log)
@@ -196,7 +208,13 @@ class _Fold:
             return groups
         decoder = decoder_for(self.log)
         repeats = Repeats(self.machine, decoder)
-        return drive(self.machine, groups, decoder, offset, after=self._see, repeats=repeats)
+        begun = end = self.machine.next_offset
+        while end < offset:
+            end = min(offset, self.waypoints.next_after(self.log.name, end))
+            groups = drive(self.machine, groups, decoder, end, after=self._see, repeats=repeats)
+            if begun < self.machine.next_offset <= self.durable:  # else only time has passed, since the point before
+                self.waypoints.leave(self.machine)
+        return groups
 
     # -- points -------------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
 from operator import itemgetter
 
@@ -31,6 +32,7 @@ from rewindmq.projections.marks import topology_of
 from rewindmq.projections.replay import decoder_for
 from rewindmq.projections.rewind import At, BelowFloor, OutsideHistory, format_time, require_in_history, state_at
 from rewindmq.projections.store.bases import Base
+from rewindmq.projections.waypoints import Waypoints
 from rewindmq.schemas.events import Published
 
 # Two bodies with no more than so many records between them are read in one range.
@@ -75,6 +77,12 @@ def history_of(config: Config) -> History:
     )
 
 
+@lru_cache(maxsize=1)
+def waypoints_of(history: History) -> Waypoints:
+    """The waypoints of a history, which this process keeps from question to question. A process has one history."""
+    return Waypoints()
+
+
 def histories_of(history: History, vhost: str, queue: str) -> Iterator[History]:
     """The history once for each partition that the queue may be in: as it is, then with fewer partitions. For a caller
     that does not know how many partitions the nodes use, since Kafka may have been given more
@@ -112,14 +120,18 @@ def queue_at(
     incarnation: int | None = None,
     keep: Callable[[Published], Published] = unchanged,
     most_bytes: int | None = None,
+    waypoints: Waypoints | None = None,
 ) -> PastQueue:
     """Fold a queue to a moment, and read at most `count` of its messages from position `first`: the ready ones in
     delivery order, then the unacked.
 
     `keep` is called with each publish as it is read, and its result is kept. The kept bodies have at most `most_bytes`
-    together (None: no limit), so there may be fewer messages, but at least one.
+    together (None: no limit), so there may be fewer messages, but at least one. `waypoints`: of a process that is asked
+    for many moments.
     Raises NoSuchQueue, OutsideHistory, LogError (no log there, a corrupt block, Kafka away)."""
-    return begun_anew(lambda: _queue_at(history, vhost, queue, at, first, count, incarnation, keep, most_bytes))
+    return begun_anew(
+        lambda: _queue_at(history, vhost, queue, at, first, count, incarnation, keep, most_bytes, waypoints)
+    )
 
 
 def _queue_at(
@@ -132,8 +144,9 @@ def _queue_at(
     incarnation: int | None,
     keep: Callable[[Published], Published],
     most_bytes: int | None,
+    waypoints: Waypoints | None,
 ) -> PastQueue:
-    log, machine, found = folded_queue(history, history.open(), vhost, queue, at, incarnation)
+    log, machine, found = folded_queue(history, history.open(), vhost, queue, at, incarnation, waypoints)
     messages: list[PastMessage] = []
     kept_bytes = 0
     for views in batched(islice(found.messages(), first, first + count), READ_AT_ONCE):
@@ -164,7 +177,13 @@ def log_of(reader: HistoryReader, vhost: str, queue: str) -> HistoryPartition:
 
 
 def folded_queue(
-    history: History, reader: HistoryReader, vhost: str, queue: str, at: At, incarnation: int | None
+    history: History,
+    reader: HistoryReader,
+    vhost: str,
+    queue: str,
+    at: At,
+    incarnation: int | None,
+    waypoints: Waypoints | None = None,
 ) -> tuple[HistoryPartition, Machine, Queue]:
     """The queue at a moment, with its partition's log and the machine at that moment. `incarnation`: a queue id;
     another incarnation of the queue is not found (None: any is). Raises as `queue_at`."""
@@ -172,7 +191,7 @@ def folded_queue(
     if at.time_ms is not None:
         require_in_history([reader.metadata, *reader.queues], at.time_ms)
     try:
-        machine = state_at(log, history.snapshots, at)
+        machine = state_at(log, history.snapshots, at, waypoints, log.durable_offset)
     except BelowFloor as error:
         raise explained(error, topology_of(reader.metadata, history.snapshots).history.floors) from None
     found = machine.queue(vhost, queue)

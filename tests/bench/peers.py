@@ -186,15 +186,17 @@ def lavinmq_version() -> str:
     return said.split()[-1] if said else ""
 
 
-def start_rewindmq(home: Path, *options: str, build: str = "") -> Broker:
-    """`rewindmq start` with its defaults and `options`. `build`: pure or compiled; empty: the one that runs here."""
+def start_rewindmq(home: Path, *options: str, build: str = "", seconds: float = 60) -> Broker:
+    """`rewindmq start` with its defaults and `options`. `build`: pure or compiled; empty: the one that runs here.
+
+    `seconds`: until it answers."""
     home.mkdir(parents=True, exist_ok=True)
     port, http_port = free_port(), free_port()
     command = Path(sys.executable).with_name("rewindmq")
     ports = ["--amqp-port", str(port), "--http-port", str(http_port)]
     start = [str(command), "start", "--data", str((home / "data").absolute()), *ports, *options]
     env = {**os.environ, **switch(build)} if build else None
-    return started(f"RewindMQ {build}".strip(), start, port, home, http_port, env)
+    return started(f"RewindMQ {build}".strip(), start, port, home, http_port, env, seconds)
 
 
 def _rewindmq_version() -> str:

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, expect, sync_playwright
 
 from tests.support.needs import require
@@ -90,3 +91,14 @@ def go(page: Page, broker: RunningBroker, address: str) -> None:
 def has_address(page: Page, ending: str) -> None:
     """Wait until the address ends so."""
     expect(page).to_have_url(re.compile(re.escape(ending) + "$"))
+
+
+def inaccessible(page: Page) -> list[str]:
+    """What axe-core finds wrong with the page as it is shown now, by the rules of WCAG 2.2, levels A and AA."""
+    tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
+    found = Axe().run(page, options={"runOnly": tags, "resultTypes": ["violations"]})
+    return [
+        f"{each['id']}: {node['html'][:200]}: {node['failureSummary']}"
+        for each in found.response["violations"]
+        for node in each["nodes"]
+    ]

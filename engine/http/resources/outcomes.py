@@ -70,6 +70,8 @@ class OutcomesQuestion:
     def answer(self) -> "bytes | ApiError":
         try:
             return encode(self.find(self.history)).encode()
+        except ApiError as error:
+            return error
         except (NoSuchMessage, NoSuchQueue, NeverThere) as error:
             return not_found(str(error), "not_found")
         except RewindError as error:
@@ -84,6 +86,11 @@ async def ask(call: Call, find: Callable[[History], Item]) -> Response:
     queue = call.segment("queue") if "queue" in params else call.request.query_params.get("queue", "")
     call.past_read(call.segment("vhost"), queue, call.request.url.query)
     await call.durable()  # a reader sees only written events
+    return await found(call, find)
+
+
+async def found(call: Call, find: Callable[[History], Item]) -> Response:
+    """What `find` finds in the history, in the process that reads the past. The client may hang up."""
     question = OutcomesQuestion(history_of(call.broker.config), find)
 
     async def answered() -> Response:
@@ -317,8 +324,8 @@ async def show_what_if(call: Call) -> Response:
     return await ask(call, partial(found_what_if, vhost, queue, queue_id, candidate, start, end, most))
 
 
-def definition_of(call: Call, name: str) -> dict[str, Any] | None:
-    """The definition of a policy in the query, checked as one that is set; an empty one means no policy.
+def definition_of(call: Call, name: str, checked: bool = True) -> dict[str, Any] | None:
+    """The definition of a policy in the query, `checked` as one that is set; an empty one means no policy.
 
     Raises ApiError (400), PreconditionFailed."""
     text = call.request.query_params.get(name)
@@ -330,7 +337,7 @@ def definition_of(call: Call, name: str) -> dict[str, Any] | None:
         definition = json_object(text.encode("utf-8", "surrogatepass"))
     except BadBody as error:
         raise bad_request(f'{name} is not a JSON object such as {{"max-length": 1000}}: {error}') from None
-    if definition:
+    if definition and checked:
         semantics = call.broker.config.semantics
         checked_definition(POLICY_NAME, ".*", definition, 0, "queues", name == "operator_policy", semantics)
     return definition

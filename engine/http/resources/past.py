@@ -24,7 +24,7 @@ from rewindmq.engine.http.resources.queues import shown
 from rewindmq.engine.log.contract import CorruptLog, LogError, NoAnswer
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind import worker
-from rewindmq.engine.rewind.queue_at import NoSuchQueue, PastMessage, PastQueue, history_of, queue_at
+from rewindmq.engine.rewind.queue_at import NoSuchQueue, PastMessage, PastQueue, history_of, queue_at, waypoints_of
 from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions, WorkerPool
 from rewindmq.projections.marks import moment, name_in
 from rewindmq.projections.rewind import At, RewindError, format_time
@@ -84,6 +84,7 @@ def read_past(question: Question) -> Item | ApiError:
             question.incarnation,
             Cut(Subjects("", question.keys, {}), question.truncate),
             MAX_SHOWN,
+            waypoints_of(question.history),
         )
         return past_item(past, question.truncate)
     except NoSuchQueue as error:
@@ -114,7 +115,7 @@ async def at(call: Call) -> Response:
         raise bad_request(f"count is at most {MAX_COUNT}, truncate at most {MAX_BODY_SHOWN}")
     if when.offset is None or when.offset > durable_offset(call, vhost, name):
         await call.durable()  # a reader sees only written events
-    call.past_read(vhost, name, call.request.url.query)
+    call.moment_read(vhost, name, asked, when)
     config = call.broker.config
     keys = call.broker.subjects.keys.frozen()
     question = Question(history_of(config), vhost, name, when, first, count, truncate, keys, incarnation)

@@ -13,14 +13,23 @@ export function h(tag, attributes = {}, ...children) {
   return element;
 }
 
+// A table that is wider than its place scrolls. Then the keyboard can reach it, to scroll it by the arrow keys.
+const scrolling = new ResizeObserver(entries => {
+  for (const {target} of entries) {
+    if (target.scrollWidth > target.clientWidth) target.tabIndex = 0; else target.removeAttribute("tabindex");
+  }
+});
+
 // A table. `columns`: [{title, cell: row => text or element, number: true where it is a figure}].
 export function table(caption, columns, rows) {
-  return h("div", {class: "wide"}, h("table", {},
+  const wide = h("div", {class: "wide", role: "group", "aria-label": caption}, h("table", {},
     h("caption", {}, caption),
     h("thead", {}, h("tr", {}, columns.map(each =>
       h("th", {scope: "col", class: each.number ? "n" : null}, each.title)))),
     h("tbody", {}, rows.map(row => h("tr", {}, columns.map(each =>
       h("td", {class: each.number ? "n" : null}, each.cell(row) ?? "")))))));
+  scrolling.observe(wide);
+  return wide;
 }
 
 // A number as people read it: 1,234,567.

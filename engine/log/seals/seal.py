@@ -124,14 +124,21 @@ def public_keys(paths: Iterable[Path]) -> Keys:
     """The public keys in these files.
 
     Raises BadFile."""
+    return keys_in({str(path): _read(path) for path in paths})
+
+
+def keys_in(texts: Mapping[str, bytes]) -> Keys:
+    """The public keys in these texts, which are PEM, by where they come from.
+
+    Raises BadFile."""
     found = {}
-    for path in paths:
+    for where, text in texts.items():
         try:
-            key = load_pem_public_key(_read(path))
+            key = load_pem_public_key(text)
         except (ValueError, UnsupportedAlgorithm) as error:
-            raise BadFile(f"{path}: not a public key in PEM: {error}") from None
+            raise BadFile(f"{where}: not a public key in PEM: {error}") from None
         if not isinstance(key, Ed25519PublicKey):
-            raise BadFile(f"{path}: not an Ed25519 key")
+            raise BadFile(f"{where}: not an Ed25519 key")
         found[fingerprint(key)] = key
     return found
 

@@ -126,7 +126,9 @@ def test_b30_a_form_makes_a_thing_and_its_row_deletes_it(
     form = page.locator("form.change")
     for title, value in fields.items():
         form.get_by_label(title, exact=True).fill(value)
-    form.get_by_role("button", name=button, exact=True).click()
+    if "policies" in path:  # it shows first what it would do
+        form.get_by_role("button", name="Show what it would do").click()
+    page.get_by_role("button", name=button, exact=True).click()
     row = page.get_by_role("button", name=deleted)
     expect(row).to_be_visible()
     assert api.get(path).is_success

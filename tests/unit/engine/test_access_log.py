@@ -11,13 +11,14 @@ import pytest
 
 from rewindmq.engine.amqp.connection import Connection
 from rewindmq.engine.broker import access_log
-from rewindmq.engine.broker.access_log import MOST_GROUPS, AccessLog, Arrival
+from rewindmq.engine.broker.access_log import MOST_GROUPS, MOST_QUESTIONS, AccessLog, Arrival
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.tls import TlsPeer
 from rewindmq.projections.replay import events_of
+from rewindmq.projections.rewind import At
 from rewindmq.schemas.access_events import AccessRefused, LoginRefused, SessionOpened
 from rewindmq.schemas.amqp import tables
-from rewindmq.schemas.events import SessionClosed
+from rewindmq.schemas.events import PastRead, SessionClosed
 from rewindmq.schemas.values import BROKER, Actor
 from tests.support.amqp_wire import HANDSHAKE, HEADER, IdleSocket, connection_open, method, start_ok, tune_ok
 from tests.support.broker_harness import Harness
@@ -214,6 +215,55 @@ async def test_b28_any_number_of_names_is_some_hundred_events(monkeypatch: pytes
     assert len(taken) == MOST_GROUPS + 2
     assert taken[-1] == ("", "", names - MOST_GROUPS - 1, 1_000)
     assert sum(each[2] for each in taken) == names
+
+
+@in_a_loop
+async def test_b28_a_drag_of_the_slider_is_one_reading_with_its_stretch(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(monkeypatch)
+    way, actor = "GET /api/queues/{vhost}/{queue}/at", Actor("ann", 7)
+
+    def read(at: At, queue: str = "orders", incarnation: int | None = None, who: Actor = actor) -> None:
+        which = ("/", queue, incarnation)
+        log.log.moment_read(who, log, which, way, f"time={at.time_ms}", at)  # type: ignore[arg-type]  # a double
+
+    def requests() -> list[tuple[str, str, str]]:
+        events, log.events = log.events, []
+        assert all((type(each), each.way) == (PastRead, way) for _, each in events)
+        return [(who.user, each.queue, each.request) for who, each in events]
+
+    for time_ms in (5_000, 9_000, 2_000, 4_000):
+        read(At(time_ms=time_ms))
+    read(At(offset=12))
+    read(At(offset=11))
+    read(At(time_ms=1), "other")
+    read(At(time_ms=1), who=Actor("bob", 8))
+    read(At(time_ms=3), incarnation=4)
+    read(At(time_ms=3), incarnation=4)
+    first = [("ann", "orders", "time=5000"), ("ann", "other", "time=1"), ("bob", "orders", "time=1")]
+    assert requests() == [*first, ("ann", "orders", "time=3")]
+    await minute()
+    at = "1970-01-01T00:00:0{}+00:00".format
+    assert requests() == [
+        ("ann", "orders", f"reads=5&from={at('2.000')}&to={at('9.000')}&from_offset=11&to_offset=12"),
+        ("ann", "orders", f"reads=1&incarnation=4&from={at('0.003')}&to={at('0.003')}"),
+    ]
+    read(At(time_ms=6), "other")
+    assert requests() == [("ann", "other", "time=6")]  # none came for a minute: this is a first one again
+    read(At(time_ms=7))
+    read(At(time_ms=8))
+    log.log.close()
+    assert requests()[1:] == [("ann", "orders", f"reads=1&from={at('0.008')}&to={at('0.008')}")]
+
+
+@in_a_loop
+async def test_b28_reads_of_very_many_queues_are_logged_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log(monkeypatch)
+    for number in range(MOST_QUESTIONS + 5):
+        for _ in range(2):
+            which = ("/", f"q{number}", None)
+            log.log.moment_read(Actor("ann", 7), log, which, "GET", "", At(offset=1))  # type: ignore[arg-type]
+    assert len(log.log._moments) == MOST_QUESTIONS
+    assert len(log.events) == MOST_QUESTIONS + 2 * 5
 
 
 @in_a_loop

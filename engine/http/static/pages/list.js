@@ -5,7 +5,10 @@
 //   columns   [{title, cell: row => text or element, number, sort: field}]; asked: the fields that the answer has
 //   filter    the list can be filtered by name
 //   remove    row => path to DELETE;  one: row => its name in the question and for a screen reader
+//   beforeRemoval   row => elements that say what the removal would do, shown with the question
 //   form      {title, fields: [{name, title, value, kind, choices, required}], send: values => [path, method, body]}
+//             before: (path, body) => elements that say what it would do: they are shown first, with a button that does it
+//   edit      row => values for the form
 
 import {note} from "../address.js";
 import {api} from "../api.js";
@@ -60,9 +63,12 @@ async function show(main, way, list, options) {
 
   function rows(found) {
     const columns = list.columns.map(each => !each.sort ? each : {...each, title: sorter(each)});
+    if (list.edit) columns.push({title: "", cell: row => h("button", {type: "button", "aria-label": `Edit ${list.one(row)}`,
+      onclick: () => form.fill(list.edit(row))}, "Edit")});
     if (list.remove) columns.push({title: "", cell: row => list.remove(row) && h("button", {
       type: "button", "aria-label": `Delete ${list.one(row)}`,
-      onclick: event => confirmed(event.currentTarget, `Delete ${list.one(row)}?`, () => change(list.remove(row), "DELETE"))}, "Delete")});
+      onclick: event => confirmed(event.currentTarget, `Delete ${list.one(row)}?`, () => change(list.remove(row), "DELETE"),
+        list.beforeRemoval && (() => list.beforeRemoval(row)))}, "Delete")});
     const some = found.filtered_count === found.total_count ? "" : ` of ${figure(found.total_count)}`;
     return table(`${figure(found.filtered_count)}${some}`, columns, found.items);
   }
@@ -84,8 +90,9 @@ async function show(main, way, list, options) {
       h("button", {type: "button", disabled: page >= found.page_count, onclick: () => go({page: page + 1})}, "Next"));
   }
 
+  const form = list.form ? changeForm(list.form, change) : null;
   main.append(h("h1", {}, list.title), list.about ? h("p", {class: "quiet"}, list.about) : "",
-    list.filter ? filterForm(state, go) : "", problem, result, list.form ? changeForm(list.form, change) : "");
+    list.filter ? filterForm(state, go) : "", problem, result, form?.element ?? "");
   await load();
   return () => asking.abort();
 }
@@ -100,34 +107,64 @@ function filterForm(state, go) {
     h("label", {}, regex, " regular expression"), h("button", {type: "submit"}, "Filter"));
 }
 
+// {element, fill(values)}: the form. With `before` it shows first what the change would do, and does it on a second button.
 function changeForm(form, change) {
   const inputs = form.fields.map(field => h(field.choices ? "select" : "input", {
     id: `field-${field.name}`, type: field.choices ? null : field.kind ?? "text", value: field.value ?? "",
     required: field.required, autocomplete: "off"}, (field.choices ?? []).map(each => h("option", {value: each}, each))));
-  const wrong = h("p", {class: "error", role: "alert"});
+  const wrong = h("p", {class: "error", role: "alert"}), shown = h("div", {"aria-live": "polite"});
+  let asking = 0;
   async function submit(event) {
     event.preventDefault();
+    const number = ++asking;
     wrong.textContent = "";
+    shown.replaceChildren();
     const values = Object.fromEntries(form.fields.map((field, at) => [field.name, inputs[at].value]));
     let asked;
     try { asked = form.send(values); } catch (error) { wrong.textContent = error.message; return; }
-    if (await change(...asked)) event.target.reset();
+    const act = async () => {
+      if (!await change(...asked)) return;
+      element.reset();
+      shown.replaceChildren();
+    };
+    if (!form.before) return await act();
+    shown.replaceChildren(h("p", {}, "Asking what it would do …"));
+    let said;
+    try {
+      said = await form.before(asked[0], asked[2]);
+    } catch (error) {
+      said = [h("p", {class: "error"}, error.message)];
+      if (error.status < 500) return number === asking && shown.replaceChildren(...said);  // it would be refused, too
+    }
+    if (number !== asking) return;
+    shown.replaceChildren(h("h2", {}, `What ${values.name} would do`), ...said,
+      h("button", {type: "button", onclick: act}, form.title));
   }
-  return h("form", {class: "change", onsubmit: submit}, h("h2", {}, form.title),
+  // What was shown is of other values, after a change of one.
+  const forget = () => { asking++; shown.replaceChildren(); };
+  const element = h("form", {class: "change", onsubmit: submit, oninput: forget}, h("h2", {}, form.title),
     form.fields.map((field, at) => [h("label", {for: `field-${field.name}`}, field.title), inputs[at]]), wrong,
-    h("button", {type: "submit"}, form.title));
+    h("button", {type: "submit"}, form.before ? "Show what it would do" : form.title));
+  const fill = values => {
+    forget();
+    form.fields.forEach((field, at) => { inputs[at].value = values[field.name]; });
+    inputs[0].focus();
+  };
+  return {element: h("div", {}, element, shown), fill};
 }
 
-// Asks in the page, beside the button, before `then` is done.
-export function confirmed(button, question, then) {
+// Asks in the page, beside the button, before `then` is done. `about`: a function of elements that say what it would do.
+export function confirmed(button, question, then, about = null) {
   const close = () => { dialog.close(); dialog.remove(); button.focus(); };
+  const said = h("div", {"aria-live": "polite"}, about ? "Asking what it would do …" : "");
   const dialog = h("dialog", {"aria-label": question, oncancel: () => dialog.remove()},
-    h("p", {}, question),
+    h("p", {}, question), said,
     h("div", {class: "row"},
       h("button", {type: "button", onclick: () => { close(); then(); }}, "Yes"),
       h("button", {type: "button", autofocus: true, onclick: close}, "No")));
   document.body.append(dialog);
   dialog.showModal();
+  if (about) about().then(found => said.replaceChildren(...found), error => { said.textContent = error.message; });
 }
 
 // The JSON object that a field has. Throws an error for people.

@@ -77,24 +77,6 @@ export const consumers = view("consumers", {
     text("Acks", "ack_required"), number("Prefetch", "prefetch_count"), text("Status", "activity_status")],
 });
 
-// Policies of users or of operators.
-const rules = (way, title, add, kinds, about) => view(way, {
-  title, path: "/" + way, filter: true, about,
-  columns: [text("Vhost", "vhost"), text("Name", "name"), text("Pattern", "pattern"), text("Applies to", "apply-to"),
-    number("Priority", "priority"), json("Definition", "definition")],
-  one: named, remove: row => `/${way}/` + where(row.vhost, row.name),
-  form: {title: add, fields: [VHOST, NAME, {name: "pattern", title: "Pattern", required: true},
-    {name: "apply", title: "Applies to", choices: kinds},
-    {name: "priority", title: "Priority", kind: "number", value: "0"},
-    {name: "definition", title: "Definition (JSON)", value: "{}", required: true}],
-    send: ({vhost, name, pattern, apply, priority, definition}) => [`/${way}/` + where(vhost, name), "PUT",
-      {pattern, "apply-to": apply, priority: Number(priority), definition: object(definition, "Definition")}]},
-});
-const QUEUE_KINDS = ["queues", "classic_queues", "quorum_queues", "streams"];
-export const policies = rules("policies", "Policies", "Set a policy", ["all", "exchanges", ...QUEUE_KINDS]);
-export const operatorPolicies = rules("operator-policies", "Operator policies", "Set an operator policy", QUEUE_KINDS,
-  "Limits that hold beside the policy of a queue. Of two limits the lower one holds.");
-
 export const users = view("users", {
   title: "Users", path: "/users", filter: true, asked: "name,tags,limits",
   columns: [text("Name", "name"), {title: "Tags", cell: row => (row.tags ?? []).join(", ")}, json("Limits", "limits")],

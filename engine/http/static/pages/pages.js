@@ -5,7 +5,9 @@ import * as history from "./history.js";
 import * as lists from "./lists.js";
 import * as message from "./message.js";
 import * as overview from "./overview.js";
+import * as policies from "./policies.js";
 import * as queue from "./queue.js";
+import * as seals from "./seals.js";
 
 export const PAGES = [
   {path: "", names: 0, title: "Overview", nav: true, view: overview},
@@ -19,8 +21,8 @@ export const PAGES = [
   {path: "connections", names: 0, title: "Connections", nav: true, view: lists.connections},
   {path: "channels", names: 0, title: "Channels", nav: true, view: lists.channels},
   {path: "consumers", names: 0, title: "Consumers", nav: true, view: lists.consumers},
-  {path: "policies", names: 0, title: "Policies", nav: true, view: lists.policies},
-  {path: "operator-policies", names: 0, title: "Operator policies", nav: true, view: lists.operatorPolicies},
+  {path: "policies", names: 0, title: "Policies", nav: true, view: policies.policies},
+  {path: "operator-policies", names: 0, title: "Operator policies", nav: true, view: policies.operatorPolicies},
   {path: "users", names: 0, title: "Users", nav: true, view: lists.users},
   {path: "permissions", names: 0, title: "Permissions", nav: true, view: lists.permissions},
   {path: "topic-permissions", names: 0, title: "Topic permissions", nav: true, view: lists.topicPermissions},
@@ -30,5 +32,6 @@ export const PAGES = [
   {path: "quarantine", names: 0, title: "Quarantine", nav: true, view: lists.quarantine},
   {path: "erasures", names: 0, title: "Erasures", nav: true, view: lists.erasures},
   {path: "expired-bodies", names: 0, title: "Expired bodies", nav: true, view: lists.expiredBodies},
+  {path: "seals", names: 0, title: "Seals and audits", nav: true, view: seals},
   {path: "nodes", names: 0, title: "Nodes", nav: true, view: lists.nodes},
 ];

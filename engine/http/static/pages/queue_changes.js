@@ -130,28 +130,33 @@ export function trying(names) {
   const kind = h("select", {}, options([["policy", "Policy"], ["operator_policy", "Operator policy"]]));
   const definition = h("input", {required: true, size: 34, value: '{"max-length": 1000}'});
   const since = h("select", {}, options(SPANS));
-  return form("Try a policy", async () => {
+  return form("Try a policy", () => {
     object(definition.value, "Definition");
-    const query = new URLSearchParams({[kind.value]: definition.value, from: since.value, to: "-0s", limit: 100});
-    const found = await api(`/history/what-if/${where(...names)}?${query}`);
-    const as = (outcome, rule) => rule ? `${outcome} (${rule})` : outcome;
-    return [
-      table("Nothing was set: the queue as it was, and as it would have been", [
-        {title: "", cell: ([title]) => title},
-        {title: "Longest", number: true, cell: ([, world]) => figure(world.greatest_depth)},
-        {title: "At the end", number: true, cell: ([, world]) => figure(world.depth)},
-        {title: "Messages that left", cell: ([, world]) =>
-          world.outcomes.map(each => `${as(each.outcome, each.rule)}: ${figure(each.messages)}`).join(", ")}],
-      [["As it was", found.before], ["With this policy", found.after]]),
-      found.summary.length ? table("Messages that would have ended otherwise", [
-        {title: "As it was", cell: each => as(each.before, each.before_rule)},
-        {title: "With this policy", cell: each => as(each.after, each.after_rule)},
-        {title: "Messages", number: true, cell: each => figure(each.messages)}], found.summary)
-        : h("p", {class: "good"}, "No message would have ended otherwise."),
-      found.complete ? "" : h("p", {class: "error"},
-        `The answer ends ${figure(found.left)} events before the end: ${found.stopped === "time" ? "its time was over" : "too many messages differ"}.`),
-      h("details", {}, h("summary", {}, "What this answer can't know"),
-        h("ul", {}, found.limits.map(each => h("li", {}, each)))),
-    ];
+    return trial(names, kind.value, definition.value, since.value);
   }, "Show what it would do", labelled("Kind", kind), labelled("Definition (JSON)", definition), labelled("Over", since));
+}
+
+// What a policy would have done to a queue since a moment, as elements. `kind`: policy or operator_policy.
+export async function trial(names, kind, definition, since) {
+  const query = new URLSearchParams({[kind]: definition, from: since, to: "-0s", limit: 100});
+  const found = await api(`/history/what-if/${where(...names)}?${query}`);
+  const as = (outcome, rule) => rule ? `${outcome} (${rule})` : outcome;
+  return [
+    table("Nothing was set: the queue as it was, and as it would have been", [
+      {title: "", cell: ([title]) => title},
+      {title: "Longest", number: true, cell: ([, world]) => figure(world.greatest_depth)},
+      {title: "At the end", number: true, cell: ([, world]) => figure(world.depth)},
+      {title: "Messages that left", cell: ([, world]) =>
+        world.outcomes.map(each => `${as(each.outcome, each.rule)}: ${figure(each.messages)}`).join(", ")}],
+    [["As it was", found.before], ["With this policy", found.after]]),
+    found.summary.length ? table("Messages that would have ended otherwise", [
+      {title: "As it was", cell: each => as(each.before, each.before_rule)},
+      {title: "With this policy", cell: each => as(each.after, each.after_rule)},
+      {title: "Messages", number: true, cell: each => figure(each.messages)}], found.summary)
+      : h("p", {class: "good"}, "No message would have ended otherwise."),
+    found.complete ? "" : h("p", {class: "error"},
+      `The answer ends ${figure(found.left)} events before the end: ${found.stopped === "time" ? "its time was over" : "too many messages differ"}.`),
+    h("details", {}, h("summary", {}, "What this answer can't know"),
+      h("ul", {}, found.limits.map(each => h("li", {}, each)))),
+  ];
 }

@@ -1,0 +1,156 @@
+"""What an auditor asks a broker: records that make no sense, seals of the history, and the audits that are in it.
+
+    GET /api/quarantine[?partition=][&count=100]                       records that the fold skips
+    GET /api/seals                                                     how far each partition is sealed, by which key
+    GET /api/seals/{partition}/check[?public_key=PEM]...[&next=0]      a portion of a check of the seals
+    GET /api/audits                                                    what the audits before trims found
+
+A check is that of `rewindmq verify_seals`, without copies. It takes about PORTION_SECONDS of the process that reads the
+past; the same request with `next` goes on, until `next` is null. `public_key` may be given several times; without it
+signatures are not checked, and `signatures` is false. The node keeps no result: a person who can change the log could
+change a result that is kept beside it.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from starlette.responses import Response
+
+from rewindmq.engine.http.call import Call, bad_request, not_found
+from rewindmq.engine.http.listing import Item, listed
+from rewindmq.engine.http.resources.outcomes import found
+from rewindmq.engine.http.resources.past import number_of
+from rewindmq.engine.log.location import History
+from rewindmq.engine.log.seals.seal import BadFile, Keys, keys_in
+from rewindmq.engine.rewind.outcomes import Deadline
+from rewindmq.engine.rewind.seals import NoSuchPartition, Sealed, check, sealed
+from rewindmq.projections.rewind import format_time
+from rewindmq.projections.topology.about_history import Floor
+
+DEFAULT_COUNT = 100  # of quarantined records
+PORTION_SECONDS = 1.0
+MOST_KEYS = 20
+MOST_HARMS = 100  # of a portion
+
+
+async def list_quarantined(call: Call) -> Response:
+    """Answers GET /api/quarantine?partition=queues-0&count=100.
+
+    It lists the newest `count` records of each partition (10,000 are kept of each), by partition and offset. All nodes
+    that have read as far list the same records."""
+    call.require("monitoring")
+    query = call.request.query_params
+    asked = query.get("count", str(DEFAULT_COUNT))
+    if not (asked.isascii() and asked.isdigit() and len(asked) <= 9):
+        raise bad_request("count is a whole number")
+    reports = call.broker.quarantined
+    only = query.get("partition")
+    if only is not None and only not in reports:
+        raise bad_request(f"there is no partition {only}; there are {', '.join(reports)}")
+    items: list[Item] = [
+        {
+            "partition": name,
+            "topic": call.broker.config.topic_of(name),
+            "offset": each.offset,
+            "event": each.event_type or None,
+            "reason": each.reason,
+        }
+        for name, report in reports.items()
+        if only in (None, name)
+        for each in report.newest(int(asked))
+    ]
+    return await listed(call, items)
+
+
+async def list_seals(call: Call) -> Response:
+    """Answers GET /api/seals."""
+    call.require("monitoring")
+    return await found(call, found_seals)
+
+
+def found_seals(history: History) -> Item:
+    """The rows as JSON, in the shape of a list. Raises LogError."""
+    items = [sealed_item(each) for each in sealed(history)]
+    counts = {"total_count": len(items), "item_count": len(items), "filtered_count": len(items)}
+    return {**counts, "page": 1, "page_size": len(items), "page_count": 1, "items": items}
+
+
+def sealed_item(found: Sealed) -> Item:
+    """A partition as JSON."""
+    return {
+        "partition": found.partition,
+        "seals": found.seals,
+        "sealed_to": found.sealed_to,
+        "next_offset": found.end,
+        "not_sealed": max(0, found.end - found.sealed_to),
+        "sealed": None if found.time_ms is None else format_time(found.time_ms),
+        "key": found.key,
+        "keys": found.keys,
+        "damaged": found.harms[:MOST_HARMS],
+    }
+
+
+async def check_seals(call: Call) -> Response:
+    """Answers GET /api/seals/{partition}/check."""
+    call.require("monitoring")
+    texts = call.request.query_params.getlist("public_key")
+    if len(texts) > MOST_KEYS:
+        raise bad_request(f"at most {MOST_KEYS} keys")
+    try:
+        named_keys(texts)
+    except BadFile as error:
+        raise bad_request(str(error)) from None
+    first = number_of(call, "next", 0)
+    await call.durable()
+    find = partial(found_check, call.segment("partition"), texts, first)
+    return await found(call, find)
+
+
+def named_keys(texts: Sequence[str]) -> Keys:
+    """The keys in the query. Raises BadFile."""
+    return keys_in({f"public_key {number}": text.encode() for number, text in enumerate(texts, 1)})
+
+
+def found_check(partition: str, texts: Sequence[str], first: int, history: History) -> Item:
+    """A portion as JSON. `texts`: public keys, which cannot be sent to another process as such.
+
+    Raises LogError, ApiError (404)."""
+    keys = named_keys(texts) or None
+    try:
+        portion = check(history, partition, keys, first, Deadline(PORTION_SECONDS))
+    except NoSuchPartition as error:
+        raise not_found(str(error), "not_found") from None
+    return {
+        "partition": partition,
+        "stretches": portion.stretches,
+        "checked": portion.behind,
+        "next": portion.behind if portion.behind < portion.stretches else None,
+        "sealed_to": portion.sealed_to,
+        "signatures": keys is not None,
+        "harms": [{"offset": each.offset, "what": str(each)} for each in portion.harms[:MOST_HARMS]],
+        "more": max(0, len(portion.harms) - MOST_HARMS),
+        "notes": portion.notes[:MOST_HARMS],
+    }
+
+
+async def list_audits(call: Call) -> Response:
+    """Answers GET /api/audits."""
+    call.require("monitoring")
+    floors = call.broker.topology.history.floors
+    return await listed(call, [floor_item(floors[name]) for name in sorted(floors)])
+
+
+def floor_item(floor: Floor) -> Item:
+    """The audit of what was trimmed last, as JSON."""
+    event = floor.event
+    return {
+        "partition": event.partition,
+        "audited_to": event.offset,
+        "time": format_time(floor.time_ms),
+        "user": floor.user,
+        "until": format_time(event.until_ms),
+        "reason": event.reason,
+        "findings": list(event.findings),
+        "chain": event.chain.hex(),
+        "digest": event.digest,
+    }

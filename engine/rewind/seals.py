@@ -1,0 +1,109 @@
+"""The seals of a history for one question: how far each partition is sealed, and whether its seals hold.
+
+    sealed(history)                                       a row for each partition
+    check(history, "queues-0", keys, first, deadline)     a portion: the stretches from number `first` on
+
+The rules are those of `rewindmq verify_seals` (engine/log/seals/sealer.py). A stretch has some 65,536 records, which
+take a fifth of a second. A portion has at least one.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rewindmq.engine.log.archive.directory_note import archive_of
+from rewindmq.engine.log.location import History
+from rewindmq.engine.log.seals.in_files import segmented
+from rewindmq.engine.log.seals.seal import Keys
+from rewindmq.engine.log.seals.sealer import Harm, Sealable, examine, plan, unchecked
+from rewindmq.engine.rewind.outcomes import Deadline, OutOfTime
+
+
+class NoSuchPartition(Exception):
+    """There is no partition of this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """How far a partition is sealed. `sealed_to` and `end`: exclusive. `key`, `time_ms`: of the newest seal.
+
+    `harms`: files or records that are no seals. `keys`: all keys that signed, as fingerprints."""
+
+    partition: str
+    seals: int
+    sealed_to: int
+    end: int
+    key: str | None
+    time_ms: int | None
+    keys: list[str]
+    harms: list[str]
+
+
+@dataclass(slots=True)
+class Portion:
+    """The stretches `first` to `behind` of a partition, checked. `stretches`: there are so many.
+
+    `harms`: what does not hold. `notes`: what cannot be checked any more. `sealed_to`: up to where seals hold."""
+
+    stretches: int
+    behind: int
+    harms: list[Harm] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    sealed_to: int = 0
+
+
+def partitions_of(history: History) -> Sequence[Sealable]:
+    """The partitions of a history, with their seals. Raises LogError."""
+    if history.kafka is None:
+        assert history.data is not None
+        return segmented(history.data)
+    from rewindmq.engine.log.kafka.reader import KafkaLogReader
+    from rewindmq.engine.log.seals.in_topic import in_topics
+
+    archive = history.archive or (None if history.data is None else archive_of(history.data))
+    return in_topics(KafkaLogReader(history.kafka, history.prefix, dict(history.settings)), archive)
+
+
+def sealed(history: History) -> list[Sealed]:
+    """How far each partition is sealed, as its seals say: they are not checked. Raises LogError."""
+    return [_sealed(each) for each in partitions_of(history)]
+
+
+def _sealed(partition: Sealable) -> Sealed:
+    stored, harms = partition.seals()
+    mine = [each for each in stored if each.seal.partition == partition.name]
+    newest = max(mine, key=lambda each: (each.seal.next_offset, each.seal.time_ms), default=None)
+    return Sealed(
+        partition.name,
+        len(mine),
+        0 if newest is None else newest.seal.next_offset,
+        partition.next_offset,
+        None if newest is None else newest.key,
+        None if newest is None else newest.seal.time_ms,
+        sorted({each.key for each in mine}),
+        [str(harm) for harm in harms],
+    )
+
+
+def check(history: History, name: str, keys: Keys | None, first: int, deadline: Deadline) -> Portion:
+    """Check the stretches of a partition from number `first` on, for as long as there is time; at least one.
+
+    `keys` None: signatures are not checked. Raises NoSuchPartition, LogError."""
+    partition = next((each for each in partitions_of(history) if each.name == name), None)
+    if partition is None:
+        raise NoSuchPartition(f"there is no partition {name}")
+    steps, harms = plan(partition, keys)
+    portion = Portion(len(steps), min(first, len(steps)), harms if first == 0 else [])
+    while portion.behind < len(steps):
+        step = steps[portion.behind]
+        harm = examine(partition, step)
+        if harm is not None:
+            portion.harms.append(harm)
+        elif note := unchecked(partition.beginning[0], step.stored.seal):
+            portion.notes.append(f"{step.stored.seal.offsets}: {note}")
+        portion.sealed_to = step.stored.seal.next_offset
+        portion.behind += 1
+        try:
+            deadline.check()
+        except OutOfTime:
+            break
+    return portion
