@@ -224,11 +224,13 @@ class AuditProduct:
     def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
         """Book an event and its effects, and compare the books with the machine (`Product`)."""
         self.offset = offset
-        self.least_ms = self.now_ms  # effects of passing time happened at some moment after this
-        if timestamp_ms + self.ahead_ms > self.now_ms:
-            self.now_ms = timestamp_ms + self.ahead_ms
         self.events += 1
-        if self.machine.due_effects[0] != offset:
+        before_ms, now_ms = self.now_ms, timestamp_ms + self.ahead_ms
+        if now_ms > before_ms:
+            self.now_ms = now_ms
+        if self.machine.due_effects[0] == offset:
+            self.least_ms = before_ms  # effects of passing time happened at some moment after this
+        else:
             self.least_ms = self.now_ms
             if type(event) is Published:
                 if self.plain.published(offset, actor, event, effects):
@@ -262,6 +264,17 @@ class AuditProduct:
         else:
             self._book_rare_event(actor, event, effects, touched)
             self.plain.forget()
+        self._close(touched)
+
+    def book_rest(self, account: Account, event: Acked, effects: list[Effect], at: int) -> None:
+        """Book the effects of an ack from `at` on, and compare the books. Those before are booked in `account`."""
+        touched: dict[Account, None] = {account: None}
+        self._book_effects(event, effects[at:], touched)
+        self._settled(event, effects)
+        self._close(touched)
+
+    def _close(self, touched: dict[Account, None]) -> None:
+        """Compare the books that an event has changed, when all of it is booked."""
         if self.owed:
             for (_, message_id), account in self.owed.items():
                 account.fail(DEAD_LETTERS, message_id, "died, and was not dead-lettered")
@@ -399,8 +412,11 @@ class AuditProduct:
         """Book the effects. The accounts that they concern are added to `touched`, each once and in order."""
         account_of = self.account_of
         effect: Any  # its type decides; a check for each of them would take longer than to book it
-        for effect in effects:
+        at, end = 0, len(effects)
+        while at < end:
+            effect = effects[at]
             kind = type(effect)
+            at += 1
             if kind is Quarantine:
                 self.first_quarantined = self.first_quarantined if self.quarantined else self.offset
                 self.quarantined += 1
@@ -413,9 +429,14 @@ class AuditProduct:
             touched[account] = None
             if kind is Keep:  # the message was booked by its publish
                 continue
-            if kind is Deliver or kind is FetchReply:
-                if kind is FetchReply or not self.plain.delivered(account, effect):
+            if kind is Deliver:
+                plain = self.plain.delivered(account, effects, at - 1)
+                if plain:
+                    at += plain - 1
+                else:
                     self.book_delivery(account, effect)
+            elif kind is FetchReply:
+                self.book_delivery(account, effect)
             elif kind is Forget:
                 self.book_leaving(account, event, effect)
             else:

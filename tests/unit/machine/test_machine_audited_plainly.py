@@ -2,7 +2,7 @@
 of machines that tell the truth and of machines that lie at any event."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -28,8 +28,8 @@ class NothingIsPlain(PlainTraffic):
     def acked(self, offset: int, event: Acked, effects: list[Effect]) -> bool:
         return False
 
-    def delivered(self, account: Account, effect: Deliver) -> bool:
-        return False
+    def delivered(self, account: Account, effects: Sequence[Effect], at: int) -> int:
+        return 0
 
 
 class Counted(PlainTraffic):
