@@ -56,16 +56,13 @@ from rewindmq.schemas.values import EPOCH_SHIFT, Actor, Policy
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.base_beliefs import believe
 from rewindmq.spark_replay.audit.checkpoint_claims import Claims
+from rewindmq.spark_replay.audit.checks import CHECKS, CLAIMS, CONSUMERS, LAST_WORDS, PREFETCH, RECORDS
 from rewindmq.spark_replay.audit.consumers import Attached
 from rewindmq.spark_replay.audit.dead_letter_join import LetterRows
 from rewindmq.spark_replay.audit.ledger import (
     CONSERVATION,
     DEAD_LETTERS,
-    DELIVERIES,
-    LIMITS,
-    ORDER,
     SETTLEMENT,
-    TTL,
     Account,
 )
 from rewindmq.spark_replay.audit.plain_traffic import PlainTraffic
@@ -77,22 +74,6 @@ if TYPE_CHECKING:
 
 LISTED = 100
 DEADLY = (EXPIRED, REJECTED, MAXLEN, DELIVERY_LIMIT)  # the reasons for which a message is dead-lettered
-CLAIMS, RECORDS, PREFETCH, CONSUMERS = "claims", "records", "prefetch", "consumers"
-LAST_WORDS = "last words"
-CHECKS = {
-    CONSERVATION: "published = gone + ready + unacked, with bytes, by plain counting, at every offset",
-    LIMITS: "length limits as arguments and policies say, nothing dropped or refused below them",
-    TTL: "nothing delivered after its expiry, nothing expired before",
-    DELIVERIES: "redelivered flags and delivery counts as often as messages came back, delivery limits kept",
-    ORDER: "first deliveries in the order of publishing, the highest priority first",
-    SETTLEMENT: "each ack and reject settles exactly what its consumer held, a purge all that is ready",
-    CONSUMERS: "messages go only to consumers of their queue, and where one of them is active only to that one",
-    PREFETCH: "no consumer holds more than its prefetch, no channel more than its consumers share",
-    DEAD_LETTERS: "dead letters exactly where an exchange is set, numbered without a gap, taken in once by a target",
-    CLAIMS: "digests that brokers claimed equal the fold's",
-    RECORDS: "every record is a known event",
-    LAST_WORDS: "behind the final checkpoint of a broker that stopped stands nothing but what it writes then",
-}
 # Tuples, and dictionaries by type: a union of types would be made anew for each event
 _SETTLES = (Acked, Nacked)
 _OF_CONNECTIONS = (SessionClosed, NodeLost, BrokerStarted)
