@@ -12,7 +12,7 @@ tests/unit/machine/test_machine_audited_plainly.py holds it against them: equal 
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rewindmq.projections.machine.data.effects import Deliver, Effect, Forget, Keep
 from rewindmq.projections.machine.data.message_word import SIZE_MASK
@@ -60,6 +60,8 @@ class Room:
 
 class PlainTraffic:
     """What stays as it is while messages come and go: the queues of routes, and the room of consumers."""
+
+    line: Line  # of `event`
 
     def __init__(self, product: "AuditProduct") -> None:
         self.product = product
@@ -133,7 +135,8 @@ class PlainTraffic:
 
     def _kept_and_more(self, line: Line, offset: int, event: Published, effects: list[Effect]) -> bool:
         """Book a message, and the delivery or the drop of others that followed."""
-        account, size, behind = line.account, event.body_size, effects[1]
+        account, size = line.account, event.body_size
+        behind: Any = effects[1]  # its type decides
         drops = type(behind) is Forget and behind.reason == MAXLEN and not line.mourned
         if not (drops or type(behind) is Deliver) or behind.queue is not line.queue:
             return False
