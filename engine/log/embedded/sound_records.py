@@ -21,9 +21,18 @@ from rewindmq.schemas.shapes import long_bytes
 
 _TIME_SIZE = 2
 _NEVER = b"\xff" * 11  # no record has this where a timestamp goes on
-_LONG = rb"[\x80-\xff]{0,8}[\x00-\x7f]"  # of at most 63 bits
-# One block of ranges, and the end of the blocks
-_RANGES = re.compile(rb"(?:%b)\x00" % b"|".join(rb"\x%02x(?:%b){%d}" % (2 * n, _LONG, 2 * n) for n in range(1, 9)))
+# One block of ranges, whose longs have at most 63 bits, and the end of the blocks
+_RANGES = re.compile(
+    rb"(?:\x02(?:[\x80-\xff]{0,8}[\x00-\x7f]){2}"
+    rb"|\x04(?:[\x80-\xff]{0,8}[\x00-\x7f]){4}"
+    rb"|\x06(?:[\x80-\xff]{0,8}[\x00-\x7f]){6}"
+    rb"|\x08(?:[\x80-\xff]{0,8}[\x00-\x7f]){8}"
+    rb"|\x0a(?:[\x80-\xff]{0,8}[\x00-\x7f]){10}"
+    rb"|\x0c(?:[\x80-\xff]{0,8}[\x00-\x7f]){12}"
+    rb"|\x0e(?:[\x80-\xff]{0,8}[\x00-\x7f]){14}"
+    rb"|\x10(?:[\x80-\xff]{0,8}[\x00-\x7f]){16}"
+    rb")\x00"
+)
 _EMPTY_HOLDER = 4  # bytes of an ack before its ranges: index, no vhost, no queue, consumer 0
 
 
