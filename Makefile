@@ -118,9 +118,9 @@ lock:
 	$(BIN)/pip-compile $(LOCK_OPTIONS) --all-extras --output-file requirements.lock pyproject.toml
 	$(BIN)/pip-compile $(LOCK_OPTIONS) --extra build --constraint requirements.lock \
 	  --output-file compose/requirements-build.lock pyproject.toml
-	$(BIN)/pip-compile $(LOCK_OPTIONS) --extra kafka --constraint requirements.lock \
+	$(BIN)/pip-compile $(LOCK_OPTIONS) --extra archive,kafka --constraint requirements.lock \
 	  --output-file compose/requirements.lock pyproject.toml
-	$(BIN)/pip-compile $(LOCK_OPTIONS) --extra kafka,spark --constraint requirements.lock \
+	$(BIN)/pip-compile $(LOCK_OPTIONS) --extra archive,kafka,spark --constraint requirements.lock \
 	  --output-file compose/requirements-spark.lock pyproject.toml
 
 clean:

@@ -1,7 +1,7 @@
 """The configuration of a broker: its place, its ports and its limits."""
 
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -67,7 +67,9 @@ class Config:
     subject_header: str = ""  # the header with the subject of a message: the subject's key encrypts the body
     keys: Path | None = None  # directory of keys; None: `keys` in `data`. Nodes on one Kafka share it
     keep_bodies_days: int | None = None  # each body is encrypted under a key of its day; None: only those of subjects
-    load_definitions: Path | None = None  # a file or directory, imported at each start; then there is no `guest`
+    load_definitions: Path | None = None  # a file or directory, imported at each start; then there is no first user
+    default_user: str = "guest"  # the first user, which the first start makes
+    default_pass: str = field(default="guest", repr=False)
     archive: ArchiveConfig = ArchiveConfig()
     read_only: bool = False  # serve the history, and write nothing at all (embedded/read_only.py)
 
@@ -80,6 +82,7 @@ class Config:
 
     proxy_protocol: bool = False  # AMQP connections begin with a header of a balancer (runtime/proxy_protocol.py)
     log_level: str = "info"  # the broker logs to stderr from this level on (logging_setup.py)
+    log_format: str = "text"  # or json
     prometheus_port: int | None = None  # a second port for /metrics (RabbitMQ's is 15692); None: on the API's port only
 
     @property

@@ -6,9 +6,17 @@ Names come from clients and may hold any character. So the formatter escapes cha
 begin a line or turn the direction of writing, and it indents the lines after the first (a traceback): no name can pass
 for a line. It cuts long messages. Of an error it shows the place and a quoted, escaped and short form of the error's
 text, because the text may come from a client, too.
+
+With --log-format json each message is one JSON object a line, with the same limits:
+
+    {"time": "2026-11-22T07:05:09.123Z", "level": "info", "logger": "rewindmq.engine.amqp.connection", "message": "..."}
+
+A traceback is in the field `error`, an array of lines. What a message was logged with (`extra=`) are further fields.
 """
 
+import json
 import logging
+import os
 import re
 import time
 import traceback
@@ -19,6 +27,10 @@ LONGEST_ERROR = 200
 FRAMES_SHOWN = 30
 ERRORS_SHOWN = 5  # errors of one chain, each the cause of the next
 LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("text", "json")
+FORMAT_VARIABLE = "REWINDMQ_LOG_FORMAT"
+# What each record has; all else came with `extra`.
+OF_EVERY_RECORD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 OURS = ("rewindmq",)
 
 # Control characters, line and paragraph separators, direction marks, halves of surrogate pairs.
@@ -57,6 +69,23 @@ class Line(logging.Formatter):
         return "\n".join(("  Traceback, the first error first:", *(f"  {escaped(line)}" for line in lines)))
 
 
+class JsonLine(Line):
+    """Formats a record as one JSON object on one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        found: dict[str, object] = {
+            "time": self.formatTime(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": escaped(record.getMessage()),
+        }
+        found |= {key: value for key, value in vars(record).items() if key not in OF_EVERY_RECORD and key not in found}
+        if record.exc_info and record.exc_info[1] is not None:
+            lines = "".join(error_lines(record.exc_info[1])).splitlines()
+            found["error"] = [escaped(line) for line in lines]
+        return json.dumps(found, default=lambda value: escaped(str(value)))
+
+
 def error_lines(error: BaseException) -> list[str]:
     """Return lines that say where an error happened, with the errors that caused it, the first error first."""
     chain = [error]
@@ -77,10 +106,16 @@ def error_lines(error: BaseException) -> list[str]:
     return lines
 
 
-def log_to_stderr(level: str) -> None:
-    """Log to stderr: RewindMQ's messages from `level` on, and the warnings and errors of libraries."""
+def log_to_stderr(level: str, form: str | None = None) -> None:
+    """Log to stderr: RewindMQ's messages from `level` on, and the warnings and errors of libraries.
+
+    `form`: one of FORMATS. Processes that this one starts have the same; there it is None."""
+    if form is not None:
+        os.environ[FORMAT_VARIABLE] = form
     handler = logging.StreamHandler()
-    handler.setFormatter(Line("%(asctime)s [%(levelname)s] %(message)s"))
+    handler.setFormatter(
+        JsonLine() if os.environ.get(FORMAT_VARIABLE) == "json" else Line("%(asctime)s [%(levelname)s] %(message)s")
+    )
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     set_level(level)
 

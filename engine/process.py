@@ -5,6 +5,8 @@ Rules of this file
 - One line on stdout when clients may come, which names the build; everything else goes to the log on stderr
   (logging_setup.py). If there is a compiled build that does not run, the log says why, once.
 - SIGTERM and SIGINT stop cleanly: connections are closed with 320, everything is durable and persisted.
+- SIGHUP reads the configuration again (reload.py). A terminal that is closed sends SIGHUP, too: that stops.
+- A manager of services is told each step (service_manager.py).
 - What prevents a start is one line on stderr and an exit code of sysexits.h: 64 the URL names no archive, 65 the data
   are damaged, 69 a port is taken, another broker has the data directory or Kafka is not there, 78 the directory cannot
   be used, or its history is a newer version's. The same when a running node has to give up: 69 with Kafka, 70 when its
@@ -47,11 +49,14 @@ from rewindmq.engine.http.server import Listening, serve
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.location import History
 from rewindmq.engine.logging_setup import escaped, log_to_stderr
+from rewindmq.engine.reload import Reread, take_over
 from rewindmq.engine.rewind.worker import NICENESS, WorkerPool
 from rewindmq.engine.runtime.admission import bound, shares, take_descriptors
 from rewindmq.engine.runtime.heap import keep_freed_memory, share_one_heap
 from rewindmq.engine.runtime.log_clock import ElapsedClock, LogClock, WallClock
 from rewindmq.engine.runtime.metadata import ReadBackMetadata, SoleWriterMetadata
+from rewindmq.engine.service_manager import ServiceManager
+from rewindmq.engine.tls import LiveContext, TlsListener
 from rewindmq.projections.machine.machine import NewerHistory
 from rewindmq.projections.rewind import format_time
 from rewindmq.projections.store.snapshots import Snapshots
@@ -75,34 +80,37 @@ class Failure(Exception):
         self.code = code
 
 
-def run(config: Config) -> int:
-    """Run a broker in the foreground until SIGTERM or SIGINT; the exit code."""
-    log_to_stderr(config.log_level)
+def run(config: Config, reread: Callable[[], Reread] | None = None) -> int:
+    """Run a broker in the foreground until SIGTERM or SIGINT; the exit code. `reread` reads the configuration again."""
+    log_to_stderr(config.log_level, config.log_format)
     if config.kafka is None:  # librdkafka has many threads, which allocate with each message
         share_one_heap()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_main(config))
+            runner.run(_main(config, reread))
     except Failure as error:
-        print(f"rewindmq: {escaped(str(error))}", file=sys.stderr)
+        if config.log_format == "json":
+            logger.error("%s", error)
+        else:
+            print(f"rewindmq: {escaped(str(error))}", file=sys.stderr)
         return error.code
     return 0
 
 
-async def _main(config: Config) -> None:
+async def _main(config: Config, reread: Callable[[], Reread] | None) -> None:
     archiver = await _open_archive(config)
     try:
-        await _run_broker(config, archiver)
+        await _run_broker(config, archiver, reread)
     finally:
         if archiver is not None:
             archiver.stop()
 
 
-async def _run_broker(config: Config, archiver: ArchiveSupervisor | None) -> None:
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread: Callable[[], Reread] | None) -> None:
+    stopping, hung_up = asyncio.Event(), asyncio.Event()
+    _heed_signals(stopping, hung_up)
+    manager = ServiceManager(os.environ)
+    manager.status(f"opening {config.data}")
     failures: list[Exception] = []
 
     def failed(error: Exception) -> None:
@@ -128,11 +136,13 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None) -> Non
         if archiver is not None:
             owned = partial(_owned, broker) if config.kafka is not None else lambda: None
             archiver.start(broker.archive, broker.trims, owned)
-        await _listen(server, config)
+        contexts: list[LiveContext] = []
+        await _listen(server, config, contexts)
         broker.serve(server, (amqp_door, http_door))
         body_workers = WorkerPool()
         app = make_app(broker, body_workers)
-        http = asyncio.create_task(serve(app, _listen_http(config), http_door, broker.loop_share))
+        http = asyncio.create_task(serve(app, _listen_http(config, contexts), http_door, broker.loop_share))
+        reloads = asyncio.create_task(_reload(broker, contexts, reread, hung_up, manager))
         try:
             where = ", ".join(f"{protocol} {bracketed(address)}:{port}" for protocol, address, port in config.listeners)
             log = "" if config.kafka is None else f", log {config.kafka_prefix}.* at {config.kafka}"
@@ -141,8 +151,12 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None) -> Non
             if build.unused:
                 logger.warning("the pure build runs: %s", build.unused)
             print(f"RewindMQ {VERSION} is ready: {where}, data {config.data}{log}, {build.kind} build", flush=True)
+            manager.ready(f"running: {where}")
+            manager.begin_watchdog()
             await _until_stopped(stopping, http)
         finally:
+            manager.stopping()
+            reloads.cancel()
             await server.stop()
             http.cancel()
             await asyncio.wait([http])
@@ -154,6 +168,49 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None) -> Non
     if failures:
         raise Failure(_code(failures[0]), f"stopped: {failures[0]}")
     logger.info("stopped")
+
+
+def _heed_signals(stopping: asyncio.Event, hung_up: asyncio.Event) -> None:
+    """SIGTERM and SIGINT stop. SIGHUP asks for a reload, or stops where a terminal was closed."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    at_terminal = _has_terminal()
+
+    def heed_hangup() -> None:
+        (stopping if at_terminal and not _has_terminal() else hung_up).set()
+
+    loop.add_signal_handler(signal.SIGHUP, heed_hangup)
+
+
+def _has_terminal() -> bool:
+    """Whether a terminal controls this process."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
+async def _reload(
+    broker: Broker,
+    contexts: list[LiveContext],
+    reread: Callable[[], Reread] | None,
+    hung_up: asyncio.Event,
+    manager: ServiceManager,
+) -> None:
+    """Take the configuration over each time that SIGHUP came. Several signals at once are one."""
+    while await hung_up.wait():
+        hung_up.clear()
+        manager.reloading()
+        outcome = "running; there is no configuration to read again"
+        try:
+            if reread is not None:
+                outcome = await take_over(broker, contexts, reread)
+        except Exception:  # a defect of a reload is no reason to stop
+            logger.exception("the configuration was not read again")
+            outcome = "running, with the configuration of before"
+        manager.ready(outcome)
 
 
 async def _open_archive(config: Config) -> ArchiveSupervisor | None:
@@ -317,28 +374,33 @@ def _look_after_keys(broker: Broker) -> None:
         raise Failure(CONFIG_ERROR, f"keys: {config.keys_directory}: {_reason(error)}") from error
 
 
-async def _listen(server: AmqpServer, config: Config) -> None:
-    """For AMQP clients, and for those over TLS."""
+async def _listen(server: AmqpServer, config: Config, contexts: list[LiveContext]) -> None:
+    """For AMQP clients, and for those over TLS. Its context is added to `contexts`."""
+    context = None if config.tls is None or config.tls.port is None else _context(TlsListener.context, config.tls)
+    contexts += [] if context is None else [context]
     for protocol, host, port in config.listeners:
         if protocol.startswith("amqp"):
-            tls = config.tls if protocol == "amqp/ssl" else None
-            context = None if tls is None else _context(tls.context)
             try:
-                await server.listen(host, port, context)
+                await server.listen(host, port, context if protocol == "amqp/ssl" else None)
             except OSError as error:
                 raise Failure(UNAVAILABLE, f"{protocol} {bracketed(host)}:{port}: {_reason(error)}") from error
     server.begin()
 
 
-def _listen_http(config: Config) -> list[Listening]:
-    """The management API, over TLS too, and its metrics."""
+def _listen_http(config: Config, contexts: list[LiveContext]) -> list[Listening]:
+    """The management API, over TLS too, and its metrics. Its context is added to `contexts`."""
     listening: list[Listening] = []
+    context = None
+    if config.https_port is not None:
+        if config.tls is None:
+            raise Failure(CONFIG_ERROR, "tls: https needs a certificate and its key")
+        context = _context(TlsListener.http_context, config.tls)
+        contexts.append(context)
     try:
         for protocol, host, port in config.listeners:
             if protocol.startswith("http"):
-                context = _https_context(config) if protocol == "https" else None
                 try:
-                    listening += ((sock, context) for sock in bound(host, port))
+                    listening += ((sock, context if protocol == "https" else None) for sock in bound(host, port))
                 except OSError as error:
                     raise Failure(UNAVAILABLE, f"{protocol} {bracketed(host)}:{port}: {_reason(error)}") from error
     except Failure:
@@ -348,15 +410,9 @@ def _listen_http(config: Config) -> list[Listening]:
     return listening
 
 
-def _https_context(config: Config) -> ssl.SSLContext:
-    if config.tls is None:
-        raise Failure(CONFIG_ERROR, "tls: https needs a certificate and its key")
-    return _context(config.tls.http_context)
-
-
-def _context(make: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+def _context(make: Callable[[TlsListener], ssl.SSLContext], tls: TlsListener) -> LiveContext:
     try:
-        return make()
+        return LiveContext(make, tls)
     except OSError as error:
         raise Failure(CONFIG_ERROR, f"tls: {error}") from error
 

@@ -11,6 +11,7 @@ Names and defaults are RabbitMQ's (`ssl_options`, `ssl_cert_login_from`):
 """
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,6 +88,25 @@ class TlsListener:
             name,
             self.login_from is not None,
         )
+
+
+class LiveContext:
+    """The context of a listener, which is made anew when a certificate changes. Open connections keep the one before.
+
+    OSError (ssl.SSLError is one): a file is missing or damaged."""
+
+    def __init__(self, make: Callable[[TlsListener], ssl.SSLContext], settings: TlsListener) -> None:
+        self._make = make
+        self.current = make(settings)
+        self._prepared = self.current
+
+    def prepare(self, settings: TlsListener) -> None:
+        """Make the next context. Connections do not get it yet. Errors as the constructor's."""
+        self._prepared = self._make(settings)
+
+    def renew(self) -> None:
+        """Give new connections the context that was prepared."""
+        self.current = self._prepared
 
 
 @dataclass(frozen=True, slots=True)

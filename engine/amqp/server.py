@@ -17,7 +17,6 @@ import asyncio
 import ipaddress
 import logging
 import socket
-import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import cast
@@ -32,6 +31,7 @@ from rewindmq.engine.config import bracketed
 from rewindmq.engine.errors import NotAllowed
 from rewindmq.engine.runtime.admission import Door, Guest, Listener, bound
 from rewindmq.engine.runtime.memory import Kind
+from rewindmq.engine.tls import LiveContext
 
 log = logging.getLogger("rewindmq.amqp")
 
@@ -261,21 +261,25 @@ class AmqpServer:
         self.door = door
         self.loop = asyncio.get_running_loop()
         self.protocols: set[AmqpProtocol] = set()
-        self.listeners: list[tuple[str, int, ssl.SSLContext | None]] = []  # address and port, and TLS where it is used
+        self.listeners: list[tuple[str, int, LiveContext | None]] = []  # address and port, and TLS where it is used
         self.servers: list[Listener] = []  # none while the listeners are suspended
         self.undurable = 0  # bytes received from all clients that are not known to be durable
         self.awaited = 0  # bytes of these whose durability is awaited now
         self.undurable_round = 0  # how often awaited bytes have become durable
         self.held: list[Connection] = []  # not read from until they are durable
         self.timer: asyncio.TimerHandle | None = None
-        self.timeout_check_seconds = min(TIMEOUT_CHECK_SECONDS, broker.config.consumer_timeout_ms / 2_000)
+
+    @property
+    def timeout_check_seconds(self) -> float:
+        """How often the ages of deliveries are looked at."""
+        return min(TIMEOUT_CHECK_SECONDS, self.broker.config.consumer_timeout_ms / 2_000)
 
     def begin(self) -> None:
         """Begin to look after connections: the listeners are there."""
         self.broker.turns.on_blocked.append(self.alarm_changed)
         self.timer = self.loop.call_later(self.timeout_check_seconds, self.check_timeouts)
 
-    async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> int:
+    async def listen(self, host: str, port: int, context: LiveContext | None) -> int:
         """Listen, with `context` over TLS, and return the port. `port` 0 takes a free one. OSError: the address is
         taken."""
         made = [

@@ -141,9 +141,11 @@ class Broker:
         self.alarms = Alarms(config, self.memory, self.turns, self.sessions.by_id, partitions, self.forwarder)
         end_turn = self.turns.end
         self.expiry = Expiry(config, log_clock, metadata, partitions, keeper, self.subjects, end_turn, self.loop_share)
-        self.history_size = HistorySize(config.data, lambda: self.alarms.disk_limit_bytes)
+        in_kafka = config.kafka is not None
+        self.history_size = HistorySize(config.data, lambda: self.alarms.disk_limit_bytes, in_kafka=in_kafka)
         ends: list[LogEnd] = [metadata, *partitions]
-        self.archive = ArchiveStatus(config.archive.url, ends, clock) if config.archive.url else None
+        url, measured = config.archive.url, self.history_size.take
+        self.archive = ArchiveStatus(url, ends, clock, in_kafka=measured) if url else None
         self.trims = HistoryTrims(config.keep_history_ms, metadata, partitions, self.turns)
         self.clock_watch = ClockWatch(config.node, log_clock, metadata, partitions, keeper, self.turns)
 
@@ -152,6 +154,15 @@ class Broker:
         arguments of the constructor: the server is made with the broker, and so after it."""
         self.listeners = listeners
         self.doors = doors
+
+    def take_over(self, config: Config) -> None:
+        """Go on with changed settings (engine/reload.py). A limit that was set while the broker runs stays as it is, if
+        its setting did not change."""
+        before, self.config = self.config, config
+        if config.vm_memory_high_watermark != before.vm_memory_high_watermark:
+            self.alarms.set_memory_limit(config.vm_memory_high_watermark)
+        if config.disk_free_limit != before.disk_free_limit:
+            self.alarms.set_disk_limit(config.disk_free_limit)
 
     def close(self) -> None:
         """Stop cleanly: everything is durable, RocksDB is written, each partition ends with a Checkpointed event."""

@@ -7,6 +7,7 @@ from rewindmq.engine.broker import limits
 from rewindmq.engine.broker.access_control import ITSELF, Access
 from rewindmq.engine.broker.passwords import imported
 from rewindmq.engine.broker.vhosts import check_vhost
+from rewindmq.engine.config import Config
 from rewindmq.engine.errors import NotFound, PreconditionFailed
 from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.projections.rules.patterns import refusal, shown
@@ -144,7 +145,8 @@ def hash_of_user(given: Mapping[str, object], default: str = "rabbit_password_ha
     return imported(password_hash, algorithm)
 
 
-async def first_user(metadata: Metadata, access: Access) -> None:
-    """Make the user guest / guest, an administrator with all permissions in `/`, for a log that has no event yet."""
-    await metadata.ask(BROKER, UserSet("guest", access.hash("guest"), ("administrator",)))
-    await metadata.ask(BROKER, PermissionsSet("/", "guest", ".*", ".*", ".*"))
+async def first_user(metadata: Metadata, access: Access, config: Config) -> None:
+    """Make the first user, an administrator with all permissions in `/`, for a log that has no event yet."""
+    name = config.default_user
+    await metadata.ask(BROKER, UserSet(name, access.hash(config.default_pass), ("administrator",)))
+    await metadata.ask(BROKER, PermissionsSet("/", name, ".*", ".*", ".*"))

@@ -9,28 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from rewindmq.engine.cli.configuration.assembly import kafka_settings
+from rewindmq.engine.cli.configuration.options import option_of
+from rewindmq.engine.cli.configuration.sources import ConfigError
+from rewindmq.engine.cli.configuration.table import SETTINGS
+from rewindmq.engine.cli.exits import CONFIG, CliError
+
 if TYPE_CHECKING:
     from rewindmq.engine.log.location import History
 
-OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    click.option(
-        "--kafka",
-        "servers",
-        metavar="HOST:PORT,...",
-        envvar="REWINDMQ_KAFKA",
-        help="Bootstrap servers of the Kafka that has the log. Without it the log is in the data directory.",
-    ),
-    click.option(
-        "--kafka-prefix", "prefix", default="rewindmq", show_default=True, help="Prefix of the names of the topics."
-    ),
-    click.option(
-        "--kafka-setting",
-        "settings_given",
-        metavar="KEY=VALUE",
-        multiple=True,
-        help="A setting of the Kafka clients, by librdkafka's names. May be given several times.",
-    ),
-)
+# The same as those of `start`. They count from the environment, too: these commands read no configuration file.
+NAMES = ("kafka", "kafka_prefix", "kafka_setting", "kafka_config")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,26 +45,29 @@ def with_kafka(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def with_one(
-        *arguments: Any, servers: str | None, prefix: str, settings_given: tuple[str, ...], **options: Any
+        *arguments: Any,
+        kafka: str | None,
+        kafka_prefix: str,
+        kafka_setting: tuple[tuple[str, str], ...],
+        kafka_config: Path | None,
+        **options: Any,
     ) -> Any:
         context = click.get_current_context()
-        asked_for = context.get_parameter_source("servers") is ParameterSource.COMMANDLINE
-        if servers == "":
+        asked_for = context.get_parameter_source("kafka") is ParameterSource.COMMANDLINE
+        if kafka == "":
             raise click.BadParameter("'' is not an address", param_hint="--kafka")
-        if servers is None and context.get_parameter_source("prefix") is ParameterSource.COMMANDLINE:
+        if kafka is None and context.get_parameter_source("kafka_prefix") is ParameterSource.COMMANDLINE:
             raise click.UsageError("--kafka-prefix needs --kafka")
-        if not prefix:
+        if not kafka_prefix:
             raise click.BadParameter("'' is not a prefix", param_hint="--kafka-prefix")
-        settings = []
-        for setting in settings_given:
-            key, separator, value = setting.partition("=")
-            if not separator:
-                raise click.BadParameter(f"'{setting}' is not KEY=VALUE", param_hint="--kafka-setting")
-            settings.append((key, value))
-        return command(*arguments, kafka=Kafka(servers, asked_for, prefix, tuple(settings)), **options)
+        try:
+            settings = kafka_settings(kafka_setting, kafka_config)
+        except ConfigError as error:
+            raise CliError(CONFIG, str(error)) from None
+        return command(*arguments, kafka=Kafka(kafka, asked_for, kafka_prefix, settings), **options)
 
-    for option in reversed(OPTIONS):
-        with_one = option(with_one)
+    for name in reversed(NAMES):
+        with_one = option_of(SETTINGS[name], variable=True)(with_one)
     return with_one
 
 

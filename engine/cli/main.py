@@ -36,13 +36,15 @@ from rewindmq.engine.cli.commands import (
 )
 from rewindmq.engine.cli.commands import copy_state as copying
 from rewindmq.engine.cli.commands import operations as operating
+from rewindmq.engine.cli.configuration import commands as configuration
+from rewindmq.engine.cli.configuration import manual
 from rewindmq.engine.cli.exits import SOFTWARE, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.config import VERSION
 from rewindmq.engine.file_modes import restrict_new_files
 
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
-    "Node": (*node.COMMANDS, *operating.COMMANDS, *copying.COMMANDS),
+    "Node": (*configuration.COMMANDS, *node.COMMANDS, *operating.COMMANDS, *copying.COMMANDS),
     "Diagnostics": (*diagnostics.COMMANDS, *diagnostics.NOT_HERE),
     "History": (
         *history.COMMANDS,
@@ -67,6 +69,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Limits": (*limits.COMMANDS, *operating.LIMITS),
     "Parameters": parameters.COMMANDS,
     "Definitions": definitions.COMMANDS,
+    "This program": manual.COMMANDS,
 }
 
 

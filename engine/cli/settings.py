@@ -10,11 +10,15 @@ from typing import Any
 import click
 
 from rewindmq.engine.cli.client import Client
-from rewindmq.engine.cli.exits import UNAVAILABLE, USAGE, CliError
+from rewindmq.engine.cli.exits import CONFIG, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.formatters import FORMATTERS, MACHINE_READABLE, Rows
+from rewindmq.engine.log.secret_file import BadSecret, secret_in
 
 DEFAULT_URL = "http://127.0.0.1:15672"
 DEFAULT_TIMEOUT_SECONDS = 60.0
+SEEN = (
+    "Warning: other users of this machine see --password; give --password-file FILE or REWINDMQ_PASSWORD_FILE instead"
+)
 
 OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("-n", "--node", "asked_node", metavar="NAME", help="Fail unless this node answers."),
@@ -33,7 +37,17 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Port of the management API on this machine, instead of --url.",
     ),
     click.option("--user", metavar="NAME", help="User to log in as (default: REWINDMQ_USER, or guest)."),
-    click.option("--password", metavar="PASSWORD", help="Password of the user (default: REWINDMQ_PASSWORD, or guest)."),
+    click.option(
+        "--password",
+        metavar="PASSWORD",
+        help="The same on the command line, where others see it: --password-file is better.",
+    ),
+    click.option(
+        "--password-file",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="File with the password of the user (default: REWINDMQ_PASSWORD_FILE, or REWINDMQ_PASSWORD, or guest).",
+    ),
     click.option(
         "--tls-ca-cert-file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -52,6 +66,7 @@ NAMES = (
     "http_port",
     "user",
     "password",
+    "password_file",
     "tls_ca_cert_file",
 )
 
@@ -71,6 +86,7 @@ class Settings:
     http_port: int | None = None
     user: str | None = None
     password: str | None = None
+    password_file: Path | None = None
     tls_ca_cert_file: Path | None = None
 
     def update(self, **later: object) -> None:
@@ -98,15 +114,24 @@ class Settings:
         if self.http_port:
             url = f"http://127.0.0.1:{self.http_port}"
         user = self.user or os.environ.get("REWINDMQ_USER") or "guest"
-        password = self.password or os.environ.get("REWINDMQ_PASSWORD") or "guest"
         ca = self.tls_ca_cert_file or os.environ.get("REWINDMQ_TLS_CA") or None
-        client = Client(url, user, password, None if patient and self.timeout is None else self.seconds, ca)
+        client = Client(url, user, self._password(), None if patient and self.timeout is None else self.seconds, ca)
         if self.asked_node is not None and not any_node:
             answering = client.get_one("overview", columns="node")["node"]
             if answering != self.asked_node:
                 asked = f"unable to perform an operation on node '{self.asked_node}'"
                 raise CliError(UNAVAILABLE, f"{asked}: at {client.address} there is '{answering}'")
         return client
+
+    def _password(self) -> str:
+        """The password to log in with. CliError: its file cannot be read."""
+        file = self.password_file or os.environ.get("REWINDMQ_PASSWORD_FILE")
+        if self.password or not file:
+            return self.password or os.environ.get("REWINDMQ_PASSWORD") or "guest"
+        try:
+            return secret_in(Path(file))
+        except BadSecret as error:
+            raise CliError(CONFIG, str(error)) from None
 
     def banner(self, *lines: str) -> None:
         """Prints lines for people: not with --quiet or --silent, nor before output for programs."""
@@ -127,6 +152,8 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def command_with_settings(*arguments: Any, **options: Any) -> Any:
         settings = click.get_current_context().ensure_object(Settings)
+        if options["password"] is not None:
+            click.echo(SEEN, err=True)
         settings.update(**{name: options.pop(name) for name in NAMES})
         return command(settings, *arguments, **options)
 

@@ -141,7 +141,7 @@ def take_over(broker: Broker, alone: Alone) -> None:
             partition.set_clock(min(before_ms, broker.clock()), BROKER, ClockSet(ahead_ms, before_ms))
     alone.begin_epoch()
     if first and broker.config.load_definitions is None:
-        at_once(first_user(broker.metadata, broker.access))
+        at_once(first_user(broker.metadata, broker.access, broker.config))
     for partition in partitions:
         for queue in list(partition.machine.by_id.values()):
             broker.forwarder.recover(partition, queue)

@@ -15,7 +15,6 @@ import contextlib
 import json
 import logging
 import socket
-import ssl
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -27,7 +26,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rewindmq.engine.runtime.admission import Door, Guest, Listener
 from rewindmq.engine.runtime.loop_share import LoopShare
-from rewindmq.engine.tls import TlsPeer
+from rewindmq.engine.tls import LiveContext, TlsPeer
 
 HEADER_SECONDS = 10.0
 BODY_SECONDS = 120.0
@@ -37,7 +36,7 @@ GRACEFUL_SECONDS = 3
 RETRY_AFTER_SECONDS = 5
 
 # A bound socket, with the TLS context if it is over TLS.
-Listening = tuple[socket.socket, ssl.SSLContext | None]
+Listening = tuple[socket.socket, LiveContext | None]
 
 
 def refusal() -> bytes:

@@ -16,12 +16,12 @@ import ipaddress
 import logging
 import resource
 import socket
-import ssl
 import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
 from rewindmq.engine.runtime.proxy_protocol import BadHeader, Client, read_client
+from rewindmq.engine.tls import LiveContext
 from rewindmq.projections.store import rocks
 
 logger = logging.getLogger("rewindmq.doors")
@@ -222,7 +222,7 @@ class Listener:
         listening: socket.socket,
         door: Door,
         make: Callable[[Guest], asyncio.Protocol],
-        context: ssl.SSLContext | None = None,
+        context: LiveContext | None = None,
         handshake_seconds: float = 10.0,
         answer: bytes = b"",
         proxied: bool = False,
@@ -297,7 +297,7 @@ class Listener:
             await self._loop.connect_accepted_socket(
                 lambda: self._make(guest),
                 sock,
-                ssl=self._context,
+                ssl=None if self._context is None else self._context.current,
                 ssl_handshake_timeout=seconds,
                 ssl_shutdown_timeout=seconds,
             )

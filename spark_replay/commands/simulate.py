@@ -1,9 +1,11 @@
 """The commands that try changes on a history and bring messages back: what-if, restore."""
 
 import sys
+from pathlib import Path
 
 import click
 
+from rewindmq.engine.log.secret_file import BadSecret, secret_in
 from rewindmq.spark_replay.commands.location_options import with_location
 from rewindmq.spark_replay.commands.options import (
     Out,
@@ -67,6 +69,14 @@ def what_if(
     write_frame(getattr(tried, show), form, out)
 
 
+def _password_in(file: Path | None) -> str:
+    """The password in a file. BadRequest."""
+    try:
+        return "guest" if file is None else secret_in(file)
+    except BadSecret as error:
+        raise BadRequest(f"--password-file: {error}") from None
+
+
 @click.command()
 @with_location
 @queue_option
@@ -79,11 +89,12 @@ def what_if(
     "--url", default="http://127.0.0.1:15672", show_default=True, help="The URL of the broker's management API."
 )
 @click.option("--user", default="guest", show_default=True)
+@click.option("--password", envvar="REWINDMQ_PASSWORD", help="The password (default: REWINDMQ_PASSWORD, or guest).")
 @click.option(
-    "--password",
-    default="guest",
-    envvar="REWINDMQ_PASSWORD",
-    help="The password. It is also read from REWINDMQ_PASSWORD.",
+    "--password-file",
+    envvar="REWINDMQ_PASSWORD_FILE",
+    type=click.Path(path_type=Path),
+    help="File with the password: other users of the machine see --password.",
 )
 @click.option(
     "--to", help="Put the messages into this queue of the same vhost (default: into the queue that they were in)."
@@ -98,7 +109,8 @@ def restore(
     condition: str | None,
     url: str,
     user: str,
-    password: str,
+    password: str | None,
+    password_file: Path | None,
     to: str | None,
     name: str | None,
     dry_run: bool,
@@ -118,7 +130,7 @@ def restore(
         raise BadRequest("--without: name the queue with --queue, and another queue to put the messages into with --to")
     resolved(location, rules)
     plan_ranges(location, None, time)
-    broker = Broker(url, user, password)
+    broker = Broker(url, user, password or _password_in(password_file))
     check_broker(broker)
     if condition is not None:
         found = find(start_spark(location), location, condition, queue)

@@ -16,6 +16,7 @@ client alone (`for_librdkafka`).
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from rewindmq.engine.log.kafka.settings_file import BadSettings, pair, read_settings_file
 from rewindmq.spark_replay.location.ranges import BadRequest
 
 _LOGIN_MODULES = {
@@ -36,23 +37,16 @@ def read_settings(given: Iterable[str], file: Path | None = None) -> tuple[tuple
     """KEY=VALUE pairs of the command line, over those of a file with one pair a line (# begins a comment).
 
     Raises BadRequest, also when Spark's client cannot be given the same setting."""
-    lines: list[str] = []
-    if file is not None:
-        try:
-            lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
-        except (OSError, UnicodeDecodeError) as error:
-            raise BadRequest(f"--kafka-config: {file}: {error}") from None
-    settings = dict(_pair(line, "--kafka-config") for line in lines if line and not line.startswith("#"))
-    settings |= dict(_pair(text, "--kafka-setting") for text in given)
+    settings: dict[str, str] = {}
+    option = "--kafka-config"
+    try:
+        settings |= dict(read_settings_file(file)) if file is not None else {}
+        option = "--kafka-setting"
+        settings |= dict(pair(text, secrets=False) for text in given)
+    except BadSettings as error:
+        raise BadRequest(f"{option}: {error}") from None
     for_java(settings)
     return tuple(settings.items())
-
-
-def _pair(text: str, option: str) -> tuple[str, str]:
-    key, separator, value = text.partition("=")
-    if not separator:
-        raise BadRequest(f"{option}: {key!r} is not KEY=VALUE")
-    return key.strip(), value.strip()
 
 
 def for_librdkafka(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:

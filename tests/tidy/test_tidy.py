@@ -32,7 +32,7 @@ ALLOWED = {
 # import is for a type only. The embedded log and Kafka are twins on one line. `cli` lies above `process`, for the
 # command `start` runs a broker.
 LAYERS = (
-    ("errors", "file_modes", "logging_setup", "tls"),
+    ("errors", "file_modes", "logging_setup", "service_manager", "tls"),
     ("log",),
     ("runtime",),
     ("config",),
@@ -43,6 +43,7 @@ LAYERS = (
     ("definitions",),
     ("amqp",),
     ("http",),
+    ("reload",),
     ("process",),
     ("cli",),
     ("__main__",),

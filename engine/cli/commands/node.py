@@ -1,23 +1,14 @@
-"""Commands of the broker itself: start, ping, version, status, cluster_status."""
+"""Commands that ask the broker itself: ping, version, status, cluster_status."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import click
 
-from rewindmq.engine.cli.archive_options import Duration, with_archive
-from rewindmq.engine.cli.body_options import with_bodies
-from rewindmq.engine.cli.client import HTTP_PORT, Client, Json
-from rewindmq.engine.cli.kafka import Kafka, with_kafka
+from rewindmq.engine.cli.client import Client, Json
 from rewindmq.engine.cli.settings import Settings, with_settings
-from rewindmq.engine.cli.tls import with_tls
 from rewindmq.engine.cli.values import Value
-from rewindmq.engine.config import LOCALHOST, MAX_MESSAGE_SIZE, VERSION, Config
-from rewindmq.engine.logging_setup import LEVELS
+from rewindmq.engine.config import VERSION
 from rewindmq.engine.runtime.durations import in_words
-from rewindmq.engine.runtime.watermarks import Limit, disk_limit, memory_watermark
-from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13
 
 GIGABYTE = 1_000_000_000
 PURPOSES = {
@@ -27,189 +18,6 @@ PURPOSES = {
     "https": "HTTP API over TLS (HTTPS)",
     "http/prometheus": "Prometheus exporter API over HTTP",
 }
-
-
-def limit(parse: Callable[[str], Limit]) -> Callable[[click.Context, click.Parameter, str], Limit]:
-    """A callback for click that parses an option's value as a limit."""
-
-    def checked(_context: click.Context, _option: click.Parameter, text: str) -> Limit:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from None
-
-    return checked
-
-
-def require_possible(config: Config) -> None:
-    """Refuse options of `start` that make no sense together. UsageError."""
-    if config.read_only and (config.kafka is not None or config.load_definitions is not None):
-        raise click.UsageError("--read-only serves a data directory as it is: without --kafka and --load-definitions")
-    if config.read_only and (config.archive.url, config.keep_history_ms, config.keep_bodies_days) != (None, None, None):
-        raise click.UsageError("--read-only changes nothing: without --archive, --keep-history and --keep-bodies")
-    if config.kafka is None:
-        return
-    if config.encrypts and config.keys is None:
-        option = "--subject-header" if config.subject_header else "--keep-bodies"
-        raise click.UsageError(f"{option} with --kafka needs --keys DIR, the same directory for all nodes")
-    if config.keep_history_ms is not None:
-        raise click.UsageError(
-            "--keep-history is for a log in the data directory; `rewindmq trim --kafka` trims a history in Kafka"
-        )
-
-
-@click.command("start")
-@click.option("--data", required=True, type=click.Path(file_okay=False, path_type=Path), help="Data directory.")
-@click.option(
-    "--host", default=LOCALHOST, show_default=True, help="Address to listen on; localhost and :: mean IPv4 and IPv6."
-)
-@click.option("--amqp-port", type=click.IntRange(1, 65535), default=5672, show_default=True, help="Port of AMQP.")
-@click.option(
-    "--http-port",
-    type=click.IntRange(1, 65535),
-    help="Port of the management API (default: 15672; with --https-port: none).",
-)
-@click.option(
-    "--prometheus-port",
-    type=click.IntRange(1, 65535),
-    help="A second port for metrics only (RabbitMQ's is 15692).",
-)
-@click.option(
-    "--proxy-protocol",
-    is_flag=True,
-    help="AMQP clients come through a balancer that sends the PROXY protocol's header (v1 or v2).",
-)
-@click.option(
-    "--partitions",
-    type=click.IntRange(1, 1024),
-    help="Number of partitions of a new queue log (default: 2). A log keeps its number."
-    " On Kafka: the number at the beginning, if partitions were added later.",
-)
-@click.option("--node", default="rewindmq@localhost", show_default=True, help="The node's name.")
-@click.option(
-    "--load-definitions",
-    type=click.Path(exists=True, path_type=Path),
-    help="Import this file, or each *.json of this directory. The user guest is not created then.",
-)
-@click.option(
-    "--consumer-timeout",
-    type=click.IntRange(1),
-    default=1_800_000,
-    show_default=True,
-    help="Milliseconds that a delivery may stay unacknowledged; then its channel is closed.",
-)
-@click.option(
-    "--semantics",
-    type=click.Choice(sorted(PROFILES)),
-    default=RABBITMQ_3_13.name,
-    show_default=True,
-    help="The RabbitMQ that queues behave like, unless x-semantics says another.",
-)
-@click.option(
-    "--max-message-size",
-    type=click.IntRange(0, MAX_MESSAGE_SIZE),
-    default=134_217_728,
-    show_default=True,
-    help="Bytes; larger messages are refused.",
-)
-@click.option(
-    "--vm-memory-high-watermark",
-    metavar="FRACTION|SIZE",
-    callback=limit(memory_watermark),
-    default="0.4",
-    show_default=True,
-    help="Publishers are held back above this part of the machine's or container's memory, or this size (2GB).",
-)
-@click.option(
-    "--disk-free-limit",
-    metavar="SIZE|mem_relative:N",
-    callback=limit(disk_limit),
-    default="50MB",
-    show_default=True,
-    help="Free disk space below which publishers are held back.",
-)
-@click.option(
-    "--keep-history",
-    metavar="DURATION",
-    type=Duration(),
-    help="Trim older history, such as 400d, while the broker runs: it goes for good. Queued messages stay.",
-)
-@click.option(
-    "--loopback-users",
-    metavar="NAME,...",
-    default="guest",
-    show_default=True,
-    help="Users that may connect from this machine only; empty: no user is restricted.",
-)
-@click.option(
-    "--log-level",
-    type=click.Choice(LEVELS),
-    default="info",
-    show_default=True,
-    help="The lowest level that is logged to stderr.",
-)
-@click.option(
-    "--read-only",
-    is_flag=True,
-    help="Serve the history and refuse each change. Nothing is written, and nothing expires.",
-)
-@with_tls
-@with_kafka
-@with_archive
-@with_bodies
-@click.option(
-    "--kafka-replication",
-    type=click.IntRange(1),
-    help="Replicas of new topics (default: 3, or the number of brokers if smaller).",
-)
-@click.option(
-    "--node-timeout",
-    type=click.IntRange(1, 600),
-    default=10,
-    show_default=True,
-    help="Seconds of silence after which a node is lost; its unacked messages go to other consumers.",
-)
-def start(
-    data: Path,
-    http_port: int | None,
-    https_port: int | None,
-    kafka: Kafka,
-    node_timeout: int,
-    loopback_users: str,
-    consumer_timeout: int,
-    keep_history: int | None,
-    **same: Any,  # Config has these under the same names
-) -> None:
-    """Run a broker in the foreground, until SIGINT or SIGTERM.
-
-    The log is in the data directory. With --kafka the log is in Kafka, and the broker is one of several nodes.
-
-    \b
-    Examples:
-      rewindmq start --data ./data
-      rewindmq start --data ./data-1 --node rewindmq-1 --kafka kafka-1:9092,kafka-2:9092
-    """
-    from rewindmq.engine.process import run
-
-    if http_port is None and https_port is None:
-        http_port = HTTP_PORT
-    config = Config(
-        data=data.absolute(),
-        http_port=http_port,
-        https_port=https_port,
-        kafka=kafka.servers,
-        kafka_prefix=kafka.prefix,
-        kafka_settings=kafka.settings,
-        node_timeout_ms=node_timeout * 1000,
-        loopback_users=tuple(filter(None, loopback_users.split(","))),
-        consumer_timeout_ms=consumer_timeout,
-        keep_history_ms=keep_history,
-        **same,
-    )
-    require_possible(config)
-    code = run(config)  # says by itself, in one line, what prevents a start
-    if code:
-        raise click.exceptions.Exit(code)
 
 
 @click.command("ping")
@@ -320,6 +128,7 @@ def history_lines(history: Json) -> list[str]:
     """Lines about the size of the history and the state of its archive. An older broker says neither."""
     size, days = cast(int | None, history.get("local_bytes")), cast(float | None, history.get("disk_full_in_days"))
     lines = [] if size is None else [f"On this disk: {size / GIGABYTE:.4f} gb"]
+    lines += kafka_lines(history)
     if days is not None:
         lines.append(f"Disk full in {days:g} days, by the growth of the last hours")
     lines += trim_lines(cast(Json | None, history.get("trims")))
@@ -337,9 +146,22 @@ def history_lines(history: Json) -> list[str]:
         lines.append(f"Not archived: {records} records{oldest}")
     if archive.get("stays"):
         lines.append(f"Segments that were due stay here: {archive['stays']}")
+    if archive.get("retention"):
+        lines.append(f"Kafka's retention: {archive['retention']}")
     if archive["error"] is not None:
         lines.append(f"Archiving fails: {archive['error']}")
     return lines
+
+
+def kafka_lines(history: Json) -> list[str]:
+    """A line about what Kafka has of the history, where it is there and known."""
+    size, growth = cast(int | None, history.get("kafka_bytes")), cast(int | None, history.get("growth_bytes_per_day"))
+    if size is None:
+        return []
+    grows = "" if growth is None else f", growing by {growth / GIGABYTE:.4f} gb a day"
+    return [
+        f"In Kafka: {size / GIGABYTE:.4f} gb of this node's partitions{grows}; the room on Kafka's disks is not known"
+    ]
 
 
 def trim_lines(trims: Json | None) -> list[str]:
@@ -502,4 +324,4 @@ def cluster_lines(overview: Json, nodes: list[Json]) -> list[str]:
     ]
 
 
-COMMANDS = (start, ping, version, status, cluster_status)
+COMMANDS = (ping, version, status, cluster_status)

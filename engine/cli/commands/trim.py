@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rewindmq.engine.cli.archive_options import Duration
 from rewindmq.engine.cli.commands.archive import done
+from rewindmq.engine.cli.configuration.kinds import DURATION
 from rewindmq.engine.cli.exits import USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.kafka_archive import topics_of, wants_kafka
@@ -30,7 +30,7 @@ COLUMNS = ("partition", "begins", "floor", "trimmed_until", "queued", "bytes", "
 @click.option("--before", metavar="TIME", help="Trim what is older: ISO 8601 with a zone, or how long ago (-400d).")
 @click.option(
     "--keep",
-    type=Duration(),
+    type=DURATION.parser,
     metavar="DURATION",
     help="Trim what is older than this, from the newest event on: 400d, 36h.",
 )

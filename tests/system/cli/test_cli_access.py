@@ -206,8 +206,11 @@ def test_definitions_that_are_none(cli: Cli, arguments: tuple[str, ...], stdin: 
     failed(cli(*arguments, stdin=stdin), code, line)
 
 
-def test_definitions_are_for_administrators(cli: Cli, broker: RunningBroker) -> None:
+def test_definitions_are_for_administrators(cli: Cli, broker: RunningBroker, tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("secret")
     cli("add_user", "nobody", "secret")
     cli("set_user_tags", "nobody", "policymaker")
-    failed(cli("export_definitions", "-", "--user", "nobody", "--password", "secret"), 77, "Error: Not administrator")
+    nobody = ("--user", "nobody", "--password-file", str(password))
+    failed(cli("export_definitions", "-", *nobody), 77, "Error: Not administrator")
     cli("delete_user", "nobody")

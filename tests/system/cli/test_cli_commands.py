@@ -4,6 +4,7 @@ different: an error is one line, and a bad definition or pattern is 65 (data), w
 
 import subprocess
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -110,7 +111,7 @@ def test_purge_and_delete_a_queue(cli: Cli, broker: RunningBroker) -> None:
     )
 
 
-def test_users_their_passwords_and_tags(cli: Cli) -> None:
+def test_users_their_passwords_and_tags(cli: Cli, tmp_path: Path) -> None:
     assert cli("add_user", "alice", "secret").stdout.startswith('Adding user "alice" ...\nDone. Don\'t forget to grant')
     failed(cli("add_user", "alice", "secret"), 70, 'Error: User "alice" already exists')
     failed(cli("add_user", "bob"), 65, "Error: Password is not provided via argument or stdin")
@@ -128,7 +129,10 @@ def test_users_their_passwords_and_tags(cli: Cli) -> None:
     assert cli("change_password", "alice", "other").returncode == 0
     assert cli("authenticate_user", "alice", "other").returncode == 0
     assert cli("list_users", "-s").stdout.splitlines()[0] == "alice\t[management, monitoring]"
-    failed(cli("list_users", "--user", "alice", "--password", "other"), 77, "Error: Not administrator user")
+    password = tmp_path / "password"
+    password.write_text("other\n")
+    alice = ("--user", "alice", "--password-file", str(password))
+    failed(cli("list_users", *alice), 77, "Error: Not administrator user")
     for user in ("alice", "bob"):
         assert cli("delete_user", user).stdout == f'Deleting user "{user}" ...\n'
     failed(cli("delete_user", "alice"), 67, 'Error: User "alice" does not exist')
@@ -174,7 +178,7 @@ def test_no_broker_a_wrong_address_a_wrong_password(broker: RunningBroker) -> No
     failed(run("ping", "-q", "--url", "ftp://x"), 64, "Error: 'ftp://x' is not the address of a management API")
     failed(run("ping", "-q", "--url", nobody, "--http-port", "1"), 64, "Error: give either --url or --http-port")
     port = str(broker.http_port)
-    failed(run("ping", "-q", "--http-port", port, "--password", "wrong"), 65, "Error: login failed at ")
+    failed(run("ping", "-q", "--http-port", port, REWINDMQ_PASSWORD="wrong"), 65, "Error: login failed at ")
     assert run("ping", "-q", "--http-port", port).returncode == 0
     assert run("ping", "-q", "--url", broker.http_url.replace("//", "//guest:guest@")).returncode == 0
 

@@ -43,13 +43,13 @@ def test_start_says_when_it_is_ready_and_stops_on_sigterm(tmp_path: Path) -> Non
 
 
 def test_start_refuses_bad_options(tmp_path: Path) -> None:
-    failed(run("start"), 64, "Error (argument validation): Missing option '--data'")
+    failed(run("start"), 64, "Error (argument validation): no data directory: give --data DIR")
     data = ("--data", str(tmp_path))
-    failed(run("start", *data, "--kafka", ""), 64, "Error (argument validation): Invalid value for --kafka: ''")
+    failed(run("start", *data, "--kafka", ""), 64, "Error (argument validation): '' is not an address: --kafka")
     which = "Error (argument validation): --kafka-prefix needs --kafka"
     failed(run("start", *data, "--kafka-prefix", "other"), 64, which)
     somewhere = (*data, "--kafka", "127.0.0.1:1", "--kafka-prefix", "")
-    failed(run("start", *somewhere), 64, "Error (argument validation): Invalid value for --kafka-prefix: ''")
+    failed(run("start", *somewhere), 64, "Error (argument validation): '' is not a prefix: --kafka-prefix")
     failed(
         run("start", "--data", str(tmp_path), "--amqp-port", "70000"), 64, "Error (argument validation): Invalid value"
     )
@@ -57,7 +57,7 @@ def test_start_refuses_bad_options(tmp_path: Path) -> None:
     failed(
         run("start", *nonsense),
         64,
-        "Error (argument validation): Invalid value for --kafka-setting: 'nonsense' is not KEY=VALUE",
+        "Error (argument validation): Invalid value for '--kafka-setting': 'nonsense' is not KEY=VALUE",
     )
     (tmp_path / "file").write_text("")
     failed(

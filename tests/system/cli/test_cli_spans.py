@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import Any
 
@@ -104,13 +105,15 @@ def test_b35_each_delivery_to_a_consumer_is_a_span(cli: Cli, broker: RunningBrok
     assert [each["attributes"]["rewindmq.redelivered"] for each in (first, second)] == [False, True]
 
 
-def test_b35_a_reader_of_a_queue_asks_about_its_own_queue(cli: Cli, broker: RunningBroker) -> None:
+def test_b35_a_reader_of_a_queue_asks_about_its_own_queue(cli: Cli, broker: RunningBroker, tmp_path: Path) -> None:
     called(broker, "PUT", "queues/%2F/span-own")
     traced(broker, "span-own", "own")
     called(broker, "DELETE", "queues/%2F/span-own/contents")
     called(broker, "PUT", "users/span-reader", password="secret", tags="management")
     called(broker, "PUT", "permissions/%2F/span-reader", configure="", write="", read="^span-own$")
-    reader = ("--user", "span-reader", "--password", "secret")
+    password = tmp_path / "password"
+    password.write_text("secret")
+    reader = ("--user", "span-reader", "--password-file", str(password))
     assert [span["name"] for span in printed(cli, "span-own", *reader)] == ["stay span-own"]
     for queue in ((), ("spanning",)):
         assert cli("spans", *queue, "--since", BEGINNING, *reader).returncode == 77

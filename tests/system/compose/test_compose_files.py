@@ -3,7 +3,6 @@ and service that it names is there, and what is said twice is said alike."""
 
 import os
 import re
-import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ import click
 import pytest
 import yaml
 
-from rewindmq.engine.cli.client import HTTP_PORT
+from rewindmq.engine.cli.configuration.assembly import config_of
+from rewindmq.engine.cli.configuration.sources import DEFAULT_FILE, Sources
 from rewindmq.engine.cli.main import rewindmq
 from rewindmq.spark_replay.__main__ import main as spark_replay
 from tests.support.running import ROOT
@@ -60,8 +60,8 @@ def test_images_are_pinned() -> None:
     ("lock", "extras"),
     [
         ("requirements-build.lock", ("build",)),
-        ("requirements.lock", ("kafka",)),
-        ("requirements-spark.lock", ("kafka", "spark")),
+        ("requirements.lock", ("archive", "kafka")),
+        ("requirements-spark.lock", ("archive", "kafka", "spark")),
     ],
 )
 def test_the_packages_are_those_that_are_tested_with(lock: str, extras: tuple[str, ...]) -> None:
@@ -76,7 +76,7 @@ def test_the_packages_are_those_that_are_tested_with(lock: str, extras: tuple[st
     unused |= set() if "spark" in extras else {"pyspark", "pyarrow", "pandas", "numpy", "protobuf"}
     unused |= {"confluent-kafka"} if "build" in extras else {"mypy", "setuptools", "wheel"}
     assert not unused & taken.keys()
-    assert f"pip install --no-cache-dir --require-hashes -r {lock}\n" in DOCKERFILE
+    assert re.search(rf"^RUN pip (--python venv )?install --no-cache-dir --require-hashes -r {lock}$", DOCKERFILE, re.M)
 
 
 def pins(lock: Path) -> dict[str, tuple[str, frozenset[str]]]:
@@ -111,22 +111,43 @@ def test_what_is_built_from_is_there() -> None:
             assert build["target"] in stages
 
 
-def test_the_nodes_start_with_options_that_there_are() -> None:
-    start = rewindmq.commands["start"]
+def test_the_nodes_start_with_the_settings_of_the_file(tmp_path: Path) -> None:
+    [settings] = [COMPOSE / each["file"] for each in STACK["configs"].values()]
+    password = tmp_path / "password"
+    password.write_text((COMPOSE / STACK["secrets"]["first_user"]["file"]).read_text())
+    file = tmp_path / "rewindmq.toml"
+    file.write_text(settings.read_text().replace("/run/secrets/first_user", str(password)))
     for name, service in NODES.items():
-        options = parsed(start, service["command"][1:])
-        assert service["command"][0] == "start"
-        assert (options["node"], options["host"]) == (name, "0.0.0.0")
+        assert service["configs"] == [{"source": "rewindmq", "target": str(DEFAULT_FILE)}]
+        assert service["secrets"] == list(STACK["secrets"])
+        program, *options = service["command"]
+        flags = {key: value for key, value in parsed(rewindmq.commands[program], options).items() if key == "node"}
+        config = config_of(Sources(flags, service["environment"], file).values())
+        assert (config.node, config.host) == (name, "0.0.0.0")
         [volume] = service["volumes"]
-        assert volume == f"{name}:{options['data']}"
-        listening = {str(options["amqp_port"]), str(options["http_port"] or HTTP_PORT)}
+        assert volume == f"{name}:{config.data}"
+        listening = {str(config.amqp_port), str(config.http_port)}
         assert {port.split(":")[-1] for port in service["ports"]} == listening
-        kinds = {option.envvar for option in start.params if isinstance(option, click.Option) and option.envvar}
-        assert set(service["environment"]) <= kinds
-        assert set(service["environment"]["REWINDMQ_KAFKA"].split(",")) == ADDRESSES
+        assert config.kafka is not None
+        assert set(config.kafka.split(",")) == ADDRESSES
+        assert service["environment"] == {
+            "REWINDMQ_USER": config.default_user,
+            "REWINDMQ_PASSWORD_FILE": "/run/secrets/first_user",
+        }
+        assert config.default_user not in config.loopback_users
     published = [port for service in SERVICES.values() for port in service.get("ports", ())]
     assert all(port.startswith("127.0.0.1:") for port in published)
     assert len({port.split(":")[1] for port in published}) == len(published)
+
+
+def test_nothing_in_the_images_installs_or_compiles() -> None:
+    """The environment is made in a stage of its own, without pip. The last stages copy it."""
+    last = dict(re.findall(r"^FROM rewindmq AS (\w+)\n(.*?)(?=^FROM|\Z)", DOCKERFILE, re.M | re.S))
+    assert last.keys() == {"broker", "spark"}
+    assert all("pip" not in text and "gcc" not in text for text in last.values())
+    [base] = re.findall(r" AS rewindmq\n(.*?)(?=^FROM)", DOCKERFILE, re.M | re.S)
+    assert "pip uninstall --yes --root-user-action ignore setuptools wheel pip" in base
+    assert "python -m venv --without-pip venv" in DOCKERFILE
 
 
 def test_spark_watches_with_options_that_there_are() -> None:
@@ -142,14 +163,6 @@ def test_commands_in_the_images_are_ours() -> None:
     program, *words = (word.strip(' "') for word in check.split(","))
     assert program == "rewindmq"
     parsed(rewindmq.commands[words[0]], words[1:])
-    script = (COMPOSE / "first-user.sh").read_text()
-    assert os.access(COMPOSE / "first-user.sh", os.X_OK)
-    used = set()
-    for line in re.findall(r"rewindmq (.*?)(?: \|\||$)", script, re.M):
-        words = shlex.split(line)
-        used |= set(re.findall(r"\$(\w+)", line))
-        parsed(rewindmq.commands[words[0]], words[1:])
-    assert used == set(SERVICES["first-user"]["environment"])
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -139,4 +139,4 @@ def test_it_needs_a_certificate_and_asks_for_none(tls: Tls, tmp_path: Path, caps
 
 def test_a_port_for_https_without_a_certificate_is_never_served_plain(tmp_path: Path) -> None:
     with pytest.raises(Failure, match="https needs a certificate"):
-        _listen_http(Config(tmp_path, http_port=None, https_port=free_port()))
+        _listen_http(Config(tmp_path, http_port=None, https_port=free_port()), [])

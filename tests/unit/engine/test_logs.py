@@ -1,12 +1,13 @@
 """Lines of the log: no name from outside can pass for a line, or for a command to a terminal."""
 
+import json
 import logging
 import sys
 from typing import Any
 
 import pytest
 
-from rewindmq.engine.logging_setup import Line, escaped
+from rewindmq.engine.logging_setup import JsonLine, Line, escaped
 
 LINE = Line("%(asctime)s [%(levelname)s] %(message)s")
 
@@ -72,3 +73,33 @@ def test_what_an_exception_says_cannot_begin_a_line() -> None:
 
 def test_plain_text_stays() -> None:
     assert escaped("a 'b' \\ c") == "a 'b' \\ c"
+
+
+JSON = JsonLine()
+
+
+def test_b48_json_is_one_object_a_line_with_the_fields_of_the_message() -> None:
+    record = logging.LogRecord("rewindmq.x", logging.WARNING, "file.py", 1, "queue '%s'", ("a\nb\x1b",), None)
+    record.queue, record.odd = "a\nb", {1, 2}
+    line = JSON.format(record)
+    assert line.isprintable()
+    found = json.loads(line)
+    assert found.pop("time").endswith("Z")
+    assert found == {
+        "level": "warning",
+        "logger": "rewindmq.x",
+        "message": "queue 'a\\nb\\x1b'",
+        "queue": "a\nb",
+        "odd": "{1, 2}",
+    }
+
+
+def test_b48_json_has_a_traceback_as_lines() -> None:
+    try:
+        raise ValueError("no\n{")
+    except ValueError:
+        record = logging.LogRecord("rewindmq", logging.ERROR, "file.py", 1, "failed", (), sys.exc_info())
+    found = json.loads(JSON.format(record))
+    assert found["message"] == "failed"
+    assert found["error"][-1] == "ValueError: 'no\\n{'"
+    assert "test_b48_json_has_a_traceback" in "".join(found["error"])

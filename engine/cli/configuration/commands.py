@@ -1,0 +1,107 @@
+"""The commands about the configuration of a broker: start, config."""
+
+import os
+from pathlib import Path
+
+import click
+
+from rewindmq.engine.cli.configuration.assembly import Impossible, config_of, credentials_of
+from rewindmq.engine.cli.configuration.live import rereader
+from rewindmq.engine.cli.configuration.options import with_sources
+from rewindmq.engine.cli.configuration.sources import ConfigError, Sources, Value
+from rewindmq.engine.cli.exits import CONFIG, CliError
+from rewindmq.engine.cli.formatters import FORMATTERS
+from rewindmq.engine.cli.values import Value as Cell
+from rewindmq.engine.config import Config
+
+COLUMNS = ("name", "value", "from")
+
+
+@click.command("start")
+@with_sources
+def start(sources: Sources) -> None:
+    """Run a broker in the foreground, until SIGINT or SIGTERM.
+
+    The log is in the data directory. With --kafka the log is in Kafka, and the broker is one of several nodes. Each
+    option may stand in a file, too (`rewindmq config --help`). SIGHUP reads the file again.
+
+    \b
+    Examples:
+      rewindmq start --data ./data
+      rewindmq start --config /etc/rewindmq/rewindmq.toml
+      rewindmq start --data ./data-1 --node rewindmq-1 --kafka kafka-1:9092,kafka-2:9092
+    """
+    from rewindmq.engine.process import run
+
+    values, config = _read(sources)
+    os.environ.update(
+        credentials_of(values["archive_credentials"].value)
+    )  # the store's client takes them from there, here and in the archiver
+    code = run(config, rereader(sources, values))  # says by itself, in one line, what prevents a start
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+@click.command("config")
+@with_sources
+@click.option(
+    "--check", type=click.Path(path_type=Path), metavar="FILE", help="Check this file only, and print no more."
+)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Output format."
+)
+def config(sources: Sources, check: Path | None, form: str) -> None:
+    """Show each setting of a broker, its value, and where the value comes from.
+
+    A flag counts before the environment, the environment before the file, the file before the default. Give the options
+    that you give to `start`. No broker is asked. Of a file with a secret only the path is shown.
+
+    \b
+    Examples:
+      rewindmq config
+      rewindmq config --config ./rewindmq.toml --format json
+      rewindmq config --check ./rewindmq.toml
+    """
+    if check is not None:
+        _check(check)
+        return
+    values, _ = _read(sources, require_data=False)
+    rows: list[dict[str, Cell]] = [
+        {"name": name, "value": shown(value), "from": value.origin} for name, value in values.items()
+    ]
+    for line in FORMATTERS[form](COLUMNS, rows, True):
+        click.echo(line)
+
+
+def shown(value: Value) -> str | None:
+    """The value for people; None: the setting has none."""
+    return value.shown if value.texts else None
+
+
+def _check(file: Path) -> None:
+    """Refuse a file that `start` would refuse. A data directory may still come from elsewhere."""
+    _read(Sources({}, {}, file), require_data=False)
+    click.echo(f"{file}: no errors")
+
+
+def _read(sources: Sources, require_data: bool = True) -> tuple[dict[str, Value], Config]:
+    """Find all values and make the configuration.
+
+    CliError; click.UsageError where flags alone make no sense together."""
+    try:
+        values = sources.values()
+        complete = values
+        if not require_data and values["data"].value is None:
+            complete = values | {"data": Value(Path(), (), values["data"].origin)}
+        config = config_of(complete)
+        credentials_of(values["archive_credentials"].value)
+    except ConfigError as error:
+        raise CliError(CONFIG, str(error)) from None
+    except Impossible as error:
+        if error.usage:
+            raise click.UsageError(str(error), click.get_current_context()) from None
+        raise CliError(CONFIG, str(error)) from None
+    return values, config
+
+
+COMMANDS = (start, config)
