@@ -109,6 +109,7 @@ MODULES = (
     "rewindmq.schemas.codec",
     "rewindmq.schemas.events",
     "rewindmq.schemas.metadata_events",
+    "rewindmq.schemas.own_form",
     "rewindmq.schemas.shapes",
     "rewindmq.schemas.single_object",
     "rewindmq.schemas.values",

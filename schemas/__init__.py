@@ -4,6 +4,7 @@ events.py, clock_events.py   the events, as classes       avsc/      today's Avr
 codec.py                     a record <-> an event (hot)  released/  every schema that a log may hold
 registry.py, evolution.py    which schema a record has, and records of older schemas brought up to date
 single_object.py             records in Kafka             walk.py    where records end in a block of a file
+own_form.py                  parts of a record as our encoder writes them
 shapes.py                    any value of any schema      properties.py   a message's properties, checked
 producer.py                  for services that publish by appending to Kafka
 """

@@ -23,6 +23,16 @@ Rules of this file
 from typing import Any, Final
 
 from rewindmq.schemas.events import EVENT_TYPES, Acked, Credited, Event, Fetched, Nacked, Published, Tick
+from rewindmq.schemas.own_form import (
+    Surprise,
+    flag,
+    message_ranges,
+    optional_varint,
+    route_end,
+    size_end,
+    two_texts_end,
+    varint,
+)
 from rewindmq.schemas.registry import envelope_schema
 from rewindmq.schemas.shapes import Cursor, Shape, UndecodableRecord, long_bytes, read, shape_of, write
 from rewindmq.schemas.values import Actor, Argument, Encryption, Origin, Policy, Route
@@ -56,6 +66,7 @@ _TICK: Final = bytes([_TICK_BYTE])
 # expiration_ms, priority, persistent, origin, encryption of nearly every message.
 _PLAIN_PERSISTENT: Final = b"\x00\x00\x01\x00\x00"
 _PLAIN_TRANSIENT: Final = b"\x00\x00\x00\x00\x00"
+_PLAIN: Final = (_PLAIN_PERSISTENT, _PLAIN_TRANSIENT)
 _REASONS: Final = {reason.encode(): reason for reason in ("expired", "rejected", "maxlen", "delivery_limit", "delayed")}
 _SMALL_LONGS: Final = [long_bytes(value) for value in range(8192)]  # ready made, mostly for lengths
 _NEVER: Final = b"\xff" * 11  # no record has this where a long or a length stands
@@ -208,126 +219,6 @@ class Encoder:
         return encoded
 
 
-class _Surprise(Exception):
-    """The fast way does not know this form: `rewindmq.schemas.shapes` judges it."""
-
-
-def _varint(record: bytes, pos: int) -> tuple[int, int]:
-    """Returns the long at `pos`, and the position behind it."""
-    value = record[pos]
-    pos += 1
-    if value > 0x7F:
-        value &= 0x7F
-        byte = record[pos]
-        pos += 1
-        if byte < 0x80:
-            value |= byte << 7
-        else:
-            value |= (byte & 0x7F) << 7
-            shift = 14
-            while True:
-                byte = record[pos]
-                pos += 1
-                if byte < 0x80:
-                    break
-                value |= (byte & 0x7F) << shift
-                shift += 7
-                if shift > 49:
-                    raise _Surprise  # so large that a place in the record plus it might not be a machine's word
-            value |= byte << shift
-    return (value >> 1 if not value & 1 else ~(value >> 1)), pos
-
-
-def _size_end(record: bytes, pos: int) -> int:
-    """The position behind the string or bytes at `pos`.
-
-    It may lie beyond the record's end: the code that reads on notices that."""
-    size = record[pos]
-    if size > 0x7F or size & 1:
-        size, pos = _varint(record, pos)
-        if size < 0:
-            raise _Surprise
-        return pos + size
-    return pos + 1 + (size >> 1)
-
-
-def _two_texts_end(record: bytes, pos: int) -> int:
-    """The position behind the second of two strings. Short strings (up to 63 bytes) are the fast case."""
-    size = record[pos]
-    if not size & 0x81:
-        second = pos + 1 + (size >> 1)
-        size = record[second]
-        if not size & 0x81:
-            return second + 1 + (size >> 1)
-    return _size_end(record, _size_end(record, pos))
-
-
-def _route_end(record: bytes, pos: int) -> int:
-    pos = _two_texts_end(record, pos)
-    size = record[pos]
-    pos = _size_end(record, pos) if size & 0x81 else pos + 1 + (size >> 1)
-    count = record[pos]
-    if count == 2 and not record[pos + 1] & 0x81:  # one queue with a short name
-        pos += 2 + (record[pos + 1] >> 1)
-    else:
-        count, pos = _varint(record, pos)
-        if count < 0:
-            raise _Surprise
-        if count == 0:
-            return pos
-        while count > 0:
-            pos = _size_end(record, pos)
-            count -= 1
-    if record[pos] != 0:
-        raise _Surprise
-    return pos + 1
-
-
-def _optional_varint(record: bytes, pos: int) -> tuple[int | None, int]:
-    branch = record[pos]
-    if branch == 0:
-        return None, pos + 1
-    if branch != 2:
-        raise _Surprise
-    return _varint(record, pos + 1)
-
-
-def _flag(record: bytes, pos: int) -> bool:
-    byte = record[pos]
-    if byte > 1:
-        raise _Surprise
-    return byte == 1
-
-
-def _message_ranges(record: bytes, pos: int) -> tuple[tuple[tuple[int, int], ...], int]:
-    count = record[pos]
-    if count == 2:
-        start = pos + 1
-        first, pos = _varint(record, start)
-        if record.startswith(record[start:pos], pos):  # a single message, as mostly: the same bytes again
-            pos += pos - start
-            last = first
-        else:
-            last, pos = _varint(record, pos)
-        messages: tuple[tuple[int, int], ...] = ((first, last),)
-    else:
-        count, pos = _varint(record, pos)
-        if count == 0:
-            return (), pos
-        if count < 0:
-            raise _Surprise
-        ranges = []
-        while count > 0:
-            first, pos = _varint(record, pos)
-            last, pos = _varint(record, pos)
-            ranges.append((first, last))
-            count -= 1
-        messages = tuple(ranges)
-    if record[pos] != 0:
-        raise _Surprise
-    return messages, pos + 1
-
-
 class _Prefix:
     """A prefix met before, without the timestamp's first two bytes, which change with every millisecond.
 
@@ -341,19 +232,45 @@ class _Prefix:
         self.actor = actor
 
 
+class _Head:
+    """What stands before the size of the body in plain messages of one actor and route, behind two bytes of the time.
+
+    `by_length`: for a record of this length, the size of the body as it is written, and the message."""
+
+    def __init__(self, head: bytes, start_ms: int, actor: Actor) -> None:
+        self.head = head
+        self.end = len(head) + 2
+        self.start_ms = start_ms
+        self.actor = actor
+        self.by_length: dict[int, tuple[bytes, Published]] = {}
+
+
+class _KnownRoute:
+    """A route met before. `properties` and `head`: those of its last plain message, and of those that were alike."""
+
+    def __init__(self, encoded: bytes, route: Route, head: _Head) -> None:
+        self.encoded = encoded
+        self.route = route
+        self.properties = _NEVER
+        self.head = head
+
+
 class Decoder:
-    """Decodes records. Equal bytes give the same `Actor` and `Route` objects (bounded caches)."""
+    """Decodes records. Equal bytes give the same `Actor` and `Route` objects (bounded caches).
+
+    With `bodies` False, records that differ in time and body alone may give the same `Published`."""
 
     def __init__(self) -> None:
         # Publishers and consumers take turns in a partition, so two prefixes are kept at hand.
         self._prefix = _Prefix(_NEVER, 0, Actor("", 0))
         self._other_prefix = self._prefix
-        self._route_bytes = _NEVER  # the last route
-        self._route = Route("", "", "", ())
+        self._no_head = self._head = _Head(_NEVER, 0, self._prefix.actor)
+        self._known = _KnownRoute(_NEVER, Route("", "", "", ()), self._no_head)  # the last route
         self._consumer_bytes = _NEVER  # the last vhost, queue and consumer
         self._consumer = ("", "", 0)
         self._actors: dict[bytes, Actor] = {}
-        self._routes: dict[bytes, Route] = {}
+        self._routes: dict[bytes, _KnownRoute] = {}
+        self._remembered = 0  # how many messages the heads have, all together
         self._in_queues: dict[bytes, tuple[str, str, int]] = {}
 
     def decode(self, record: bytes, bodies: bool = True, stripped: bool = False) -> tuple[int, Actor, Event]:
@@ -363,6 +280,14 @@ class Decoder:
         same records are undecodable under all these options, for the same reasons."""
         if stripped and record.startswith(_UNSTRIPPED):
             return self._any(record[len(_UNSTRIPPED) :], False, False)
+        head = self._head
+        if not bodies and not stripped and record.startswith(head.head, 2):
+            known = head.by_length.get(len(record))
+            if known is not None and record.startswith(known[0], head.end):
+                low = record[0]
+                high = record[1]
+                if low & 0x81 == 0x80 and high & 0x80:
+                    return head.start_ms + ((low & 0x7F) >> 1) + ((high & 0x7F) << 6), head.actor, known[1]
         try:
             prefix = self._prefix
             if not record.startswith(prefix.rest, 2):
@@ -374,10 +299,11 @@ class Decoder:
             if low & 0x81 == 0x80 and high & 0x80:
                 timestamp_ms = prefix.start_ms + ((low & 0x7F) >> 1) + ((high & 0x7F) << 6)
                 if kind == _PUBLISHED_BYTE:
-                    return timestamp_ms, prefix.actor, self._published(record, pos + 1, bodies, stripped)
+                    event = self._published(record, pos + 1, bodies, stripped)
+                    return timestamp_ms, prefix.actor, event
                 if kind <= _FETCHED_BYTE or kind == _TICK_BYTE:
                     return timestamp_ms, prefix.actor, self._hot(record, pos + 1, kind)
-        except (IndexError, UndecodableRecord, _Surprise):
+        except (IndexError, UndecodableRecord, Surprise):
             pass  # another form than we write; it may be sound
         return self._any(record, bodies, stripped)
 
@@ -389,10 +315,10 @@ class Decoder:
         """The prefix of this record. From now on it is the one to try first."""
         prefix = self._other_prefix
         if not record.startswith(prefix.rest, 2):
-            timestamp_ms, start = _varint(record, 0)
+            timestamp_ms, start = varint(record, 0)
             if start < 3 or timestamp_ms < 0:
-                raise _Surprise  # within the first seconds of 1970 or before
-            _, end = _varint(record, _size_end(record, start))
+                raise Surprise  # within the first seconds of 1970 or before
+            _, end = varint(record, size_end(record, start))
             actor = self._interned_actor(record[start:end])
             prefix = _Prefix(record[2:end], timestamp_ms & ~0x1FFF, actor)
         self._other_prefix = self._prefix
@@ -400,18 +326,16 @@ class Decoder:
         return prefix
 
     def _published(self, record: bytes, pos: int, bodies: bool, stripped: bool) -> Published:
-        if record.startswith(self._route_bytes, pos):
-            route = self._route
-            pos += len(self._route_bytes)
+        known = self._known
+        if record.startswith(known.encoded, pos):
+            pos += len(known.encoded)
         else:
-            end = _route_end(record, pos)
-            route = self._interned_route(record[pos:end])
-            self._route = route
-            self._route_bytes = record[pos:end]
+            end = route_end(record, pos)
+            known = self._known = self._known_route(record[pos:end])
             pos = end
-        size, pos = _varint(record, pos)
+        size, pos = varint(record, pos)
         if size < 0:
-            raise _Surprise
+            raise Surprise
         properties = record[pos : pos + size]
         pos += size
         expiration_ms: int | None = None
@@ -426,9 +350,9 @@ class Decoder:
             persistent = False
             pos += 5
         else:
-            expiration_ms, pos = _optional_varint(record, pos)
-            priority, pos = _optional_varint(record, pos)
-            persistent = _flag(record, pos)
+            expiration_ms, pos = optional_varint(record, pos)
+            priority, pos = optional_varint(record, pos)
+            persistent = flag(record, pos)
             if record[pos + 1] == 0:
                 pos += 2
             else:
@@ -439,65 +363,87 @@ class Decoder:
                 cursor = Cursor(record, pos)
                 encryption = read(cursor, _ENCRYPTION, "encryption")
                 pos = cursor.pos
-        size, pos = _varint(record, pos)
+        end = pos
+        size, pos = varint(record, pos)
         if size < 0 or (pos if stripped else pos + size) != len(record):
-            raise _Surprise
+            raise Surprise
         body = record[pos:] if bodies else b""
         if encryption is not None:
             size = encryption.plain_size
-        return Published(route, properties, expiration_ms, priority, persistent, origin, encryption, body, size)
+        event = Published(known.route, properties, expiration_ms, priority, persistent, origin, encryption, body, size)
+        if middle in _PLAIN and not (bodies or stripped):
+            self._remember(known, record, end, record[end:pos], event)
+        return event
+
+    def _remember(self, known: _KnownRoute, record: bytes, end: int, size: bytes, event: Published) -> None:
+        """Remember a plain message. `end`: where the size of its body stands, which is written as `size`."""
+        head = known.head
+        if end != head.end or not record.startswith(head.head, 2):
+            if event.properties != known.properties:  # in many messages they are the same again
+                known.properties = event.properties
+                return
+            head = known.head = _Head(record[2:end], self._prefix.start_ms, self._prefix.actor)
+        self._head = head
+        if self._remembered >= _CACHED:
+            for each in self._routes.values():
+                each.head = self._no_head
+            head.by_length.clear()
+            self._remembered = 0
+        if len(record) not in head.by_length:
+            head.by_length[len(record)] = size, event
+            self._remembered += 1
 
     def _origin(self, record: bytes, pos: int) -> tuple[Origin, int]:
         if record[pos] != 2:
-            raise _Surprise
-        _, end = _varint(record, _two_texts_end(record, pos + 1))
+            raise Surprise
+        _, end = varint(record, two_texts_end(record, pos + 1))
         vhost, queue, queue_id = self._interned_in_queue(record[pos + 1 : end])
-        message_id, pos = _varint(record, end)
-        size, pos = _varint(record, pos)
+        message_id, pos = varint(record, end)
+        size, pos = varint(record, pos)
         if size < 0:
-            raise _Surprise
+            raise Surprise
         reason = _REASONS.get(record[pos : pos + size])
         if reason is None:
-            raise _Surprise
-        sequence, pos = _varint(record, pos + size)
+            raise Surprise
+        sequence, pos = varint(record, pos + size)
         if record[pos : pos + 3] != _NOT_RESTORED:
-            raise _Surprise
+            raise Surprise
         return Origin(vhost, queue, queue_id, message_id, reason, sequence), pos + 3
 
     def _hot(self, record: bytes, pos: int, kind: int) -> Event:
         if kind == _TICK_BYTE:
             if pos != len(record):
-                raise _Surprise
+                raise Surprise
             return Tick()
         if kind & 1:
-            raise _Surprise
+            raise Surprise
         if record.startswith(self._consumer_bytes, pos):
             end = pos + len(self._consumer_bytes)
         else:
-            _, end = _varint(record, _two_texts_end(record, pos))
+            _, end = varint(record, two_texts_end(record, pos))
             self._consumer = self._interned_in_queue(record[pos:end])
             self._consumer_bytes = record[pos:end]
         vhost, queue, consumer = self._consumer
         event: Event
         if kind == _ACKED_BYTE:
-            messages, pos = _message_ranges(record, end)
+            messages, pos = message_ranges(record, end)
             event = Acked(vhost, queue, consumer, messages)
         elif kind == _NACKED_BYTE:
-            messages, pos = _message_ranges(record, end)
-            requeue = _flag(record, pos)
-            method, pos = _varint(record, pos + 1)
+            messages, pos = message_ranges(record, end)
+            requeue = flag(record, pos)
+            method, pos = varint(record, pos + 1)
             if method < 0:
-                raise _Surprise
+                raise Surprise
             event = Nacked(vhost, queue, consumer, messages, requeue, _METHODS[method])
         elif kind == _CREDITED_BYTE:
-            credit, pos = _varint(record, end)
+            credit, pos = varint(record, end)
             event = Credited(vhost, queue, consumer, credit)
         else:
-            channel, pos = _varint(record, end)
-            event = Fetched(vhost, queue, consumer, channel, _flag(record, pos))
+            channel, pos = varint(record, end)
+            event = Fetched(vhost, queue, consumer, channel, flag(record, pos))
             pos += 1
         if pos != len(record):
-            raise _Surprise
+            raise Surprise
         return event
 
     def _any(self, record: bytes, bodies: bool, stripped: bool) -> tuple[int, Actor, Event]:
@@ -521,7 +467,7 @@ class Decoder:
     def _any_published(self, cursor: Cursor, bodies: bool, stripped: bool) -> Published:
         start = cursor.pos
         read(cursor, _ROUTE, "route")
-        route = self._interned_route(cursor.record[start : cursor.pos])
+        route = self._known_route(cursor.record[start : cursor.pos]).route
         properties: bytes = read(cursor, _PUBLISHED.parts[1], "properties")
         expiration_ms: int | None = read(cursor, _PUBLISHED.parts[2], "expiration_ms")
         priority: int | None = read(cursor, _PUBLISHED.parts[3], "priority")
@@ -545,14 +491,14 @@ class Decoder:
             self._actors[encoded] = actor
         return actor
 
-    def _interned_route(self, encoded: bytes) -> Route:
-        route = self._routes.get(encoded)
-        if route is None:
-            route = read(Cursor(encoded, 0), _ROUTE, "route")
+    def _known_route(self, encoded: bytes) -> _KnownRoute:
+        known = self._routes.get(encoded)
+        if known is None:
+            known = _KnownRoute(encoded, read(Cursor(encoded, 0), _ROUTE, "route"), self._no_head)
             if len(self._routes) >= _CACHED:
                 self._routes.clear()
-            self._routes[encoded] = route
-        return route
+            self._routes[encoded] = known
+        return known
 
     def _interned_in_queue(self, encoded: bytes) -> tuple[str, str, int]:
         known = self._in_queues.get(encoded)
@@ -573,25 +519,25 @@ def strip_body(record: bytes) -> bytes:
     The body's length prefix stays. Other events are as they were. A record that does not look sound is as it was too,
     behind a mark that no record begins with: so its fault reaches the decoder (`decode` with `stripped`)."""
     try:
-        _, actor = _varint(record, 0)
-        user_end = _size_end(record, actor)
-        _, pos = _varint(record, user_end)
+        _, actor = varint(record, 0)
+        user_end = size_end(record, actor)
+        _, pos = varint(record, user_end)
         if record[pos] != _PUBLISHED_BYTE:
             return record if record[pos] < 0x80 else _UNSTRIPPED + record  # 0 may be written in more than one byte
         route = pos + 1
-        pos = _route_end(record, route)
+        pos = route_end(record, route)
         if not (record[actor:user_end].isascii() and record[route:pos].isascii()):
             read(Cursor(record, actor), _ACTOR, "actor")
             read(Cursor(record, route), _ROUTE, "route")
-        pos = _size_end(record, pos)
-        if record[pos : pos + 5] in (_PLAIN_PERSISTENT, _PLAIN_TRANSIENT):
+        pos = size_end(record, pos)
+        if record[pos : pos + 5] in _PLAIN:
             pos += 5
         else:
             cursor = Cursor(record, pos)
             for part, name in zip(_PUBLISHED.parts[2:-1], _PUBLISHED.names[2:-1], strict=True):
                 read(cursor, part, name)
             pos = cursor.pos
-        size, pos = _varint(record, pos)
-    except (IndexError, UndecodableRecord, _Surprise):
+        size, pos = varint(record, pos)
+    except (IndexError, UndecodableRecord, Surprise):
         return _UNSTRIPPED + record
     return record[:pos] if size >= 0 and pos + size == len(record) else _UNSTRIPPED + record

@@ -2,6 +2,7 @@
 
 audit.py, chunks.py, watch.py   an audit of the whole, from ledger to ledger, batch by batch
 fold.py, ledger.py, limits.py, prefetch.py, consumers.py, priority_levels.py   the books that are kept beside the fold
+checks.py                                                  their checks, by name
 plain_traffic.py                                           the same books, of plain publishes and acks
 beside_fold.py                                             are snapshots and RocksDB what the fold says
 checkpoint_claims.py, dead_letter_join.py, policies.py     claims, letters across partitions, policies

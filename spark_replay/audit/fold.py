@@ -56,16 +56,13 @@ from rewindmq.schemas.values import EPOCH_SHIFT, Actor, Policy
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.base_beliefs import believe
 from rewindmq.spark_replay.audit.checkpoint_claims import Claims
+from rewindmq.spark_replay.audit.checks import CHECKS, CLAIMS, CONSUMERS, LAST_WORDS, PREFETCH, RECORDS
 from rewindmq.spark_replay.audit.consumers import Attached
 from rewindmq.spark_replay.audit.dead_letter_join import LetterRows
 from rewindmq.spark_replay.audit.ledger import (
     CONSERVATION,
     DEAD_LETTERS,
-    DELIVERIES,
-    LIMITS,
-    ORDER,
     SETTLEMENT,
-    TTL,
     Account,
 )
 from rewindmq.spark_replay.audit.plain_traffic import PlainTraffic
@@ -77,22 +74,6 @@ if TYPE_CHECKING:
 
 LISTED = 100
 DEADLY = (EXPIRED, REJECTED, MAXLEN, DELIVERY_LIMIT)  # the reasons for which a message is dead-lettered
-CLAIMS, RECORDS, PREFETCH, CONSUMERS = "claims", "records", "prefetch", "consumers"
-LAST_WORDS = "last words"
-CHECKS = {
-    CONSERVATION: "published = gone + ready + unacked, with bytes, by plain counting, at every offset",
-    LIMITS: "length limits as arguments and policies say, nothing dropped or refused below them",
-    TTL: "nothing delivered after its expiry, nothing expired before",
-    DELIVERIES: "redelivered flags and delivery counts as often as messages came back, delivery limits kept",
-    ORDER: "first deliveries in the order of publishing, the highest priority first",
-    SETTLEMENT: "each ack and reject settles exactly what its consumer held, a purge all that is ready",
-    CONSUMERS: "messages go only to consumers of their queue, and where one of them is active only to that one",
-    PREFETCH: "no consumer holds more than its prefetch, no channel more than its consumers share",
-    DEAD_LETTERS: "dead letters exactly where an exchange is set, numbered without a gap, taken in once by a target",
-    CLAIMS: "digests that brokers claimed equal the fold's",
-    RECORDS: "every record is a known event",
-    LAST_WORDS: "behind the final checkpoint of a broker that stopped stands nothing but what it writes then",
-}
 # Tuples, and dictionaries by type: a union of types would be made anew for each event
 _SETTLES = (Acked, Nacked)
 _OF_CONNECTIONS = (SessionClosed, NodeLost, BrokerStarted)
@@ -224,11 +205,13 @@ class AuditProduct:
     def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
         """Book an event and its effects, and compare the books with the machine (`Product`)."""
         self.offset = offset
-        self.least_ms = self.now_ms  # effects of passing time happened at some moment after this
-        if timestamp_ms + self.ahead_ms > self.now_ms:
-            self.now_ms = timestamp_ms + self.ahead_ms
         self.events += 1
-        if self.machine.due_effects[0] != offset:
+        before_ms, now_ms = self.now_ms, timestamp_ms + self.ahead_ms
+        if now_ms > before_ms:
+            self.now_ms = now_ms
+        if self.machine.due_effects[0] == offset:
+            self.least_ms = before_ms  # effects of passing time happened at some moment after this
+        else:
             self.least_ms = self.now_ms
             if type(event) is Published:
                 if self.plain.published(offset, actor, event, effects):
@@ -262,6 +245,17 @@ class AuditProduct:
         else:
             self._book_rare_event(actor, event, effects, touched)
             self.plain.forget()
+        self._close(touched)
+
+    def book_rest(self, account: Account, event: Acked, effects: list[Effect], at: int) -> None:
+        """Book the effects of an ack from `at` on, and compare the books. Those before are booked in `account`."""
+        touched: dict[Account, None] = {account: None}
+        self._book_effects(event, effects[at:], touched)
+        self._settled(event, effects)
+        self._close(touched)
+
+    def _close(self, touched: dict[Account, None]) -> None:
+        """Compare the books that an event has changed, when all of it is booked."""
         if self.owed:
             for (_, message_id), account in self.owed.items():
                 account.fail(DEAD_LETTERS, message_id, "died, and was not dead-lettered")
@@ -399,8 +393,11 @@ class AuditProduct:
         """Book the effects. The accounts that they concern are added to `touched`, each once and in order."""
         account_of = self.account_of
         effect: Any  # its type decides; a check for each of them would take longer than to book it
-        for effect in effects:
+        at, end = 0, len(effects)
+        while at < end:
+            effect = effects[at]
             kind = type(effect)
+            at += 1
             if kind is Quarantine:
                 self.first_quarantined = self.first_quarantined if self.quarantined else self.offset
                 self.quarantined += 1
@@ -413,9 +410,14 @@ class AuditProduct:
             touched[account] = None
             if kind is Keep:  # the message was booked by its publish
                 continue
-            if kind is Deliver or kind is FetchReply:
-                if kind is FetchReply or not self.plain.delivered(account, effect):
+            if kind is Deliver:
+                plain = self.plain.delivered(account, effects, at - 1)
+                if plain:
+                    at += plain - 1
+                else:
                     self.book_delivery(account, effect)
+            elif kind is FetchReply:
+                self.book_delivery(account, effect)
             elif kind is Forget:
                 self.book_leaving(account, event, effect)
             else:

@@ -342,19 +342,29 @@ class Account:
         """Book messages that left because `consumer`, which held them, acked them. Returns how many it booked.
 
         It stops at the first one that `consumer` does not hold: `left` says what is wrong with that."""
-        sizes, out = self.sizes, self.out
+        sizes, out, waiting = self.sizes, self.out, self.waiting
         count = size = 0
-        for message_id in message_ids:
-            if out.get(message_id) != consumer or message_id not in sizes or message_id in self.waiting or self.stream:
+        for message_id in () if self.stream else message_ids:
+            if out.get(message_id) != consumer or message_id not in sizes or (waiting and message_id in waiting):
                 break
             del out[message_id]
             size += sizes.pop(message_id)
             count += 1
-        self.bytes_out -= size
-        self._forget(message_ids[:count])
         if count:
+            self.bytes_out -= size
+            self._forget(message_ids[:count])
             self.count(ACKED, count)
         return count
+
+    def has_past(self, message_id: int) -> bool:
+        """Whether the message came back, waits, expires, or came here as one that had been delivered."""
+        return (
+            message_id in self.returned
+            or message_id in self.waiting
+            or message_id in self.expires
+            or message_id in self.flagged
+            or message_id in self.counted
+        )
 
     def left(self, message_id: int, reason: str, consumer: int, event: Event, now_ms: int) -> None:
         """Book a message that left the queue, and check that it may leave for this reason."""

@@ -2,7 +2,8 @@
 
     plain.published(offset, actor, event, effects)   True: the one queue of its route took the message; all is booked
     plain.acked(offset, event, effects)              True: the consumer had the messages, and they left; all is booked
-    plain.delivered(account, effect)                 True: nothing is odd about this first delivery, and it is booked
+    plain.delivered(account, effects, at)            how many of the effects from `at` on are first deliveries about
+                                                     which nothing is odd; they are booked
     plain.forget()                                   consumers, policies or queues may have changed
 
 This file finds nothing. It looks at all that fold.py, ledger.py, consumers.py and prefetch.py look at, and books what
@@ -10,11 +11,12 @@ they would book, if none of them could say anything. Else it books nothing and s
 tests/unit/machine/test_machine_audited_plainly.py holds it against them: equal books, also of machines that lie.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from rewindmq.projections.machine.data.effects import Deliver, Effect, Forget, Keep
 from rewindmq.projections.machine.data.message_word import SIZE_MASK
-from rewindmq.projections.machine.data.reasons import ACKED, DELIVERED
+from rewindmq.projections.machine.data.reasons import ACKED, DELIVERED, MAXLEN
 from rewindmq.schemas.events import Acked, Published
 from rewindmq.schemas.values import Actor, Route
 from rewindmq.spark_replay.audit.ledger import Account
@@ -26,62 +28,161 @@ _REMEMBERED = 10_000  # routes
 _WITHOUT_LIMIT, _NO_ACK = 1 << 62, 0  # room of consumers: without a prefetch, and of those that hold nothing
 
 
+class Line:
+    """A route with one queue, which takes plain messages.
+
+    `ttl_ms`: how long they live; -1: for ever. `limited`: the queue has a length limit. `mourned`: what the queue drops
+    is dead-lettered."""
+
+    __slots__ = ("account", "limited", "mourned", "out", "queue", "sizes", "ttl_ms", "waiting")
+
+    def __init__(self, account: Account) -> None:
+        limits = account.limits
+        self.account = account
+        self.queue = account.queue
+        self.sizes, self.out, self.waiting = account.sizes, account.out, account.waiting
+        self.ttl_ms = -1 if limits.message_ttl_ms is None else max(limits.message_ttl_ms, int(account.quorum))
+        self.limited = limits.max_length is not None or limits.max_length_bytes is not None
+        self.mourned = limits.dead_letter_exchange is not None
+
+
+class Room:
+    """A consumer of a queue, and how many messages it may hold (`most`)."""
+
+    __slots__ = ("account", "most", "name", "queue", "vhost")
+
+    def __init__(self, account: Account, most: int) -> None:
+        self.account = account
+        self.queue = account.queue
+        self.vhost, self.name = account.key
+        self.most = most
+
+
 class PlainTraffic:
     """What stays as it is while messages come and go: the queues of routes, and the room of consumers."""
 
+    line: Line  # of `event`
+
     def __init__(self, product: "AuditProduct") -> None:
         self.product = product
-        self.accounts: dict[Route, Account] = {}  # of routes with one queue, which takes plain messages
-        self.rooms: dict[int, tuple[Account, int]] = {}  # consumer -> its queue's account, and how many it may hold
+        self.lines: dict[Route, Line] = {}
+        self.rooms: dict[int, Room] = {}  # by consumer
+        self.event: Published | None = None  # the last one that was plain: a decoder gives the same again
+        self.actor: Actor | None = None
 
     def forget(self) -> None:
         """Begin anew: consumers, policies or queues may have changed."""
-        self.accounts.clear()
+        self.event = None
+        self.lines.clear()
         self.rooms.clear()
 
     def learn(self, route: Route, account: Account) -> None:
         """Note the only queue that publishes of this route go to."""
         own_way = account.stream or account.delays or account.levels.highest is not None
         known = "published" in account.counters and not self.product.words.waiting
-        if known and not (own_way or account.limits.message_ttl_ms is not None or self.product.lost):
-            if len(self.accounts) >= _REMEMBERED:
-                self.accounts.clear()
-            self.accounts[route] = account
+        if known and not (own_way or self.product.lost):
+            if len(self.lines) >= _REMEMBERED:
+                self.lines.clear()
+            self.lines[route] = Line(account)
 
     def published(self, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> bool:
-        """Book a message that stayed in its queue, or went straight to a consumer, and compare the books."""
-        account = self.accounts.get(event.route)
+        """Book a message that its queue took, and compare the books.
+
+        It stayed there, or went straight to a consumer, or the queue dropped others for it."""
         size = event.body_size
+        if event is self.event and actor is self.actor:
+            line = self.line
+        else:
+            found = self.lines.get(event.route)
+            if (
+                found is None
+                or event.origin is not None
+                or event.expiration_ms is not None
+                or not 0 <= size <= SIZE_MASK
+                or actor.session == 0
+            ):
+                return False
+            line = self.line = found
+            self.event, self.actor = event, actor
+        sizes, count = line.sizes, len(effects)
+        if offset in sizes or not 0 < count < 3:
+            return False
+        account, queue, keep = line.account, line.queue, effects[0]
+        if type(keep) is not Keep:
+            return type(keep) is Deliver and len(effects) == 1 and self._passed(account, offset, keep)
+        if keep.queue is not queue:
+            return False
+        if count == 1:
+            sizes[offset] = size
+            account.bytes_ready += size
+            account.counters["published"] += 1
+            if line.ttl_ms >= 0:
+                account.expires[offset] = self.product.now_ms + line.ttl_ms
+        elif not self._kept_and_more(line, offset, event, effects):
+            return False
+        out, waiting = len(line.out), len(line.waiting)
         if (
-            account is None
-            or event.origin is not None
-            or event.expiration_ms is not None
-            or not 0 <= size <= SIZE_MASK
-            or actor.session == 0
-            or offset in account.sizes
-            or not 0 < len(effects) < 3
+            line.limited
+            or len(sizes) - out - waiting != queue.messages_ready
+            or out != queue.messages_unacked
+            or waiting != queue.messages_delayed
+            or account.bytes_ready != queue.message_bytes_ready
+            or account.bytes_out != queue.message_bytes_unacked
+            or account.bytes_waiting != queue.message_bytes_delayed
+        ):
+            account.compare(offset)
+        return True
+
+    def _kept_and_more(self, line: Line, offset: int, event: Published, effects: list[Effect]) -> bool:
+        """Book a message, and the delivery or the drop of others that followed."""
+        account, size = line.account, event.body_size
+        behind: Any = effects[1]  # its type decides
+        drops = type(behind) is Forget and behind.reason == MAXLEN and not line.mourned
+        if not (drops or type(behind) is Deliver) or behind.queue is not line.queue:
+            return False
+        line.sizes[offset] = size
+        account.counters["published"] += 1
+        if line.ttl_ms >= 0:
+            account.expires[offset] = self.product.now_ms + line.ttl_ms
+        if type(behind) is Forget:
+            account.bytes_ready += size
+            self.product.book_leaving(account, event, behind)
+        elif type(behind) is Deliver and not self._handed_over(account, offset, size, behind):
+            account.bytes_ready += size
+            if not self.delivered(account, effects, 1):
+                self.product.book_delivery(account, behind)
+        return True
+
+    def _handed_over(self, account: Account, message_id: int, size: int, effect: Deliver) -> bool:
+        """Book that the message of this event went to a consumer with room, which acks."""
+        consumer = effect.consumer
+        room = self.rooms.get(consumer) or self._room(account, consumer)
+        if room is None or room.account is not account or effect.message_id != message_id:
+            return False
+        holding = self.product.prefetches.holding
+        held = holding.get(consumer, 0)
+        if (
+            held >= room.most
+            or effect.redelivered
+            or effect.final
+            or effect.delivery_count
+            or effect.acquired_count
+            or message_id < account.last_first.get(0, -1)
         ):
             return False
-        keep, deliver = effects[0], effects[1] if len(effects) == 2 else None
-        if type(keep) is Deliver and deliver is None:
-            return self._passed(account, offset, keep)
-        if type(keep) is not Keep or keep.queue is not account.queue:
-            return False
-        if deliver is not None and (type(deliver) is not Deliver or deliver.queue is not account.queue):
-            return False
-        account.sizes[offset] = size
-        account.bytes_ready += size
-        account.counters["published"] += 1
-        if deliver is not None and not self.delivered(account, deliver):
-            self.product.book_delivery(account, deliver)
-        account.compare(offset)
+        account.last_first[0] = message_id
+        account.out[message_id] = consumer
+        account.bytes_out += size
+        holding[consumer] = held + 1
         return True
 
     def _passed(self, account: Account, offset: int, effect: Deliver) -> bool:
         """Book a message that went straight to a consumer without acknowledgement, and compare the books."""
         room = self.rooms.get(effect.consumer) or self._room(account, effect.consumer)
         if (
-            room != (account, _NO_ACK)
+            room is None
+            or room.account is not account
+            or room.most != _NO_ACK
             or effect.queue is not account.queue
             or effect.message_id != offset
             or not effect.final
@@ -101,65 +202,82 @@ class PlainTraffic:
     def acked(self, offset: int, event: Acked, effects: list[Effect]) -> bool:
         """Book messages that left their queue as the consumer that had them acked them, and compare the books.
 
-        Deliveries may follow."""
+        Deliveries may follow, and then anything else."""
         consumer = event.consumer
-        account, _ = self.rooms.get(consumer, (None, 0))
-        if account is None or account.key != (event.vhost, event.queue):
+        room = self.rooms.get(consumer)
+        if room is None or event.queue != room.name or event.vhost != room.vhost:
             return False
-        queue, asked = account.queue, 0
+        account, queue = room.account, room.queue
+        asked = at = 0
         for first, last in event.messages:
             asked += last - first + 1
-        for effect in effects:
-            if type(effect) is Forget and effect.reason == ACKED and effect.consumer == consumer:
-                asked -= len(effect.message_ids)
-            elif type(effect) is not Deliver:
+        end = len(effects)
+        while at < end:
+            effect = effects[at]
+            if type(effect) is not Forget:
+                break
+            if effect.reason != ACKED or effect.consumer != consumer or effect.queue is not queue:
                 return False
-            if effect.queue is not queue:
-                return False
+            asked -= len(effect.message_ids)
+            at += 1
         if asked:
             return False
-        for effect in effects:
-            if type(effect) is Forget:
-                self.product.book_leaving(account, event, effect)
-            elif type(effect) is Deliver and not self.delivered(account, effect):
-                self.product.book_delivery(account, effect)
-        account.compare(offset)
+        for left in effects[:at]:
+            self.product.book_leaving(account, event, left)  # type: ignore[arg-type]  # looked at above
+        if at < end:
+            at += self.delivered(account, effects, at)
+        if at < end:
+            self.product.book_rest(account, event, effects, at)
+        else:
+            account.compare(offset)
         return True
 
-    def delivered(self, account: Account, effect: Deliver) -> bool:
-        """Book the first delivery of a message to a consumer with room, which acks."""
-        message_id, consumer = effect.message_id, effect.consumer
-        room = self.rooms.get(consumer) or self._room(account, consumer)
-        size = account.sizes.get(message_id)
-        holding = self.product.prefetches.holding
-        held = holding.get(consumer, 0)
-        if (
-            room is None
-            or room[0] is not account
-            or held >= room[1]
-            or size is None
-            or effect.redelivered
-            or effect.final
-            or effect.delivery_count
-            or effect.acquired_count
-            or message_id in account.out
-            or message_id in account.returned
-            or message_id in account.waiting
-            or message_id in account.expires
-            or message_id in account.flagged
-            or message_id in account.counted
-            or message_id < account.crashed
-            or message_id < account.last_first.get(0, -1)
-        ):
-            return False
-        account.last_first[0] = message_id
-        account.out[message_id] = consumer
-        account.bytes_ready -= size
-        account.bytes_out += size
-        holding[consumer] = held + 1
-        return True
+    def delivered(self, account: Account, effects: Sequence[Effect], at: int) -> int:
+        """Book first deliveries of messages to consumers with room, which ack. Returns how many."""
+        queue, sizes, out = account.queue, account.sizes, account.out
+        past = account.returned or account.waiting or account.expires or account.flagged or account.counted
+        holding, last, crashed = self.product.prefetches.holding, account.last_first.get(0, -1), account.crashed
+        consumer, held, most, count, moved = -1, 0, 0, 0, 0
+        for effect in effects[at:] if at else effects:
+            if type(effect) is not Deliver or effect.queue is not queue:
+                break
+            if effect.consumer != consumer:
+                room = self.rooms.get(effect.consumer) or self._room(account, effect.consumer)
+                if room is None or room.account is not account:
+                    break
+                if held:
+                    holding[consumer] = held
+                consumer, most = effect.consumer, room.most
+                held = holding.get(consumer, 0)
+            message_id = effect.message_id
+            size = sizes.get(message_id)
+            if (
+                held >= most
+                or size is None
+                or message_id in out
+                or message_id < last
+                or message_id < crashed
+                or effect.redelivered
+                or effect.final
+                or effect.delivery_count
+                or effect.acquired_count
+                or (past and account.has_past(message_id))
+            ):
+                break
+            out[message_id] = consumer
+            moved += size
+            held += 1
+            count += 1
+            last = message_id
+        if held:
+            holding[consumer] = held
+        if count:
+            account.last_first[0] = last
+            account.bytes_ready -= moved
+            account.bytes_out += moved
+        return count
 
-    def _room(self, account: Account, consumer: int) -> tuple[Account, int] | None:
+    def _room(self, account: Account, consumer: int) -> Room | None:
         """The room of a consumer of the queue; None where a delivery to it is never plain."""
         known = self.product.attached.consumers.get(consumer)
         prefetches = self.product.prefetches
@@ -167,10 +285,8 @@ class PlainTraffic:
             return None
         if consumer in prefetches.limited or self.product.words.waiting:
             return None
-        most = (
-            _NO_ACK
-            if known[3]
-            else prefetches.own.get(consumer, _WITHOUT_LIMIT) + prefetches.lookaheads.get(consumer, 0)
-        )
-        self.rooms[consumer] = account, most
+        most = _NO_ACK
+        if not known[3]:
+            most = prefetches.own.get(consumer, _WITHOUT_LIMIT) + prefetches.lookaheads.get(consumer, 0)
+        self.rooms[consumer] = Room(account, most)
         return self.rooms[consumer]

@@ -104,3 +104,29 @@ def test_a_short_time_is_no_head_to_compare_with() -> None:
     check.require(short)
     found = b"\x80\x80" + short[2:]
     assert refused(check, found) == undecodable(found)
+
+
+RANGES: tuple[tuple[tuple[int, int], ...], ...] = (
+    (),
+    ((3, 3),),
+    ((3, 70), (90, 8_200)),
+    tuple((each * 1_000, each * 1_000 + 4) for each in range(1, 9)),
+    tuple((each, each) for each in range(1, 19, 2)),  # more than are compared with a form
+    ((-5, 1 << 62),),
+)
+
+
+@pytest.mark.parametrize("ranges", RANGES)
+@pytest.mark.parametrize("before", RANGES[1:4])
+def test_every_bit_flipped_in_an_ack_is_judged_as_by_the_decoder(
+    ranges: tuple[tuple[int, int], ...], before: tuple[tuple[int, int], ...]
+) -> None:
+    first, sound = (record(Acked("/", "q", 1, each)) for each in (before, ranges))
+    flipped = [
+        sound[:at] + bytes([sound[at] ^ 1 << bit]) + sound[at + 1 :] for at in range(len(sound)) for bit in range(8)
+    ]
+    longer = [sound[:at] + b"\x80" * many + sound[at:] for at in range(9, len(sound)) for many in (1, 7, 8, 9, 10)]
+    for found in (sound, *flipped, *longer, *(sound[:end] for end in range(len(sound))), sound + b"\0"):
+        check = SoundRecords()
+        check.require(first)
+        assert refused(check, found) == undecodable(found), found.hex()

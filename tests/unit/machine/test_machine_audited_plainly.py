@@ -2,17 +2,19 @@
 of machines that tell the truth and of machines that lie at any event."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from rewindmq.projections.machine.data.effects import Deliver, Effect, Forget, Keep
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.codec import Decoder, Encoder, UndecodableRecord
 from rewindmq.schemas.events import Acked, ConsumerAttached, Event, Published
-from rewindmq.schemas.values import BROKER, Actor, Route
+from rewindmq.schemas.values import BROKER, Actor, Argument, Route
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.ledger import Account
 from rewindmq.spark_replay.audit.plain_traffic import PlainTraffic
@@ -28,8 +30,8 @@ class NothingIsPlain(PlainTraffic):
     def acked(self, offset: int, event: Acked, effects: list[Effect]) -> bool:
         return False
 
-    def delivered(self, account: Account, effect: Deliver) -> bool:
-        return False
+    def delivered(self, account: Account, effects: Sequence[Effect], at: int) -> int:
+        return 0
 
 
 class Counted(PlainTraffic):
@@ -138,6 +140,15 @@ def test_plain_traffic_is_booked_as_the_ledgers_book_it(seed: int) -> None:
         assert (lied is None) <= (quickly.rows == [])
 
 
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 1 << 32), st.booleans(), st.none() | st.integers(0, 1 << 32))
+def test_any_history_is_booked_plainly_as_the_ledgers_book_it(seed: int, traffic: bool, lied: int | None) -> None:
+    steps = repetition(seed)[:250] if traffic else decoded(list(History(seed).steps(250)))
+    quickly, slowly = audited(steps, Counted, lied), audited(steps, NothingIsPlain, lied)
+    assert told(quickly) == told(slowly)
+    assert (lied is None) <= (quickly.rows == [])
+
+
 def test_most_of_what_the_tests_above_do_is_plain() -> None:
     count = 0
     for seed in range(1, 40, 2):
@@ -145,6 +156,23 @@ def test_most_of_what_the_tests_above_do_is_plain() -> None:
         assert isinstance(plain, Counted)
         count += plain.count
     assert count > 3_000, count
+
+
+@pytest.mark.parametrize("type", ["classic", "quorum"])
+@pytest.mark.parametrize(
+    ("name", "value"), [("x-max-length", 3), ("x-max-length-bytes", 9), ("x-message-ttl", 5), ("x-message-ttl", 0)]
+)
+@pytest.mark.parametrize("lied", [None, *range(6)])
+def test_a_queue_with_a_limit_or_a_ttl_is_plain(type: str, name: str, value: int, lied: int | None) -> None:
+    """Messages come faster than they are taken, so that the queue drops some, and they expire."""
+    events: list[Event] = [queue_declared("q", (Argument(name, "signedint", value),), type)]
+    events += [published(Route("/", "", "q", ("q",)), b"xyz"[: turn % 4]) for turn in range(40)]
+    events.insert(20, ConsumerAttached("/", "q", 20, 1, "ctag1", False, False, 2, 0, 0, 0, ()))
+    steps = decoded([(offset, START_MS + offset // 4, ANN, event) for offset, event in enumerate(events)])
+    plain = audited(steps, Counted, lied)
+    assert told(plain) == told(audited(steps, NothingIsPlain, lied))
+    assert isinstance(plain.plain, Counted)
+    assert value == 0 or plain.plain.count > 20
 
 
 PLAIN = published(Route("/", "", "q", ("q",)), b"x")

@@ -356,3 +356,52 @@ def test_the_fast_way_and_the_judge_agree_on_thousands_of_damaged_hot_records() 
                 del damaged[place]
         sound += isinstance(assert_read_alike(decoder, bytes(damaged)), tuple)
     assert sound > tries / 20  # or the damage would only ever test the refusals
+
+
+def told(decoder: Decoder, record: bytes, bodies: bool, stripped: bool) -> tuple[Any, ...]:
+    """What a decoder makes of a record: its fields, or its fault."""
+    try:
+        return plain(decoder.decode(record, bodies, stripped))
+    except UndecodableRecord as error:
+        return plain(error)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_messages_that_differ_in_their_bodies_alone_are_read_as_by_a_decoder_that_met_none(seed: int) -> None:
+    """Without bodies a decoder remembers plain messages; nothing that came before shows in what it reads."""
+    dice, decoder, encoder = random.Random(seed), Decoder(), Encoder()
+    routes = [Route("/", "", name, (name,)) for name in ("a", "b")]
+    met: dict[int, Published] = {}
+    shared = 0
+    for turn in range(600):
+        if turn % 7 == 0:
+            properties = dice.choice((b"\x10\x00\x02", b"\x10\x00\x02", b"\x90\x00\x01t\x02"))
+            route, persistent = dice.choice(routes), dice.random() < 0.8
+        size = dice.choice((0, 1, 64, 9_000))
+        sealed = dice.choice((None, None, None, None, Encryption("s", "k", b"n", 3)))
+        expiration_ms = dice.choice((None, None, None, None, 7))
+        event = Published(route, properties, expiration_ms, None, persistent, None, sealed, b"x" * size, size)
+        record = encoder.encode(encoder.prefix(1_763_694_000_000 + dice.randrange(99), Actor("ann", 7)), event)
+        stripped = dice.random() < 0.3
+        record = strip_body(record) if stripped else record
+        if dice.random() < 0.1:
+            record = record[: dice.randrange(len(record))] + record[dice.randrange(len(record)) :]
+        assert told(decoder, record, True, stripped) == told(Decoder(), record, True, stripped)
+        assert told(decoder, record, False, stripped) == told(Decoder(), record, False, stripped)
+        if told(decoder, record, False, stripped)[0] == "UndecodableRecord":
+            continue
+        decoded = decoder.decode(record, False, stripped)
+        shared += id(decoded[2]) in met
+        if isinstance(decoded[2], Published):
+            met[id(decoded[2])] = decoded[2]
+    assert shared > 20, shared
+
+
+def test_the_messages_that_a_decoder_remembers_are_bounded() -> None:
+    encoder, decoder = Encoder(), Decoder()
+    for number in range(9_000):
+        route = Route("/", "", f"key-{number % 3}", ("q",))
+        message = published(b"x" * number, route)
+        decoder.decode(encoder.encode(encoder.prefix(number, Actor("ann", 7)), message), False)
+    heads = {id(head): head for head in (decoder._head, *(known.head for known in decoder._routes.values()))}
+    assert 0 < sum(len(head.by_length) for head in heads.values()) <= 4096
