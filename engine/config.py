@@ -62,6 +62,7 @@ class Config:
     consumer_timeout_ms: int = 1_800_000  # how long a delivery may stay unacked; a queue's own setting wins
     segment_bytes: int = 268_435_456
     keep_history_ms: int | None = None  # older history is trimmed (embedded/keep_history.py); None: all is kept
+    find_index_ms: int | None = None  # ids of younger messages are in an index (rewind/id_index.py); None: of none
     snapshot_events: int = 1_000_000
     metadata_snapshot_events: int = 10_000
     subject_header: str = ""  # the header with the subject of a message: the subject's key encrypts the body

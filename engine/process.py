@@ -128,6 +128,7 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None) -> Non
         if archiver is not None:
             owned = partial(_owned, broker) if config.kafka is not None else lambda: None
             archiver.start(broker.archive, broker.trims, owned)
+        broker.id_index.start()
         await _listen(server, config)
         broker.serve(server, (amqp_door, http_door))
         body_workers = WorkerPool()
@@ -147,6 +148,7 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None) -> Non
             http.cancel()
             await asyncio.wait([http])
             body_workers.close()
+            broker.id_index.stop()
         if not http.cancelled():
             _raise_http(http)
     finally:

@@ -142,7 +142,7 @@ def found(settings: Settings, queue: str | None, asked: dict[str, str], limit: i
     """Yields at most `limit` messages as the broker finds them, an answer after the other. CliError."""
     client = settings.client()
     where = ("history", "find", settings.vhost_name, *(() if queue is None else (queue,)))
-    count = searched = 0
+    count = searched = read = 0
     with Progress("Searching") as progress:
         while count < limit:
             try:
@@ -154,11 +154,13 @@ def found(settings: Settings, queue: str | None, asked: dict[str, str], limit: i
             messages = cast(list[Json], page["messages"])
             count += len(messages)
             searched += cast(int, page["searched"])
+            read += cast(int, page.get("read", page["searched"]))  # an older broker reads all
             progress.show(searched, cast(int, page["left"]), f"{count} found")
             yield from messages
             if page["next"] is None:
-                return
+                break
             asked = asked | {"next": str(page["next"])}
+    settings.banner(f"... searched {searched} records, and read {read} of them")
 
 
 def message_row(message: Json) -> dict[str, Value]:

@@ -47,6 +47,8 @@ def require_possible(config: Config) -> None:
         raise click.UsageError("--read-only serves a data directory as it is: without --kafka and --load-definitions")
     if config.read_only and (config.archive.url, config.keep_history_ms, config.keep_bodies_days) != (None, None, None):
         raise click.UsageError("--read-only changes nothing: without --archive, --keep-history and --keep-bodies")
+    if config.read_only and config.find_index_ms is not None:
+        raise click.UsageError("--read-only writes nothing: without --find-index")
     if config.kafka is None:
         return
     if config.encrypts and config.keys is None:
@@ -135,6 +137,12 @@ def require_possible(config: Config) -> None:
     help="Trim older history, such as 400d, while the broker runs: it goes for good. Queued messages stay.",
 )
 @click.option(
+    "--find-index",
+    metavar="DURATION",
+    type=Duration(),
+    help="Index the ids of messages that are younger, such as 7d, beside the broker: `find --message-id` is quick.",
+)
+@click.option(
     "--loopback-users",
     metavar="NAME,...",
     default="guest",
@@ -178,6 +186,7 @@ def start(
     loopback_users: str,
     consumer_timeout: int,
     keep_history: int | None,
+    find_index: int | None,
     **same: Any,  # Config has these under the same names
 ) -> None:
     """Run a broker in the foreground, until SIGINT or SIGTERM.
@@ -204,6 +213,7 @@ def start(
         loopback_users=tuple(filter(None, loopback_users.split(","))),
         consumer_timeout_ms=consumer_timeout,
         keep_history_ms=keep_history,
+        find_index_ms=find_index,
         **same,
     )
     require_possible(config)
