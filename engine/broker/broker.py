@@ -51,6 +51,7 @@ from rewindmq.engine.erasure.day_expiry import Expiry
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.erasures import Erasures
 from rewindmq.engine.rewind.id_index_process import IdIndexProcess
+from rewindmq.engine.rewind.restore import Restorations
 from rewindmq.engine.rewind.stream_consumers import Readings
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.routing.dead_letters import Forwarder
@@ -95,6 +96,7 @@ class Broker:
         self.config = config
         self.past = past
         self.id_index = IdIndexProcess(config)
+        self.restorations = Restorations()
         self.metadata = metadata
         self.topology = topology = metadata.topology
         self.partitions = partitions

@@ -5,9 +5,10 @@
     limit, truncate                                            messages in an answer, bytes of each body
     next                                                       from the answer before: the search goes on there
 
-An answer comes after about a second. It has the messages that were found by then, how many records were searched, `read`
-(an index of ids spares the others) and are `left`, and `next`; a client that wants more asks again. So no search holds the process that reads the past for long
-(engine/rewind/search.py), and the search of a client that goes is over.
+An answer comes after about a second. It has the messages that were found by then, how many records were searched, how
+many of these were `read` (an index of ids spares the others), how many are `left`, and `next`; a client that wants more
+asks again. So no search holds the process that reads the past for long (engine/rewind/search.py), and the search of a
+client that goes is over.
 
 A user who may read the queue may search its past, back to its declaration. Only administrators search a whole vhost.
 """
