@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from rewindmq import __version__
+from rewindmq.engine.runtime.proxy_protocol import Balancers
 from rewindmq.engine.runtime.watermarks import DISK_FREE_LIMIT, MEMORY_WATERMARK, Limit
 from rewindmq.engine.tls import TlsListener
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13
@@ -80,6 +81,7 @@ class Config:
     node_timeout_ms: int = 10_000  # a node that is silent for this long is lost
 
     proxy_protocol: bool = False  # AMQP connections begin with a header of a balancer (runtime/proxy_protocol.py)
+    proxy_protocol_from: tuple[str, ...] = ()  # ... and HTTP connections, too, but only from these networks
     log_level: str = "info"  # the broker logs to stderr from this level on (logging_setup.py)
     prometheus_port: int | None = None  # a second port for /metrics (RabbitMQ's is 15692); None: on the API's port only
 
@@ -127,6 +129,17 @@ class Config:
             return peer
         address = self.addresses[-1 if peer.count(":") > 1 else 0]
         return f"{peer} -> {bracketed(address)}:{self.amqp_port}"
+
+    @property
+    def amqp_balancers(self) -> Balancers:
+        """The addresses from which AMQP connections begin with a header of the PROXY protocol."""
+        every = self.proxy_protocol and not self.proxy_protocol_from
+        return Balancers(None if every else self.proxy_protocol_from)
+
+    @property
+    def http_balancers(self) -> Balancers:
+        """The same of the management API: never all, as commands on this machine send no header."""
+        return Balancers(self.proxy_protocol_from)
 
     @property
     def encrypts(self) -> bool:

@@ -133,7 +133,8 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None) -> Non
         broker.serve(server, (amqp_door, http_door))
         body_workers = WorkerPool()
         app = make_app(broker, body_workers)
-        http = asyncio.create_task(serve(app, _listen_http(config), http_door, broker.loop_share))
+        serving = serve(app, _listen_http(config), http_door, broker.loop_share, config.http_balancers)
+        http = asyncio.create_task(serving)
         try:
             where = ", ".join(f"{protocol} {bracketed(address)}:{port}" for protocol, address, port in config.listeners)
             log = "" if config.kafka is None else f", log {config.kafka_prefix}.* at {config.kafka}"

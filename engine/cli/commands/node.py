@@ -1,6 +1,7 @@
 """Commands of the broker itself: start, ping, version, status, cluster_status."""
 
 from collections.abc import Callable
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,6 +40,17 @@ def limit(parse: Callable[[str], Limit]) -> Callable[[click.Context, click.Param
             raise click.BadParameter(str(error)) from None
 
     return checked
+
+
+def networks(_context: click.Context, _option: click.Parameter, text: str) -> tuple[str, ...]:
+    """A callback for click that parses networks, or addresses, separated by commas."""
+    found = tuple(filter(None, (each.strip() for each in text.split(","))))
+    for each in found:
+        try:
+            ip_network(each, strict=False)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+    return found
 
 
 def require_possible(config: Config) -> None:
@@ -80,6 +92,13 @@ def require_possible(config: Config) -> None:
     "--proxy-protocol",
     is_flag=True,
     help="AMQP clients come through a balancer that sends the PROXY protocol's header (v1 or v2).",
+)
+@click.option(
+    "--proxy-protocol-from",
+    metavar="NETWORK,...",
+    callback=networks,
+    default="",
+    help="Only connections from there (10.0.0.0/24) begin with that header, those of HTTP and over TLS, too.",
 )
 @click.option(
     "--partitions",
