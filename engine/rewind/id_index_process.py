@@ -2,7 +2,7 @@
 
     broker                                   the process
         IndexOrder            ->             the index is opened
-        Lookup                ->             between two windows (id_indexing.py)
+        Lookup                ->             between two windows (id_index_passes.py)
                               <-    Found
                               <-    Trouble, and it ends: the next one starts after a second, then two, up to a minute
 
@@ -35,7 +35,7 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import History
 from rewindmq.engine.logging_setup import log_to_stderr
 from rewindmq.engine.rewind.id_index import IdIndex, Indexed
-from rewindmq.engine.rewind.id_indexing import Indexing
+from rewindmq.engine.rewind.id_index_passes import Indexing
 from rewindmq.engine.rewind.queue_at import history_of
 
 DIRECTORY: Final = "find-index"  # in the data directory

@@ -16,9 +16,9 @@ from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.location import History
 from rewindmq.engine.log.trim_rules import Wanted
-from rewindmq.engine.rewind import id_indexing, search
+from rewindmq.engine.rewind import id_index_passes, search
 from rewindmq.engine.rewind.id_index import Stretch, entry
-from rewindmq.engine.rewind.id_indexing import Indexing
+from rewindmq.engine.rewind.id_index_passes import Indexing
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.history.search import CORRELATION_ID, MESSAGE_ID, Criteria
 from rewindmq.schemas.amqp.properties import join_by_name
@@ -94,7 +94,7 @@ def test_b46_a_search_with_the_index_finds_what_one_without_finds(
     older: list[list[Ids]], newer: list[list[Ids]], newest: list[list[Ids]], windows: int, size: int, step_ms: int
 ) -> None:
     with TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(id_indexing, "WINDOW_RECORDS", size)
+        patch.setattr(id_index_passes, "WINDOW_RECORDS", size)
         patch.setattr(search, "MOST_INDEXED", size)
         data, directory = Path(place) / "data", Path(place) / "index"
         now_ms = int(time.time() * 1_000)
@@ -194,7 +194,7 @@ def test_b46_an_id_whose_hash_is_shared_is_no_match(tmp_path: Path) -> None:
     last = index.index.last("queues-0")
     assert last is not None
     bucket, stretch = last
-    wrong = entry(id_indexing.key_of(MESSAGE_ID, b"7"), 0, 3)
+    wrong = entry(id_index_passes.key_of(MESSAGE_ID, b"7"), 0, 3)
     index.index.add(bucket, Stretch("queues-0", stretch.end, stretch.end, stretch.proof), [wrong])
     assert index.lookup(MESSAGE_ID, b"7", None)["queues-0"].offsets == (3, 7)
     assert found(tmp_path, Criteria("/", None, "7"), index) == ["queues-0:7"]
