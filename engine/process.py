@@ -128,7 +128,6 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None) -> Non
         if archiver is not None:
             owned = partial(_owned, broker) if config.kafka is not None else lambda: None
             archiver.start(broker.archive, broker.trims, owned)
-        broker.id_index.start()
         await _listen(server, config)
         broker.serve(server, (amqp_door, http_door))
         body_workers = WorkerPool()
@@ -136,6 +135,7 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None) -> Non
         serving = serve(app, _listen_http(config), http_door, broker.loop_share, config.http_balancers)
         http = asyncio.create_task(serving)
         try:
+            broker.id_index.start()
             where = ", ".join(f"{protocol} {bracketed(address)}:{port}" for protocol, address, port in config.listeners)
             log = "" if config.kafka is None else f", log {config.kafka_prefix}.* at {config.kafka}"
             log += ", read-only" if config.read_only else ""

@@ -10,6 +10,7 @@
 import logging
 import time
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -34,27 +35,29 @@ class Indexing:
     def __init__(self, history: History, directory: Path, keep_ms: int) -> None:
         """Open the index. Raises LogError, OSError, and a plain Exception where rocksdict does."""
         self._history = history
-        self._directory = directory
         self._keep_ms = keep_ms
         self._bucket_ms = max(LEAST_BUCKET_MS, keep_ms // BUCKETS)
         self._waiting: deque[HistoryPartition] = deque()  # of the pass under way
         self._decoders: dict[str, Decoder] = {}
         reader = history.open()
         self.index = IdIndex.open(directory)
-        if not all(self._is_proven(log) for log in (*reader.queues, *self._without_log(reader))):
-            logger.warning("%s: it is of another history than the log, and is made anew", directory)
+        if not self._is_of(reader):
+            logger.warning("%s: it is of another history, or has other buckets, and is made anew", directory)
             self.index.close()
             IdIndex.remove(directory)
             self.index = IdIndex.open(directory)
 
-    def _without_log(self, reader: HistoryReader) -> list[None]:
-        names = {log.name for log in reader.queues}
-        return [None for name in self.index.partitions() if name not in names]
-
-    def _is_proven(self, log: HistoryPartition | None) -> bool:
-        """Whether the log has the record with which the newest stretch ends. None: there is no such log."""
-        if log is None:
+    def _is_of(self, reader: HistoryReader) -> bool:
+        """Whether the index can go on: it is of this history, and of buckets of this length (`--find-index` may have
+        been longer or shorter). Else their numbers may lie far in the future, and they would never be old."""
+        newest = int(time.time() * 1_000) // self._bucket_ms + BUCKETS
+        if any(number > newest for number in self.index.buckets):
             return False
+        names = {log.name for log in reader.queues}
+        return names.issuperset(self.index.partitions()) and all(map(self._is_proven, reader.queues))
+
+    def _is_proven(self, log: HistoryPartition) -> bool:
+        """Whether the log has the record with which the newest stretch ends."""
         last = self.index.last(log.name)
         if last is None:
             return True
@@ -67,7 +70,7 @@ class Indexing:
                 return Proof.of(proof.offset, block.records[at], block.chain) == proof
         return False
 
-    def lookup(self, kind: str, value: bytes, ends: "dict[str, int | None] | None") -> dict[str, Indexed]:
+    def lookup(self, kind: str, value: bytes, ends: Mapping[str, int | None] | None) -> dict[str, Indexed]:
         """What the index knows of an id, as `IdIndex.lookup`. `ends`: None: in all partitions."""
         known = self.index.partitions()
         if ends is None:

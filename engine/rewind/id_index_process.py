@@ -69,7 +69,7 @@ class Lookup:
     number: int
     kind: str
     value: bytes
-    ends: dict[str, int | None] | None
+    ends: Mapping[str, int | None] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class IdIndexProcess:
         if self._thread is not None:
             self._thread.join()
 
-    async def lookup(self, kind: str, value: bytes, ends: dict[str, int | None] | None) -> Mapping[str, Indexed]:
+    async def lookup(self, kind: str, value: bytes, ends: Mapping[str, int | None] | None) -> Mapping[str, Indexed]:
         """What the index knows of an id, as `Indexing.lookup`; nothing if there is no answer in time."""
         connection = self._connection
         if connection is None or len(self._unanswered) >= MOST_WAITING:

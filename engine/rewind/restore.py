@@ -137,8 +137,8 @@ class Restoration:
         self.ended = asyncio.Event()
         self._cancelled = asyncio.Event()
 
-    @property
     def is_cancelled(self) -> bool:
+        """Whether `cancel` was called."""
         return self._cancelled.is_set()
 
     def cancel(self) -> None:
@@ -367,7 +367,7 @@ async def restore(
     partition = broker.queues.partition_for(session.vhost, target)
     came: Counter[str] = Counter()
     for number, page in pages(plan.messages):
-        if restoration.is_cancelled:
+        if restoration.is_cancelled():
             break
         bodies = await workers.ask(
             Bodies(history, plan.partition, tuple(each.message_id for each in page)), session.user
@@ -380,7 +380,7 @@ async def restore(
         ]
         step = len(events) if rate is None else max(1, rate // PORTIONS)
         for begin in range(0, len(events), step):
-            if restoration.is_cancelled:
+            if restoration.is_cancelled():
                 break
             portion = events[begin : begin + step]
             back = f"{number + begin} of {len(plan.messages)} messages are back"
@@ -392,7 +392,7 @@ async def restore(
             restoration.back = came["restored"] + came["duplicate"]
             if rate is not None:  # no consumer gets duplicates, nor what was refused
                 await restoration.rest(outcomes["restored"] / rate)
-    cancelled = restoration.is_cancelled and came.total() < len(plan.messages)
+    cancelled = restoration.is_cancelled() and came.total() < len(plan.messages)
     return RestoreResult(came["restored"], came["duplicate"], came["refused"], declared, bound, lost, cancelled)
 
 

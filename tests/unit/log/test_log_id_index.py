@@ -17,7 +17,7 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.location import History
 from rewindmq.engine.log.trim_rules import Wanted
 from rewindmq.engine.rewind import id_index_passes, search
-from rewindmq.engine.rewind.id_index import Stretch, entry
+from rewindmq.engine.rewind.id_index import Stretch, entry, key_of
 from rewindmq.engine.rewind.id_index_passes import Indexing
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.history.search import CORRELATION_ID, MESSAGE_ID, Criteria
@@ -176,6 +176,17 @@ def test_b46_a_history_that_was_restored_from_a_backup_is_indexed_anew(tmp_path:
     index.index.close()
 
 
+def test_b46_an_index_that_is_kept_for_longer_or_shorter_is_made_anew(tmp_path: Path) -> None:
+    append(tmp_path, many(10, str), now_ms())
+    for keep_ms in (KEEP_MS, DAY_MS, KEEP_MS, 3 * KEEP_MS):
+        index = Indexing(History(tmp_path), tmp_path / "find-index", keep_ms)
+        while index.window():
+            pass
+        assert index.index.buckets == [now_ms() // (keep_ms // 7)]
+        assert len(found(tmp_path, Criteria("/", None, "7"), index)) == 1
+        index.index.close()
+
+
 def test_b46_an_id_of_very_many_messages_is_answered_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rewindmq.engine.rewind.id_index.MOST_OFFSETS", 10)
     monkeypatch.setattr("rewindmq.engine.rewind.id_index.FEWEST_OFFSETS", 10)
@@ -194,7 +205,7 @@ def test_b46_an_id_whose_hash_is_shared_is_no_match(tmp_path: Path) -> None:
     last = index.index.last("queues-0")
     assert last is not None
     bucket, stretch = last
-    wrong = entry(id_index_passes.key_of(MESSAGE_ID, b"7"), 0, 3)
+    wrong = entry(key_of(MESSAGE_ID, b"7"), 0, 3)
     index.index.add(bucket, Stretch("queues-0", stretch.end, stretch.end, stretch.proof), [wrong])
     assert index.lookup(MESSAGE_ID, b"7", None)["queues-0"].offsets == (3, 7)
     assert found(tmp_path, Criteria("/", None, "7"), index) == ["queues-0:7"]
