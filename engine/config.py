@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from rewindmq import __version__
+from rewindmq.engine.runtime.proxy_protocol import Balancers
 from rewindmq.engine.runtime.watermarks import DISK_FREE_LIMIT, MEMORY_WATERMARK, Limit
 from rewindmq.engine.tls import TlsListener
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13
@@ -62,6 +63,7 @@ class Config:
     consumer_timeout_ms: int = 1_800_000  # how long a delivery may stay unacked; a queue's own setting wins
     segment_bytes: int = 268_435_456
     keep_history_ms: int | None = None  # older history is trimmed (embedded/keep_history.py); None: all is kept
+    find_index_ms: int | None = None  # ids of younger messages are in an index (rewind/id_index.py); None: of none
     snapshot_events: int = 1_000_000
     metadata_snapshot_events: int = 10_000
     subject_header: str = ""  # the header with the subject of a message: the subject's key encrypts the body
@@ -81,6 +83,7 @@ class Config:
     node_timeout_ms: int = 10_000  # a node that is silent for this long is lost
 
     proxy_protocol: bool = False  # AMQP connections begin with a header of a balancer (runtime/proxy_protocol.py)
+    proxy_protocol_from: tuple[str, ...] = ()  # ... and HTTP connections, too, but only from these networks
     log_level: str = "info"  # the broker logs to stderr from this level on (logging_setup.py)
     log_format: str = "text"  # or json
     prometheus_port: int | None = None  # a second port for /metrics (RabbitMQ's is 15692); None: on the API's port only
@@ -129,6 +132,17 @@ class Config:
             return peer
         address = self.addresses[-1 if peer.count(":") > 1 else 0]
         return f"{peer} -> {bracketed(address)}:{self.amqp_port}"
+
+    @property
+    def amqp_balancers(self) -> Balancers:
+        """The addresses from which AMQP connections begin with a header of the PROXY protocol."""
+        every = self.proxy_protocol and not self.proxy_protocol_from
+        return Balancers(None if every else self.proxy_protocol_from)
+
+    @property
+    def http_balancers(self) -> Balancers:
+        """The same of the management API: never all, as commands on this machine send no header."""
+        return Balancers(self.proxy_protocol_from)
 
     @property
     def encrypts(self) -> bool:

@@ -141,9 +141,11 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
         broker.serve(server, (amqp_door, http_door))
         body_workers = WorkerPool()
         app = make_app(broker, body_workers)
-        http = asyncio.create_task(serve(app, _listen_http(config, contexts), http_door, broker.loop_share))
+        serving = serve(app, _listen_http(config, contexts), http_door, broker.loop_share, config.http_balancers)
+        http = asyncio.create_task(serving)
         reloads = asyncio.create_task(_reload(broker, contexts, reread, hung_up, manager))
         try:
+            broker.id_index.start()
             where = ", ".join(f"{protocol} {bracketed(address)}:{port}" for protocol, address, port in config.listeners)
             log = "" if config.kafka is None else f", log {config.kafka_prefix}.* at {config.kafka}"
             log += ", read-only" if config.read_only else ""
@@ -161,6 +163,7 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
             http.cancel()
             await asyncio.wait([http])
             body_workers.close()
+            broker.id_index.stop()
         if not http.cancelled():
             _raise_http(http)
     finally:

@@ -17,6 +17,7 @@ from rewindmq.spark_replay.history.history import biography, history
 from rewindmq.spark_replay.history.incremental import keep_history
 from rewindmq.spark_replay.history.security import security
 from rewindmq.spark_replay.history.slo import slo
+from rewindmq.spark_replay.history.spans import export_spans
 from rewindmq.spark_replay.history.state import state_at
 from rewindmq.spark_replay.location.log import InArchive, InKafka
 from rewindmq.spark_replay.restore import Broker, bring_back, find
@@ -35,6 +36,7 @@ __all__ = [
     "bring_back",
     "cut",
     "diff",
+    "export_spans",
     "find",
     "history",
     "keep_history",

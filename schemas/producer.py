@@ -17,7 +17,8 @@ The contract
   offset and reason (`rewindmq list_quarantined`). It stays so when the queue is declared later.
 - A service that may write to the topic may publish to any queue. Kafka's ACLs decide that; RewindMQ's users and
   permissions do not.
-  The name of the service is what the service says.
+  The name of the service is what the service says. A header x-restored, and a user_id other than that name, do not
+  count: readers leave them out, as only a broker may say these.
 - Limits, overflow and TTL apply as for any publish, at the time that Kafka gave the record (LogAppendTime). A publish
   that the queue refuses (reject-publish) is not reported to the producer: it is in the history (outcome `refused`), and
   counted (`rewindmq_queue_messages_by_outcome{outcome="refused"}`).

@@ -3,10 +3,12 @@
 | C3 01 | fingerprint of the writer's schema, 8 bytes | the record |
 """
 
+from dataclasses import replace
 from typing import Final
 
+from rewindmq.schemas.amqp.properties import USER_ID, without_other_user, without_restored
 from rewindmq.schemas.codec import Decoder, Encoder, strip_body
-from rewindmq.schemas.events import Event
+from rewindmq.schemas.events import Event, Published
 from rewindmq.schemas.evolution import upgraded
 from rewindmq.schemas.registry import envelope_fingerprint
 from rewindmq.schemas.shapes import UndecodableRecord
@@ -51,8 +53,26 @@ class FramedDecoder(Decoder):
 
     def decode(self, record: bytes, bodies: bool = True, stripped: bool = False) -> tuple[int, Actor, Event]:
         """Decode a single object, as `Decoder.decode`. `stripped`: `strip_framed_body` made the record."""
-        return super().decode(unwrap(record), bodies, stripped and record.startswith(HEADER))
+        decoded = super().decode(unwrap(record), bodies, stripped and record.startswith(HEADER))
+        event = decoded[2]
+        if isinstance(event, Published) and event.origin is None:
+            honest = honest_properties(event.properties, decoded[1])
+            if honest is not event.properties:
+                return decoded[0], decoded[1], replace(event, properties=honest)
+        return decoded
 
     def timestamp_ms(self, record: bytes) -> int:
         """The timestamp alone."""
         return super().timestamp_ms(unwrap(record))
+
+
+def honest_properties(raw: bytes, actor: Actor) -> bytes:
+    """The properties of a publish without an origin, without what only a broker may say.
+
+    A service that appends a record to the log itself passes no broker. So a header x-restored, which a restoration
+    sets, does not count there, and no user_id of a service (session 0) but its own name: of clients a broker checks it.
+    """
+    raw = without_restored(raw)
+    if actor.session == 0 and len(raw) >= 2 and raw[1] & 1 << USER_ID:
+        return without_other_user(raw, actor.user)
+    return raw

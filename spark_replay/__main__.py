@@ -1,6 +1,6 @@
 """`rewindmq spark VERB`, in a checkout also `python -m spark_replay VERB`.
 
-VERB is state-at, history, biography, diff, slo, what-if, restore, audit, verify, cut or watch.
+VERB is state-at, history, biography, diff, slo, spans, what-if, restore, audit, verify, cut or watch.
 
 Stdout has only the result. An error is one line on stderr (commands/exit_status.py). Checks that need no Spark run
 before Spark is started, so that a typing error costs no seconds.
@@ -14,6 +14,7 @@ from rewindmq.spark_replay.commands.check import audit, cut, verify, watch_comma
 from rewindmq.spark_replay.commands.exit_status import status_of
 from rewindmq.spark_replay.commands.read import biography, diff, history, keep_history, slo, state_at
 from rewindmq.spark_replay.commands.simulate import restore, what_if
+from rewindmq.spark_replay.commands.traces import spans
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -28,6 +29,7 @@ for _command in (
     biography,
     diff,
     slo,
+    spans,
     what_if,
     restore,
     audit,

@@ -124,6 +124,15 @@ HISTORY = table(
     origin=struct(vhost=TEXT, queue=TEXT, queue_id=LONG, message_id=LONG, reason=TEXT),
 )
 
+
+def traced(history: pa.Schema) -> pa.Schema:
+    """Columns of HISTORY, and the `trace` of a publish as JSON."""
+    return pa.schema([*history, pa.field("trace", TEXT)])
+
+
+# What became of spans that were sent to a collector. `waiting`: stays that have not ended
+SPANS_SENT = table(sent=LONG, rejected=LONG, waiting=LONG, reason=TEXT)
+
 # `change`: 1, a message came into the queue; -1, it left
 DIFF = pa.schema([pa.field("change", INT), *HISTORY])
 

@@ -289,7 +289,7 @@ class AmqpServer:
                 partial(AmqpProtocol, self, listener=listener_of(sock)),
                 context,
                 HANDSHAKE_SECONDS,
-                proxied=self.broker.config.proxy_protocol,
+                balancers=self.broker.config.amqp_balancers,
             )
             for sock in bound(host, port)
         ]

@@ -50,6 +50,8 @@ from rewindmq.engine.config import Config
 from rewindmq.engine.erasure.day_expiry import Expiry
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.erasures import Erasures
+from rewindmq.engine.rewind.id_index_process import IdIndexProcess
+from rewindmq.engine.rewind.restore import Restorations
 from rewindmq.engine.rewind.stream_consumers import Readings
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.routing.dead_letters import Forwarder
@@ -93,6 +95,8 @@ class Broker:
     ) -> None:
         self.config = config
         self.past = past
+        self.id_index = IdIndexProcess(config)
+        self.restorations = Restorations()
         self.metadata = metadata
         self.topology = topology = metadata.topology
         self.partitions = partitions

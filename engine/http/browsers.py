@@ -55,8 +55,11 @@ class Guarded:
 
 
 def require_own_host(scope: Scope) -> None:
-    """Raise ApiError unless a request on loopback names the broker by an address or as localhost."""
-    if not is_loopback(scope["server"][0]):
+    """Raise ApiError unless a request on loopback names the broker by an address or as localhost.
+
+    The client of a balancer on this machine may be elsewhere, and use the balancer's name."""
+    client = scope["client"]
+    if not is_loopback(scope["server"][0]) or (client is not None and not is_loopback(client[0])):
         return
     host = Headers(scope=scope).get("host")
     if host is None:  # HTTP/1.0, so no browser

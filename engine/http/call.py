@@ -374,7 +374,9 @@ def arrival_of(request: Request) -> Arrival:
     """How a request came in."""
     client, server = request.client, request.scope.get("server")
     address = f"{bracketed(client.host)}:{client.port}" if client else ""
-    return Arrival("http", address, f"{bracketed(server[0])}:{server[1]}" if server else "")
+    balancer = request.scope.get("state", {}).get("balancer")
+    proxy = f"{bracketed(balancer[0])}:{balancer[1]}" if balancer else ""
+    return Arrival("http", address, f"{bracketed(server[0])}:{server[1]}" if server else "", proxy)
 
 
 def tls_of(request: Request) -> TlsPeer | None:

@@ -26,6 +26,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rewindmq.engine.runtime.admission import Door, Guest, Listener
 from rewindmq.engine.runtime.loop_share import LoopShare
+from rewindmq.engine.runtime.proxy_protocol import NOBODY, Balancers
 from rewindmq.engine.tls import LiveContext, TlsPeer
 
 HEADER_SECONDS = 10.0
@@ -66,6 +67,9 @@ class HttpProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
         self.app_state["guest"] = self.guest
+        if self.guest.proxied:
+            self.app_state["balancer"] = self.client
+            self.client = self.guest.client  # None: the balancer does not say who it is
         tls = self.transport.get_extra_info("ssl_object")
         if tls is not None:
             cipher = tls.cipher()
@@ -122,8 +126,11 @@ class HttpProtocol(H11Protocol):
 class _Server(uvicorn.Server):
     """uvicorn with our listeners, without its signal handlers (the broker's own process decides when to stop)."""
 
-    def __init__(self, config: uvicorn.Config, listening: Sequence[Listening], door: Door, share: LoopShare) -> None:
+    def __init__(
+        self, config: uvicorn.Config, listening: Sequence[Listening], door: Door, share: LoopShare, balancers: Balancers
+    ) -> None:
         super().__init__(config)
+        self._balancers = balancers
         self.share = share
         self._listening = listening
         self._door = door
@@ -136,7 +143,15 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: Any = None) -> None:
         self.servers = []
         self._listeners = [
-            Listener(sock, self._door, lambda guest: HttpProtocol(self, guest), context, HEADER_SECONDS, refusal())
+            Listener(
+                sock,
+                self._door,
+                lambda guest: HttpProtocol(self, guest),
+                context,
+                HEADER_SECONDS,
+                refusal(),
+                self._balancers,
+            )
             for sock, context in self._listening
         ]
         self.started = True
@@ -154,8 +169,12 @@ class _Server(uvicorn.Server):
         await super().shutdown()
 
 
-async def serve(app: ASGIApp, listening: Sequence[Listening], door: Door, share: LoopShare) -> None:
+async def serve(
+    app: ASGIApp, listening: Sequence[Listening], door: Door, share: LoopShare, balancers: Balancers = NOBODY
+) -> None:
     """Serve these listeners, in this share of the loop's time, until cancelled.
+
+    Connections from `balancers` begin with a header of the PROXY protocol.
 
     Then it takes no more requests, lets those under way finish (3 seconds at most), and raises CancelledError."""
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
@@ -170,7 +189,7 @@ async def serve(app: ASGIApp, listening: Sequence[Listening], door: Door, share:
         timeout_graceful_shutdown=GRACEFUL_SECONDS,
     )
     config.load()
-    server = _Server(config, listening, door, share)
+    server = _Server(config, listening, door, share, balancers)
     task = asyncio.create_task(server.serve())
     try:
         await asyncio.shield(task)

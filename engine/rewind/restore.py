@@ -11,12 +11,13 @@ the origin the history says who brought what back. A consumer sees it in a heade
 
 The fold takes each message once under a restoration's name. So a restoration may be repeated, and one that was cut
 short is finished by a repetition: a deleted queue is declared, then bound, then filled, and each step is durable before
-the next.
+the next. One that is cancelled (`Restorations`) ends behind a portion: what is back stays.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -113,7 +114,7 @@ class NoPlan:
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
     """Numbers of messages by outcome; whether the queue was declared; the bindings that were made, and those that were
-    not."""
+    not; whether it was cancelled before its end."""
 
     restored: int
     duplicates: int
@@ -121,6 +122,54 @@ class RestoreResult:
     declared: bool
     bound: list[Bound]
     lost: list[LostBinding]
+    cancelled: bool
+
+
+class Restoration:
+    """A restoration that is under way. `back`: so many of its messages are in the target."""
+
+    def __init__(self, user: str, plan: Plan, target: str, name: str) -> None:
+        self.user = user
+        self.plan = plan
+        self.target = target
+        self.name = name
+        self.back = 0
+        self.ended = asyncio.Event()
+        self._cancelled = asyncio.Event()
+
+    def is_cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        """End it behind the portion that is under way."""
+        self._cancelled.set()
+
+    async def rest(self, seconds: float) -> None:
+        """Sleep, unless it is cancelled meanwhile."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._cancelled.wait(), seconds)
+
+
+class Restorations:
+    """The restorations that are under way at this broker."""
+
+    def __init__(self) -> None:
+        self._all: list[Restoration] = []
+
+    @contextmanager
+    def begun(self, restoration: Restoration) -> Iterator[None]:
+        """Have it among them inside this context."""
+        self._all.append(restoration)
+        try:
+            yield
+        finally:
+            self._all.remove(restoration)
+            restoration.ended.set()
+
+    def of(self, vhost: str, queue: str) -> list[Restoration]:
+        """Those of messages of a queue."""
+        return [each for each in self._all if (each.plan.vhost, each.plan.queue) == (vhost, queue)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,15 +342,14 @@ async def restore(
     session: "Session",
     workers: WorkerPool,
     history: History,
-    plan: Plan,
-    target: str,
-    name: str,
+    restoration: Restoration,
     rate: int | None = None,
 ) -> RestoreResult:
-    """Publish the plan's messages into `target`, in the session's vhost, at most `rate` a second. If the target is the
-    queue itself and is gone, it is declared and bound as it was. The broker's own queues are no targets. NotFound,
+    """Publish the plan's messages into the target, in the session's vhost, at most `rate` a second. If the target is
+    the queue itself and is gone, it is declared and bound as it was. The broker's own queues are no targets. NotFound,
     AccessRefused, ResourceLocked as for any declaration; ResourceError: the disk has no room; ConnectionForced: the
     node was lost meanwhile; ProcessEnded; NoAnswer: what has the messages does not answer."""
+    plan, target, name = restoration.plan, restoration.target, restoration.name
     broker.access.check(session.user, session.vhost, "write", "queue", target)
     declared = False
     if is_hidden(target):
@@ -319,6 +367,8 @@ async def restore(
     partition = broker.queues.partition_for(session.vhost, target)
     came: Counter[str] = Counter()
     for number, page in pages(plan.messages):
+        if restoration.is_cancelled():
+            break
         bodies = await workers.ask(
             Bodies(history, plan.partition, tuple(each.message_id for each in page)), session.user
         )
@@ -330,6 +380,8 @@ async def restore(
         ]
         step = len(events) if rate is None else max(1, rate // PORTIONS)
         for begin in range(0, len(events), step):
+            if restoration.is_cancelled():
+                break
             portion = events[begin : begin + step]
             back = f"{number + begin} of {len(plan.messages)} messages are back"
             await room(broker, sum(len(event.body) for event in portion), f"; {back}; ask again when there is room")
@@ -337,9 +389,11 @@ async def restore(
             outcomes = Counter(await publish(broker, session, partition, portion))
             broker.sessions.check_open(session)  # else they may not be in the queue
             came.update(outcomes)
+            restoration.back = came["restored"] + came["duplicate"]
             if rate is not None:  # no consumer gets duplicates, nor what was refused
-                await asyncio.sleep(outcomes["restored"] / rate)
-    return RestoreResult(came["restored"], came["duplicate"], came["refused"], declared, bound, lost)
+                await restoration.rest(outcomes["restored"] / rate)
+    cancelled = restoration.is_cancelled() and came.total() < len(plan.messages)
+    return RestoreResult(came["restored"], came["duplicate"], came["refused"], declared, bound, lost, cancelled)
 
 
 def to_bind(broker: "Broker", vhost: str, plan: Plan, target: str, name: str) -> tuple[Bound, ...]:

@@ -14,15 +14,18 @@
 - Most records are passed over by their bytes, undecoded. Bodies are decrypted with the keys of today, and a found
   body is cut at once.
 - A message that was published before the log begins, and is queued there, is found in the base.
+- Where an index of ids knows a stretch (`--find-index`), only the records that it names are read.
 """
 
 import time
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.log.location import HistoryPartition, HistoryReader
+from rewindmq.engine.rewind.id_index import Indexed
 from rewindmq.engine.rewind.queue_at import log_of
 from rewindmq.projections.history.search import Criteria
 from rewindmq.projections.replay import decoder_for
@@ -31,8 +34,10 @@ from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Actor
 
 FIRST_WINDOW, LARGEST_WINDOW = 2_000, 128_000  # records
+MOST_INDEXED = 200  # records that the index names, read as one window
 QUICK_SECONDS = 0.1  # a window that takes less is followed by a larger one
 
+Record = tuple[int, int | None, bytes]  # its offset, the log's own time (None: it has none), and the record
 Ranges = dict[str, tuple[int, int]]  # partition -> first offset and end (exclusive) that are still to be searched
 
 
@@ -59,11 +64,13 @@ class FoundMessage:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The messages of a portion, the newest first. `searched`: so many records were looked at."""
+    """The messages of a portion, the newest first. `searched`: the ranges became shorter by so many records. `read`: so
+    many were read for it; the index knew that none of the others has the id."""
 
     found: list[FoundMessage]
     ranges: Ranges
     searched: int
+    read: int
 
 
 def partitions_of(reader: HistoryReader, criteria: Criteria) -> list[HistoryPartition]:
@@ -96,8 +103,9 @@ def search(
     limits: Limits,
     subjects: Subjects,
     since_ms: int | None = None,
+    index: Mapping[str, Indexed] | None = None,
 ) -> Page:
-    """Search a portion of the ranges. Raises LogError."""
+    """Search a portion of the ranges. `index`: what is known of an id that is wanted, by partition. Raises LogError."""
     begun = time.monotonic()
     left, window, found = dict(ranges), FIRST_WINDOW, list[FoundMessage]()
     scan = Scan(criteria, limits, subjects, since_ms)
@@ -108,22 +116,41 @@ def search(
         log = logs[0]
         logs.rotate(-1)
         first, end = left[log.name]
-        begin = window_before(log, first, end, window)
-        messages, reached = scan.window(log, begin, end)
+        begin, wanted = window_before(log, first, end, window, None if index is None else index.get(log.name))
+        messages, reached = scan.window(log, begin, end, wanted)
         found += messages
         left[log.name] = first, reached
         if reached <= first:
             del left[log.name]
             logs.remove(log)
-        window = min(LARGEST_WINDOW, window * 4) if scan.was_quick else max(1, window // 2)
+        if wanted is None:
+            window = min(LARGEST_WINDOW, window * 4) if scan.was_quick else max(1, window // 2)
     found.sort(key=lambda each: (each.time_ms, each.partition, each.offset), reverse=True)
-    return Page(found, left, records_in(ranges) - records_in(left))
+    return Page(found, left, records_in(ranges) - records_in(left), scan.read)
 
 
-def window_before(log: HistoryPartition, first: int, end: int, window: int) -> int:
-    """The first offset of the window that ends at `end`: it is in the log, or all of it is in the base."""
+def window_before(
+    log: HistoryPartition, first: int, end: int, window: int, indexed: Indexed | None
+) -> tuple[int, Sequence[int] | None]:
+    """The first offset of the window that ends at `end`, and the records of it that have to be read; None: all.
+
+    The window is in the log, or all of it is in the base."""
     start = log.start_offset
-    return max(first, start, end - window) if end > start else first
+    if end <= start:
+        return first, None
+    begin = max(first, start, end - window)
+    if indexed is None:
+        return begin, None
+    known_first, known_end = next((each for each in reversed(indexed.stretches) if each[0] < end), (0, 0))
+    if known_end < end:
+        return max(begin, known_end), None
+    begin = max(first, start, known_first)
+    offsets = indexed.offsets
+    low, high = bisect_left(offsets, begin), bisect_left(offsets, end)
+    if high - low > MOST_INDEXED:
+        low = high - MOST_INDEXED
+        begin = offsets[low]
+    return begin, offsets[low:high]
 
 
 class Scan:
@@ -138,6 +165,7 @@ class Scan:
         self.bytes = limits.bytes_together
         in_records = criteria if subjects.keys.is_empty else criteria.without_body()
         self.needles = in_records.needles()
+        self.read = 0  # records
         self._read_from = 0.0  # when the first record of the window came: to open a topic takes its time
 
     @property
@@ -150,11 +178,16 @@ class Scan:
         """Whether a window that has just been looked through took little time."""
         return time.monotonic() - self._read_from < QUICK_SECONDS
 
-    def window(self, log: HistoryPartition, begin: int, end: int) -> tuple[list[FoundMessage], int]:
-        """The matches of a window in the order of the log, and the first offset that has been searched."""
+    def window(
+        self, log: HistoryPartition, begin: int, end: int, wanted: Sequence[int] | None = None
+    ) -> tuple[list[FoundMessage], int]:
+        """The matches of a window in the order of the log, and the first offset that has been searched.
+
+        `wanted`: only these records may match; None: all."""
         kept: deque[FoundMessage] = deque()
         size, cut = 0, False
-        for each in self._matches(log, begin, end):
+        records = records_between(log, begin, end) if wanted is None else records_at(log, wanted)
+        for each in self._matches(log, records):
             kept.append(each)
             size += len(each.published.body)
             while len(kept) > self.messages or (size > self.bytes and len(kept) > 1):
@@ -164,10 +197,11 @@ class Scan:
         self.bytes -= size
         return list(kept), kept[0].offset if cut else begin
 
-    def _matches(self, log: HistoryPartition, begin: int, end: int) -> Iterator[FoundMessage]:
+    def _matches(self, log: HistoryPartition, records: Iterable[Record]) -> Iterator[FoundMessage]:
         decode, needles = decoder_for(log).decode, self.needles
         self._read_from = time.monotonic()
-        for count, (offset, time_ms, record) in enumerate(records_between(log, begin, end)):
+        for count, (offset, time_ms, record) in enumerate(records):
+            self.read += 1
             if count == 0:
                 self._read_from = time.monotonic()
             if not all(needle in record for needle in needles):
@@ -191,8 +225,20 @@ class Scan:
         return replace(published, body=published.body[: self.body_bytes])
 
 
-def records_between(log: HistoryPartition, begin: int, end: int) -> Iterator[tuple[int, int | None, bytes]]:
-    """Yields offset, the log's own time (None: it has none) and record, of the log or of its base. LogError."""
+def records_at(log: HistoryPartition, wanted: Sequence[int]) -> Iterator[Record]:
+    """Yields the records of the log at these offsets, which ascend, as `records_between`. LogError."""
+    at = 0
+    for block in log.read_ranges((offset, offset + 1) for offset in wanted):
+        first, times = block.first_offset, block.timestamps_ms
+        while at < len(wanted) and wanted[at] < first + len(block.records):  # a block may have several
+            index = wanted[at] - first
+            if index >= 0:
+                yield wanted[at], None if times is None else times[index], block.records[index]
+            at += 1
+
+
+def records_between(log: HistoryPartition, begin: int, end: int) -> Iterator[Record]:
+    """Yields the records from `begin` to `end`, of the log or of its base. LogError."""
     if begin >= end:
         return
     if end <= log.start_offset:

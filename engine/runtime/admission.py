@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from rewindmq.engine.runtime.proxy_protocol import BadHeader, Client, read_client
+from rewindmq.engine.runtime.proxy_protocol import NOBODY, BadHeader, Balancers, Client, read_client
 from rewindmq.engine.tls import LiveContext
 from rewindmq.projections.store import rocks
 
@@ -215,7 +215,7 @@ class Listener:
     """A listening socket that admits connections through a door.
 
     `make` builds the protocol of a connection. The listener sends `answer` to a refused client that can read it.
-    `proxied`: connections come from a balancer, and begin with a header of the PROXY protocol."""
+    `balancers`: connections from there begin with a header of the PROXY protocol."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ class Listener:
         context: LiveContext | None = None,
         handshake_seconds: float = 10.0,
         answer: bytes = b"",
-        proxied: bool = False,
+        balancers: Balancers = NOBODY,
     ) -> None:
         listening.setblocking(False)
         self.socket = listening
@@ -233,8 +233,8 @@ class Listener:
         self._make = make
         self._context = context
         self._seconds = handshake_seconds
-        self._proxied = proxied
-        self._answer = b"" if context is not None or proxied else answer
+        self._balancers = balancers
+        self._answer = b"" if context is not None else answer
         self._lingering: set[socket.socket] = set()
         self._welcoming: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -278,19 +278,19 @@ class Listener:
             sock.setblocking(False)
             guest = self.door.enter(str(address[0]))
             if guest is None:
-                self._turn_away(sock)
+                self._turn_away(sock, str(address[0]))
             else:
-                task = self._loop.create_task(self._welcome(sock, guest))
+                task = self._loop.create_task(self._welcome(sock, guest, str(address[0])))
                 self._welcoming.add(task)
                 task.add_done_callback(self._welcoming.discard)
 
-    async def _welcome(self, sock: socket.socket, guest: Guest) -> None:
+    async def _welcome(self, sock: socket.socket, guest: Guest, address: str) -> None:
         """Make the connection's protocol.
 
         The protocol calls `guest.leave` when the connection ends. If there is no protocol yet, this method calls it."""
         seconds = None if self._context is None else self._seconds
         try:
-            if self._proxied and not await self._read_header(sock, guest):
+            if address in self._balancers and not await self._read_header(sock, guest):
                 guest.leave()
                 sock.close()
                 return
@@ -322,8 +322,8 @@ class Listener:
         logger.warning("%s: PROXY protocol: %s is closed: %s", self.door.protocol, guest.address, reason)
         return False
 
-    def _turn_away(self, sock: socket.socket) -> None:
-        if not self._answer or len(self._lingering) >= MOST_LINGERING:
+    def _turn_away(self, sock: socket.socket, address: str) -> None:
+        if not self._answer or address in self._balancers or len(self._lingering) >= MOST_LINGERING:
             sock.close()
             return
         try:

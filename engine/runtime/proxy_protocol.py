@@ -3,13 +3,14 @@
     v1   PROXY TCP4 10.0.0.7 10.0.0.1 51230 5672 CR LF          at most 107 bytes
     v2   12 bytes of signature, version and command, family, length, addresses, more (which is passed over)
 
-`read_client` takes the header off a socket, and not a byte more: what follows may be TLS. The header has to come. Only
-the balancer may reach such a listener: a client that writes a header of its own chooses its address.
+`read_client` takes the header off a socket, and not a byte more: what follows may be TLS. A header has to come from a
+balancer. From nobody else it is read: a client that writes a header of its own would choose its address.
 """
 
 import asyncio
 import socket
-from ipaddress import IPv4Address, IPv6Address
+from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final
 
 SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
@@ -19,6 +20,24 @@ MOST_BYTES: Final = 16 + 2_048  # of a header of version 2: addresses, and what 
 TCP4, TCP6 = 0x11, 0x21
 
 Client = tuple[str, int]
+
+
+class Balancers:
+    """The addresses whose connections begin with a header. `networks`: such as 10.0.0.0/8; None: all addresses."""
+
+    def __init__(self, networks: Sequence[str] | None) -> None:
+        self._networks = None if networks is None else [ip_network(each, strict=False) for each in networks]
+
+    def __contains__(self, address: str) -> bool:
+        if self._networks is None:
+            return True
+        if not self._networks:
+            return False
+        found = ip_address(address.split("%")[0])
+        return any(found in network for network in self._networks)
+
+
+NOBODY: Final = Balancers(())
 
 
 class BadHeader(Exception):

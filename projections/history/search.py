@@ -10,11 +10,16 @@ JSON. BCC is no header here: only the publisher knows it.
 
 import json
 from dataclasses import dataclass, replace
+from typing import Final
 
 from rewindmq.projections.history.properties import headers
 from rewindmq.schemas.amqp import properties
 from rewindmq.schemas.amqp.errors import Malformed
 from rewindmq.schemas.events import Published
+
+MESSAGE_ID: Final = "message_id"
+CORRELATION_ID: Final = "correlation_id"
+ID_FLAGS: Final = 1 << properties.MESSAGE_ID | 1 << properties.CORRELATION_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,13 @@ class Criteria:
     def without_body(self) -> "Criteria":
         """The same without the text in the body: a body that is encrypted does not have it in the log."""
         return replace(self, body=None)
+
+    def id(self) -> tuple[str, bytes] | None:
+        """An id that the wanted messages have, and its kind (MESSAGE_ID, CORRELATION_ID), for an index of ids."""
+        for kind, value in ((MESSAGE_ID, self.message_id), (CORRELATION_ID, self.correlation_id)):
+            if value is not None:
+                return kind, value.encode()
+        return None
 
     def needles(self) -> tuple[bytes, ...]:
         """Bytes that the record of each wanted message has in it, unless its body is encrypted."""
@@ -66,6 +78,19 @@ class Criteria:
 def _has_header(raw: bytes, name: str, value: str) -> bool:
     wanted = value.encode()
     return any(each["key"] == name and each["value"] == wanted for each in headers(raw) or ())
+
+
+def ids_in(raw: bytes) -> tuple[bytes | None, bytes | None]:
+    """The message id and the correlation id in a message's properties. `Criteria.match` finds no other ones there."""
+    message_id = correlation_id = None
+    if len(raw) < 2 or not (raw[0] << 8 | raw[1]) & ID_FLAGS:
+        return None, None
+    for bit, start, end in properties.walk(raw)[0]:
+        if bit == properties.MESSAGE_ID:
+            message_id = raw[start:end]
+        elif bit == properties.CORRELATION_ID:
+            correlation_id = raw[start:end]
+    return message_id, correlation_id
 
 
 def is_json(text: str) -> bool:

@@ -227,6 +227,21 @@ def open_to_read(path: Path) -> Rdict:
     return Rdict(str(path), _options(), access_type=AccessType.read_only(False))
 
 
+def column_families(path: Path) -> list[str]:
+    """The names of the column families of a database; none if there is no database.
+
+    rocksdict raises a plain Exception when it cannot be read."""
+    return Rdict.list_cf(str(path), _options()) if (path / "CURRENT").exists() else []
+
+
+def open_column_families(path: Path, names: list[str]) -> tuple[Rdict, Options]:
+    """Open a database that has these column families beside the default one, or make one that has none.
+
+    Returns the options of its column families, too: they share one block cache. rocksdict raises a plain Exception."""
+    options = _options()
+    return Rdict(str(path), options, dict.fromkeys(names, options), AccessType.read_write()), options
+
+
 def _link(path: Path, links: Path) -> None:
     """Make links to the files of a database in another directory. Its configuration is copied."""
     for each in path.iterdir():

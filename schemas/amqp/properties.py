@@ -309,6 +309,18 @@ def without_restored(raw: bytes) -> bytes:
     return _without_header(raw, "x-restored") if b"\x0ax-restored" in raw else raw
 
 
+def without_other_user(raw: bytes, user: str) -> bytes:
+    """The properties without the property user_id, unless it names this user."""
+    try:
+        fields = split(raw)
+    except Malformed:
+        return raw
+    if fields[USER_ID][1:] == user.encode():
+        return raw
+    del fields[USER_ID]
+    return join(fields)
+
+
 def _without_header(raw: bytes, name: str) -> bytes:
     try:
         fields = split(raw)

@@ -4,7 +4,7 @@
 1     an audit found something
 64    an argument is wrong
 65    the data cannot be used: a corrupt log, a log of a newer version, a time outside the history
-69    Spark does not start, Kafka or a broker does not answer, or no Kafka client is installed
+69    Spark does not start, Kafka, a broker or a collector does not answer, or no Kafka client is installed
 70    a defect of RewindMQ
 """
 
@@ -41,11 +41,11 @@ def _spark_failure(error: Exception) -> int:
     """The exit status for an error in a Spark worker, which arrives as text."""
     name, line = cause_of(error)
     away = (NoAnswer, KafkaNotInstalled, ObstoreNotInstalled)
-    if name in ("NoSpark", "RestoreRefused", *(each.__name__ for each in away)):
+    if name in ("NoSpark", "RestoreRefused", "CollectorAway", *(each.__name__ for each in away)):
         return _complain(EX_UNAVAILABLE, line)
     unusable = (CorruptLog, CorruptObject, LogError, ArchiveError, MissingObject, OutsideHistory, NewerHistory)
-    data_errors = [each.__name__ for each in unusable]
-    if name in (BadRequest.__name__, UnreadableTime.__name__):
+    data_errors = ["SpansRefused", *(each.__name__ for each in unusable)]
+    if name in (BadRequest.__name__, UnreadableTime.__name__, "BadCollector"):
         return _complain(EX_USAGE, line)
     return _complain(EX_DATAERR if name in data_errors else EX_SOFTWARE, line)
 

@@ -16,7 +16,17 @@ from typing import Any, TypeVar
 
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.log.location import History
-from rewindmq.engine.rewind.restore import FATES, LOST, THERE, UNDONE_FATES, NoPlan, RestoreRequest, name_of, restore
+from rewindmq.engine.rewind.restore import (
+    FATES,
+    LOST,
+    THERE,
+    UNDONE_FATES,
+    NoPlan,
+    Restoration,
+    RestoreRequest,
+    name_of,
+    restore,
+)
 from rewindmq.engine.rewind.worker import Question, WorkerPool
 from rewindmq.projections.rewind import At
 from rewindmq.schemas.events import Published
@@ -248,7 +258,9 @@ class Story:
         if isinstance(plan, NoPlan):
             return
         broker, session = h.broker._broker, self.sessions[0]
-        done = h.loop.run_until_complete(restore(broker, session, Past(), history, plan, target, name_of(plan)))
+        done = h.loop.run_until_complete(
+            restore(broker, session, Past(), history, Restoration("guest", plan, target, name_of(plan)))
+        )
         self.met.update(restored=done.restored, repeated=done.duplicates, declared=done.declared)
         self.met["restored from classic to quorum"] += (
             done.restored if "quorum" not in source and target.startswith(("quorum", "later")) else 0

@@ -5,7 +5,6 @@ history.
 import json
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -14,7 +13,7 @@ import click
 from rewindmq.engine.cli.client import Json, Refused
 from rewindmq.engine.cli.commands.history import BODY_SHOWN, printable
 from rewindmq.engine.cli.commands.restore import absolute_time
-from rewindmq.engine.cli.exits import DATA, USAGE, CliError
+from rewindmq.engine.cli.exits import DATA, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.lookups import definition_argument
 from rewindmq.engine.cli.progress import Progress
 from rewindmq.engine.cli.settings import Settings, with_settings
@@ -142,7 +141,7 @@ def found(settings: Settings, queue: str | None, asked: dict[str, str], limit: i
     """Yields at most `limit` messages as the broker finds them, an answer after the other. CliError."""
     client = settings.client()
     where = ("history", "find", settings.vhost_name, *(() if queue is None else (queue,)))
-    count = searched = 0
+    count = searched = read = 0
     with Progress("Searching") as progress:
         while count < limit:
             try:
@@ -154,11 +153,13 @@ def found(settings: Settings, queue: str | None, asked: dict[str, str], limit: i
             messages = cast(list[Json], page["messages"])
             count += len(messages)
             searched += cast(int, page["searched"])
+            read += cast(int, page.get("read", page["searched"]))  # an older broker reads all
             progress.show(searched, cast(int, page["left"]), f"{count} found")
             yield from messages
             if page["next"] is None:
-                return
+                break
             asked = asked | {"next": str(page["next"])}
+    settings.banner(f"... searched {searched} records, and read {read} of them")
 
 
 def message_row(message: Json) -> dict[str, Value]:
@@ -402,27 +403,37 @@ def spans(
             raise CliError(USAGE, f"--header is NAME=VALUE, not {name!r}")
     query = {"since": time_from(since)} | ({} if until is None else {"until": time_from(until)})
     found = Spans()
-    with ExitStack() as stack:
-        collector = None
-        if otlp is not None:
-            from rewindmq.engine.cli.otlp import Collector  # a broker, which is a command, too, has no use for it
-
-            collector = stack.enter_context(Collector(otlp, {name: value for name, _, value in pairs}))
+    if otlp is None:
         for portion in portions(settings, queue, query, found):
-            if collector is not None:
-                collector.send(portion)
-                continue
             for span in portion:
                 click.echo(json.dumps(asdict(span), ensure_ascii=False))
+        tell_waiting(found)
+        return
+    from rewindmq.projections.traces import otlp as exporter  # a broker, which is a command, too, has no use for it
+
+    try:
+        with exporter.Collector(otlp, {name: value for name, _, value in pairs}) as collector:
+            for portion in portions(settings, queue, query, found):
+                collector.send(portion)
+    except exporter.BadCollector as error:
+        raise CliError(USAGE, str(error)) from None
+    except exporter.CollectorAway as error:
+        raise CliError(UNAVAILABLE, str(error)) from None
+    except exporter.SpansRefused as error:
+        raise CliError(DATA, str(error)) from None
+    tell_waiting(found)
+    if collector.rejected or collector.reason:
+        why = f"the collector took {collector.sent} spans and rejected {collector.rejected}: {collector.reason}"
+        if collector.rejected:
+            raise CliError(DATA, why)
+        click.echo(why, err=True)
+    settings.banner(f"{collector.sent} spans were sent to {collector.url}")
+
+
+def tell_waiting(found: Spans) -> None:
+    """Prints on stderr how many stays have no span yet."""
     if found.waiting:
         click.echo(f"messages that still wait, without a span of their stay: {found.waiting}", err=True)
-    if collector is not None:
-        if collector.rejected or collector.reason:
-            why = f"the collector took {collector.sent} spans and rejected {collector.rejected}: {collector.reason}"
-            if collector.rejected:
-                raise CliError(DATA, why)
-            click.echo(why, err=True)
-        settings.banner(f"{collector.sent} spans were sent to {collector.url}")
 
 
 def portions(settings: Settings, queue: str | None, query: dict[str, str], found: Spans) -> Iterator[list[Span]]:

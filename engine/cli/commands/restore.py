@@ -4,7 +4,7 @@ from typing import cast
 
 import click
 
-from rewindmq.engine.cli.client import path
+from rewindmq.engine.cli.client import Refused, path
 from rewindmq.engine.cli.exits import USAGE, CliError
 from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.values import Value
@@ -74,7 +74,8 @@ def restore(
 ) -> None:
     """Bring messages of QUEUE back, from a moment or from before a purge.
 
-    The messages go to the end of the queue, in their old order. The same command again brings no message twice.
+    The messages go to the end of the queue, in their old order. The same command again brings no message twice. Ctrl-C
+    cancels: what is back stays, and the same command brings the rest.
 
     \b
     Examples:
@@ -100,9 +101,13 @@ def restore(
     if ids:
         content["messages"] = list(ids)
     where = path("queues", settings.vhost_name, queue, "restore")
-    answer = (
-        settings.client(patient=rate is not None).request("POST", where, json=content | {"dry_run": dry_run}).json()
-    )
+    try:
+        client = settings.client(patient=rate is not None)
+        answer = client.request("POST", where, json=content | {"dry_run": dry_run}).json()
+    except KeyboardInterrupt:
+        if not dry_run:
+            cancel(settings, where, name)
+        raise
     at, fates = cast(dict[str, object], answer["at"]), cast(dict[str, int], answer["fates"])
     settings.banner(
         f"{'Would restore' if dry_run else 'Restoring'} {answer['messages']} messages of queue '{queue}' in vhost"
@@ -111,9 +116,27 @@ def restore(
     )
     report_bindings(answer, dry_run)
     row: dict[str, Value] = {"name": answer["name"], "messages": answer["messages"]}
-    row |= {key: answer[key] for key in ("restored", "duplicates", "refused", "declared") if key in answer}
+    row |= {key: answer[key] for key in ("restored", "duplicates", "refused", "declared", "cancelled") if key in answer}
     row["since"] = ", ".join(f"{count} {fate}" for fate, count in sorted(fates.items()))
     settings.show(tuple(row), [row])
+
+
+def cancel(settings: Settings, where: str, name: str | None) -> None:
+    """Cancels the restoration that Ctrl-C interrupted. CliError."""
+    click.echo("Cancelling the restoration ... (Ctrl-C again leaves it running)", err=True)
+    try:
+        answer = settings.client().request("DELETE", where, params={} if name is None else {"name": name}).json()
+    except Refused as refused:
+        if refused.status != 404:  # it has just ended, or had not begun
+            raise
+        click.echo("No restoration is under way.", err=True)
+        return
+    for each in cast(list[dict[str, object]], answer["cancelled"]):
+        click.echo(
+            f"Cancelled '{each['name']}': {each['back']} of {each['messages']} messages are back in '{each['to']}'. The"
+            " same restoration asked again brings the rest.",
+            err=True,
+        )
 
 
 def report_bindings(answer: dict[str, object], dry_run: bool) -> None:

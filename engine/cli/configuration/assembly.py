@@ -80,6 +80,7 @@ def config_of(values: Mapping[str, Value]) -> Config:
             "node_timeout_ms": given.node_timeout * 1000,
             "consumer_timeout_ms": given.consumer_timeout,
             "keep_history_ms": given.keep_history,
+            "find_index_ms": given.find_index,
             "keep_bodies_days": given.keep_bodies,
             "subject_header": given.subject_header or "",
             "default_pass": _password(given.default_pass_file),
@@ -93,6 +94,7 @@ def require_possible(given: Given) -> None:
     if given.read_only:
         text = "--read-only serves a data directory as it is: without --kafka and --load-definitions"
         require(not given.given(*ELSEWHERE), text, "read_only", *ELSEWHERE)
+        require(given.find_index is None, "--read-only writes nothing: without --find-index", "read_only", "find_index")
         text = "--read-only changes nothing: without --archive, --keep-history and --keep-bodies"
         require(not given.given(*CHANGES), text, "read_only", *CHANGES)
     for name in ("archive_lag", "keep_local", "archive_credentials"):

@@ -6,6 +6,7 @@ an array. What TOML has becomes the text first (`Kind.texts`), so each kind has 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,13 @@ def _kafka_pair(text: str) -> tuple[str, str]:
         raise ValueError(str(error)) from None
 
 
+def _networks(text: str) -> tuple[str, ...]:
+    found = tuple(each.strip() for each in _names(text))
+    for each in found:
+        ip_network(each, strict=False)
+    return found
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(filter(None, text.split(",")))
 
@@ -119,6 +127,7 @@ FLAG = Kind(click.BOOL, "true or false", (bool,), is_flag=True)
 PORT = whole(1, 65535)
 DURATION = parsed("duration", duration_ms, "a duration such as 1h")
 DAYS = parsed("days", _days, "a number of whole days, such as 30d")
+NETWORKS = parsed("networks", _networks, "networks or addresses with commas between them, or an array of them", list)
 NAMES = parsed("names", _names, "names with commas between them, or an array of names", list)
 KAFKA_PAIRS = Kind(Parsed("pair", _kafka_pair), "an array of KEY=VALUE", (str,), several=True)
 FILE = Kind(click.Path(exists=True, dir_okay=False, path_type=Path), "a file that exists", is_path=True)

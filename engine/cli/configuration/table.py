@@ -20,6 +20,7 @@ from rewindmq.engine.cli.configuration.kinds import (
     FLAG,
     KAFKA_PAIRS,
     NAMES,
+    NETWORKS,
     PORT,
     TEXT,
     Kind,
@@ -149,6 +150,13 @@ LISTENERS = (
         "AMQP clients come through a balancer that sends the PROXY protocol's header (v1 or v2).",
         "false",
         rabbitmq="proxy_protocol",
+    ),
+    Setting(
+        "proxy_protocol_from",
+        NETWORKS,
+        "Only connections from there (10.0.0.0/24) begin with that header, those of HTTP and over TLS, too.",
+        "",
+        metavar="NETWORK,...",
     ),
     Setting("tls_port", PORT, "Port of AMQP over TLS (RabbitMQ's is 5671).", rabbitmq="listeners.ssl.default"),
     Setting(
@@ -297,6 +305,12 @@ HISTORY = (
         "keep_history",
         DURATION,
         "Trim older history, such as 400d, while the broker runs: it goes for good. Queued messages stay.",
+        metavar="DURATION",
+    ),
+    Setting(
+        "find_index",
+        DURATION,
+        "Index the ids of messages that are younger, such as 7d, beside the broker: `find --message-id` is quick.",
         metavar="DURATION",
     ),
     Setting(

@@ -17,7 +17,12 @@ and that the target's limits refused (`refused`).
 A queue that is gone is declared as it was (`declared`) and gets the `bindings` that it had then. The same request after
 a crash makes the bindings that are missing. `bindings_lost` are those that can't be made again (their exchange is gone,
 the user lacks the right), each with the reason.
-A restoration goes on to its end when its client hangs up.
+A restoration goes on to its end when its client hangs up. It is cancelled by
+
+    DELETE /api/queues/{vhost}/{queue}/restore[?name=...]
+
+by the user that asked for it, or an administrator. What is back stays (`cancelled` in both answers), and the same
+restoration asked again brings the rest.
 """
 
 from starlette.responses import Response
@@ -37,6 +42,7 @@ from rewindmq.engine.rewind.restore import (
     UNDONE_FATES,
     NoPlan,
     Plan,
+    Restoration,
     RestoreRequest,
     name_of,
     restore,
@@ -77,8 +83,10 @@ async def post(call: Call) -> Response:
         answer = plan_item(plan, target, name) | {"dry_run": dry_run}
         if dry_run:
             return reply(answer | bindings_item(*split(call.broker, to_bind(call.broker, vhost, plan, target, name))))
+        restoration = Restoration(call.user, plan, target, name)
         async with call.session(vhost) as session:
-            done = await restore(call.broker, session, call.broker.past, wish.history, plan, target, name, rate)
+            with call.broker.restorations.begun(restoration):
+                done = await restore(call.broker, session, call.broker.past, wish.history, restoration, rate)
     except (ProcessEnded, NoAnswer) as error:
         raise ApiError(503, "service_unavailable", str(error)) from None
     except TooManyQuestions as error:
@@ -90,9 +98,31 @@ async def post(call: Call) -> Response:
             "duplicates": done.duplicates,
             "refused": done.refused,
             "declared": done.declared,
+            "cancelled": done.cancelled,
             **bindings_item(done.bound, done.lost),
         }
     )
+
+
+async def cancel(call: Call) -> Response:
+    """Answers DELETE /api/queues/{vhost}/{queue}/restore."""
+    vhost, queue = call.vhost, call.segment("queue")
+    name = call.request.query_params.get("name")
+    wanted = [each for each in call.broker.restorations.of(vhost, queue) if name is None or each.name == name]
+    if "administrator" not in call.tags:
+        wanted = [each for each in wanted if each.user == call.user]
+    if not wanted:
+        raise not_found(f"no restoration of queue '{queue}' is under way here that you may cancel", "not_found")
+    for each in wanted:
+        each.cancel()
+    items = []
+    for each in wanted:
+        await each.ended.wait()
+        messages = len(each.plan.messages)
+        call.past_read(vhost, queue, f"cancelled&name={each.name}&to={each.target}&back={each.back}&of={messages}")
+        items.append({"name": each.name, "to": each.target, "messages": messages, "back": each.back})
+    await call.durable()
+    return reply({"cancelled": items})
 
 
 def request_of(call: Call, vhost: str, queue: str, target: str, content: dict[str, Json]) -> RestoreRequest:

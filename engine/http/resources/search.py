@@ -5,9 +5,10 @@
     limit, truncate                                            messages in an answer, bytes of each body
     next                                                       from the answer before: the search goes on there
 
-An answer comes after about a second. It has the messages that were found by then, how many records were searched and
-are `left`, and `next`; a client that wants more asks again. So no search holds the process that reads the past for long
-(engine/rewind/search.py), and the search of a client that goes is over.
+An answer comes after about a second. It has the messages that were found by then, how many records were searched, how
+many of these were `read` (an index of ids spares the others), how many are `left`, and `next`; a client that wants more
+asks again. So no search holds the process that reads the past for long (engine/rewind/search.py), and the search of a
+client that goes is over.
 
 A user who may read the queue may search its past, back to its declaration. Only administrators search a whole vhost.
 """
@@ -28,6 +29,7 @@ from rewindmq.engine.http.resources.past import log_refusal, number_of, read, re
 from rewindmq.engine.http.resources.queues import shown
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import History
+from rewindmq.engine.rewind.id_index import Indexed
 from rewindmq.engine.rewind.queue_at import history_of
 from rewindmq.engine.rewind.search import FoundMessage, Limits, Ranges, records_in, search, whole
 from rewindmq.projections.history.search import Criteria
@@ -48,7 +50,7 @@ class SearchQuestion:
     """A portion of a search, for the process that reads the past.
 
     `ranges`: what is left; None: the search begins. `first`: the user may read nothing below this offset.
-    `only_queue`: the user may know of no other queue."""
+    `only_queue`: the user may know of no other queue. `index`: what is known of an id that is wanted, by partition."""
 
     history: History
     criteria: Criteria
@@ -59,6 +61,7 @@ class SearchQuestion:
     limits: Limits
     keys: KeyStore
     only_queue: bool
+    index: Mapping[str, Indexed]
 
     def answer(self) -> "bytes | ApiError":
         try:
@@ -74,11 +77,12 @@ def found_in(question: SearchQuestion) -> Item:
     if question.ranges is not None:
         ranges = within(question.ranges, ranges)
     subjects = Subjects("", question.keys, {})
-    page = search(reader, question.criteria, ranges, question.limits, subjects, question.since_ms)
+    page = search(reader, question.criteria, ranges, question.limits, subjects, question.since_ms, question.index)
     queue = question.criteria.queue if question.only_queue else None
     return {
         "messages": [message_item(each, question.limits.body_bytes, queue) for each in page.found],
         "searched": page.searched,
+        "read": page.read,
         "left": records_in(page.ranges),
         "next": text_of(page.ranges) or None,
     }
@@ -167,8 +171,18 @@ async def find(call: Call) -> Response:
         Limits(limit, truncate, MAX_SHOWN, PORTION_SECONDS),
         call.broker.subjects.keys.frozen(),
         not administrator,
+        await indexed_in(call, criteria, ranges),
     )
     return await unless_gone(call, answer_to(call, question))
+
+
+async def indexed_in(call: Call, criteria: Criteria, ranges: Ranges | None) -> Mapping[str, Indexed]:
+    """What the index of ids knows of the id that is wanted; nothing where there is no index, or no id is wanted."""
+    wanted = criteria.id()
+    if wanted is None:
+        return {}
+    ends = None if ranges is None else {name: end for name, (_, end) in ranges.items()}
+    return await call.broker.id_index.lookup(*wanted, ends)
 
 
 def words_of(query: Mapping[str, str]) -> str:

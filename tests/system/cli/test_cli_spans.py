@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -182,8 +183,8 @@ def test_b35_what_is_lost_is_an_error(cli: Cli, broker: RunningBroker) -> None:
 class Receiver(ThreadingHTTPServer):
     """Answers with each of `answers` in turn: a status, headers, a body. Then with success."""
 
-    def __init__(self, *answers: tuple[int, dict[str, str], bytes]) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, *answers: tuple[int, dict[str, str], bytes], port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
         self.answers = list(answers)
         self.requests: list[tuple[str, dict[str, str], ExportTraceServiceRequest]] = []
 
@@ -248,6 +249,24 @@ def test_b35_a_busy_collector_is_asked_again(cli: Cli, ended: str) -> None:
         (span["span_id"], span["parent_id"], span["name"]) for span in expected
     ]
     assert [span.end_time_unix_nano for span in spans] == [span["end_ms"] * 1_000_000 for span in expected]
+
+
+def test_b47_a_collector_that_starts_late_is_asked_again(cli: Cli, ended: str) -> None:
+    port, made = free_port(), list[Receiver]()
+
+    def start_late() -> None:
+        time.sleep(2)
+        made.append(Receiver(port=port))
+        made[0].serve_forever()
+
+    thread = Thread(target=start_late, daemon=True)
+    thread.start()
+    done = cli("spans", ended, "--otlp", f"http://127.0.0.1:{port}", "--since", BEGINNING)
+    made[0].shutdown()
+    made[0].server_close()
+    thread.join()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(made[0].requests) == 1
 
 
 def test_b35_a_partial_success_is_told(cli: Cli, ended: str) -> None:

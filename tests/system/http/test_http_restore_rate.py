@@ -2,7 +2,10 @@
 
 import base64
 import json
+import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -16,7 +19,8 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from rewindmq.engine.cli.main import rewindmq
 from tests.support.deadlines import until
-from tests.support.running import RunningBroker
+from tests.support.forked import run
+from tests.support.running import RunningBroker, start_process
 
 
 @pytest.fixture
@@ -117,3 +121,44 @@ def test_b33_others_are_served_meanwhile_and_it_is_finished_by_asking_again(
         again = api.post("/queues/%2F/orders/restore", json={"undo": "purge"}).json()
         assert (again["restored"], again["duplicates"]) == (200 - there, there)
     assert broker.stop() == 0
+
+
+def test_b47_a_restoration_is_cancelled_and_finished_by_asking_again(
+    broker: RunningBroker, api: httpx.Client, queue: str, channel: BlockingChannel
+) -> None:
+    place = f"/queues/%2F/{queue}/restore"
+    purged(channel, queue, 40)
+    assert api.delete(place).status_code == 404
+    with asking(broker, queue, {"rate": 5, "name": "n"}):
+        until(lambda: ready(api, queue) > 0, "nothing came back")
+        assert api.delete(place, params={"name": "other"}).status_code == 404
+        stranger = httpx.delete(f"{broker.http_url}/api{place}", auth=("guest", "wrong"))
+        assert stranger.status_code == 401
+        [cancelled] = api.delete(place, params={"name": "n"}).json()["cancelled"]
+    there = ready(api, queue)
+    assert 0 < there < 40
+    assert cancelled == {"name": "n", "to": queue, "messages": 40, "back": there}
+    assert ready(api, queue) == there
+    assert api.delete(place).status_code == 404
+    done = run("events", "--data", str(broker.data), "--format", "json")
+    told = [json.loads(line)["fields"].get("request", "") for line in done.stdout.splitlines() if "PastRead" in line]
+    assert f"cancelled&name=n&to={queue}&back={there}&of=40" in told
+    again = api.post(place, json={"undo": "purge", "name": "n"}).json()
+    assert (again["restored"], again["duplicates"], again["cancelled"]) == (40 - there, there, False)
+
+
+def test_b47_ctrl_c_cancels_the_command_s_restoration(
+    broker: RunningBroker, api: httpx.Client, queue: str, channel: BlockingChannel
+) -> None:
+    purged(channel, queue, 40)
+    arguments = ["restore", queue, "--undo", "purge", "--rate", "5"]
+    command = [str(Path(sys.executable).parent / "rewindmq"), "--url", broker.http_url, *arguments]
+    process = start_process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until(lambda: ready(api, queue) > 0, "nothing came back")
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    there = ready(api, queue)
+    assert process.returncode == 130, told
+    assert f"{there} of 40 messages are back in '{queue}'" in told
+    again = api.post(f"/queues/%2F/{queue}/restore", json={"undo": "purge"}).json()
+    assert (again["restored"], again["duplicates"]) == (40 - there, there)

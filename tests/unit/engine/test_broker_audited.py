@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.log.location import History
-from rewindmq.engine.rewind.restore import Plan, RestoreRequest, name_of, restore
+from rewindmq.engine.rewind.restore import Plan, Restoration, RestoreRequest, name_of, restore
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import Published
 from rewindmq.spark_replay.audit.findings import Finding
@@ -31,7 +31,13 @@ def undo_purge(h: Harness, source: str, target: str) -> int:
     plan = RestoreRequest(History(h.config.data), "/", source, None, "purge", ("purged",), frozenset()).answer()
     assert isinstance(plan, Plan)
     done = h.loop.run_until_complete(
-        restore(h.broker._broker, h.session(), Past(), History(h.config.data), plan, target, name_of(plan))
+        restore(
+            h.broker._broker,
+            h.session(),
+            Past(),
+            History(h.config.data),
+            Restoration("guest", plan, target, name_of(plan)),
+        )
     )
     return done.restored
 

@@ -14,7 +14,7 @@ from rewindmq.engine.amqp.basic_publish import message
 from rewindmq.engine.errors import ResourceError
 from rewindmq.engine.http.metrics.node import churn
 from rewindmq.engine.log.location import History
-from rewindmq.engine.rewind.restore import Plan, RestoreRequest, RestoreResult, name_of, restore
+from rewindmq.engine.rewind.restore import Plan, Restoration, RestoreRequest, RestoreResult, name_of, restore
 from rewindmq.engine.routing.content import Content
 from rewindmq.engine.runtime.flow_control import LARGE_BYTES, Flow
 from rewindmq.schemas.amqp.properties import parse
@@ -177,7 +177,9 @@ def purged(h: Harness, count: int) -> Plan:
 def restored(h: Harness, plan: Plan) -> RestoreResult:
     past: Any = Past()
     return h.loop.run_until_complete(
-        restore(h.broker._broker, h.session(), past, History(h.config.data), plan, "q", name_of(plan))
+        restore(
+            h.broker._broker, h.session(), past, History(h.config.data), Restoration("guest", plan, "q", name_of(plan))
+        )
     )
 
 

@@ -12,11 +12,11 @@ from pamqp import header
 from rewindmq.engine.http.properties import properties_of
 from rewindmq.schemas import producer
 from rewindmq.schemas.amqp import tables
-from rewindmq.schemas.amqp.properties import MAX_EXPIRY_MS, parse, problem
+from rewindmq.schemas.amqp.properties import MAX_EXPIRY_MS, join_by_name, parse, problem
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.producer import Publisher
-from rewindmq.schemas.single_object import FramedDecoder
-from rewindmq.schemas.values import Actor
+from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
+from rewindmq.schemas.values import Actor, Origin, Route
 from tests.support.examples import examples
 
 MOMENT = datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)
@@ -176,3 +176,46 @@ def test_routes_that_are_remembered_are_bounded() -> None:
         assert record.key == f"//q{number}".encode()
         assert event_of(record.value)[1].route.queues == (f"q{number}",)
     assert len(publisher._routes) <= producer.ROUTES
+
+
+def forged(actor: Actor, origin: Origin | None = None, **properties: bytes) -> Published:
+    """What a reader sees of a record that was appended with these properties."""
+    encoder, raw = FramedEncoder(), join_by_name(properties)
+    event = Published(Route("/", "", "q", ("q",)), raw, None, None, True, origin, None, b"", 0)
+    _, _, found = FramedDecoder().decode(encoder.encode(encoder.prefix(0, actor), event))
+    assert isinstance(found, Published)
+    return found
+
+
+SERVICE, CLIENT = Actor("billing", 0), Actor("ann", 7)
+RESTORED = tables.with_length(tables.encode({"x-restored": {"id": 1}, "kept": 1}, "headers"))
+KEPT = tables.with_length(tables.encode({"kept": 1}, "headers"))
+RESTORATION = Origin("/", "q", 1, 2, "restored", 1, "name")
+
+
+def test_b47_no_service_makes_a_message_look_restored() -> None:
+    for actor in (SERVICE, CLIENT):  # an appender may claim any user and session
+        assert forged(actor, headers=RESTORED).properties == join_by_name({"headers": KEPT})
+    assert forged(SERVICE, RESTORATION, headers=RESTORED).properties == join_by_name({"headers": RESTORED})
+    record = Publisher("billing").record("/", "q", b"", headers={"x-restored": {"id": 1}, "kept": 1})
+    assert b"x-restored" not in event_of(record.value)[1].properties
+    twice = RESTORED[4:] + RESTORED[4:]
+    assert b"x-restored" not in forged(SERVICE, headers=tables.with_length(twice)).properties
+
+
+def test_b47_a_service_says_no_other_user_than_itself() -> None:
+    assert forged(SERVICE, user_id=b"\x05admin", type=b"\x01t").properties == join_by_name({"type": b"\x01t"})
+    honest = join_by_name({"user_id": b"\x07billing"})
+    assert forged(SERVICE, user_id=b"\x07billing").properties == honest
+    impersonated = join_by_name({"user_id": b"\x05admin"})  # a broker let the client do it
+    assert forged(CLIENT, user_id=b"\x05admin").properties == impersonated
+    assert forged(SERVICE, RESTORATION, user_id=b"\x05admin").properties == impersonated
+
+
+def test_b47_damaged_properties_are_read_as_they_are() -> None:
+    encoder = FramedEncoder()
+    for raw in (b"", b"\x00", b"\x20\x10\x00", b"\xff\xff\x0ax-restored"):
+        event = Published(Route("/", "", "q", ("q",)), raw, None, None, True, None, None, b"", 0)
+        found = FramedDecoder().decode(encoder.encode(encoder.prefix(0, SERVICE), event))[2]
+        assert isinstance(found, Published)
+        assert found.properties == raw

@@ -5,19 +5,18 @@
     collector.sent, collector.rejected, collector.reason
 
 A collector that is busy (429, 502, 503, 504) is asked again, when it says with Retry-After or else after a pause that
-grows, for PATIENCE_SECONDS. Every other refusal is final, as is no answer.
+grows, for PATIENCE_SECONDS; one that does not answer for AWAY_SECONDS. Every other refusal is final.
 """
 
 import random
+import ssl
 import time
 from collections.abc import Iterable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
-from rewindmq.engine.cli.client import trust
-from rewindmq.engine.cli.exits import DATA, UNAVAILABLE, USAGE, CliError
-from rewindmq.engine.config import VERSION
+from rewindmq import __version__
 from rewindmq.projections.traces.spans import Span, Value
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 BATCH_SPANS = 512
 ANSWER_SECONDS = 10.0  # OTLP's own default
 PATIENCE_SECONDS = 60.0  # with a collector that is busy, for each batch
+AWAY_SECONDS = 15.0  # with one that does not answer: it may be starting again
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 BUSY = (429, 502, 503, 504)
 PATH = "/v1/traces"
@@ -33,43 +33,59 @@ _NS = 1_000_000  # in a millisecond
 _SHOWN = 200  # characters of a collector's reason
 
 
+class BadCollector(Exception):
+    """The address or the headers make no sense; the text says why."""
+
+
+class CollectorAway(Exception):
+    """The collector does not answer, or stays busy, or this installation has no OTLP; the text says so."""
+
+
+class SpansRefused(Exception):
+    """The collector does not take the spans; the text says why."""
+
+
 class Collector:
     """A collector of OpenTelemetry, by the address of its receiver. `headers`: of each request."""
 
-    def __init__(self, url: str, headers: Mapping[str, str], patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+        """BadCollector; CollectorAway: a package is missing."""
         try:
             import opentelemetry.proto.collector.trace.v1.trace_service_pb2 as service
         except ModuleNotFoundError:
             why = "OTLP needs the package opentelemetry-proto: pip install 'rewindmq[otlp]'"
-            raise CliError(UNAVAILABLE, why) from None
+            raise CollectorAway(why) from None
         import httpx
 
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise CliError(USAGE, f"--otlp is the address of a collector, such as http://localhost:4318, not {url!r}")
+            raise BadCollector(f"--otlp is the address of a collector, such as http://localhost:4318, not {url!r}")
         self.url = url.rstrip("/") + ("" if parts.path.rstrip("/").endswith(PATH) else PATH)
-        self.patience_seconds = patience_seconds
         self.sent = self.rejected = 0
         self.reason = ""  # of the last partial success
         self._service = service
         try:
             self._http = httpx.Client(
-                headers={"user-agent": f"rewindmq/{VERSION}", **headers, "content-type": "application/x-protobuf"},
+                headers={"user-agent": f"rewindmq/{__version__}", **headers, "content-type": "application/x-protobuf"},
                 timeout=ANSWER_SECONDS,
                 trust_env=False,
-                verify=trust(None) if parts.scheme == "https" else False,
+                verify=ssl.create_default_context() if parts.scheme == "https" else False,
             )
         except (UnicodeEncodeError, ValueError) as error:
-            raise CliError(USAGE, f"--header: {error}") from None
+            raise BadCollector(f"--header: {error}") from None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connections."""
         self._http.close()
 
     def send(self, spans: Iterable[Span]) -> None:
-        """Send spans, some hundreds a request. CliError."""
+        """Send spans, some hundreds a request. CollectorAway, SpansRefused."""
         spans = list(spans)
         for begin in range(0, len(spans), BATCH_SPANS):
             batch = spans[begin : begin + BATCH_SPANS]
@@ -84,7 +100,7 @@ class Collector:
         resource = request.resource_spans.add()
         _put(resource.resource.attributes, {"service.name": "rewindmq"})
         scope = resource.scope_spans.add()
-        scope.scope.name, scope.scope.version = "rewindmq", VERSION
+        scope.scope.name, scope.scope.version = "rewindmq", __version__
         for span in spans:
             found = scope.spans.add(
                 trace_id=bytes.fromhex(span.trace_id),
@@ -103,28 +119,32 @@ class Collector:
         return bytes(request.SerializeToString())
 
     def _answer(self, content: bytes) -> Any:
-        """The collector's answer to a batch. CliError."""
+        """The collector's answer to a batch. CollectorAway, SpansRefused."""
         import httpx
         from google.protobuf.message import DecodeError
 
-        end, pause = time.monotonic() + self.patience_seconds, FIRST_PAUSE
+        begun, pause = time.monotonic(), FIRST_PAUSE
         while True:
+            wait = None
             try:
                 response = self._http.post(self.url, content=content)
+            except httpx.TransportError as error:
+                patience, why = AWAY_SECONDS, f"does not answer: {str(error) or type(error).__name__}"
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                why = str(error) or type(error).__name__
-                raise CliError(UNAVAILABLE, f"the collector at {self.url} does not answer: {why}") from None
-            if response.is_success:
-                try:
-                    return self._service.ExportTraceServiceResponse.FromString(response.content)
-                except DecodeError:
-                    raise CliError(DATA, f"{self.url} is no OTLP receiver: its answer is no protobuf") from None
-            if response.status_code not in BUSY:
-                raise CliError(DATA, f"the collector at {self.url} refuses the spans: {_told(response)}")
-            wait = _retry_after(response.headers.get("retry-after"))
+                raise BadCollector(f"the collector at {self.url} cannot be asked: {error}") from None
+            else:
+                if response.is_success:
+                    try:
+                        return self._service.ExportTraceServiceResponse.FromString(response.content)
+                    except DecodeError:
+                        raise SpansRefused(f"{self.url} is no OTLP receiver: its answer is no protobuf") from None
+                if response.status_code not in BUSY:
+                    raise SpansRefused(f"the collector at {self.url} refuses the spans: {_told(response)}")
+                patience, why = PATIENCE_SECONDS, f"is busy: {_told(response)}"
+                wait = _retry_after(response.headers.get("retry-after"))
             wait = pause * random.uniform(0.5, 1.0) if wait is None else wait
-            if time.monotonic() + wait > end:
-                raise CliError(UNAVAILABLE, f"the collector at {self.url} is busy: {_told(response)}")
+            if time.monotonic() + wait > begun + patience:
+                raise CollectorAway(f"the collector at {self.url} {why}")
             time.sleep(wait)
             pause = min(pause * 2, LONGEST_PAUSE)
 
