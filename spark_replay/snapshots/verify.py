@@ -41,8 +41,8 @@ from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.checkpoint_claims import Claims
 from rewindmq.spark_replay.audit.checkpoint_claims import in_words as claims_in_words
+from rewindmq.spark_replay.audit.checks import CLAIMS
 from rewindmq.spark_replay.audit.findings import Finding, of_row
-from rewindmq.spark_replay.audit.fold import CLAIMS
 from rewindmq.spark_replay.fold import broker_snapshots, for_each, from_snapshot, groups_up_to
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage

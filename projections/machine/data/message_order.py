@@ -248,6 +248,10 @@ class Order:
         removed.reverse()
         return removed
 
+    def among(self, ids: list[int], scan: bool) -> list[int]:
+        """Those of these messages that are here. `scan`: as of `remove`."""
+        return [self.chunks[at].ids[index] for at, index in self._places(ids, scan)]
+
     def _places(self, ids: list[int], scan: bool) -> list[tuple[int, int]]:
         """Chunk and index of each of the messages that are here."""
         places: list[tuple[int, int]] = []

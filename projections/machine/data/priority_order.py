@@ -116,6 +116,10 @@ class Prioritized(Order):
             removed += taken
         return removed
 
+    def among(self, ids: list[int], scan: bool) -> list[int]:
+        """Those of these messages that are here."""
+        return [message_id for order in self.orders() for message_id in order.among(ids, scan)]
+
     def counts(self) -> dict[int, int]:
         """The number of messages of each level that has any, from the highest level on."""
         levels = sorted(self.levels.items(), reverse=True)

@@ -66,6 +66,14 @@ def on_removed(state: State, offset: int, actor: Actor, event: MessageRemoved, e
     enforce(state, queue, effects)
 
 
+def removable(queue: Queue, ids: list[int]) -> list[int]:
+    """Those of these messages that a removal would take out now, ascending."""
+    found = [message_id for order in (queue.returned, queue.arrived) for message_id in order.among(ids, queue.quorum)]
+    if queue.delayed is not None:
+        found += queue.delayed.among(ids, True)
+    return sorted(found)
+
+
 def _take_out(queue: Queue, ids: list[int]) -> list[tuple[int, int]]:
     """Take these messages out of the orders. Returns (id, word) of each, in the order of delivery."""
     removed: list[tuple[int, int]] = []

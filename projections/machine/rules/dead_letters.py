@@ -41,9 +41,7 @@ def hand_on(queue: Queue, message_id: int, size: int, effects: list[Effect]) -> 
     _put_out(queue, message_id, size, DELAYED, exchange_of(queue.name), None, False, False, effects)
 
 
-def move(
-    queue: Queue, message_id: int, size: int, exchange: str, routing_key: str, effects: list[Effect]
-) -> None:
+def move(queue: Queue, message_id: int, size: int, exchange: str, routing_key: str, effects: list[Effect]) -> None:
     """Put a message that an operator moves into the outbox. It did not die, and counts towards no limit."""
     _put_out(queue, message_id, size, MOVED, exchange, routing_key, False, False, effects)
 

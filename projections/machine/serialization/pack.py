@@ -8,7 +8,8 @@
     chunk   8 bytes (number of messages; 1 if expiries follow) | ids | words | expiries, 64-bit little-endian
 
 Fields that were added later (lost epochs, the epochs of transient queues, `crash_offset`, a queue's `version`, what an
-operator did to a queue) are part of a state and its digest only where they are set. So older states load, and older claims still hold.
+operator did to a queue) are part of a state and its digest only where they are set. So older states load, and older
+claims still hold.
 """
 
 import json

@@ -15,7 +15,8 @@ from rewindmq.projections.store import keys, rocks
 from rewindmq.schemas.events import Event
 from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay.audit.audit import audit
-from rewindmq.spark_replay.audit.fold import CHECKS, AuditProduct
+from rewindmq.spark_replay.audit.checks import CHECKS
+from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.commands.report import print_report
 from rewindmq.spark_replay.fold import log_groups
 from tests.support.rocks import flipped, stored

@@ -10,7 +10,8 @@ from rewindmq.projections.machine.data.effects import Delay, Deliver, Effect, Fe
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import ConsumerCancelled, Event, Nacked
 from rewindmq.schemas.values import Actor
-from rewindmq.spark_replay.audit.fold import CHECKS, AuditProduct
+from rewindmq.spark_replay.audit.checks import CHECKS
+from rewindmq.spark_replay.audit.fold import AuditProduct
 from tests.support.events_for_tests import START_MS, VHOST, Bench
 from tests.support.random_history import History, Step
 

@@ -409,7 +409,7 @@ def test_the_same_history_without_the_lie_has_no_finding(lie: Story, monkeypatch
 
 
 def test_every_check_of_the_fold_has_a_lie() -> None:
-    from rewindmq.spark_replay.audit.fold import CHECKS
+    from rewindmq.spark_replay.audit.checks import CHECKS
 
     found = set()
     for lie in LIES:

@@ -16,7 +16,7 @@ from rewindmq.schemas.events import (
     SessionClosed,
 )
 from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor, Route
-from rewindmq.spark_replay.audit.fold import CHECKS
+from rewindmq.spark_replay.audit.checks import CHECKS
 from rewindmq.spark_replay.fold import log_groups
 from rewindmq.spark_replay.history.outcomes import HistoryProduct
 from rewindmq.spark_replay.location.log import partition_of
