@@ -31,8 +31,8 @@ from rewindmq.projections.rewind import UnreadableTime, absolute
     multiple=True,
     metavar="FATE",
     help="Only messages with this fate: purged, removed, deleted, expired, maxlen, rejected, delivery_limit,"
-    " transient, acked, delivered, moved, ready, unacked; or all. May be given several times. Default: with --at the messages that no"
-    " consumer took, with --undo the messages that were removed.",
+    " transient, acked, delivered, moved, ready, unacked; or all. May be given several times. Default: with --at"
+    " the messages that are lost, with --undo the messages that were removed.",
 )
 @click.option(
     "--message",

@@ -60,7 +60,7 @@ def plain_item(broker: "Broker", partition: "Partition", queue: "Queue", with_to
         "arguments": table_of(queue.arguments),
         "argument_types": dict(types_of(queue.arguments)),
         "node": node_of(broker, queue),
-        "state": "running",
+        "state": "paused" if queue.paused else "running",
     }
     if queue.policy:
         item["policy"] = queue.policy.name
