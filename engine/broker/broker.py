@@ -127,7 +127,7 @@ class Broker:
         self.queues = Queues(
             metadata, self.access, partitions, self.sessions, self.router, self.counters, config.semantics
         )
-        self.removals = Removals(self.access, self.queues, self.sessions, self.router, self.turns)
+        self.removals = Removals(self.access, self.queues, self.sessions, self.router)
         self.exchanges = Exchanges(
             metadata, self.access, self.router, self.hidden, self.sessions, self.queues, keeper.reads_back
         )

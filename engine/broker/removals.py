@@ -16,7 +16,6 @@ from typing import Final
 from rewindmq.engine.broker.access_control import Access
 from rewindmq.engine.broker.open_sessions import OpenSessions
 from rewindmq.engine.broker.queues import Queues, check_not_gone
-from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.errors import AccessRefused, NotFound, NotImplementedByBroker, PreconditionFailed, resource
 from rewindmq.engine.routing.router import Router
 from rewindmq.engine.runtime.partition import Partition
@@ -39,21 +38,23 @@ LOOK_SECONDS: Final = 0.01
 class Removal:
     """What became of a removal: the messages that left, and the reasons of those that did not, by message id.
 
-    `arrived`: all that were moved are durable in their new queues."""
+    `queue`: from which. `letters`: the numbers of the first and last moved message in its outbox; (1, 0) for none.
+    `held`: some stayed because consumers have them."""
+
+    queue: Queue
 
     left: list[int]
     stayed: dict[int, str]
-    held: bool  # some of them stayed because consumers have them
-    arrived: bool = True
+    held: bool
+    letters: tuple[int, int] = (1, 0)
 
 
 class Removals:
-    def __init__(self, access: Access, queues: Queues, sessions: OpenSessions, router: Router, turns: Turns) -> None:
+    def __init__(self, access: Access, queues: Queues, sessions: OpenSessions, router: Router) -> None:
         self._access = access
         self._queues = queues
         self._sessions = sessions
         self._router = router
-        self._turns = turns
 
     async def remove(self, session: Session, name: str, ids: Collection[int], reason: str) -> Removal:
         """Delete those of these messages that are ready or delayed."""
@@ -74,11 +75,7 @@ class Removals:
         spans = _spans(queue, ids)
         event = MessageRemoved(queue.vhost, queue.name, spans, reason, True, exchange, routing_key)
         effects = await self._ask(session, partition, queue, event) if spans else []
-        removal = _removal(queue, ids, effects)
-        letters = [effect.sequence for effect in effects if isinstance(effect, DeadLetter) and effect.reason == MOVED]
-        if not letters:
-            return removal
-        return Removal(removal.left, removal.stayed, removal.held, await self._arrival(queue, letters[0], letters[-1]))
+        return _removal(queue, ids, effects)
 
     async def _taken_from(self, session: Session, name: str) -> tuple[Partition, Queue]:
         """The queue that messages are to leave. That of a delayed exchange has scheduled messages.
@@ -137,18 +134,20 @@ class Removals:
         check_not_gone(queue)
         return effects
 
-    async def _arrival(self, queue: Queue, first: int, last: int) -> bool:
-        """Wait until the queue's outbox has no letter of this number or a lower one, but not for long.
 
-        False: some wait there, or came back to the queue, which they do if no queue of the route takes them."""
-        self._turns.end()
-        loop = asyncio.get_running_loop()
-        ends = loop.time() + ARRIVAL_SECONDS
-        while next(iter(queue.outbox), last + 1) <= last:
-            if loop.time() > ends:
-                return False
-            await asyncio.sleep(LOOK_SECONDS)
-        return not first <= queue.letters_seen.get((queue.vhost, queue.name, queue.queue_id), 0) <= last
+async def has_arrived(removal: Removal) -> bool:
+    """Wait until all that was moved is durable where it belongs, but not for long.
+
+    False: some of it is under way, or came back to the queue, which it does if no queue of the route takes it. It is
+    called behind the end of a turn."""
+    queue, (first, last) = removal.queue, removal.letters
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + ARRIVAL_SECONDS
+    while next(iter(queue.outbox), last + 1) <= last:
+        if loop.time() > ends:
+            return False
+        await asyncio.sleep(LOOK_SECONDS)
+    return not first <= queue.letters_seen.get((queue.vhost, queue.name, queue.queue_id), 0) <= last
 
 
 def _spans(queue: Queue, ids: Collection[int]) -> tuple[tuple[int, int], ...]:
@@ -181,4 +180,5 @@ def _removal(queue: Queue, ids: Collection[int], effects: list[Effect]) -> Remov
         else:
             by = f"consumer '{holder.tag}'" if holder.tag else "a client that took it by basic.get"
             stayed[message_id] = f"{by} of user '{holder.user}' has it: it can be removed when it comes back"
-    return Removal(left, stayed, bool(holders))
+    letters = [effect.sequence for effect in effects if isinstance(effect, DeadLetter) and effect.reason == MOVED]
+    return Removal(queue, left, stayed, bool(holders), (letters[0], letters[-1]) if letters else (1, 0))

@@ -13,10 +13,9 @@ answers 404 if the message is not in the queue, 409 if a consumer has it. 409 is
 way: nothing left then.
 """
 
-from typing import TYPE_CHECKING
-
 from starlette.responses import Response
 
+from rewindmq.engine.broker.removals import Removal, has_arrived
 from rewindmq.engine.errors import NotImplementedByBroker, PreconditionFailed
 from rewindmq.engine.http.bodies import MAX_VALUES
 from rewindmq.engine.http.call import (
@@ -33,9 +32,6 @@ from rewindmq.engine.http.call import (
 from rewindmq.projections.machine.events.removal import MOST_REMOVED
 from rewindmq.projections.rules.internal_queues import is_delay_queue
 from rewindmq.schemas.json_values import Json
-
-if TYPE_CHECKING:
-    from rewindmq.engine.broker.removals import Removal
 
 MOST_REASON = 1_000  # letters
 
@@ -77,7 +73,7 @@ async def move(call: Call) -> Response:
     except (PreconditionFailed, NotImplementedByBroker) as error:
         raise ApiError(409, "conflict", error.text) from None
     await call.durable()
-    return reply({"moved": removal.left, "arrived": removal.arrived, "stayed": stayed_in(removal)})
+    return reply({"moved": removal.left, "arrived": await has_arrived(removal), "stayed": stayed_in(removal)})
 
 
 async def pause(call: Call) -> Response:
@@ -99,7 +95,7 @@ async def resume(call: Call) -> Response:
     return Response(status_code=204)
 
 
-async def _remove(call: Call, queue: str, ids: list[int], reason: str) -> "Removal":
+async def _remove(call: Call, queue: str, ids: list[int], reason: str) -> Removal:
     try:
         async with call.session(call.vhost) as session, in_time():
             removal = await call.broker.removals.remove(session, queue, ids, reason)
@@ -149,6 +145,6 @@ def way_in(content: dict[str, Json]) -> tuple[str, str]:
     return short("exchange", text(content, "exchange", "")), short("routing_key", text(content, "routing_key", ""))
 
 
-def stayed_in(removal: "Removal") -> list[dict[str, object]]:
+def stayed_in(removal: Removal) -> list[dict[str, object]]:
     """The messages that stayed, as JSON."""
     return [{"message": message_id, "reason": why} for message_id, why in removal.stayed.items()]
