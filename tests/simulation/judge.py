@@ -56,9 +56,8 @@ from tests.simulation.witness import Claim, EffectRow, Witness, received_row, ro
 
 READY = "ready"
 WAITING = "waiting"  # after delayed retry
-AWAY = dict.fromkeys(
-    ("expired", "maxlen", "purged", "transient", "delayed", "removed", "moved"), READY
-)  # from where a message leaves so
+READY_ENDS = ("expired", "maxlen", "purged", "transient", "delayed", "removed", "moved")
+AWAY = dict.fromkeys(READY_ENDS, READY)  # from where a message leaves so
 OF_REPEATS = ("Keep", "Deliver", "Forget")  # effects that a repeat has
 Message = tuple[int, int]  # queue id, message id
 

@@ -54,7 +54,7 @@ def test_b38_an_operator_deletes_single_messages(
     channel.queue_declare(name, durable=True, arguments=arguments)
     for body in (b"a", b"b", b"c", b"d", b"e"):
         channel.basic_publish("", name, body, pika.BasicProperties(delivery_mode=2))
-    a, b, c, d, e = ids_of(api, name)
+    a, b, _, d, e = ids_of(api, name)
     assert api.delete(f"/queues/%2F/{name}/messages/{b}", params={"reason": "poison"}).status_code == 204
     gone = api.delete(f"/queues/%2F/{name}/messages/{b}")
     assert (gone.status_code, gone.json()["reason"]) == (404, f"message {b} is not in queue '{name}'")
@@ -87,7 +87,7 @@ def test_b38_an_operator_moves_single_messages(api: httpx.Client, name: str, cha
     properties = pika.BasicProperties(delivery_mode=2, message_id="m", headers={"kept": "yes"}, expiration="3600000")
     for body in (b"a", b"b", b"c", b"d"):
         channel.basic_publish("", name, body, properties)
-    a, b, c, d = ids_of(api, name)
+    _, b, _, d = ids_of(api, name)
     found = post(api, name, "move", messages=[d, b], to=target, reason="by hand")
     assert (found["moved"], found["arrived"], found["stayed"]) == ([b, d], True, [])
     again = post(api, name, "move", messages=[d, b], to=target)
