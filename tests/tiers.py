@@ -80,6 +80,7 @@ LONG = (
     "system/kafka/test_kafka_nodes_ending.py::*",
     "system/kafka/test_kafka_operating.py::*",
     "system/kafka/test_kafka_past.py::*",
+    "system/kafka/test_kafka_removals.py::*",
     "system/kafka/test_kafka_restore.py::*",
     "system/kafka/test_kafka_retention.py::*",
     "system/kafka/test_kafka_seals.py::*",
