@@ -9,7 +9,8 @@ Rules of this file
 
     Envelope { timestamp, actor { user, session }, event: one of the classes below }
 
-Here are the events of a queue partition; those of the metadata log are in `metadata_events.py` and `access_events.py`.
+Here are the events of a queue partition, but for an operator's (`operator_events.py`). Those of the metadata log are in
+`metadata_events.py` and `access_events.py`.
 These stand in both: `BrokerStarted`, `NodeLost`, `MachineUpgraded`, `SessionClosed`, `PastRead` and those of
 `clock_events.py`. `values.py` has the values that they carry.
 """
@@ -49,6 +50,7 @@ from rewindmq.schemas.metadata_events import (
     VhostCreated,
     VhostDeleted,
 )
+from rewindmq.schemas.operator_events import MessageRemoved, OperatorEvent, QueuePaused, QueueResumed
 from rewindmq.schemas.pickles import pickle_by_fields
 from rewindmq.schemas.values import Actor, Argument, Encryption, Origin, Policy, Route
 
@@ -426,6 +428,7 @@ QueueEvent = (
     | LeaseRenewed
     | PastRead
     | ClockEvent
+    | OperatorEvent
 )
 MetadataEvent = (
     BrokerStarted
@@ -524,6 +527,9 @@ EVENT_TYPES: Final[tuple[type[Event], ...]] = (
     SessionOpened,
     LoginRefused,
     AccessRefused,
+    MessageRemoved,
+    QueuePaused,
+    QueueResumed,
 )
 
 pickle_by_fields(*EVENT_TYPES, Actor, Argument, Encryption, Origin, Policy, Route)

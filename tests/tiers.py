@@ -26,6 +26,7 @@ SEEDS = 20  # of each kind of simulated history, in the quick tier
 # Node ids below tests/, as fnmatch patterns. Chosen by durations in two processes on two busy cores: a test that takes
 # more than some eight seconds, or a file that starts a Kafka or a RabbitMQ of its own and has a cheaper sibling.
 LONG = (
+    "system/durability/test_durability_move.py::*",
     "examples/test_examples.py::test_a_service_publishes_and_consumes_and_the_log_is_folded_and_audited",
     "install/test_install_spark.py::*",
     "simulation/*::test_the_histories_meet_everything",
@@ -81,6 +82,7 @@ LONG = (
     "system/kafka/test_kafka_nodes_ending.py::*",
     "system/kafka/test_kafka_operating.py::*",
     "system/kafka/test_kafka_past.py::*",
+    "system/kafka/test_kafka_removals.py::*",
     "system/kafka/test_kafka_restore.py::*",
     "system/kafka/test_kafka_retention.py::*",
     "system/kafka/test_kafka_seals.py::*",

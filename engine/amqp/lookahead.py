@@ -10,6 +10,8 @@ A client never has more than its prefetch. Once in LOOK_SECONDS the consumer loo
     less than half a prefetch      it asks for none
     the fold gives it none now     it gives back what is left, unchanged. So does one that is cancelled or closed
 
+While the queue is paused nothing of the lookahead goes out, and the next look gives it back.
+
 So a client that settles slowly, or stands still, has a lookahead for no longer than two looks. While it has one,
 basic.get and a purge do not find the messages in it. The fold gives one only to a consumer that is alone at its queue,
 and ends it when another consumer comes, at any node.
@@ -76,7 +78,8 @@ class LookaheadConsumer(AmqpConsumer):
         self.settled_lately += count
         if self.detached:
             return
-        while self.lookahead and self.outstanding < self.prefetch:
+        queue = self.queue
+        while self.lookahead and self.outstanding < self.prefetch and not (queue is not None and queue.paused):
             self.send_next()
         self.look_later()
 

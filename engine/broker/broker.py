@@ -43,6 +43,7 @@ from rewindmq.engine.broker.open_sessions import OpenSessions
 from rewindmq.engine.broker.parameters import Parameters
 from rewindmq.engine.broker.policies import EffectivePolicies, Policies
 from rewindmq.engine.broker.queues import Queues, home_of, locate
+from rewindmq.engine.broker.removals import Removals
 from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.broker.users import Users
 from rewindmq.engine.broker.vhosts import Vhosts
@@ -130,6 +131,7 @@ class Broker:
         self.queues = Queues(
             metadata, self.access, partitions, self.sessions, self.router, self.counters, config.semantics
         )
+        self.removals = Removals(self.access, self.queues, self.sessions, self.router)
         self.exchanges = Exchanges(
             metadata, self.access, self.router, self.hidden, self.sessions, self.queues, keeper.reads_back
         )

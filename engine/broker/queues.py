@@ -1,4 +1,4 @@
-"""Queues: where each one is, and how clients declare, delete and purge them.
+"""Queues: where each one is, and how clients declare, delete and purge them, and operators pause them.
 
 Codes, texts and the order of the checks are RabbitMQ 3.13's (rabbit_channel.erl `handle_method/3` of queue.declare and
 queue.delete). What a declaration may ask for is in declarations.py.
@@ -25,8 +25,10 @@ from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.effects import Forget, QueueGone
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import PURGED
+from rewindmq.projections.machine.rules.versions import PAUSES
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.schemas.events import Purged, QueueDeclared, QueueDeleted
+from rewindmq.schemas.operator_events import QueuePaused, QueueResumed
 from rewindmq.schemas.values import BROKER, Argument
 
 
@@ -251,6 +253,28 @@ class Queues:
             for effect in effects
             if isinstance(effect, Forget) and effect.queue is queue and effect.reason == PURGED
         )
+
+    # -- pausing ------------------------------------------------------------------------------------------------------
+
+    async def pause(self, session: Session, name: str, reason: str) -> None:
+        """Let a queue deliver nothing until it is resumed. A queue that is paused stays so."""
+        await self._pausable(session, name, QueuePaused(session.vhost, name, reason))
+
+    async def resume(self, session: Session, name: str) -> None:
+        """Let a queue deliver again."""
+        await self._pausable(session, name, QueueResumed(session.vhost, name))
+
+    async def _pausable(self, session: Session, name: str, event: QueuePaused | QueueResumed) -> None:
+        """Log the event, unless the queue is as it asks for.
+
+        PreconditionFailed: an older node is among the nodes. The other errors as for a purge."""
+        self._access.check(session.user, session.vhost, "configure", "queue", name)
+        partition, queue = await self.usable(session, name)
+        if partition.machine.machine_version < PAUSES:
+            raise PreconditionFailed("queues cannot be paused yet: not all nodes know how")
+        if queue.paused != isinstance(event, QueuePaused):
+            await self._sessions.ask(session, partition, event)
+            check_not_gone(queue)
 
 
 def home_of(partitions: Sequence[Partition], vhost: str, name: str) -> Partition:

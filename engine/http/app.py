@@ -51,6 +51,7 @@ from rewindmq.engine.http.resources import (
     limits,
     login,
     marks,
+    messages,
     metrics,
     outcomes,
     overview,
@@ -64,7 +65,6 @@ from rewindmq.engine.http.resources import (
     state,
     vhosts,
 )
-from rewindmq.engine.http.resources import messages as getting
 from rewindmq.engine.http.statistics import statistics
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.admission import Guest
@@ -169,7 +169,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/queues/{vhost}": {"GET": queues.list_vhost},
     "/queues/{vhost}/{queue}": {"GET": queues.show, "PUT": queues.declare, "DELETE": queues.delete},
     "/queues/{vhost}/{queue}/contents": {"DELETE": queues.purge},
-    "/queues/{vhost}/{queue}/get": {"POST": getting.get},
+    "/queues/{vhost}/{queue}/get": {"POST": messages.get},
     "/queues/{vhost}/{queue}/actions": {"POST": queues.act},
     "/queues/{vhost}/{queue}/unacked": {"GET": queues.unacked},
     "/queues/{vhost}/{queue}/peek/{position}": {"GET": queues.peek},
@@ -185,6 +185,11 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/history/traces/{vhost}/{queue}": {"GET": outcomes.show_traces},
     "/history/what-if/{vhost}/{queue}": {"GET": outcomes.show_what_if},
     "/queues/{vhost}/{queue}/restore": {"POST": restore.post, "DELETE": restore.cancel},
+    "/queues/{vhost}/{queue}/messages/remove": {"POST": messages.remove},
+    "/queues/{vhost}/{queue}/messages/move": {"POST": messages.move},
+    "/queues/{vhost}/{queue}/messages/{id}": {"DELETE": messages.delete},
+    "/queues/{vhost}/{queue}/pause": {"PUT": queues.pause},
+    "/queues/{vhost}/{queue}/resume": {"PUT": queues.resume},
     "/queues/quorum/{vhost}/{queue}/status": {"GET": quorum.status},
     "/queues/quorum/{vhost}/{queue}/leader": {"POST": quorum.transfer},
     "/queues/quorum/{vhost}/{queue}/replicas/add": {"POST": quorum.add},
@@ -257,7 +262,7 @@ PATIENT = {
     policies.show_operator_effects,
     restore.post,
     restore.cancel,
-    getting.get,
+    messages.get,
     state.copy,
     quorum.status,
     quorum.critical,

@@ -23,7 +23,7 @@ from rewindmq.engine.rewind.queue_at import log_of, waypoints_of
 from rewindmq.projections.history.outcomes import takers
 from rewindmq.projections.machine.data.effects import Effect, Forget, QueueGone
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.data.reasons import PURGED
+from rewindmq.projections.machine.data.reasons import MOVED, PURGED, REMOVED
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import Repeats
 from rewindmq.projections.replay import RecordGroup, decoder_for, drive, events_of
@@ -39,6 +39,7 @@ from rewindmq.schemas.events import (
     Purged,
     QueueDeclared,
 )
+from rewindmq.schemas.operator_events import MessageRemoved, QueuePaused, QueueResumed
 from rewindmq.schemas.values import Actor, Policy
 
 MOST_TICKS = 500
@@ -282,6 +283,20 @@ class _Fold:
             tick.kind, tick.count = "purged", sum(len(each.message_ids) for each in gone)
             self._add(tick)
 
+    def removed(self, tick: Tick, actor: Actor, event: MessageRemoved, effects: list[Effect]) -> None:
+        """An operator took messages out."""
+        if (event.vhost, event.queue) == (self.vhost, self.name) and self._queue() is not None:
+            gone = (each for each in effects if type(each) is Forget and each.reason in (REMOVED, MOVED))
+            tick.kind, tick.text = MOVED if event.moved else REMOVED, event.reason
+            tick.count = sum(len(each.message_ids) for each in gone)
+            self._add(tick)
+
+    def paused(self, tick: Tick, actor: Actor, event: QueuePaused | QueueResumed, effects: list[Effect]) -> None:
+        """A pause of the queue, or its end."""
+        if (event.vhost, event.queue) == (self.vhost, self.name) and self._queue() is not None:
+            tick.kind, tick.text = ("paused", event.reason) if isinstance(event, QueuePaused) else ("resumed", "")
+            self._add(tick)
+
     def policy(self, tick: Tick, actor: Actor, event: PolicyApplied, effects: list[Effect]) -> None:
         """Another policy, or none."""
         if (event.vhost, event.queue) == (self.vhost, self.name) and self._queue() is not None:
@@ -320,6 +335,9 @@ def policies_in_words(policy: Policy | None, operator_policy: Policy | None) -> 
 _TICKS: dict[type, Callable[..., None]] = {
     Published: _Fold.published,
     Purged: _Fold.purged,
+    MessageRemoved: _Fold.removed,
+    QueuePaused: _Fold.paused,
+    QueueResumed: _Fold.paused,
     PolicyApplied: _Fold.policy,
     QueueDeclared: _Fold.declared,
     BrokerStarted: _Fold.started,

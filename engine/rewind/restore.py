@@ -36,8 +36,10 @@ from rewindmq.projections.machine.data.reasons import (
     DELIVERY_LIMIT,
     EXPIRED,
     MAXLEN,
+    MOVED,
     PURGED,
     REJECTED,
+    REMOVED,
     TRANSIENT,
 )
 from rewindmq.projections.machine.machine import Machine, NewerHistory
@@ -50,6 +52,7 @@ from rewindmq.schemas.amqp.properties import MAX_PROPERTIES_BYTES, with_entry, w
 from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.events import Event, Published, Purged, QueueDeleted
 from rewindmq.schemas.metadata_events import Bound
+from rewindmq.schemas.operator_events import MessageRemoved
 from rewindmq.schemas.values import Actor, Argument, Origin, Route
 
 if TYPE_CHECKING:
@@ -57,13 +60,19 @@ if TYPE_CHECKING:
     from rewindmq.engine.runtime.partition import Partition
     from rewindmq.engine.runtime.sessions import Session
 
-LOST = (EXPIRED, MAXLEN, REJECTED, DELIVERY_LIMIT, PURGED, DELETED, TRANSIENT)
+LOST = (EXPIRED, MAXLEN, REJECTED, DELIVERY_LIMIT, PURGED, REMOVED, DELETED, TRANSIENT)
 CONSUMED = (ACKED, DELIVERED)
+ELSEWHERE = (MOVED,)
 THERE = ("ready", "unacked")
-FATES = (*LOST, *CONSUMED, *THERE)
+FATES = (*LOST, *CONSUMED, *ELSEWHERE, *THERE)
 
-UNDONE: dict[str, type[Purged | QueueDeleted]] = {"purge": Purged, "delete": QueueDeleted}
-UNDONE_FATES = {"purge": (PURGED,), "delete": (DELETED,)}  # without messages that consumers held and rejected later
+UNDONE: dict[str, type[Purged | QueueDeleted | MessageRemoved]] = {
+    "purge": Purged,
+    "delete": QueueDeleted,
+    "remove": MessageRemoved,
+}
+# without messages that consumers held and rejected later
+UNDONE_FATES = {"purge": (PURGED,), "delete": (DELETED,), "remove": (REMOVED,)}
 
 NO_INCARNATION = -1
 PAGE_MESSAGES = 500
@@ -177,8 +186,8 @@ class RestoreRequest:
     """A question to a worker: which messages are to come back?
 
     With a moment `at`: the messages that were in the queue then and have met one of `fates` since; only those among
-    `ids`, if there are any. With `undo`: the same for the moment before the last purge or delete. With neither: the
-    messages that `ids` names, as they were published, with any fate."""
+    `ids`, if there are any. With `undo`: the same for the moment before the last purge, delete or remove. With
+    neither: the messages that `ids` names, as they were published, with any fate."""
 
     history: History
     vhost: str
@@ -266,7 +275,7 @@ class RestoreRequest:
         )
 
     def _undone(self, log: HistoryPartition) -> int:
-        """The offset of the last purge or deletion of the requested incarnation. NoSuchQueue."""
+        """The offset of the last purge, deletion or removal of the requested incarnation. NoSuchQueue."""
         kind, found = UNDONE[self.undo], -1
         start = max(log.start_offset, self.incarnation or 0)
         decode = decoder_for(log).decode
@@ -278,11 +287,11 @@ class RestoreRequest:
                     event = decode(record, False)[2]
                 except UndecodableRecord:
                     continue
-                if not isinstance(event, Purged | QueueDeleted):
+                if not isinstance(event, Purged | QueueDeleted | MessageRemoved):
                     continue
                 if (event.vhost, event.queue) != (self.vhost, self.queue):
                     continue
-                if isinstance(event, kind):
+                if isinstance(event, kind) and not (isinstance(event, MessageRemoved) and event.moved):
                     found = offset
                 if self.incarnation is not None and isinstance(event, QueueDeleted):
                     return self._found(found)
@@ -290,7 +299,8 @@ class RestoreRequest:
 
     def _found(self, found: int) -> int:
         if found < 0:
-            raise NoSuchQueue(f"nobody has asked to {self.undo} queue '{self.queue}' in vhost '{self.vhost}'")
+            what = "remove messages of" if self.undo == "remove" else self.undo
+            raise NoSuchQueue(f"nobody has asked to {what} queue '{self.queue}' in vhost '{self.vhost}'")
         return found
 
 

@@ -12,6 +12,7 @@ Rules of this file
   before the loop goes on. A reader with more to do queues behind the others. A reader that waits costs one look at each
   commit.
 - Memory is bounded: nothing is read for a client whose socket takes no more.
+- A reader of a stream that is paused waits until the event of its end is durable. Readers of the past go on.
 - A stream's reader is attached in the machine like any consumer, so it is listed at every node and cancelled when the
   stream is deleted. A reader of the past is not among the queue's consumers: the history has only the event PastRead.
 """
@@ -73,7 +74,7 @@ class StreamReader(Reader):
 
     def has_news(self) -> bool:
         """Whether the next message is there, and durable."""
-        return self._next_id() < self.partition.durable_offset
+        return not self.queue.paused and self._next_id() < self.partition.durable_offset
 
     def _next_id(self) -> int:
         """The id of the message to be read next; NEVER: it is still to come."""
@@ -100,6 +101,8 @@ class StreamReader(Reader):
     def step(self) -> bool:
         """Deliver messages from the store."""
         queue, partition = self.queue, self.partition
+        if queue.paused:
+            return False
         room = SHARE_BYTES
         for _ in range(SHARE):
             if self.credit <= 0:

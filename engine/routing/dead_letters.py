@@ -19,6 +19,9 @@ Rules of this file
 - While the log has little room left, letters wait as publishers do (runtime/flow_control.py): acks have to become
   durable, and the body of a letter that waits is in the log already.
 - A letter that would go back automatically into a queue where it died before is not sent there (cycles, S-155).
+- A message that an operator moved (reason `moved`) did not die either: it keeps its properties and its expiration. It
+  waits as an at-least-once letter does. If no queue of its route takes it, it goes back to the end of the queue from
+  which it came, so that it holds up no others; then the route is tried again, by turns.
 - A message that was delayed (delayed_exchanges.py) comes as a letter of reason `delayed`, which is no death:
   at-most-once, the exchange's bindings decide, and a hidden queue's letters are no dead letters in any count.
 - Nothing recurses: forwards make effects, effects make letters, letters wait in a queue for the next round. A round is
@@ -45,7 +48,7 @@ from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.effects import DeadLetter
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.data.reasons import DELAYED, REJECTED
+from rewindmq.projections.machine.data.reasons import DELAYED, MOVED, REJECTED
 from rewindmq.schemas.amqp.properties import without_blind_copies
 from rewindmq.schemas.events import DeadLettersForwarded, Published
 from rewindmq.schemas.values import BROKER, Origin
@@ -100,6 +103,7 @@ class Letter:
         self.asked: list[tuple[Partition, int, list[str]]] = []
         self.refused = False  # by one of those asked
         self.waits_for_room = False  # on the disk
+        self.goes_back = False  # a moved message that nobody took: the next try is its own queue
 
     def give_up(self) -> None:
         """Tell the partitions that their answers are not needed."""
@@ -115,7 +119,7 @@ class Source:
         self.partition = partition
         self.queue = queue
         self.letters: deque[Letter] = deque()
-        # sequence, what must be durable, at-least-once
+        # sequence, what must be durable, whether it counts as confirmed at-least-once
         self.in_flight: deque[tuple[int, list[tuple[Partition, int]], bool]] = deque()
         self.known_sequence = 0  # the highest that came in
         self.scheduled = False
@@ -169,7 +173,7 @@ class Forwarder:
                 effect.sequence,
                 effect.exchange,
                 effect.routing_key,
-                effect.at_least_once,
+                effect.at_least_once or effect.reason == MOVED,
                 message,
                 partition.undone_below,
                 self._certainty.begun,
@@ -188,7 +192,7 @@ class Forwarder:
                     entry.sequence,
                     entry.exchange,
                     entry.routing_key,
-                    entry.at_least_once,
+                    entry.at_least_once or entry.reason == MOVED,
                     None,
                     0,
                     self._certainty.begun,
@@ -290,6 +294,7 @@ class Forwarder:
                     self._waiting[source] = None
                     break
                 if outcome == TRY_AGAIN:
+                    letter.goes_back = letter.reason == MOVED and not (letter.goes_back or letter.taken_by)
                     source.retry_at_ms = self._clock() + source.retry_delay_ms
                     source.retry_delay_ms = min(2 * source.retry_delay_ms, RETRY_LAST_MS)
                     self._waiting[source] = None
@@ -298,7 +303,8 @@ class Forwarder:
                 source.letters.popleft()
                 letter.give_up()
                 self._let_go(letter)
-                source.in_flight.append((letter.sequence, letter.sent, letter.at_least_once))
+                counts = letter.at_least_once and letter.reason != MOVED
+                source.in_flight.append((letter.sequence, letter.sent, counts))
             else:
                 self._schedule(source)
             self._tell(source)  # where nothing was sent, no group commit will
@@ -369,14 +375,17 @@ class Forwarder:
         message = letter.message
         assert message is not None
         buried, expiration_ms = self._bury(source, letter, message)
-        if (vhost, letter.exchange) not in self._router.topology.exchanges:
+        if letter.reason == MOVED and queue.letters_seen.get((vhost, queue.name, queue.queue_id), 0) >= letter.sequence:
+            return TAKEN  # it had gone back before a crash, and is in its queue
+        exchange, routing_key = ("", queue.name) if letter.goes_back else (letter.exchange, letter.routing_key)
+        if (vhost, exchange) not in self._router.topology.exchanges:
             return self._without_route(letter)
-        content = readable(buried.properties) if self._router.needs_content(vhost, letter.exchange) else None
+        content = readable(buried.properties) if self._router.needs_content(vhost, exchange) else None
         routing_keys, properties = buried.routing_keys, buried.properties
-        if letter.routing_key is not None:  # it replaces all keys, also where the letter dies once more
-            routing_keys, properties = (letter.routing_key,), without_blind_copies(properties)
+        if routing_key is not None:  # it replaces all keys, also where the letter dies once more
+            routing_keys, properties = (routing_key,), without_blind_copies(properties)
         published_to = message.route.exchange if letter.reason == DELAYED else None
-        destinations = self._router.route_by_keys(vhost, letter.exchange, routing_keys, content, published_to)
+        destinations = self._router.route_by_keys(vhost, exchange, routing_keys, content, published_to)
         if not destinations:
             return self._without_route(letter)
         size = len(message.body) * len(destinations)  # each partition logs it
@@ -434,6 +443,9 @@ class Forwarder:
         try:
             if letter.reason == DELAYED:
                 return due(message)
+            if letter.reason == MOVED:
+                own = due(message)[1] if source.queue.type == DELAYED else message.expiration_ms
+                return Buried(message.properties, (route.routing_key,), ()), own
             return bury(message.properties, name, letter.reason, route.exchange, route.routing_key, now_s), None
         except ValueError as error:
             logger.warning(
@@ -443,7 +455,7 @@ class Forwarder:
                 name,
                 error,
             )
-            if letter.reason == DELAYED:
+            if letter.reason in (DELAYED, MOVED):
                 return Buried(NO_PROPERTIES, (route.routing_key,), ()), None
             return bury(NO_PROPERTIES, name, letter.reason, route.exchange, route.routing_key, now_s), None
 
@@ -475,8 +487,8 @@ class Forwarder:
         arrived = 0
         in_flight = source.in_flight
         while in_flight and all(position < target.durable_position for target, position in in_flight[0][1]):
-            arrived, _, at_least_once = in_flight.popleft()
-            if at_least_once:
+            arrived, _, counts = in_flight.popleft()
+            if counts:
                 self._count("confirmed", source.queue, True)
         queue = source.queue
         if next(iter(queue.outbox), arrived + 1) <= arrived:

@@ -29,12 +29,13 @@ from rewindmq.projections.machine.data.effects import (
 )
 from rewindmq.projections.machine.data.message_word import SIZE_MASK
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.data.reasons import ACKED
+from rewindmq.projections.machine.data.reasons import ACKED, MOVED, REMOVED
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import PlainAck, PlainPublish, RepeatedOutcomes
 from rewindmq.projections.machine.state import NODE_LOST
 from rewindmq.schemas.amqp.properties import problem
 from rewindmq.schemas.events import Acked, Checkpointed, Event, Published
+from rewindmq.schemas.operator_events import MessageRemoved
 from rewindmq.schemas.values import Actor, Origin, Policy, Route
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ QUEUE_GONE = "queue_gone"
 QUARANTINED = "quarantined"  # the event was senseless; no queue or message is named
 UNDECODABLE = "Undecodable"
 # ... and the reasons of rewindmq.projections.machine.data.effects: acked, expired, rejected, maxlen, delivery_limit,
-# purged, deleted, transient
+# purged, deleted, transient, removed, moved
 
 _KEPT_OUT = (Refuse, Duplicate, Quarantine)
 
@@ -61,6 +62,7 @@ class Outcomes(Generic[T]):
     def __init__(self, rows: OutcomeRows[T]) -> None:
         self.rows = rows
         self.offset = 0  # of the event at hand
+        self.removal: Event | None = None  # the last one
 
     @property
     def repeated(self) -> RepeatedOutcomes | None:
@@ -88,6 +90,8 @@ class Outcomes(Generic[T]):
         if timestamp_ms != rows.time_ms:
             rows.at(timestamp_ms)
         self.offset = offset
+        if kind is MessageRemoved:
+            self.removal = event
         if isinstance(event, Published):
             before = self.machine.time_passed_at(offset)
             if before:
@@ -321,8 +325,22 @@ def _fetched(product: Outcomes[Any], effect: FetchReply) -> None:
 
 def _left(product: Outcomes[Any], effect: Forget) -> None:
     queue, rule = effect.queue, effect.rule or None
+    if effect.reason in (REMOVED, MOVED):
+        _taken_out(product, effect)
+        return
     policy = deciding_policy(queue, rule) if rule else None
     product.add(queue, effect.reason, effect.message_ids, True, effect.consumer or None, None, rule, policy)
+
+
+def _taken_out(product: Outcomes[Any], effect: Forget) -> None:
+    """Add the rows of messages that an operator took out: why, and where they were moved."""
+    event = product.removal
+    assert isinstance(event, MessageRemoved)
+    way = (event.exchange, event.routing_key) if event.moved else (None, None)
+    reason = event.reason or None
+    product.add(
+        effect.queue, effect.reason, effect.message_ids, True, reason=reason, exchange=way[0], routing_key=way[1]
+    )
 
 
 def _requeued(product: Outcomes[Any], effect: Requeue) -> None:
@@ -339,6 +357,8 @@ def _refused(product: Outcomes[Any], effect: Refuse) -> None:
 
 
 def _dead_lettered(product: Outcomes[Any], effect: DeadLetter) -> None:
+    if effect.reason == MOVED:  # the row of its leaving says it
+        return
     product.add(
         effect.queue,
         DEAD_LETTERED,

@@ -36,6 +36,7 @@ from rewindmq.projections.machine.data.effects import (
     Requeue,
 )
 from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.reasons import MOVED
 from rewindmq.schemas.events import Event, Published
 from rewindmq.schemas.values import Actor, Argument
 
@@ -219,6 +220,8 @@ def _delay(e: Delay, names: Names) -> str:
 
 def _dead_letter(e: DeadLetter, names: Names) -> str:
     key = f" key {text(e.routing_key)}" if e.routing_key is not None else ""
+    if e.reason == MOVED:
+        return f"letter {e.sequence}: {names.message(e.message_id)}, moved, to {e.exchange!r}{key}"
     kind = "at least once" if e.at_least_once else "at most once"
     refused = ", refused" if e.refused else ""
     where = f"to {e.exchange!r}{key}, {kind}{refused}"

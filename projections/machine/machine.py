@@ -23,7 +23,8 @@ Rules
 
 Where things are
     state.py            queues, indexes, clock, deadlines
-    events/             what each event does: publish, delivery, settlement, queues (declare, delete, policy, sessions)
+    events/             what each event does: publish, delivery, settlement, queues (declare, delete, policy, sessions),
+                        removal, pause
     rules/              the rules that decide: settings, limits, expiry, dead_letters, single_active, profile
     data/               the data: queue, consumer, the orders of messages; and effects, the output
     serialization/      packing, changes since the last time, loading, digests
@@ -45,6 +46,7 @@ from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import NEVER, Queue
 from rewindmq.projections.machine.events.delivery import on_attached, on_fetched, on_global_prefetch
 from rewindmq.projections.machine.events.lookahead import on_credited
+from rewindmq.projections.machine.events.pause import on_paused, on_resumed
 from rewindmq.projections.machine.events.publish import on_published
 from rewindmq.projections.machine.events.queues import (
     lease_due,
@@ -60,6 +62,7 @@ from rewindmq.projections.machine.events.queues import (
     on_purged,
     on_session_closed,
 )
+from rewindmq.projections.machine.events.removal import on_removed
 from rewindmq.projections.machine.events.settlement import on_acked, on_nacked
 from rewindmq.projections.machine.rules.expiry import lease_ends_ms
 from rewindmq.projections.machine.rules.versions import CLOCK_SET, MACHINE_VERSION
@@ -101,6 +104,7 @@ from rewindmq.schemas.events import (
     SessionClosed,
     Tick,
 )
+from rewindmq.schemas.operator_events import MessageRemoved, QueuePaused, QueueResumed
 from rewindmq.schemas.values import Actor
 
 __all__ = ["MACHINE_VERSION", "Dirty", "DirtyQueue", "Machine", "NewerHistory"]
@@ -156,6 +160,12 @@ HANDLERS: Final[dict[type[Any], Callable[[State, int, Actor, Any, list[Effect]],
     ConsumerCancelled: on_cancelled,
     # the ready messages of a queue go
     Purged: on_purged,
+    # an operator deletes single messages, or moves them
+    MessageRemoved: on_removed,
+    # a queue delivers nothing from here on
+    QueuePaused: on_paused,
+    # it delivers again
+    QueueResumed: on_resumed,
     # time passed, and something was due
     Tick: on_nothing,
     # a connection or channel ended

@@ -95,7 +95,7 @@ def _validate_queue(state: State, queue: Queue) -> None:
     if not queue.gone:
         accounted = queue.acked + queue.delivered + queue.expired + queue.maxlen + queue.rejected
         accounted += queue.delivery_limited + queue.purged + queue.lost + len(ready) + len(held)
-        accounted += queue.forwarded + len(waiting)
+        accounted += queue.forwarded + len(waiting) + queue.removed + queue.moved
         assert queue.published == accounted, "conservation (B-18)"
     kept = [entry for entry in queue.outbox.values() if entry.at_least_once]
     assert queue.messages_dlx == len(kept)
@@ -132,7 +132,7 @@ def _validate_order(order: Order) -> None:
         assert max(numbers) < order.next_number
     else:
         step = -1 if order.returned else 1
-        assert numbers == list(range(numbers[0], numbers[0] + step * len(numbers), step))
+        assert numbers == sorted(set(numbers), reverse=step < 0)  # gaps are where a whole chunk was removed
     assert all((number < 0) == (first < 0) and space_of(number) == order.space for number in numbers)
     assert order.count == sum(1 for _ in order.items())
     assert order.expiring == sum(1 for _, _, expiry in order.items() if expiry != NONE)
@@ -151,9 +151,11 @@ def _validate_consumers(state: State, queue: Queue) -> None:
     assert alone or not any(holder.exclusive for holder in attached), "an exclusive consumer is not alone"
     assert not queue.exclusive or all(holder.session in (queue.owner, 0) for holder in queue.holders.values())
     _validate_single_active(queue, attached)
-    priorities = [level.priority for level in queue.levels]
+    assert queue.levels is queue.all_levels or queue.paused
+    assert not (queue.paused and queue.levels)
+    priorities = [level.priority for level in queue.all_levels]
     assert priorities == sorted(set(priorities), reverse=True)
-    for level in queue.levels:
+    for level in queue.all_levels:
         assert level.members == sum(1 for holder in attached if holder.level is level) > 0
         assert len(set(map(id, level.service))) == len(level.service)
     for holder in queue.holders.values():

@@ -89,6 +89,7 @@ def _account(product: "AuditProduct", queue: Queue) -> Account:
         for source, ranges in queue.restored.items()
     }
     account.crashed = queue.crash_offset
+    account.paused = queue.paused
     for message_id, word, expiry, holder in _messages(queue):
         account.take_in(message_id, size_of(word))
         if account.stream:

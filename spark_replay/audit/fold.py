@@ -27,7 +27,16 @@ from rewindmq.projections.machine.data.effects import (
     Requeue,
 )
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.data.reasons import ACKED, DELAYED, DELETED, DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED
+from rewindmq.projections.machine.data.reasons import (
+    ACKED,
+    DELAYED,
+    DELETED,
+    DELIVERY_LIMIT,
+    EXPIRED,
+    MAXLEN,
+    MOVED,
+    REJECTED,
+)
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.versions import CLOCK_SET
 from rewindmq.projections.store.quarantine import QuarantineReport
@@ -48,23 +57,29 @@ from rewindmq.schemas.events import (
     NodeLost,
     PolicyApplied,
     Published,
-    Purged,
     QueueDeclared,
     SessionClosed,
 )
+from rewindmq.schemas.operator_events import MessageRemoved
 from rewindmq.schemas.values import EPOCH_SHIFT, Actor, Policy
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.base_beliefs import believe
 from rewindmq.spark_replay.audit.checkpoint_claims import Claims
-from rewindmq.spark_replay.audit.checks import CHECKS, CLAIMS, CONSUMERS, LAST_WORDS, PREFETCH, RECORDS
+from rewindmq.spark_replay.audit.checks import (
+    CHECKS,
+    CLAIMS,
+    CONSERVATION,
+    CONSUMERS,
+    DEAD_LETTERS,
+    LAST_WORDS,
+    PREFETCH,
+    RECORDS,
+    SETTLEMENT,
+)
 from rewindmq.spark_replay.audit.consumers import Attached
 from rewindmq.spark_replay.audit.dead_letter_join import LetterRows
-from rewindmq.spark_replay.audit.ledger import (
-    CONSERVATION,
-    DEAD_LETTERS,
-    SETTLEMENT,
-    Account,
-)
+from rewindmq.spark_replay.audit.ledger import Account
+from rewindmq.spark_replay.audit.operators import OF_OPERATORS, book_operator, check_operator
 from rewindmq.spark_replay.audit.plain_traffic import PlainTraffic
 from rewindmq.spark_replay.audit.prefetch import Prefetches
 from rewindmq.spark_replay.history.outcomes import batch_of
@@ -272,9 +287,11 @@ class AuditProduct:
         account = self._book_declaration(event, effects)
         if account is not None:
             touched[account] = None
+        if isinstance(event, OF_OPERATORS):
+            book_operator(self, event, effects)
         self._book_effects(event, effects, touched)
-        if isinstance(event, Purged):
-            self._purged(event, effects)
+        if isinstance(event, OF_OPERATORS):
+            check_operator(self, event, effects)
         elif isinstance(event, _ABOUT_BROKERS):
             self._about_brokers(actor, event)
         elif isinstance(event, DeadLettersForwarded) and self.letter_rows is not None:
@@ -342,7 +359,9 @@ class AuditProduct:
             self.attached.uses(actor.session, key)
         elif isinstance(event, Credited):
             if not any(isinstance(effect, Quarantine) for effect in effects):
-                self.prefetches.credited(event, self.attached.count(key) == 1)
+                account = self.accounts.get(key)
+                serves = account is not None and not account.paused
+                self.prefetches.credited(event, serves and self.attached.count(key) == 1)
         elif isinstance(event, (ConsumerAttached, ConsumerCancelled)):
             if any(isinstance(effect, Quarantine) for effect in effects):
                 return []
@@ -457,7 +476,7 @@ class AuditProduct:
             if isinstance(event, Published):
                 account.repeated(effect.message_id, event)
         elif isinstance(effect, DeadLetter):
-            self._dead_letter(account, effect)
+            self._dead_letter(account, event, effect)
         elif isinstance(effect, QueueGone):
             for consumer in account.out.values():
                 self.prefetches.lets_go(consumer)
@@ -465,9 +484,11 @@ class AuditProduct:
     def book_delivery(self, account: Account, effect: Deliver | FetchReply) -> None:
         """Book a delivery, and check it."""
         if effect.message_id < 0:  # an empty basic.get
-            if account.ready:
+            if account.ready and not account.paused:
                 account.fail(CONSERVATION, None, f"basic.get found nothing, but {account.ready} are ready")
             return
+        if account.paused:
+            account.fail(CONSUMERS, effect.message_id, f"delivered to {effect.consumer}, but the queue is paused")
         account.delivered(
             effect.message_id,
             effect.consumer,
@@ -501,14 +522,14 @@ class AuditProduct:
         if effect.reason == DELETED:
             return  # the queue is deleted with all its messages, and its account
         mourned = account.limits.dead_letter_exchange is not None and effect.reason in DEADLY
-        mourned = mourned or effect.reason == DELAYED
+        mourned = mourned or effect.reason in (DELAYED, MOVED)
         for message_id in message_ids:
             self.prefetches.lets_go(account.out.get(message_id))
             account.left(message_id, effect.reason, effect.consumer, event, self.now_ms)
             if mourned:
                 self.owed[account.queue.queue_id, message_id] = account
 
-    def _dead_letter(self, account: Account, letter: DeadLetter) -> None:
+    def _dead_letter(self, account: Account, event: Event, letter: DeadLetter) -> None:
         queue = account.queue
         if self.letter_rows is not None:
             self.letter_rows.sent(self.offset, self.log_ms, letter)
@@ -516,6 +537,10 @@ class AuditProduct:
         wanted = account.limits.dead_letter_exchange
         if letter.reason == DELAYED:
             wanted = queue.name.removeprefix("amq.delayed.")
+        elif letter.reason == MOVED and isinstance(event, MessageRemoved):
+            wanted = event.exchange
+            if letter.routing_key != event.routing_key:
+                account.fail(DEAD_LETTERS, letter.message_id, f"moved with the key {letter.routing_key!r}")
         if letter.exchange != wanted:
             detail = f"dead-lettered to {letter.exchange!r}, the queue's is {wanted!r}"
             account.fail(DEAD_LETTERS, letter.message_id, detail)
@@ -544,11 +569,6 @@ class AuditProduct:
         if settled != requested:
             name = f"{event.vhost}/{event.queue}"
             self.fail(SETTLEMENT, name, None, f"{type(event).__name__} of {requested} messages settled {settled}")
-
-    def _purged(self, event: Purged, effects: list[Effect]) -> None:
-        account = self.accounts.get((event.vhost, event.queue))
-        if account is not None and account.ready and not any(isinstance(effect, Quarantine) for effect in effects):
-            account.fail(SETTLEMENT, None, f"purged, and {account.ready} are still ready")
 
     # -- the end ----------------------------------------------------------------------------------------------------
 

@@ -22,26 +22,29 @@ from rewindmq.projections.machine.data.reasons import (
     DELIVERY_LIMIT,
     EXPIRED,
     MAXLEN,
+    MOVED,
     PURGED,
     REJECTED,
+    REMOVED,
     TRANSIENT,
     UNSENT,
 )
 from rewindmq.projections.machine.rules.versions import SEMANTICS, SINGLE_ACTIVE
 from rewindmq.schemas.events import Acked, BrokerStarted, Event, Nacked, PolicyApplied, Published, Purged, QueueDeclared
+from rewindmq.schemas.operator_events import MessageRemoved
 from rewindmq.schemas.values import Origin
+from rewindmq.spark_replay.audit.checks import (
+    CONSERVATION,
+    CONSUMERS,
+    DEAD_LETTERS,
+    DELIVERIES,
+    LIMITS,
+    ORDER,
+    SETTLEMENT,
+    TTL,
+)
 from rewindmq.spark_replay.audit.limits import Limits, read_limits
 from rewindmq.spark_replay.audit.priority_levels import Levels
-
-CONSERVATION, LIMITS, TTL, DELIVERIES, ORDER, SETTLEMENT, DEAD_LETTERS = (
-    "conservation",
-    "limits",
-    "ttl",
-    "deliveries",
-    "order",
-    "settlement",
-    "dead letters",
-)
 
 # The events that may cause a reason of leaving (None: any event, because time passes with every event)
 _CAUSES: dict[str, tuple[type, ...] | None] = {
@@ -49,14 +52,16 @@ _CAUSES: dict[str, tuple[type, ...] | None] = {
     REJECTED: (Nacked,),
     PURGED: (Purged,),
     TRANSIENT: (BrokerStarted,),
+    REMOVED: (MessageRemoved,),
+    MOVED: (MessageRemoved,),
     EXPIRED: None,
     MAXLEN: None,
     DELIVERY_LIMIT: None,
     DELAYED: None,
 }
 _FROM_CONSUMER = (ACKED, REJECTED, DELIVERY_LIMIT)
-_FROM_READY = (EXPIRED, MAXLEN, PURGED, DELAYED)
-_FROM_WAITING = (PURGED, DELAYED)
+_FROM_READY = (EXPIRED, MAXLEN, PURGED, DELAYED, REMOVED, MOVED)
+_FROM_WAITING = (PURGED, DELAYED, REMOVED, MOVED)
 _FAILURES = ("reject", "session_closed", "channel_closed", "broker_started")  # S-100, profile rabbitmq-4.3
 
 # Counts stop at these numbers: a message that came back more often is not counted further
@@ -69,6 +74,8 @@ Report = Callable[[str, str, int | None, str], None]
 
 class Account:
     """One incarnation of a queue. `now_ms` arguments: the largest timestamp of the partition so far."""
+
+    paused = False  # also in an account that was stored before there were pauses
 
     def __init__(self, queue: Queue, declared: QueueDeclared, report: Report, now_ms: int = 0) -> None:
         self.queue = queue
@@ -386,6 +393,8 @@ class Account:
             self._retained(message_id, reason, now_ms)
         elif reason == EXPIRED and self.expires.get(message_id, now_ms + 1) > now_ms:
             self.fail(TTL, message_id, f"expired at {now_ms}, due {self.expires.get(message_id)}")
+        if reason in (REMOVED, MOVED):
+            self._taken_out(message_id, reason, event)
         if reason == MAXLEN and not self._over(0, 0):
             self.fail(LIMITS, message_id, f"dropped with {self.ready} ready, {self.bytes_ready} bytes: {self.limits}")
         if reason == DELIVERY_LIMIT:
@@ -395,6 +404,23 @@ class Account:
                 self.fail(DELIVERIES, message_id, f"delivery_limit with a delivery count of {count}")
         self._leaves(message_id)
         self.count(reason)
+
+    def _taken_out(self, message_id: int, reason: str, event: Event) -> None:
+        """Check that an operator asked for this message, and for this end."""
+        if isinstance(event, MessageRemoved):
+            wanted = MOVED if event.moved else REMOVED
+            named = any(first <= message_id <= last for first, last in event.messages)
+            if not named or reason != wanted or self.stream:
+                self.fail(SETTLEMENT, message_id, f"{reason}, which was not asked for")
+
+    def still_there(self, event: MessageRemoved) -> list[int]:
+        """The messages that a removal names, and that are ready or delayed all the same."""
+        return [
+            message_id
+            for first, last in event.messages
+            for message_id in range(first, last + 1)
+            if message_id in self.sizes and message_id not in self.out
+        ]
 
     def _retained(self, message_id: int, reason: str, now_ms: int) -> None:
         """Check a stream's cut: in the order of publishing, and by age only messages that are too old."""
@@ -506,6 +532,8 @@ class Account:
             counted = self.queue.counters.get(name, 0)
             if counted != value:
                 self.fail(CONSERVATION, None, f"{name}: {value} by the history, {counted} by the fold")
+        if self.paused != self.queue.paused:
+            self.fail(CONSUMERS, None, f"paused is {self.paused} by the history, {self.queue.paused} by the fold")
         head = next(self.queue.ready_ids(), None)
         due = None if head not in self.sizes else self._due(head, views[head].expires_ms)
         if due is not None and due <= now_ms:

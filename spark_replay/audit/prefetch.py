@@ -28,8 +28,7 @@ class Prefetches:
     def attached(self, session: int, event: ConsumerAttached, quorum: bool) -> None:
         """Add a consumer. `quorum`: its queue is a quorum queue."""
         key, channel = (event.vhost, event.queue), (session, event.channel)
-        for other in [each for each in self.lookaheads if self.queues[each] == key]:
-            del self.lookaheads[other]
+        self.end_lookaheads(key)
         self.add(event.consumer, key, channel, 0 if event.no_ack else event.prefetch, quorum)
         if event.global_prefetch:
             self.share(event.consumer, channel, event.global_prefetch)
@@ -59,8 +58,15 @@ class Prefetches:
             self.holding[consumer] = messages
 
     def credited(self, event: Credited, alone: bool) -> None:
-        """Change the lookahead of a consumer with a prefetch. `alone`: its queue has no other consumer."""
+        """Change the lookahead of a consumer with a prefetch.
+
+        `alone`: its queue has no other consumer, and is not paused."""
         self.look_ahead(event.consumer, event.credit if alone else 0)
+
+    def end_lookaheads(self, key: tuple[str, str]) -> None:
+        """Let no consumer of a queue hold more than its prefetch: it was paused, or another consumer came."""
+        for consumer in [each for each in self.lookaheads if self.queues[each] == key]:
+            del self.lookaheads[consumer]
 
     def limit(self, channel: Channel, prefetch: int) -> None:
         """Set the limit that a channel's consumers share; 0: no limit."""

@@ -158,6 +158,9 @@ class Clients:
             "declare": self.declare,
             "delete": self.delete,
             "purge": self.purge,
+            "remove": self.remove,
+            "move": self.move,
+            "pause": self.pause,
             "bind": self.bind,
             "policy": self.policy,
             "close": self.close,
@@ -368,6 +371,31 @@ class Clients:
         self.world.broker.queues.purge(self.dice.choice(self.sessions), name)
         return name
 
+    def _some_ids(self, name: str) -> list[int]:
+        """Ids of messages of a queue, wherever they are, and one that may be of none."""
+        queue = self.world.broker.queues.get("/", name)
+        there = [] if queue is None else [view.message_id for view in queue.messages()]
+        return [*self.dice.sample(there, min(len(there), self.dice.randrange(1, 4))), self.dice.randrange(200)]
+
+    def remove(self) -> str:
+        name = self.dice.choice(QUEUES)
+        removal = self.world.broker.removals.remove(self.dice.choice(self.sessions), name, self._some_ids(name), "why")
+        return f"{name} {removal.left}"
+
+    def move(self) -> str:
+        name, (exchange, key) = self.dice.choice(QUEUES), self.dice.choice((("dlx", "k"), ("", "q1"), ("", "q5")))
+        session = self.dice.choice(self.sessions)
+        removal = self.world.broker.removals.move(session, name, self._some_ids(name), exchange, key, "")
+        return f"{name} to {exchange}/{key} {removal.left}"
+
+    def pause(self) -> str:
+        name, queues = self.dice.choice([*QUEUES, DEAD]), self.world.broker.queues
+        if self.dice.random() < 0.5:
+            queues.pause(self.dice.choice(self.sessions), name, "")
+            return name
+        queues.resume(self.dice.choice(self.sessions), name)
+        return f"{name} resumed"
+
     def bind(self) -> str:
         source, name = self.dice.choice(["amq.fanout", "dlx", "amq.topic"]), self.dice.choice(QUEUES)
         key = self.dice.choice(["#", "q1", "*"])
@@ -453,6 +481,7 @@ class Clients:
         for queue in list(broker.queues.all()):
             if is_delay_queue(queue.name):
                 continue
+            broker.queues.resume(session, queue.name)
             taker = Taker(world, session, 1, False)
             taker.belongs(*broker.consumers.consume(queue.name, Subscription(session, 1, "tag", prefetch=3), taker))
             self.takers.append(taker)

@@ -12,6 +12,7 @@ What must hold, however often the broker was killed:
   more only if it was killed before the log had them; the same for what each consumer received; bodies are right; those
   that a recovery sees are the refold's, but for effects of repeats;
 - every dead letter is taken by each target queue at most once, and by a target that is always there exactly once;
+  so is a message that was moved, which is never nowhere;
 - behind a broker's last word stands the next start, or it was killed while it stopped.
 """
 
@@ -37,7 +38,7 @@ from rewindmq.projections.machine.data.effects import (
     Requeue,
 )
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.data.reasons import DELAYED, UNSENT
+from rewindmq.projections.machine.data.reasons import DELAYED, MOVED, UNSENT
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import drive, groups_of
 from rewindmq.projections.store.quarantine import QuarantineReport
@@ -55,7 +56,8 @@ from tests.simulation.witness import Claim, EffectRow, Witness, received_row, ro
 
 READY = "ready"
 WAITING = "waiting"  # after delayed retry
-AWAY = dict.fromkeys(("expired", "maxlen", "purged", "transient", "delayed"), READY)  # from where a message leaves so
+READY_ENDS = ("expired", "maxlen", "purged", "transient", "delayed", "removed", "moved")
+AWAY = dict.fromkeys(READY_ENDS, READY)  # from where a message leaves so
 OF_REPEATS = ("Keep", "Deliver", "Forget")  # effects that a repeat has
 Message = tuple[int, int]  # queue id, message id
 
@@ -206,8 +208,8 @@ class Account:
         place = self.place.pop(message)
         if effect.reason != "deleted":
             expected = AWAY.get(effect.reason, effect.consumer)
-            purged = place == WAITING and effect.reason == "purged"
-            assert place == expected or purged, f"{message} {effect.reason} from {expected}, but it is at {place}"
+            waited = place == WAITING and effect.reason in ("purged", "removed", "moved")
+            assert place == expected or waited, f"{message} {effect.reason} from {expected}, but it is at {place}"
         if effect.reason in ("expired", "delayed"):
             assert self.dies_at[message] <= self.machine.clock_ms, f"{message} {effect.reason} before its time"
         self.ended[effect.reason] += 1
@@ -408,6 +410,14 @@ def check_letters(accounts: Sequence[Account], dead: str) -> None:
             arrived = target.taken[(queue.queue_id, letter.queue.name, queue_id, sequence)]
             if letter.exchange in ("dlx", "later") and (queue_id, sequence) not in account.given_up:
                 assert arrived == 1, f"dead letter {sequence} of {letter.queue.name} arrived {arrived} times"
+            if letter.reason == MOVED:  # it is somewhere: where it was moved to, or back in its queue
+                taken = sum(
+                    times
+                    for each in accounts
+                    for (_, name, source, number), times in each.taken.items()
+                    if (name, source, number) == (letter.queue.name, queue_id, sequence)
+                )
+                assert taken > 0, f"message {letter.message_id} of {letter.queue.name} was moved, and is nowhere"
     for account in accounts:
         for offset, event in account.published.items():
             origin = event.origin

@@ -10,6 +10,7 @@ from rewindmq.engine.broker.marks import Marks
 from rewindmq.engine.broker.parameters import Parameters
 from rewindmq.engine.broker.policies import EffectivePolicies, Policies
 from rewindmq.engine.broker.queues import Queues
+from rewindmq.engine.broker.removals import Removals
 from rewindmq.engine.broker.users import Users
 from rewindmq.engine.broker.vhosts import Vhosts
 from rewindmq.engine.erasure.erasures import Erasures
@@ -21,7 +22,7 @@ from rewindmq.projections.machine.data.queue import Queue
 
 Attached = tuple[Partition, Queue, int]
 
-PARTS = (EffectivePolicies, Erasures, Exchanges, Marks, Parameters, Policies, Queues, Users, Vhosts)
+PARTS = (EffectivePolicies, Erasures, Exchanges, Marks, Parameters, Policies, Queues, Users, Vhosts, Removals)
 
 
 class DirectPart:

@@ -27,6 +27,7 @@ from rewindmq.schemas.events import (
     QueueDeleted,
     SessionClosed,
 )
+from rewindmq.schemas.operator_events import MessageRemoved, QueuePaused, QueueResumed
 from rewindmq.schemas.values import Actor, Policy
 
 Outcome = tuple[object, ...]
@@ -89,6 +90,7 @@ class NaiveQueue:
         self.restored: set[tuple[str, str, str, int, int]] = set()
         self.active: Holder | None = None  # of a queue with a single active consumer
         self.giving_way = False  # it gets nothing more
+        self.paused = False
 
     @property
     def single(self) -> bool:
@@ -144,6 +146,12 @@ class NaiveQueue:
 
     def unused(self) -> bool:
         return not self.holders if self.quorum else not self.consumers()
+
+
+def too_wide(event: MessageRemoved) -> bool:
+    """Whether the ranges of a removal make no sense: some run backwards, or all together name over 1,000 messages."""
+    widths = [last - first + 1 for first, last in event.messages]
+    return sum(widths) > 1_000 or any(width < 1 for width in widths)
 
 
 def priority_of(holder: Holder) -> int:
@@ -279,6 +287,8 @@ class NaiveMachine:
             holder.turn = self.next_ticket()
 
     def pick(self, queue: NaiveQueue) -> Holder | None:
+        if queue.paused:
+            return None
         waiting = [h for h in queue.holders if h.turn is not None and h.event is not None]
         waiting.sort(key=lambda h: (-(h.event.priority if h.event else 0), h.turn))
         for holder in waiting:
@@ -597,7 +607,8 @@ class NaiveMachine:
                 self.nonsense()
                 return
             alone = len(queue.consumers()) == 1
-            self.lookahead(holder, credit if alone and not (holder.limited or ranked or queue.single) else 0)
+            barred = holder.limited or ranked or queue.single or queue.paused
+            self.lookahead(holder, credit if alone and not barred else 0)
             self.line_up(holder)
             if queue.ready():
                 self.deliver(queue)
@@ -726,7 +737,7 @@ class NaiveMachine:
         queue.used_at = self.clock
         self.expire(queue)
         ready = queue.ready()
-        if not ready:
+        if not ready or queue.paused:
             self.out.append(("get", queue.event.queue, -1, event.consumer, False, 0, 0))
             return
         message = ready[0]
@@ -763,6 +774,45 @@ class NaiveMachine:
             queue.messages.remove(message)
             self.out.append(("forget", event.queue, message.id, "purged", 0))
         self.limit(queue)
+
+    def MessageRemoved(self, offset: int, actor: Actor, event: MessageRemoved) -> None:
+        queue = self.find(event)
+        known = self.version >= 5
+        if not known or queue is None or self.locked(queue, actor) or queue.stream or too_wide(event):
+            self.nonsense()
+            return
+        there = queue.ready() + queue.waiting()
+        taken = [m for m in there if any(first <= m.id <= last for first, last in event.messages)]
+        for message in taken:
+            queue.messages.remove(message)
+            self.out.append(("forget", event.queue, message.id, "moved" if event.moved else "removed", 0))
+        for message in taken if event.moved else []:
+            queue.letters.append((queue.next_letter, message.id, message.size, False))
+            self.out.append(("dead letter", event.queue, message.id, "moved", queue.next_letter))
+            queue.next_letter += 1
+        if taken:
+            self.expire(queue)
+            self.limit(queue)
+
+    def QueuePaused(self, offset: int, actor: Actor, event: QueuePaused) -> None:
+        queue = self.find(event)
+        if self.version < 5 or queue is None or self.locked(queue, actor):
+            self.nonsense()
+        elif not queue.paused:
+            queue.paused = True
+            for holder in queue.holders:
+                if holder.lookahead:
+                    self.lookahead(holder, 0)
+
+    def QueueResumed(self, offset: int, actor: Actor, event: QueueResumed) -> None:
+        queue = self.find(event)
+        if self.version < 5 or queue is None or self.locked(queue, actor):
+            self.nonsense()
+        elif queue.paused:
+            queue.paused = False
+            if queue.ready() and not queue.stream:
+                self.deliver(queue)
+                self.limit(queue)
 
     def QueueDeleted(self, offset: int, actor: Actor, event: QueueDeleted) -> None:
         queue = self.find(event)

@@ -35,6 +35,7 @@ from rewindmq.schemas.events import (
     SessionClosed,
     Tick,
 )
+from rewindmq.schemas.operator_events import MessageRemoved, QueuePaused, QueueResumed
 from rewindmq.schemas.values import BROKER, Actor, Origin, Policy
 from tests.support.events_for_tests import START_MS, VHOST, arguments, policy, route
 
@@ -100,6 +101,8 @@ class History:
             return self._consumer_event()
         if throw < 0.95:
             return PolicyApplied(VHOST, dice.choice(NAMES), self._policy(), self._policy()), 0
+        if throw < 0.96:
+            return self._operator(dice.choice(NAMES)), self._some_session()
         return self._rare()
 
     def _settings(self) -> dict[str, object]:
@@ -223,6 +226,19 @@ class History:
         if consumer.held and self.dice.random() < 0.4:  # what was not sent goes back
             credit = -1 - self.dice.choice(list(consumer.held))
         return Credited(VHOST, consumer.queue.name, consumer.consumer, credit), consumer.session
+
+    def _operator(self, name: str) -> Event:
+        """An operator takes messages out of a queue, pauses it, or lets it deliver again."""
+        dice = self.dice
+        queue = self.machine.queue(VHOST, name)
+        there = [] if queue is None else [view.message_id for view in queue.messages()]
+        throw = dice.random()
+        if throw < 0.75 and there:
+            ids = sorted(dice.sample(there, min(len(there), dice.randint(1, 6))))
+            moved = dice.random() < 0.4
+            ranges = tuple((message_id, message_id) for message_id in ids)
+            return MessageRemoved(VHOST, name, ranges, "why", moved, "x" if moved else "", "k" if moved else "")
+        return QueuePaused(VHOST, name, "") if throw < 0.82 else QueueResumed(VHOST, name)
 
     def _rare(self) -> tuple[Event, int]:
         dice = self.dice

@@ -15,6 +15,7 @@ from rewindmq.schemas import access_events as a
 from rewindmq.schemas import clock_events
 from rewindmq.schemas import events as e
 from rewindmq.schemas import metadata_events as m
+from rewindmq.schemas import operator_events as o
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.registry import envelope_fingerprint
 from rewindmq.schemas.single_object import wrap
@@ -220,6 +221,14 @@ SAMPLES: dict[str, tuple[int, Actor, e.Event]] = {
             "queue.declare", "/", "queue", "jfk", "configure access to queue 'jfk' refused", 1, TIMESTAMP_MS
         ),
     ),
+    "MessageRemoved": (
+        TIMESTAMP_MS,
+        ADMIN,
+        o.MessageRemoved("/", "jfk", ((3, 3), (7, 9)), "poison ✈", False, "", ""),
+    ),
+    "MessageRemoved-moved": (TIMESTAMP_MS, ADMIN, o.MessageRemoved("/", "jfk", ((4, 4),), "", True, "flights", "late")),
+    "QueuePaused": (TIMESTAMP_MS, ADMIN, o.QueuePaused("/", "jfk", "the shop is closed")),
+    "QueueResumed": (TIMESTAMP_MS, ADMIN, o.QueueResumed("/", "jfk")),
     "PastRead-http": (
         TIMESTAMP_MS,
         ADMIN,

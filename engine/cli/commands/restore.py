@@ -22,17 +22,17 @@ from rewindmq.projections.rewind import UnreadableTime, absolute
 @click.option("--offset", type=click.IntRange(min=0), help="An offset of the queue's partition, instead of a time.")
 @click.option(
     "--undo",
-    type=click.Choice(["purge", "delete"]),
-    help="Messages that the last purge or deletion removed, instead of a time.",
+    type=click.Choice(["purge", "delete", "remove"]),
+    help="Messages that the last purge, deletion or remove_message removed, instead of a time.",
 )
 @click.option("--to", "target", metavar="QUEUE", help="Another queue of the virtual host to put the messages into.")
 @click.option(
     "--only",
     multiple=True,
     metavar="FATE",
-    help="Only messages with this fate: purged, deleted, expired, maxlen, rejected, delivery_limit, transient,"
-    " acked, delivered, ready, unacked; or all. May be given several times. Default: with --at the messages that no"
-    " consumer took, with --undo the messages that were removed.",
+    help="Only messages with this fate: purged, removed, deleted, expired, maxlen, rejected, delivery_limit,"
+    " transient, acked, delivered, moved, ready, unacked; or all. May be given several times. Default: with --at"
+    " the messages that are lost, with --undo the messages that were removed.",
 )
 @click.option(
     "--message",
@@ -85,7 +85,7 @@ def restore(
       rewindmq restore orders --at mark:before-the-release --to orders.checked --only expired
     """
     if sum(given is not None for given in (time, offset, undo)) != 1:
-        raise CliError(USAGE, "give one of --at TIME, --offset N and --undo purge|delete")
+        raise CliError(USAGE, "give one of --at TIME, --offset N and --undo purge|delete|remove")
     asked: dict[str, object] = {
         "time": None if time is None else absolute_time(time),
         "offset": offset,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rewindmq.projections.machine.data.queue import Queue
 
 OUTCOMES_HELP = "Messages by what became of them, over the life of the queues that exist now"
+PAUSED_HELP = "Queues that an operator has paused: they deliver nothing"
 QUARANTINED_HELP = "Records that made no sense and were skipped, since the beginning of the log"
 
 
@@ -90,10 +91,12 @@ async def history_counters(broker: "Broker", work: Work, pairs: "list[tuple[Part
     for name, report in broker.quarantined.items():
         quarantined.add(report.count, {"partition": name})
     found: Counter[tuple[str, str]] = Counter()
+    paused = 0
     async for _, queue in work.over(pairs):
         for outcome, count in queue.counters.items():
             found[outcome, queue.type] += count
+        paused += queue.paused
     outcomes = Metric("rewindmq_queue_messages_by_outcome", "gauge", OUTCOMES_HELP)
     for (outcome, queue_type), count in sorted(found.items()):
         outcomes.add(count, {"outcome": outcome, "queue_type": queue_type})
-    return [quarantined, outcomes]
+    return [quarantined, outcomes, single("rewindmq_queues_paused", PAUSED_HELP, paused)]

@@ -299,7 +299,7 @@ def point_item(point: Point) -> Item:
 
 def tick_item(tick: Tick) -> Item:
     """A tick as JSON."""
-    count = {"messages": tick.count} if tick.kind in ("purged", "restored") else {}
+    count = {"messages": tick.count} if tick.kind in ("purged", "removed", "moved", "restored") else {}
     fields = {"offset": tick.offset, "kind": tick.kind, "text": tick.text, "user": tick.user}
     return {"time": format_time(tick.time_ms), **fields, **count}
 

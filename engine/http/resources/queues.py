@@ -1,4 +1,4 @@
-"""Queues over HTTP: list, show, declare, delete, purge. messages.py takes messages out."""
+"""Queues over HTTP: list, show, declare, delete, purge, pause. messages.py takes messages out."""
 
 import base64
 import json
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from rewindmq.engine.http.call import Call, arguments_in, bad_request, boolean, done, natural, not_found, reply
+from rewindmq.engine.http.call import Call, arguments_in, bad_request, boolean, done, natural, not_found, reply, text
 from rewindmq.engine.http.listing import Item, columns_of, listed, queues_in, single
 from rewindmq.engine.http.properties import properties_of
 from rewindmq.engine.http.resources.clients import channel_details, consumer_item, elsewhere, peer_details
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rewindmq.projections.machine.data.consumer import Consumer
     from rewindmq.projections.machine.data.queue import Queue
 
+MOST_REASON = 1_000  # letters
 PEEKED_BYTES = 64  # bytes of a body, as in rabbitmq-queues
 
 
@@ -60,7 +61,7 @@ def plain_item(broker: "Broker", partition: "Partition", queue: "Queue", with_to
         "arguments": table_of(queue.arguments),
         "argument_types": dict(types_of(queue.arguments)),
         "node": node_of(broker, queue),
-        "state": "running",
+        "state": "paused" if queue.paused else "running",
     }
     if queue.policy:
         item["policy"] = queue.policy.name
@@ -260,6 +261,33 @@ async def purge(call: Call) -> Response:
     response = Response(status_code=204)
     response.headers["x-messages-purged"] = str(purged)
     return response
+
+
+async def pause(call: Call) -> Response:
+    """Answers PUT .../pause, as LavinMQ does; the body may have a `reason`."""
+    queue = call.queue()
+    reason = reason_in(await call.body())
+    async with call.session(queue.vhost) as session:
+        await call.broker.queues.pause(session, queue.name, reason)
+    await call.durable()
+    return Response(status_code=204)
+
+
+async def resume(call: Call) -> Response:
+    """Answers PUT .../resume, as LavinMQ does."""
+    queue = call.queue()
+    async with call.session(queue.vhost) as session:
+        await call.broker.queues.resume(session, queue.name)
+    await call.durable()
+    return Response(status_code=204)
+
+
+def reason_in(content: dict[str, Json]) -> str:
+    """The reason of a body, or "". Raises ApiError (400)."""
+    reason = text(content, "reason", "")
+    if len(reason) > MOST_REASON:
+        raise bad_request(f"the reason is longer than {MOST_REASON} letters")
+    return reason
 
 
 def shown(body: bytes, encoding: str, truncate: int | None) -> tuple[str, str]:

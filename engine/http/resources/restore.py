@@ -1,6 +1,6 @@
 """Brings messages back: POST /api/queues/{vhost}/{queue}/restore
 
-    {"time": "..."} or {"offset": N} or {"undo": "purge" | "delete"}      the moment; a time may be mark:NAME
+    {"time": "..."} or {"offset": N} or {"undo": "purge" | "delete" | "remove"}      the moment; a time may be mark:NAME
     "only": ["purged", "expired", ...] or "all"    their fate since then; default: the fate that is undone, and at a
                                                    moment all fates but that a consumer took the message
     "messages": [ids]                              only these; without a moment: as they were published

@@ -11,6 +11,8 @@ const DECIDED = {
   delivered: "it was taken without acknowledgement",
   rejected: "the consumer rejected it",
   purged: "the queue was purged",
+  removed: "a user removed it",
+  moved: "a user moved it",
   deleted: "the queue was deleted",
   delayed: "its delay was over",
   transient: "it was not persistent, and the broker restarted",
@@ -25,6 +27,7 @@ const WORDS = {
   maxlen: "dropped by a length limit",
   delivery_limit: "dropped after too many deliveries",
   purged: "purged",
+  removed: "removed",
   deleted: "deleted with its queue",
   delayed: "left the delayed exchange",
   transient: "lost at a restart of the broker",
@@ -43,6 +46,7 @@ export function what(row) {
       + (row.final ? ", without acknowledgement" : "")
       + (row.redelivered ? ` again (delivered before: ${row.delivery_count ?? "?"})` : "");
     case "requeued": return `requeued${of && " from" + of}${because(row)}`;
+    case "moved": return `moved${way(row)}${because(row)}`;
     case "dead_lettered": return `dead-lettered${because(row)}${way(row)}`;
     default: return (WORDS[row.outcome] ?? row.outcome) + because(row);
   }
@@ -58,6 +62,7 @@ function way(row) {
 
 function came(origin) {
   const from = `queue ${origin.queue}, message ${origin.message_id}`;
+  if (origin.reason === "moved") return `moved here from ${from}`;
   return origin.reason === "restored" ? `restored from ${from}` : `came as a dead letter (${origin.reason}) of ${from}`;
 }
 

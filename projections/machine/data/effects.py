@@ -10,10 +10,9 @@ One is made for each message: effects are not frozen, and have an `__init__` of 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.data.reasons import DELIVERED, DeathReason, GoneReason, LeaveReason
+from rewindmq.projections.machine.data.reasons import DELIVERED, GoneReason, LeaveReason, LetterReason
 
 
 @dataclass(init=False, slots=True)
@@ -184,14 +183,15 @@ class Delay:
 class DeadLetter:
     """Publish the message to the dead-letter exchange.
 
-    Reason delayed: publish it to the delayed exchange to which it was published before, see delayed_order.py.
+    Reason delayed: publish it to the delayed exchange to which it was published before, see delayed_order.py. Reason
+    moved: an operator moved it to this exchange and key, see machine/events/removal.py.
     `routing_key` None: keep its own. It stays in the queue's outbox until `DeadLettersForwarded` names its `sequence`
     (or one above). `at_least_once`: limits still count it. `refused`: a reject-publish-dlx message that never was in
     the queue."""
 
     queue: Queue
     message_id: int
-    reason: DeathReason | Literal["delayed"]
+    reason: LetterReason
     sequence: int
     exchange: str
     routing_key: str | None
@@ -202,7 +202,7 @@ class DeadLetter:
         self,
         queue: Queue,
         message_id: int,
-        reason: DeathReason | Literal["delayed"],
+        reason: LetterReason,
         sequence: int,
         exchange: str,
         routing_key: str | None,

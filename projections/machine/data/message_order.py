@@ -238,6 +238,87 @@ class Order:
             chunk.dirty = True
             self.changed.append(chunk)
 
+    def remove(self, ids: list[int], scan: bool) -> list[tuple[int, int, int]]:
+        """Remove those of these messages that are here. Returns (id, word, expiry) of each, in order.
+
+        `scan`: the order may not be sorted by id, so each message is looked at if need be (25 ms for a million)."""
+        places = self._places(ids, scan)
+        places.sort(reverse=True)  # from the end: what is cut out moves only what stands behind it
+        removed = [self._cut_out(at, index) for at, index in places]
+        removed.reverse()
+        return removed
+
+    def among(self, ids: list[int], scan: bool) -> list[int]:
+        """Those of these messages that are here. `scan`: as of `remove`."""
+        return [self.chunks[at].ids[index] for at, index in self._places(ids, scan)]
+
+    def _places(self, ids: list[int], scan: bool) -> list[tuple[int, int]]:
+        """Chunk and index of each of the messages that are here."""
+        places: list[tuple[int, int]] = []
+        if self.count == 0:
+            return places
+        missing: set[int] = set()
+        for message_id in ids:
+            place = self._place(message_id)
+            if place[0] >= 0:
+                places.append(place)
+            else:
+                missing.add(message_id)
+        if not scan or not missing:
+            return places
+        start = self.start
+        for at, chunk in enumerate(self.chunks):
+            if not missing.isdisjoint(chunk.ids):
+                for index in range(start, len(chunk.ids)):
+                    if chunk.ids[index] in missing:
+                        places.append((at, index))
+            start = 0
+        return places
+
+    def _place(self, message_id: int) -> tuple[int, int]:
+        """Chunk and index of a message; (-1, -1) if it is not where it would be in an order that is sorted by id."""
+        chunks = self.chunks
+        low, high = 0, len(chunks) - 1
+        while low < high:  # finds the first chunk whose last id is not smaller
+            middle = (low + high) // 2
+            if chunks[middle].ids[-1] < message_id:
+                low = middle + 1
+            else:
+                high = middle
+        ids = chunks[low].ids
+        first, last = (self.start if low == 0 else 0), len(ids)
+        while first < last:
+            middle = (first + last) // 2
+            if ids[middle] < message_id:
+                first = middle + 1
+            else:
+                last = middle
+        return (low, first) if first < len(ids) and ids[first] == message_id else (-1, -1)
+
+    def _cut_out(self, at: int, index: int) -> tuple[int, int, int]:
+        """Remove the message at this place."""
+        if at == 0 and index == self.start:
+            return self.take()
+        chunk = self.chunks[at]
+        message_id, word, expiry = chunk.ids[index], chunk.words[index], chunk.expiry(index)
+        self.count -= 1
+        if expiry != NONE:
+            self.expiring -= 1
+        del chunk.ids[index]
+        del chunk.words[index]
+        if chunk.expiries is not None:
+            del chunk.expiries[index]
+        if len(chunk.ids) == 0:  # not the head, where another message stands before this one
+            if chunk.stored:
+                self.vanished.append(chunk.number)
+            chunk.dirty = False  # still in `changed`, where it is now ignored
+            del self.chunks[at]
+            self.tail = self.chunks[-1]
+        elif not chunk.dirty:
+            chunk.dirty = True
+            self.changed.append(chunk)
+        return message_id, word, expiry
+
     def clear(self) -> list["array[int]"]:
         """Remove all messages. Returns their ids, in order, in arrays."""
         removed = [self.chunks[0].ids[self.start :]] if self.start else [self.chunks[0].ids]

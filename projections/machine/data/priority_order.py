@@ -101,6 +101,25 @@ class Prioritized(Order):
                 return arrived.take()
         raise AssertionError("no message has expired")
 
+    def remove(self, ids: list[int], scan: bool) -> list[tuple[int, int, int]]:
+        """Remove those of these messages that are here. Returns (id, word, expiry) of each, in order."""
+        removed: list[tuple[int, int, int]] = []
+        for level in sorted(self.levels, reverse=True):
+            returned, arrived = self.levels[level]
+            taken = returned.remove(ids, scan) + arrived.remove(ids, scan)
+            for _, _, expiry in taken:
+                self.count -= 1
+                if expiry != NONE:
+                    self.expiring -= 1
+            if taken and returned.count == 0 and arrived.count == 0:
+                self.used ^= 1 << level
+            removed += taken
+        return removed
+
+    def among(self, ids: list[int], scan: bool) -> list[int]:
+        """Those of these messages that are here."""
+        return [message_id for order in self.orders() for message_id in order.among(ids, scan)]
+
     def counts(self) -> dict[int, int]:
         """The number of messages of each level that has any, from the highest level on."""
         levels = sorted(self.levels.items(), reverse=True)

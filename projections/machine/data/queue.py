@@ -39,10 +39,12 @@ from rewindmq.projections.machine.data.reasons import (
     DELIVERY_LIMIT,
     EXPIRED,
     MAXLEN,
+    MOVED,
     PURGED,
     REJECTED,
+    REMOVED,
     TRANSIENT,
-    DeathReason,
+    LetterReason,
 )
 from rewindmq.projections.machine.data.stream import cut_at_ms
 from rewindmq.projections.machine.rules.profile import profile_of
@@ -101,7 +103,7 @@ class OutboxEntry:
     sequence: int
     message_id: int
     size: int
-    reason: DeathReason | Literal["delayed"]
+    reason: LetterReason
     exchange: str
     routing_key: str | None
     at_least_once: bool
@@ -128,14 +130,16 @@ class Outcomes:
         self.dead_lettered = 0
         self.duplicates = 0
         self.forwarded = 0  # messages of a queue of type delayed that were forwarded when their delay was over
+        self.removed = 0  # messages that an operator deleted one by one
+        self.moved = 0  # messages that an operator moved to another queue
 
     @property
     def counters(self) -> dict[str, int]:
         """The counters by name. At every offset (conservation, B-18):
 
         published = ready + unacked + acked + delivered + expired + maxlen + rejected + delivery_limit + purged +
-        transient. Where messages are delayed: + waiting messages + forwarded ones (delayed). `refused` publishes and
-        `duplicates` never were in the queue."""
+        transient. Where messages are delayed: + waiting messages + forwarded ones (delayed). Where an operator took
+        some out: + removed + moved. `refused` publishes and `duplicates` never were in the queue."""
         counters = {
             "published": self.published,
             ACKED: self.acked,
@@ -152,6 +156,10 @@ class Outcomes:
         }
         if self.forwarded:
             counters[DELAYED] = self.forwarded
+        if self.removed:
+            counters[REMOVED] = self.removed
+        if self.moved:
+            counters[MOVED] = self.moved
         return counters
 
 
@@ -201,7 +209,9 @@ class Queue(Outcomes):
         self.held_expiries: dict[int, int] = {}  # message id -> expiry, of unacked and delayed messages that have one
 
         self.holders: dict[int, Consumer] = {}  # in the order in which they came
-        self.levels: list[Level] = []  # highest priority first
+        self.all_levels: list[Level] = []  # highest priority first
+        self.levels = self.all_levels  # those that are served: none while the queue is paused
+        self.paused = False  # nothing is delivered (machine/events/pause.py)
         self.attached = 0  # number of consumers
         # Only one of them gets messages (machine/rules/single_active.py).
         self.single_active = not self.stream and self.asks_for(SINGLE_ACTIVE_ARGUMENT, SINGLE_ACTIVE) is True

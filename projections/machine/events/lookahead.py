@@ -12,7 +12,7 @@ know which ones are sent.
 
 Rules of this file
 - A consumer has a lookahead while it is alone at its queue, whichever nodes the others are at (`may_have_lookahead`).
-  When another one comes the lookahead is 0, and the node gives back what is in it.
+  When another one comes, or the queue is paused, the lookahead is 0, and the node gives back what is in it.
 - Messages that were not sent are not redelivered: no flag, no count, no delivery limit, no delayed retry.
 - They return to the place from which they came. In a quorum queue this is before all that arrived, and behind all that
   was returned: messages that the client had seen, and that come back with the end of its session, stay before them.
@@ -60,7 +60,7 @@ def may_have_lookahead(queue: Queue, consumer: Consumer) -> bool:
         and consumer.attached
         and consumer.limiter is None
         and queue.prioritized is None
-        and not (queue.single_active or queue.stream)
+        and not (queue.single_active or queue.stream or queue.paused)
     )
 
 

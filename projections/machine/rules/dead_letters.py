@@ -7,12 +7,10 @@ at-least-once letters count towards the queue's limits (S-150), and are given up
 at-most-once (S-153).
 """
 
-from typing import Literal
-
 from rewindmq.projections.machine.data.delayed_order import exchange_of
 from rewindmq.projections.machine.data.effects import DeadLetter, Effect, Release
 from rewindmq.projections.machine.data.queue import OutboxEntry, Queue
-from rewindmq.projections.machine.data.reasons import DELAYED, DeathReason
+from rewindmq.projections.machine.data.reasons import DELAYED, MOVED, DeathReason, LetterReason
 from rewindmq.projections.machine.data.restored_ids import is_restored, note_restored
 from rewindmq.projections.machine.state import State
 from rewindmq.schemas.values import Origin
@@ -33,19 +31,26 @@ def bury(
     if held:
         queue.messages_dlx += 1
         queue.message_bytes_dlx += size
+    queue.dead_lettered += 1
     _put_out(queue, message_id, size, reason, exchange, routing_key, held, refused, effects)
 
 
 def hand_on(queue: Queue, message_id: int, size: int, effects: list[Effect]) -> None:
     """Put a message whose delay is over into the outbox of the delayed exchange's queue: the exchange routes it."""
+    queue.dead_lettered += 1
     _put_out(queue, message_id, size, DELAYED, exchange_of(queue.name), None, False, False, effects)
+
+
+def move(queue: Queue, message_id: int, size: int, exchange: str, routing_key: str, effects: list[Effect]) -> None:
+    """Put a message that an operator moves into the outbox. It did not die, and counts towards no limit."""
+    _put_out(queue, message_id, size, MOVED, exchange, routing_key, False, False, effects)
 
 
 def _put_out(
     queue: Queue,
     message_id: int,
     size: int,
-    reason: DeathReason | Literal["delayed"],
+    reason: LetterReason,
     exchange: str,
     routing_key: str | None,
     held: bool,
@@ -54,7 +59,6 @@ def _put_out(
 ) -> None:
     sequence = queue.next_sequence
     queue.next_sequence = sequence + 1
-    queue.dead_lettered += 1
     queue.outbox[sequence] = OutboxEntry(sequence, message_id, size, reason, exchange, routing_key, held, refused)
     effects.append(DeadLetter(queue, message_id, reason, sequence, exchange, routing_key, held, refused))
 

@@ -14,6 +14,7 @@ from rewindmq.projections.machine.data.message_order import BIG_ENDIAN, Chunk, O
 from rewindmq.projections.machine.data.message_word import size_of
 from rewindmq.projections.machine.data.queue import OutboxEntry, Queue
 from rewindmq.projections.machine.events.delivery import join_level
+from rewindmq.projections.machine.events.pause import stop_serving
 from rewindmq.projections.machine.rules.expiry import arm_lease
 from rewindmq.projections.machine.rules.settings import QUEUE_TYPES, resolve
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
@@ -104,11 +105,14 @@ def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
             giving_way = holder is queue.active and "giving_way" in fields
             holder.waiting = giving_way or (holder.attached and holder is not queue.active)
     for priority, consumers in fields["service"]:
-        for level in queue.levels:
+        for level in queue.all_levels:
             if level.priority == priority:
                 level.service = [queue.holders[consumer] for consumer in consumers]
                 for consumer in level.service:
                     consumer.serviced = True
+    queue.removed, queue.moved = fields.get("removed", (0, 0))
+    if "paused" in fields:
+        stop_serving(queue)
     _load_ready(queue, chunks, fields)
     if [queue.messages_ready, queue.message_bytes_ready] != fields["ready"]:
         expected = fields["ready"][0]

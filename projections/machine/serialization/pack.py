@@ -7,8 +7,9 @@
             that have an expiry
     chunk   8 bytes (number of messages; 1 if expiries follow) | ids | words | expiries, 64-bit little-endian
 
-Fields that were added later (lost epochs, the epochs of transient queues, `crash_offset`, a queue's `version`) are part
-of a state and its digest only where they are set. So older states load, and older claims still hold.
+Fields that were added later (lost epochs, the epochs of transient queues, `crash_offset`, a queue's `version`, what an
+operator did to a queue) are part of a state and its digest only where they are set. So older states load, and older
+claims still hold.
 """
 
 import json
@@ -130,7 +131,7 @@ def queue_fields(queue: Queue) -> dict[str, object]:
         "blocked": queue.blocked,
         "last_used_ms": queue.last_used_ms,
         "holders": [_holder(h) for h in queue.holders.values()],
-        "service": [[level.priority, [c.consumer for c in level.service]] for level in queue.levels],
+        "service": [[level.priority, [c.consumer for c in level.service]] for level in queue.all_levels],
         "next_sequence": queue.next_sequence,
         "outbox": [
             [e.sequence, e.message_id, e.size, e.reason, e.exchange, e.routing_key, e.at_least_once, e.refused]
@@ -149,6 +150,10 @@ def queue_fields(queue: Queue) -> dict[str, object]:
         fields["made_ms"] = queue.created_ms
     if queue.delayed is not None:
         fields["delayed"] = [queue.messages_delayed, queue.message_bytes_delayed, queue.forwarded]
+    if queue.removed or queue.moved:
+        fields["removed"] = [queue.removed, queue.moved]
+    if queue.paused:
+        fields["paused"] = True
     if queue.version > 1:
         fields["version"] = queue.version
     if queue.active is not None:

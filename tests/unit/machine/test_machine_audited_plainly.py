@@ -155,7 +155,7 @@ def test_most_of_what_the_tests_above_do_is_plain() -> None:
         plain = audited(repetition(seed), Counted, None).plain
         assert isinstance(plain, Counted)
         count += plain.count
-    assert count > 3_000, count
+    assert count > 2_500, count  # in a pause little is
 
 
 @pytest.mark.parametrize("type", ["classic", "quorum"])

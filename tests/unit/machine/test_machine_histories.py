@@ -71,6 +71,8 @@ def test_histories_are_dense() -> None:
         "delivery_limit",
         "acked",
         "purged",
+        "removed",
+        "moved",
         "deleted",
         "transient",
         "session_closed",

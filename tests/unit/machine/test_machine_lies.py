@@ -17,7 +17,8 @@ from rewindmq.projections.machine.data.effects import (
     Refuse,
     Requeue,
 )
-from rewindmq.schemas.events import ConsumerCancelled, Event, Purged
+from rewindmq.schemas.events import ConsumerCancelled, Event, MachineUpgraded, Purged
+from rewindmq.schemas.operator_events import MessageRemoved, QueuePaused
 from rewindmq.schemas.values import Actor, Origin
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from tests.support.events_for_tests import Bench
@@ -297,6 +298,63 @@ def a_purge_leaves_something(b: Audited) -> tuple[str, int | None]:
     return "settlement", None
 
 
+def removal(*ids: int, moved: bool = False) -> MessageRemoved:
+    way = ("x", "k") if moved else ("", "")
+    return MessageRemoved("/", "q", tuple((message_id, message_id) for message_id in ids), "", moved, *way)
+
+
+def operated(b: Audited) -> int:
+    """A queue with messages. Returns the first of them."""
+    b.do(MachineUpgraded(5))
+    b.declare()
+    first = b.publish()
+    b.publish()
+    return first
+
+
+def an_operator_takes_another_message(b: Audited) -> tuple[str, int | None]:
+    m = operated(b)
+    b.lie = changed(Forget, message_ids=[m + 1])
+    b.do(removal(m))
+    return "settlement", m + 1
+
+
+def an_operator_takes_nothing(b: Audited) -> tuple[str, int | None]:
+    m = operated(b)
+    b.lie = left_out(Forget)
+    b.do(removal(m))
+    return "settlement", m
+
+
+def an_operator_moves_and_it_is_deleted(b: Audited) -> tuple[str, int | None]:
+    m = operated(b)
+    b.lie = changed(Forget, reason="removed")
+    b.do(removal(m, moved=True))
+    return "settlement", m
+
+
+def an_operator_moves_into_nothing(b: Audited) -> tuple[str, int | None]:
+    m = operated(b)
+    b.lie = left_out(DeadLetter)
+    b.do(removal(m, moved=True))
+    return "dead letters", m
+
+
+def an_operator_moves_elsewhere(b: Audited) -> tuple[str, int | None]:
+    m = operated(b)
+    b.lie = changed(DeadLetter, routing_key="elsewhere")
+    b.do(removal(m, moved=True))
+    return "dead letters", m
+
+
+def a_paused_queue_delivers(b: Audited) -> tuple[str, int | None]:
+    m = operated(b)
+    b.do(QueuePaused("/", "q", ""))
+    b.lie = changed(FetchReply, message_id=m)
+    b.get()
+    return "consumers", m
+
+
 def what_a_consumer_held_is_lost(b: Audited) -> tuple[str, int | None]:
     b.declare()
     b.publish()
@@ -379,6 +437,12 @@ LIES: list[Story] = [
     a_second_consumer_is_active,
     an_empty_get_of_what_is_ready,
     a_purge_leaves_something,
+    an_operator_takes_another_message,
+    an_operator_takes_nothing,
+    an_operator_moves_and_it_is_deleted,
+    an_operator_moves_into_nothing,
+    an_operator_moves_elsewhere,
+    a_paused_queue_delivers,
     what_a_consumer_held_is_lost,
     a_dead_letter_is_not_sent,
     a_dead_letter_goes_to_another_exchange,

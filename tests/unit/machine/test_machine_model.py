@@ -32,6 +32,7 @@ from rewindmq.schemas.events import (
     SessionClosed,
     Tick,
 )
+from rewindmq.schemas.operator_events import MessageRemoved, QueuePaused, QueueResumed
 from rewindmq.schemas.values import Actor, Origin, Policy
 from tests.support.events_for_tests import START_MS, VHOST, arguments, explain, policy, route
 from tests.support.examples import examples
@@ -251,6 +252,33 @@ class MachineAgainstModel(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), session=st.integers(1, 3))
     def purge(self, name: str, session: int) -> None:
         self.both(Purged(VHOST, name), self.session(session))
+
+    @rule(
+        pick=st.data(),
+        name=st.sampled_from(NAMES),
+        moved=st.booleans(),
+        session=st.integers(0, 3),
+        positions=st.lists(st.integers(0, 7), max_size=4, unique=True),
+        width=st.sampled_from([0, 0, 0, 3, 2_000]),
+    )
+    def remove(
+        self, pick: st.DataObject, name: str, moved: bool, session: int, positions: list[int], width: int
+    ) -> None:
+        queue = self.machine.queue(VHOST, name)
+        there = [] if queue is None else [view.message_id for view in queue.messages()]
+        ids = sorted(there[position] if position < len(there) else position for position in positions)
+        ranges = tuple((message_id, message_id + width) for message_id in ids)
+        exchange, key = ("x", "k") if moved else ("", "")
+        event = MessageRemoved(VHOST, name, ranges, "why", moved, exchange, key)
+        self.both(event, self.session(session) if session else 0)
+
+    @rule(name=st.sampled_from(NAMES), session=st.integers(0, 3))
+    def pause(self, name: str, session: int) -> None:
+        self.both(QueuePaused(VHOST, name, ""), self.session(session) if session else 0)
+
+    @rule(name=st.sampled_from(NAMES), session=st.integers(0, 3))
+    def resume(self, name: str, session: int) -> None:
+        self.both(QueueResumed(VHOST, name), self.session(session) if session else 0)
 
     @rule(name=st.sampled_from(NAMES), if_unused=st.booleans(), if_empty=st.booleans(), session=st.integers(0, 3))
     def delete(self, name: str, if_unused: bool, if_empty: bool, session: int) -> None:

@@ -9,6 +9,7 @@
     qos COUNT [session=1] [channel=1]   (global)
     ack|nack|reject|drop NAME MESSAGE ...   (drop: nack without requeue)        credit NAME COUNT     cancel NAME
     get NAME QUEUE [no_ack] [session=1]    purge QUEUE [session=1]    delete QUEUE [session=1]
+    remove QUEUE MESSAGE ... [to=EXCHANGE] [session=1]    pause QUEUE    resume QUEUE
     close SESSION [CHANNEL]    wait MS    start [after_crash]    lost EPOCH
     forwarded QUEUE SEQUENCE   upgrade VERSION   show QUEUE                     # a comment
 
@@ -46,6 +47,7 @@ from rewindmq.schemas.events import (
     SessionClosed,
     Tick,
 )
+from rewindmq.schemas.operator_events import MessageRemoved, QueuePaused, QueueResumed
 from rewindmq.schemas.values import Actor, Policy
 from tests.support.events_for_tests import START_MS, VHOST, arguments, policy, route
 
@@ -208,6 +210,21 @@ class Stage:
 
     def purge(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
         return Purged(VHOST, plain[0]), session_of(keys)
+
+    def remove(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
+        named = {name: message_id for message_id, name in self.called.of_messages.items()}
+        ids = sorted(named[name] for name in plain[1:])
+        to = keys.get("to")
+        ranges = tuple((message_id, message_id) for message_id in ids)
+        return MessageRemoved(VHOST, plain[0], ranges, "", to is not None, to or "", "key" if to else ""), (
+            session_of(keys)
+        )
+
+    def pause(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
+        return QueuePaused(VHOST, plain[0], ""), 1
+
+    def resume(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
+        return QueueResumed(VHOST, plain[0]), 1
 
     def delete(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
         return QueueDeleted(VHOST, plain[0], False, False), session_of(keys)

@@ -211,6 +211,10 @@ NEWER = (
     "SessionOpened",
     "LoginRefused",
     "AccessRefused",
+    "MessageRemoved",
+    "MessageRemoved-moved",
+    "QueuePaused",
+    "QueueResumed",
 )
 
 

@@ -7,7 +7,7 @@ import {address, note} from "../address.js";
 import {api, where} from "../api.js";
 import {chart, inWords, left} from "../chart.js";
 import {code, figure, h, table} from "../dom.js";
-import {comparing, labelled, marking, purging, restoring, trying} from "./queue_changes.js";
+import {comparing, handling, labelled, marking, pausing, purging, restoring, trying} from "./queue_changes.js";
 import {messages} from "./queue_messages.js";
 
 const POLL_MS = 5_000, PATIENCE_MS = 1_000, COUNT = 20;
@@ -17,6 +17,8 @@ const RANGES = [["-10m", "10 minutes"], ["-1h", "hour"], ["-6h", "6 hours"], ["-
 export async function show(main, names, options, user) {
   const ending = new AbortController();
   const facts = h("div", {}), drawn = h("div", {}), found = h("div", {}), said = h("p", {role: "status"});
+  const asked = h("div", {role: "status"}), pause = pausing(names, () => changed());
+  const handle = handling(names, asked, () => { changed(); choose({time: "-0s"}, first); });
   const range = h("select", {onchange: () => draw()}, RANGES.map(([value, text]) =>
     h("option", {value, selected: value === (options.range ?? "-1h")}, text)));
   const form = h("select", {onchange: () => list()}, ["text", "JSON", "hex"].map(each => h("option", {}, each)));
@@ -30,8 +32,10 @@ export async function show(main, names, options, user) {
     if (document.hidden) return;
     try {
       const queue = await api("/queues/" + where(...names), {signal: ending.signal});
+      pause.show(queue);
       facts.replaceChildren(table("Now", [
-        {title: "Type", cell: each => each.type}, {title: "Durable", cell: each => each.durable ? "yes" : "no"},
+        {title: "Type", cell: each => each.type},
+        {title: "State", cell: each => each.state === "paused" ? h("strong", {class: "error"}, "paused") : each.state}, {title: "Durable", cell: each => each.durable ? "yes" : "no"},
         {title: "Ready", number: true, cell: each => figure(each.messages_ready)},
         {title: "Unacked", number: true, cell: each => figure(each.messages_unacknowledged)},
         {title: "Consumers", number: true, cell: each => figure(each.consumers)},
@@ -133,7 +137,7 @@ export async function show(main, names, options, user) {
       + `${figure(past.messages_unacknowledged)} unacked`);
     const go = (text, from, there) => h("button", {type: "button", disabled: !there,
       onclick: () => choose(past.moment, from)}, text);
-    found.replaceChildren(messages(past, form.value), h("div", {class: "row"},
+    found.replaceChildren(messages(past, form.value, handle), h("div", {class: "row"},
       go("Previous messages", Math.max(0, first - COUNT), first > 0),
       go("Next messages", first + COUNT, more)));
   }
@@ -158,7 +162,7 @@ export async function show(main, names, options, user) {
 
   const changed = () => { look(); draw(); };
   main.append(h("h1", {}, names[1]), h("p", {class: "quiet"}, "Queue of vhost ", h("code", {}, names[0]), ". ",
-    h("a", {href: address("history", names)}, "Who did what")), facts,
+    h("a", {href: address("history", names)}, "Who did what")), facts, pause.element,
     h("h2", {}, "Over time"), h("div", {class: "row moment"}, labelled("The last", range),
       h("button", {type: "button", onclick: changed}, "Refresh")), drawn,
     h("h2", {}, "At a moment"),
@@ -166,7 +170,7 @@ export async function show(main, names, options, user) {
       h("button", {type: "submit"}, "Show"),
       h("button", {type: "button", onclick: () => step(-1)}, "One event back"),
       h("button", {type: "button", onclick: () => step(1)}, "One event on"), labelled("Bodies as", form)),
-    said, found,
+    said, found, asked,
     comparing(names, () => options.time ?? null), restoring(names, () => past?.moment ?? null, changed),
     trying(names), purging(names, changed), marking(changed));
   const poll = setInterval(look, POLL_MS);

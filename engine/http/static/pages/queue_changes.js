@@ -55,11 +55,81 @@ export function purging(names, done) {
   }, "Purge this queue");
 }
 
+// What a person does to one message of a list: buttons, and below the list the question whether it is meant. `asked`: the
+// element for questions and answers. `done`: called when something changed.
+export function handling(names, asked, done) {
+  function question(text, button, fields, act) {
+    const reason = h("input", {});
+    const cancel = h("button", {type: "button", onclick: () => asked.replaceChildren()}, "Leave it");
+    const sure = h("button", {type: "submit"}, button);
+    const submit = async event => {
+      event.preventDefault();
+      sure.disabled = cancel.disabled = true;
+      try {
+        asked.replaceChildren(h("p", {class: "good"}, await act(reason.value)));
+        done();
+      } catch (error) {
+        asked.replaceChildren(h("p", {class: "error"}, error.message));
+      }
+    };
+    asked.replaceChildren(h("form", {class: "moment", onsubmit: submit}, h("p", {}, text),
+      h("div", {class: "row"}, fields, labelled("Reason", reason), sure, cancel)));
+    sure.focus();
+  }
+
+  function remove(id) {
+    question(`Message ${id} of ${names[1]} is deleted.`, "Delete now", [], async reason => {
+      const query = new URLSearchParams({reason});
+      await api(`/queues/${where(...names)}/messages/${id}?${query}`, {method: "DELETE"});
+      return `Message ${id} was deleted. This can be undone below.`;
+    });
+  }
+
+  function move(id) {
+    const to = h("input", {required: true});
+    question(`Message ${id} of ${names[1]} goes to the end of another queue.`, "Move now", [labelled("To queue", to)],
+      async reason => {
+        const answer = await api(`/queues/${where(...names)}/messages/move`,
+          {method: "POST", body: {messages: [id], to: to.value, reason}});
+        if (answer.stayed.length) throw new Error(`Message ${id} stays: ${answer.stayed[0].reason}`);
+        return `Message ${id} ${answer.arrived ? "is now in" : "is on its way to"} ${to.value}.`;
+      });
+  }
+
+  return ({message_id: id, state}) => state === "unacked" ? "" : h("div", {class: "row"},
+    h("button", {type: "button", "aria-label": `Delete message ${id}`, onclick: () => remove(id)}, "Delete"),
+    h("button", {type: "button", "aria-label": `Move message ${id}`, onclick: () => move(id)}, "Move"));
+}
+
+// A button that pauses the queue, or lets it deliver again. Call `show` with the queue as the API has it.
+export function pausing(names, done) {
+  const said = h("span", {role: "status"});
+  let paused = false;
+  const button = h("button", {type: "button", disabled: true, onclick: async () => {
+    button.disabled = true;
+    try {
+      await api(`/queues/${where(...names)}/${paused ? "resume" : "pause"}`, {method: "PUT", body: {}});
+      said.replaceChildren();
+      done();
+    } catch (error) {
+      said.replaceChildren(h("span", {class: "error"}, error.message));
+      button.disabled = false;
+    }
+  }}, "Pause");
+  const show = queue => {
+    paused = queue.state === "paused";
+    button.disabled = false;
+    button.textContent = paused ? "Resume deliveries" : "Pause deliveries";
+  };
+  return {element: h("div", {class: "row"}, button, said), show};
+}
+
 // A form that brings messages back: it shows what would come back, then does it. `moment()`: {time} or {offset} that
 // is chosen; null while none is.
 export function restoring(names, moment, done) {
   const what = h("select", {}, h("option", {value: "purge"}, "the last purge"),
     h("option", {value: "delete"}, "the last deletion"),
+    h("option", {value: "remove"}, "the last removal of single messages"),
     h("option", {value: "moment"}, "all losses since the moment shown above"));
   const into = h("input", {value: names[1], required: true});
   const path = `/queues/${where(...names)}/restore`;
@@ -69,7 +139,7 @@ export function restoring(names, moment, done) {
     const plan = await api(path, {method: "POST", body: {...chosen, to: into.value, dry_run: true}});
     // What was shown is done, also if another purge comes between.
     const same = chosen.undo === undefined ? chosen
-      : {offset: plan.at.offset, only: [{purge: "purged", delete: "deleted"}[chosen.undo]]};
+      : {offset: plan.at.offset, only: [{purge: "purged", delete: "deleted", remove: "removed"}[chosen.undo]]};
     const act = h("button", {type: "button", onclick: async () => {
       act.disabled = true;
       try {

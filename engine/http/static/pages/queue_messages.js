@@ -3,8 +3,8 @@
 import {address} from "../address.js";
 import {code, figure, h, table} from "../dom.js";
 
-// The table of an answer of /api/queues/VHOST/QUEUE/at. `form`: text, JSON or hex.
-export function messages(past, form) {
+// The table of an answer of /api/queues/VHOST/QUEUE/at. `form`: text, JSON or hex. `handle`: the buttons of a message.
+export function messages(past, form, handle) {
   const link = each => h("a", {href: address("message", [past.vhost, `${past.at.partition}:${each.message_id}`],
     {queue: past.name})}, String(each.message_id));
   return table(`Messages of ${past.name} at ${past.at.time}`, [
@@ -15,6 +15,7 @@ export function messages(past, form) {
     {title: "Properties", cell: each => code(each.properties)},
     {title: "Bytes", number: true, cell: each => figure(each.payload_bytes)},
     {title: "Body", cell: each => h("pre", {}, body(each, form))},
+    {title: "Change", cell: handle},
   ], past.message_details);
 }
 

@@ -1,0 +1,48 @@
+"""Books what operators do to a queue: purge it, take single messages out, pause it.
+
+The events alone say it (schemas/operator_events.py): this file does not look at the machine.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from rewindmq.projections.machine.data.effects import Effect, Quarantine
+from rewindmq.schemas.events import Purged
+from rewindmq.schemas.operator_events import MessageRemoved, QueuePaused, QueueResumed
+from rewindmq.spark_replay.audit.checks import SETTLEMENT
+from rewindmq.spark_replay.audit.ledger import Account
+
+if TYPE_CHECKING:
+    from rewindmq.spark_replay.audit.fold import AuditProduct
+
+OF_OPERATORS: Final = (Purged, MessageRemoved, QueuePaused, QueueResumed)
+_Event = Purged | MessageRemoved | QueuePaused | QueueResumed
+
+
+def book_operator(product: "AuditProduct", event: _Event, effects: Sequence[Effect]) -> None:
+    """Book a pause or its end, before the effects of the event: they are deliveries at its end."""
+    account = _account(product, event, effects)
+    if account is None or not isinstance(event, QueuePaused | QueueResumed):
+        return
+    account.paused = isinstance(event, QueuePaused)
+    if account.paused:
+        product.prefetches.end_lookaheads(account.key)
+
+
+def check_operator(product: "AuditProduct", event: _Event, effects: Sequence[Effect]) -> None:
+    """Check, after the effects of the event, that every message left that had to."""
+    account = _account(product, event, effects)
+    if account is None:
+        return
+    if isinstance(event, Purged) and account.ready:
+        account.fail(SETTLEMENT, None, f"purged, and {account.ready} are still ready")
+    elif isinstance(event, MessageRemoved):
+        for message_id in account.still_there(event):
+            account.fail(SETTLEMENT, message_id, "an operator took it out, and it is still there")
+
+
+def _account(product: "AuditProduct", event: _Event, effects: Sequence[Effect]) -> Account | None:
+    """The account of the queue; None if the event makes no sense."""
+    if any(isinstance(effect, Quarantine) for effect in effects):
+        return None
+    return product.accounts.get((event.vhost, event.queue))
