@@ -54,6 +54,7 @@ from rewindmq.engine.rewind.stream_consumers import Readings
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.routing.dead_letters import Forwarder
 from rewindmq.engine.routing.delayed_exchanges import HiddenQueues
+from rewindmq.engine.routing.event_exchange import EventExchange
 from rewindmq.engine.routing.firehose import Firehose
 from rewindmq.engine.routing.router import Router
 from rewindmq.engine.runtime.admission import Door, Listeners
@@ -145,6 +146,10 @@ class Broker:
         ends: list[LogEnd] = [metadata, *partitions]
         self.archive = ArchiveStatus(config.archive.url, ends, clock) if config.archive.url else None
         self.trims = HistoryTrims(config.keep_history_ms, metadata, partitions, self.turns)
+        self.events = EventExchange(
+            config, self.router, metadata, partitions, keeper, self.counters, self.turns, self.loop_share
+        )
+        self.alarms.on_alarm = self.events.alarm
         self.clock_watch = ClockWatch(config.node, log_clock, metadata, partitions, keeper, self.turns)
 
     def serve(self, listeners: Listeners, doors: tuple[Door, ...]) -> None:
@@ -155,6 +160,7 @@ class Broker:
 
     def close(self) -> None:
         """Stop cleanly: everything is durable, RocksDB is written, each partition ends with a Checkpointed event."""
+        self.events.stop()
         for session in list(self.sessions.by_id.values()):
             self.sessions.close(session)
         self.callers.close()
@@ -210,6 +216,7 @@ class Broker:
             self.router.exchanges_changed()
             self.access.changed()
         self.hidden.changed(event)
+        self.events.metadata_changed(event)
         if isinstance(event, SubjectErased | BodiesExpired):
             self.subjects.erased(event.key_ids)
         elif isinstance(event, VhostDeleted):

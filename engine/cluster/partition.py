@@ -27,7 +27,7 @@ from typing import Final, Protocol
 
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.log.shared_contract import Arrived, RecordTooLarge, SharedPartition
-from rewindmq.engine.runtime.partition import Confirms, Partition
+from rewindmq.engine.runtime.partition import Confirms, EventTap, Partition
 from rewindmq.projections.machine.data.effects import Effect, Refuse
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.versions import CLOCK_SET
@@ -90,6 +90,7 @@ class ReadBackPartition(Partition):
         self._past = history or log
         self.node = node
         self.owned = False
+        self.owned_from = 0  # the append position at which the node took the duties
         self._node = listener
         self.lost_appended: dict[int, None] = {}  # epochs whose end this node has appended here
         self._decode = FramedDecoder().decode
@@ -209,6 +210,20 @@ class ReadBackPartition(Partition):
         deadline = self.machine.deadline_ms()
         return None if deadline is None or not self.owned or self._ticking else deadline - self._skew_ms
 
+    def own(self) -> None:
+        """Take the duties of the partition.
+
+        A tap hears of records from the first own one on that follows: what the owner of before has heard of is below
+        it."""
+        self.owned = True
+        self.owned_from = self._append_position
+        self.watch(self.tap)
+
+    def watch(self, tap: EventTap | None) -> None:
+        super().watch(tap)
+        if tap is not None and self.owned and self._append_position == self.owned_from:
+            self.append(BROKER, Tick())
+
     def tick(self) -> None:
         deadline = self.machine.deadline_ms()
         if deadline is not None and self.owned and not self._ticking and deadline <= self.now_ms():
@@ -293,7 +308,7 @@ class ReadBackPartition(Partition):
 
     def _fold(self, arrived: Arrived) -> None:
         machine, effects, fresh, sent, offsets = self.machine, self.effects, self.fresh, self._sent, self._offsets
-        apply, decode = machine.apply, self._decode
+        apply, decode, tap = machine.apply, self._decode, self.tap
         own_ms, event = 0, None
         for offset, timestamp_ms, value in zip(arrived.offsets, arrived.timestamps_ms, arrived.values, strict=True):
             folded: Folded | None = None
@@ -309,8 +324,8 @@ class ReadBackPartition(Partition):
                     machine.skip(offset)
                     self.projector.quarantined(offset, "", str(error))
                     continue
+            before = len(effects)
             if folded is not None:
-                before = len(effects)
                 if type(event) is Published:
                     fresh[offset] = event
                 apply(offset, timestamp_ms, actor, event, effects)
@@ -324,6 +339,8 @@ class ReadBackPartition(Partition):
                 apply(offset, timestamp_ms, actor, event, effects)
                 if type(event) in RARE:
                     self._handle_rare(offset, event)
+            if tap is not None and self.owned and self._durable_position > self.owned_from:
+                tap.folded(self, offset, timestamp_ms, actor, event, effects, before)
         if arrived.timestamps_ms[-1] + machine.ahead_ms >= machine.clock_ms:
             self._in_time_below = machine.next_offset
         only_time_passed = type(event) is Tick and machine.next_offset <= self._in_time_below + 1
