@@ -15,6 +15,7 @@ Rules of this file
   The owner sees this by an own record, and appends a ClockSet: the queues' clock goes on from where it stands. Messages
   published meanwhile have their expiry from there, and must not lose the time for which the partition was idle. If none
   were (the owner's Tick was first), the clock goes on from the owner's estimate.
+- A tap hears of a record at one node: the one that appended it, or the owner if a service did so itself.
 - Duties (ticks, dead letters, expiry) are the owner's. Two nodes may both act as owner for a moment: all events that
   owners append are harmless when they come twice.
 """
@@ -33,6 +34,7 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.versions import CLOCK_SET
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.store.store import Projector
+from rewindmq.projections.topology.topology import INTERNAL
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.events import CheckpointAsked, Checkpointed, Event, NodeLost, Published, QueueDeclared, Tick
@@ -213,8 +215,8 @@ class ReadBackPartition(Partition):
     def own(self) -> None:
         """Take the duties of the partition.
 
-        A tap hears of records from the first own one on that follows: what the owner of before has heard of is below
-        it."""
+        A tap hears of services' records from the first own one on that follows: those that the owner of before has
+        heard of are below it."""
         self.owned = True
         self.owned_from = self._append_position
         self.watch(self.tap)
@@ -223,6 +225,10 @@ class ReadBackPartition(Partition):
         super().watch(tap)
         if tap is not None and self.owned and self._append_position == self.owned_from:
             self.append(BROKER, Tick())
+
+    @property
+    def _tells_of_services(self) -> bool:
+        return self.owned and self._durable_position > self.owned_from
 
     def tick(self) -> None:
         deadline = self.machine.deadline_ms()
@@ -312,7 +318,8 @@ class ReadBackPartition(Partition):
         own_ms, event = 0, None
         for offset, timestamp_ms, value in zip(arrived.offsets, arrived.timestamps_ms, arrived.values, strict=True):
             folded: Folded | None = None
-            if sent and sent[0][0] == value:
+            own = bool(sent) and sent[0][0] == value
+            if own:
                 _, actor, event, folded = sent.popleft()
                 own_ms = timestamp_ms
                 offsets.append(offset)
@@ -324,14 +331,16 @@ class ReadBackPartition(Partition):
                     machine.skip(offset)
                     self.projector.quarantined(offset, "", str(error))
                     continue
-            before = len(effects)
+            if tap is not None:
+                before = len(effects)
             if folded is not None:
+                asked = len(effects)
                 if type(event) is Published:
                     fresh[offset] = event
                 apply(offset, timestamp_ms, actor, event, effects)
                 if type(event) is QueueDeclared:
                     self._handle_rare(offset, event)
-                folded(self._durable_position - 1, offset, effects[before:])
+                folded(self._durable_position - 1, offset, effects[asked:])
             elif type(event) is Published:
                 fresh[offset] = event
                 apply(offset, timestamp_ms, actor, event, effects)
@@ -339,7 +348,7 @@ class ReadBackPartition(Partition):
                 apply(offset, timestamp_ms, actor, event, effects)
                 if type(event) in RARE:
                     self._handle_rare(offset, event)
-            if tap is not None and self.owned and self._durable_position > self.owned_from:
+            if tap is not None and (own or (self._tells_of_services and is_of_service(actor, event))):
                 tap.folded(self, offset, timestamp_ms, actor, event, effects, before)
         if arrived.timestamps_ms[-1] + machine.ahead_ms >= machine.clock_ms:
             self._in_time_below = machine.next_offset
@@ -381,6 +390,16 @@ class ReadBackPartition(Partition):
 def key_of(vhost: str, queue: str) -> bytes:
     """Return the key of a queue's records."""
     return f"{vhost}/{queue}".encode()
+
+
+def is_of_service(actor: Actor, event: Event) -> bool:
+    """Whether a service appended the record to the log itself. What no node appended, its owner tells of."""
+    return (
+        type(event) is Published
+        and actor.session == 0
+        and event.origin is None
+        and event.route.exchange not in INTERNAL
+    )
 
 
 def event_key(event: Event) -> bytes:

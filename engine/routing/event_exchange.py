@@ -10,8 +10,8 @@ Rules of this file
   an append pays for one comparison.
 - What is told has happened: an event is published when its cause is durable. It is told at most once. A start tells
   nothing of what it folds again.
-- One node tells it: the owner of the queue's partition, from the first record on that it appended as the owner; of the
-  metadata log, the node that appended the record.
+- One node tells it: the node that appended the record or, where a service appended it to Kafka itself, the owner of the
+  partition.
 - Nothing feeds itself. No event tells of messages in a queue that gets events, or gets dead letters of such a queue.
 - A storm stalls nobody. At most MOST_WAITING events wait, ROUND are published in a slice of the loop's share for long
   work, and those beyond are dropped and counted. They are dropped while the log has little room left, too.
@@ -30,12 +30,11 @@ from rewindmq.engine.routing.event_headers import (
     KINDS,
     MetadataNews,
     QueueNews,
-    cut_key,
     first_word,
     message_news,
     queue_news,
 )
-from rewindmq.engine.routing.router import Router
+from rewindmq.engine.routing.router import Router, cut_key
 from rewindmq.engine.runtime.counters import EVENTS_DROPPED, EVENTS_PUBLISHED
 from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.loop_share import LoopShare

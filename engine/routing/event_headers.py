@@ -64,7 +64,6 @@ from rewindmq.schemas.metadata_events import (
 )
 from rewindmq.schemas.values import EPOCH_SHIFT, Actor
 
-KEY_BYTES: Final = 255  # of a routing key (S-062)
 ITSELF: Final = "rmq-internal"  # RabbitMQ's name for the broker as the one who acts
 BY: Final = "user_who_performed_action"
 # First words of the keys that may match an event of a queue partition.
@@ -84,11 +83,6 @@ Described = tuple[str, str, Facts]  # vhost, routing key, headers
 def first_word(key: str) -> str:
     """The first word of a binding key."""
     return key.split(".", 1)[0]
-
-
-def cut_key(key: str) -> str:
-    """The key, at most as long as AMQP allows: the name of a queue in it may be cut."""
-    return key if len(key) * 4 <= KEY_BYTES else key.encode()[:KEY_BYTES].decode(errors="ignore")
 
 
 def by(actor: Actor) -> str:

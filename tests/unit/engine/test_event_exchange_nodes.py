@@ -1,4 +1,4 @@
-"""The event exchange of nodes that share a log: each event comes once, from the owner of the partition."""
+"""The event exchange of nodes that share a log: each event comes once, from the node that appended its cause."""
 
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,11 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.broker.queues import home_of
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.properties import headers_of
-from rewindmq.schemas.values import Actor
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.single_object import FramedEncoder
+from rewindmq.schemas.values import Actor, Route
 from tests.support.broker_harness import Client, args
-from tests.support.memory_nodes import Nodes, declare, publish, run, session, settled
+from tests.support.memory_nodes import PERSISTENT, Nodes, declare, publish, run, session, settled
 from tests.support.queues import queue_of
 
 EVENTS = "amq.rewindmq.event"
@@ -99,28 +101,41 @@ def test_a_new_owner_tells_what_follows_and_nothing_twice(tmp_path: Path, monkey
     run(test, tmp_path, monkeypatch)
 
 
-def test_what_another_owner_may_have_told_is_not_told_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node that takes the duties tells nothing of records that may have been there before: of those below a record
-    that it appends then."""
+def test_the_owner_tells_what_a_service_caused_and_nothing_that_another_may_have_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of records that no node appended, an owner tells those behind a record that it appended as the owner."""
 
     async def test(nodes: Nodes) -> None:
-        a = await nodes.start("a")
+        a, b = await nodes.start("a"), await nodes.start("b")
         await listen(a)
         await bounded(a, "q")
         await settled()
-        before = [key for key, _ in heard(a)]
-        partition: Any = a.queues.partition_for("/", "q")
-        partition.owned = False
-        nodes.log("a").hold([partition.name])
+        partitions: list[Any] = [broker.queues.partition_for("/", "q") for broker in (a, b)]
+        owner, other = sorted(partitions, key=lambda partition: not partition.owned)
+        log = next(each for each in nodes.history.queues if each.name == owner.name)
+        encoder = FramedEncoder()
+
+        def produce() -> None:
+            message = Published(Route("/", "", "q", ("q",)), PERSISTENT, None, None, True, None, None, b"m", 1)
+            log.put(b"/q", encoder.encode(encoder.prefix(nodes.now_ms, Actor("service", 0)), message))
+
         for _ in range(2):
-            publish(a, session(a), b"m", Client(), "q")
+            produce()
         await settled()
-        partition.own()
-        nodes.log("a").hold([])
+        told = ["queue.created", "message.dropped.q"]
+        assert [key for key, _ in heard(a)] == told
+        assert heard(a)[1][1]["user_who_performed_action"] == "service"
+        owner.owned = False
+        nodes.log(other.node).hold([other.name])
+        produce()
         await settled()
-        assert (queue_of(a, "q").maxlen, [key for key, _ in heard(a)]) == (1, before)
-        publish(a, session(a), b"m", Client(), "q")
+        other.own()
+        nodes.log(other.node).hold([])
         await settled()
-        assert [key for key, _ in heard(a)] == [*before, "message.dropped.q"]
+        assert (queue_of(a, "q").maxlen, queue_of(b, "q").maxlen, [key for key, _ in heard(a)]) == (2, 2, told)
+        produce()
+        await settled()
+        assert [key for key, _ in heard(a)] == [*told, "message.dropped.q"]
 
     run(test, tmp_path, monkeypatch)
