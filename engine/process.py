@@ -43,6 +43,8 @@ from rewindmq.engine.embedded.segment_ages import SegmentAges
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.file_modes import close_to_others
 from rewindmq.engine.http.app import make_app
+from rewindmq.engine.http.live import Live
+from rewindmq.engine.http.logins import Logins
 from rewindmq.engine.http.server import Listening, serve
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.location import History
@@ -131,8 +133,9 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None) -> Non
         await _listen(server, config)
         broker.serve(server, (amqp_door, http_door))
         body_workers = WorkerPool()
-        app = make_app(broker, body_workers)
-        http = asyncio.create_task(serve(app, _listen_http(config), http_door, broker.loop_share))
+        live = Live(broker, Logins())
+        app = make_app(broker, body_workers, live)
+        http = asyncio.create_task(serve(app, _listen_http(config), http_door, broker.loop_share, live.close))
         try:
             where = ", ".join(f"{protocol} {bracketed(address)}:{port}" for protocol, address, port in config.listeners)
             log = "" if config.kafka is None else f", log {config.kafka_prefix}.* at {config.kafka}"

@@ -16,7 +16,7 @@ import json
 import logging
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import h11
@@ -123,8 +123,16 @@ class HttpProtocol(H11Protocol):
 class _Server(uvicorn.Server):
     """uvicorn with our listeners, without its signal handlers (the broker's own process decides when to stop)."""
 
-    def __init__(self, config: uvicorn.Config, listening: Sequence[Listening], door: Door, share: LoopShare) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        listening: Sequence[Listening],
+        door: Door,
+        share: LoopShare,
+        end_streams: Callable[[], None],
+    ) -> None:
         super().__init__(config)
+        self._end_streams = end_streams
         self.share = share
         self._listening = listening
         self._door = door
@@ -152,13 +160,17 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: Any = None) -> None:
         for listener in self._listeners:
             listener.close()
+        self._end_streams()
         await super().shutdown()
 
 
-async def serve(app: ASGIApp, listening: Sequence[Listening], door: Door, share: LoopShare) -> None:
+async def serve(
+    app: ASGIApp, listening: Sequence[Listening], door: Door, share: LoopShare, end_streams: Callable[[], None]
+) -> None:
     """Serve these listeners, in this share of the loop's time, until cancelled.
 
-    Then it takes no more requests, lets those under way finish (3 seconds at most), and raises CancelledError."""
+    Then it takes no more requests, ends the live streams, lets the others finish (3 seconds at most), and raises
+    CancelledError."""
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     config = uvicorn.Config(
         app,
@@ -171,7 +183,7 @@ async def serve(app: ASGIApp, listening: Sequence[Listening], door: Door, share:
         timeout_graceful_shutdown=GRACEFUL_SECONDS,
     )
     config.load()
-    server = _Server(config, listening, door, share)
+    server = _Server(config, listening, door, share, end_streams)
     task = asyncio.create_task(server.serve())
     try:
         await asyncio.shield(task)
