@@ -61,16 +61,19 @@ class Listener:
         self.ended = False
         self.news = asyncio.Event()
         self._frame = b""
+        self._last = b""  # that was offered
 
     def offer(self, frame: bytes) -> None:
-        """Give the client a frame to be sent. One that was not sent yet is lost."""
-        self._frame = frame
-        self.news.set()
+        """Give the client a frame to be sent, unless it is the last one again. One that was not sent yet is lost."""
+        if frame != self._last:
+            self._frame = self._last = frame
+            self.news.set()
 
     def end(self, frame: bytes = b"") -> None:
         """End the stream, with this frame."""
         self.ended = True
-        self.offer(frame)
+        self._frame = frame
+        self.news.set()
 
     def take(self) -> bytes:
         """The frame to be sent, once; empty if there is none."""
@@ -86,7 +89,6 @@ class Live:
         self._broker = broker
         self.logins = logins
         self._groups: dict[Key, dict[Listener, None]] = {}
-        self._shown: dict[Key, bytes] = {}  # the last frame of a group
         self._of_user: dict[str, int] = {}
         self._ticking: asyncio.Task[None] | None = None
         self._closed = False
@@ -142,7 +144,6 @@ class Live:
         del group[listener]
         if not group:
             del self._groups[listener.key]
-            self._shown.pop(listener.key, None)
         user = listener.call.user
         self._of_user[user] -= 1
         if not self._of_user[user]:
@@ -169,8 +170,7 @@ class Live:
         if call is None:
             return
         frame = await self._made(key[0], call)
-        if frame is not None and frame != self._shown.get(key):
-            self._shown[key] = frame
+        if frame is not None:
             for listener in group:
                 if not listener.ended:
                     listener.offer(frame)

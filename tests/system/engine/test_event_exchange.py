@@ -52,7 +52,9 @@ def listening(channel: BlockingChannel, *keys: str) -> Callable[[int], list[Even
     return heard
 
 
-def test_a_reader_of_events_asks_for_the_biography_of_the_message(channel: BlockingChannel, api: httpx.Client) -> None:
+def test_b36_a_reader_of_events_asks_for_the_biography_of_the_message(
+    channel: BlockingChannel, api: httpx.Client
+) -> None:
     heard = listening(channel, "message.*.orders", "ack.orders")
     channel.queue_declare("orders", durable=True, arguments={"x-max-length": 1})
     for body in (b"4711", b"4712"):
@@ -71,7 +73,7 @@ def test_a_reader_of_events_asks_for_the_biography_of_the_message(channel: Block
     channel.queue_delete("orders")
 
 
-def test_clients_users_and_policies_are_told(
+def test_b36_clients_users_and_policies_are_told(
     broker: RunningBroker, channel: BlockingChannel, api: httpx.Client
 ) -> None:
     heard = listening(channel, "policy.*", "user.#", "connection.*", "queue.purged")
@@ -107,7 +109,7 @@ def test_clients_users_and_policies_are_told(
     channel.queue_delete("emptied")
 
 
-def test_the_exchange_is_the_brokers(channel: BlockingChannel, api: httpx.Client) -> None:
+def test_b36_the_exchange_is_the_brokers(channel: BlockingChannel, api: httpx.Client) -> None:
     shown = api.get(f"/exchanges/%2F/{EVENTS}").json()
     assert (shown["type"], shown["durable"], shown["internal"]) == ("topic", True, True)
     assert api.put("/vhosts/of-events").status_code == 201
@@ -121,7 +123,7 @@ def test_the_exchange_is_the_brokers(channel: BlockingChannel, api: httpx.Client
         channel.queue_declare("", exclusive=True)
 
 
-def test_a_user_needs_the_right_to_read_the_exchange(broker: RunningBroker, api: httpx.Client) -> None:
+def test_b36_a_user_needs_the_right_to_read_the_exchange(broker: RunningBroker, api: httpx.Client) -> None:
     api.put("/users/reader", json={"password": "r", "tags": ""})
     api.put("/permissions/%2F/reader", json={"configure": "^mine", "write": "^mine", "read": "^mine"})
     parameters = pika.URLParameters(broker.amqp_url)
@@ -134,7 +136,7 @@ def test_a_user_needs_the_right_to_read_the_exchange(broker: RunningBroker, api:
     api.delete("/users/reader")
 
 
-def test_aio_pika_hears_its_own_acks(broker: RunningBroker) -> None:
+def test_b36_aio_pika_hears_its_own_acks(broker: RunningBroker) -> None:
     async def main() -> None:
         connection = await aio_pika.connect(broker.amqp_url)
         async with connection:

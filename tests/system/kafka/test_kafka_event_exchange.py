@@ -13,7 +13,7 @@ EVENTS = "amq.rewindmq.event"
 MESSAGES = 50
 
 
-def test_an_event_comes_once_from_whichever_node(
+def test_b36_an_event_comes_once_from_whichever_node(
     here: BlockingChannel, there: BlockingChannel, name: str, north: RunningBroker, south: RunningBroker
 ) -> None:
     heard = f"{name}-heard"

@@ -66,7 +66,7 @@ def keys(h: Harness) -> list[str]:
     return [key for key, _ in heard(h)]
 
 
-def test_nobody_bound_is_nothing_told_and_no_partition_is_tapped(h: Harness) -> None:
+def test_b36_nobody_bound_is_nothing_told_and_no_partition_is_tapped(h: Harness) -> None:
     session = h.session()
     taps = [partition.tap for partition in h.broker.partitions]
     assert taps == [None, None]
@@ -85,7 +85,7 @@ def test_nobody_bound_is_nothing_told_and_no_partition_is_tapped(h: Harness) -> 
     assert [partition.tap for partition in h.broker.partitions] == [None, None]
 
 
-def test_messages_tell_how_they_end_by_which_rule_and_by_whom(h: Harness) -> None:
+def test_b36_messages_tell_how_they_end_by_which_rule_and_by_whom(h: Harness) -> None:
     listen(h, "message.#", "ack.#")
     session = h.session()
     dead = {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "dead"}
@@ -136,7 +136,7 @@ def test_messages_tell_how_they_end_by_which_rule_and_by_whom(h: Harness) -> Non
     assert rejected["message_id"] == client.deliveries[1][1]
 
 
-def test_queues_tell_how_they_come_and_go_and_are_purged(h: Harness) -> None:
+def test_b36_queues_tell_how_they_come_and_go_and_are_purged(h: Harness) -> None:
     listen(h, "queue.#")
     session = h.session()
     queue = h.declare(session, "q", args(x_max_length=7))
@@ -165,7 +165,7 @@ def test_queues_tell_how_they_come_and_go_and_are_purged(h: Harness) -> None:
     assert (deleted["reason"], deleted["messages"]) == ("deleted", 0)
 
 
-def test_the_metadata_log_tells_what_changed_and_nothing_secret(h: Harness) -> None:
+def test_b36_the_metadata_log_tells_what_changed_and_nothing_secret(h: Harness) -> None:
     listen(h, "#")
     for event in (
         VhostCreated("v"),
@@ -204,7 +204,7 @@ def test_the_metadata_log_tells_what_changed_and_nothing_secret(h: Harness) -> N
     assert told[5][1] | {"vhost": "/", "user": "bob", "configure": ".*", "write": "", "read": ".*"} == told[5][1]
 
 
-def test_a_vhost_hears_its_own_events_only(h: Harness) -> None:
+def test_b36_a_vhost_hears_its_own_events_only(h: Harness) -> None:
     h.broker.vhosts.create(ANN, "v", "")
     h.broker.users.set_permissions(ANN, "v", "guest", ".*", ".*", ".*")
     listen(h, "#")
@@ -214,7 +214,7 @@ def test_a_vhost_hears_its_own_events_only(h: Harness) -> None:
     assert keys(h) == ["user.created"]
 
 
-def test_events_do_not_feed_themselves(h: Harness) -> None:
+def test_b36_events_do_not_feed_themselves(h: Harness) -> None:
     """Messages of a queue that gets events, and of those that get its dead letters, have none; a queue beside has."""
     session = h.session()
     h.exchange(session, "dlx", "fanout")
@@ -243,7 +243,7 @@ def test_events_do_not_feed_themselves(h: Harness) -> None:
     assert h.broker.counters[EVENTS_PUBLISHED] - before == 1  # the ack of the message beside
 
 
-def test_a_policy_that_gives_a_dead_letter_exchange_closes_the_circle_too(h: Harness) -> None:
+def test_b36_a_policy_that_gives_a_dead_letter_exchange_closes_the_circle_too(h: Harness) -> None:
     session = h.session()
     h.declare(session, "heard")
     h.declare(session, "dead")
@@ -268,7 +268,7 @@ def test_a_policy_that_gives_a_dead_letter_exchange_closes_the_circle_too(h: Har
     assert go_on(b"2") == 0
 
 
-def test_more_queues_than_can_be_followed_have_no_events_of_messages(
+def test_b36_more_queues_than_can_be_followed_have_no_events_of_messages(
     h: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(event_exchange, "MOST_FED", 3)
@@ -284,7 +284,7 @@ def test_more_queues_than_can_be_followed_have_no_events_of_messages(
     assert "more than 3 queues get events" in caplog.text
 
 
-def test_a_storm_is_bounded_and_its_rest_is_counted(
+def test_b36_a_storm_is_bounded_and_its_rest_is_counted(
     h: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(event_exchange, "MOST_WAITING", 250)
@@ -304,7 +304,7 @@ def test_a_storm_is_bounded_and_its_rest_is_counted(
     assert "750 events were dropped" in caplog.text
 
 
-def test_an_event_waits_until_its_cause_is_durable(h: Harness) -> None:
+def test_b36_an_event_waits_until_its_cause_is_durable(h: Harness) -> None:
     listen(h, "ack.#")
     session = h.session()
     h.declare(session, "q")
@@ -323,7 +323,7 @@ def test_an_event_waits_until_its_cause_is_durable(h: Harness) -> None:
     assert keys(h) == ["ack.q"]
 
 
-def test_a_start_tells_nothing_again(h: Harness, tmp_path: Path) -> None:
+def test_b36_a_start_tells_nothing_again(h: Harness, tmp_path: Path) -> None:
     listen(h, "#")
     session = h.session()
     h.declare(session, "q", args(x_max_length=1))
@@ -339,7 +339,7 @@ def test_a_start_tells_nothing_again(h: Harness, tmp_path: Path) -> None:
     assert keys(h)[-1] == "message.dropped.q"
 
 
-def test_a_key_is_never_longer_than_amqp_allows(h: Harness) -> None:
+def test_b36_a_key_is_never_longer_than_amqp_allows(h: Harness) -> None:
     listen(h, "message.#")
     session = h.session()
     name = "é" * 127
@@ -352,7 +352,7 @@ def test_a_key_is_never_longer_than_amqp_allows(h: Harness) -> None:
     assert headers["queue"] == name
 
 
-def test_alarms_are_told(h: Harness) -> None:
+def test_b36_alarms_are_told(h: Harness) -> None:
     listen(h, "alarm.*")
     h.in_loop(partial(h.broker.alarms.on_alarm, "memory", True))
     h.in_loop(partial(h.broker.alarms.on_alarm, "memory", False))

@@ -44,7 +44,7 @@ async def bounded(broker: Broker, name: str) -> None:
     await broker.queues.declare(session(broker), name, False, True, False, False, args(x_max_length=1))
 
 
-def test_each_event_comes_once_whichever_node_caused_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_b36_each_event_comes_once_whichever_node_caused_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(nodes: Nodes) -> None:
         a, b = await nodes.start("a"), await nodes.start("b")
         await listen(a)
@@ -75,7 +75,7 @@ def test_each_event_comes_once_whichever_node_caused_it(tmp_path: Path, monkeypa
     run(test, tmp_path, monkeypatch)
 
 
-def test_a_new_owner_tells_what_follows_and_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_b36_a_new_owner_tells_what_follows_and_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(nodes: Nodes) -> None:
         a, b = await nodes.start("a"), await nodes.start("b")
         await listen(a)
@@ -101,7 +101,7 @@ def test_a_new_owner_tells_what_follows_and_nothing_twice(tmp_path: Path, monkey
     run(test, tmp_path, monkeypatch)
 
 
-def test_the_owner_tells_what_a_service_caused_and_nothing_that_another_may_have_told(
+def test_b36_the_owner_tells_what_a_service_caused_and_nothing_that_another_may_have_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of records that no node appended, an owner tells those behind a record that it appended as the owner."""
