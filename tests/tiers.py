@@ -62,6 +62,8 @@ LONG = (
     "system/engine/test_broker_process.py::test_a_history_of_a_newer_version_*",
     "system/http/test_http_restore_rate.py::*",
     "system/http/test_http_shapes.py::*",
+    "system/http/test_http_live.py::*",
+    "system/kafka/test_kafka_event_exchange.py::*",
     "system/kafka/test_kafka_archive.py::*",
     "system/kafka/test_kafka_archive_beside.py::*",
     "system/kafka/test_kafka_bench.py::*",

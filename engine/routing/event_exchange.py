@@ -44,10 +44,11 @@ from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.topology.topology import DEFAULT_VHOST, EVENT_EXCHANGE
+from rewindmq.schemas.access_events import SessionOpened
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.errors import Unacceptable
 from rewindmq.schemas.amqp.properties import DELIVERY_MODE, HEADERS, TIME, join
-from rewindmq.schemas.events import Event, PolicyApplied, Published, QueueDeclared
+from rewindmq.schemas.events import Event, PolicyApplied, Published, QueueDeclared, SessionClosed
 from rewindmq.schemas.metadata_events import Bound, ExchangeDeleted, Unbound, VhostDeleted
 from rewindmq.schemas.values import BROKER, Actor
 
@@ -269,6 +270,8 @@ class EventExchange:
 
     def describe(self, actor: Actor, event: Event) -> list[tuple[str, str, dict[str, object]]]:
         """What an event of the metadata log, which is not folded yet, will have changed (`MetadataTap`)."""
+        if not self._words and not isinstance(event, SessionOpened | SessionClosed):
+            return []
         return self._news.of(actor, event)
 
     def changed(self, offset: int, timestamp_ms: int, described: Sequence[tuple[str, str, dict[str, object]]]) -> None:

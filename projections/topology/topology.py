@@ -87,12 +87,8 @@ SYSTEM_EXCHANGES = (
     ("amq.rewindmq.event", "topic"),
     ("amq.topic", "topic"),
 )
-# The broker publishes to these (firehose.py and event_exchange.py of engine/routing). They are internal: clients cannot
-# publish to them.
-TRACE_EXCHANGE = "amq.rabbitmq.trace"
-EVENT_EXCHANGE = "amq.rewindmq.event"
-INTERNAL = (TRACE_EXCHANGE, EVENT_EXCHANGE)
-
+# The broker publishes to these (engine/routing/firehose.py, event_exchange.py), and clients cannot.
+INTERNAL = TRACE_EXCHANGE, EVENT_EXCHANGE = "amq.rabbitmq.trace", "amq.rewindmq.event"
 
 Destination = tuple[str, str, str]  # vhost, destination type (queue or exchange), name
 
