@@ -149,7 +149,7 @@ class Broker:
         self.events = EventExchange(
             config, self.router, metadata, partitions, keeper, self.counters, self.turns, self.loop_share
         )
-        self.alarms.on_alarm = self.events.alarm
+        self.alarms.on_alarm.append(self.events.alarm)
         self.clock_watch = ClockWatch(config.node, log_clock, metadata, partitions, keeper, self.turns)
 
     def serve(self, listeners: Listeners, doors: tuple[Door, ...]) -> None:

@@ -354,8 +354,8 @@ def test_b36_a_key_is_never_longer_than_amqp_allows(h: Harness) -> None:
 
 def test_b36_alarms_are_told(h: Harness) -> None:
     listen(h, "alarm.*")
-    h.in_loop(partial(h.broker.alarms.on_alarm, "memory", True))
-    h.in_loop(partial(h.broker.alarms.on_alarm, "memory", False))
+    h.in_loop(partial(h.broker.alarms._tell, "memory", True))
+    h.in_loop(partial(h.broker.alarms._tell, "memory", False))
     told = heard(h)
     assert [key for key, _ in told] == ["alarm.set", "alarm.cleared"]
     assert told[0][1]["source"] == "memory"
