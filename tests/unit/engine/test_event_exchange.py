@@ -55,7 +55,7 @@ def heard(h: Harness, queue: str = "heard") -> list[Told]:
     for message_id in found.ready_ids():
         message = partition.message(found.queue_id, message_id)
         assert (message.body, message.route.exchange, message.persistent) == (b"", EVENTS, True)
-        headers = {name: tables.plain(kind, value) for name, kind, value in headers_of(message.properties)}
+        headers: Any = {name: tables.plain(kind, value) for name, kind, value in headers_of(message.properties)}
         assert headers["timestamp_in_ms"] // 1000 == values(message.properties)["timestamp"]
         if headers.get("destination_name") != queue:
             events.append((message.route.routing_key, headers))
@@ -260,7 +260,7 @@ def test_b36_a_policy_that_gives_a_dead_letter_exchange_closes_the_circle_too(h:
             for name, message_id, *_ in taken:
                 (h.ack if name == "dead" else h.nack)(session, consumers[name], message_id)
         h.settle()
-        return h.broker.counters[EVENTS_PUBLISHED] - before
+        return int(h.broker.counters[EVENTS_PUBLISHED] - before)
 
     assert go_on(b"1") == 1
     definition = {"dead-letter-exchange": "", "dead-letter-routing-key": "dead"}

@@ -1,7 +1,7 @@
 """Streams of live figures: who shares an answer, and what a slow client costs (engine/http/live.py)."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class Client:
             await self.reads.wait()
             self.sent.append(message["body"])
 
-    async def listen(self, stream: Callable[[Call], Coroutine[Any, Any, Any]]) -> "asyncio.Task[None]":
+    async def listen(self, stream: Callable[[Call], Awaitable[Any]]) -> "asyncio.Task[None]":
         answer = await stream(self.call)
         return asyncio.ensure_future(answer({}, self.receive, self.send))
 
