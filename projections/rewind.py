@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.replay import PartitionLog, beginning, decoder_for, fold
+from rewindmq.projections.replay import Block, PartitionLog, beginning, decoder_for, fold
 from rewindmq.projections.store.bases import BaseGone
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
 
@@ -119,11 +119,16 @@ def begin_ms(log: PartitionLog) -> int | None:
     """The time at which the partition's history begins: the timestamp of its oldest record. None while it is empty."""
     start = log.start_offset
     for block in log.read(start):
-        oldest = max(0, start - block.first_offset)
-        if block.timestamps_ms is not None:
-            return block.timestamps_ms[oldest]
-        return decoder_for(log).timestamp_ms(block.records[oldest])
+        return time_at(log, block, max(start, block.first_offset))
     return None
+
+
+def time_at(log: PartitionLog, block: Block, offset: int) -> int:
+    """The time of a record of this block."""
+    at = offset - block.first_offset
+    if block.timestamps_ms is not None:
+        return block.timestamps_ms[at]
+    return decoder_for(log).timestamp_ms(block.records[at])
 
 
 def require_in_history(logs: Iterable[PartitionLog], time_ms: int) -> None:

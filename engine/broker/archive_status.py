@@ -26,7 +26,9 @@ class LogEnd(Protocol):
 
 
 class ArchiveStatus:
-    """The archiver's last report. `url`: without a login. `clock`: log time in ms; `monotonic`: seconds."""
+    """The archiver's last report. `url`: without a login. `clock`: log time in ms; `monotonic`: seconds.
+
+    `in_kafka`: told the bytes of each partition that Kafka has, where the log is there."""
 
     def __init__(
         self,
@@ -34,13 +36,16 @@ class ArchiveStatus:
         partitions: Sequence[LogEnd],
         clock: Callable[[], int],
         monotonic: Callable[[], float] = time.monotonic,
+        in_kafka: Callable[[dict[str, int]], None] = lambda sizes: None,
     ) -> None:
         self.url = url
         self.failures = 0  # passes that failed, and archivers that ended
         self.error: str | None = None  # why the last pass failed
         self.freed_bytes = 0  # of archived segments that were removed here
         self.stays: str | None = None  # why segments that are due to be removed here are not
+        self.retention: str | None = None  # what a person has to do about Kafka's own
         self.archived: dict[str, PartitionProgress] = {}  # by partition; empty: not known yet
+        self._in_kafka = in_kafka
         self._partitions = partitions
         self._clock = clock
         self._monotonic = monotonic
@@ -52,6 +57,9 @@ class ArchiveStatus:
         if archived:
             self.archived = {each.partition: each for each in archived}
             self._looked, self._looked_ms = self._monotonic(), self._clock()
+            sizes = {each.partition: each.in_topic.size_bytes for each in archived if each.in_topic is not None}
+            if sizes:
+                self._in_kafka(sizes)
 
     def cut(self, freed_bytes: int, stays: str | None) -> None:
         """Take what was removed here since the last report, and why other segments that were due stay."""
@@ -96,6 +104,14 @@ class ArchiveStatus:
             if each.name in self.archived
         ]
 
+    def lost(self) -> dict[str, tuple[int, int]]:
+        """By partition: the first offset that Kafka removed and that is not archived, and the one behind the last."""
+        return {
+            name: each.in_topic.lost
+            for name, each in self.archived.items()
+            if each.in_topic is not None and each.in_topic.lost is not None
+        }
+
     def item(self) -> Item:
         """The status as JSON."""
         lags = self.lags()
@@ -109,6 +125,8 @@ class ArchiveStatus:
             "lag_seconds": round(max(seconds for *_, seconds in lags), 1) if lags else None,
             "freed_bytes": self.freed_bytes,
             "stays": self.stays,
+            "retention": self.retention,
+            "lost": {name: list(hole) for name, hole in self.lost().items()},
             "failures": self.failures,
             "error": self.error,
         }

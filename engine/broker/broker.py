@@ -142,9 +142,11 @@ class Broker:
         self.alarms = Alarms(config, self.memory, self.turns, self.sessions.by_id, partitions, self.forwarder)
         end_turn = self.turns.end
         self.expiry = Expiry(config, log_clock, metadata, partitions, keeper, self.subjects, end_turn, self.loop_share)
-        self.history_size = HistorySize(config.data, lambda: self.alarms.disk_limit_bytes)
+        in_kafka = config.kafka is not None
+        self.history_size = HistorySize(config.data, lambda: self.alarms.disk_limit_bytes, in_kafka=in_kafka)
         ends: list[LogEnd] = [metadata, *partitions]
-        self.archive = ArchiveStatus(config.archive.url, ends, clock) if config.archive.url else None
+        url, measured = config.archive.url, self.history_size.take
+        self.archive = ArchiveStatus(url, ends, clock, in_kafka=measured) if url else None
         self.trims = HistoryTrims(config.keep_history_ms, metadata, partitions, self.turns)
         self.events = EventExchange(
             config, self.router, metadata, partitions, keeper, self.counters, self.turns, self.loop_share

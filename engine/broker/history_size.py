@@ -7,6 +7,8 @@
 - The pace is the growth between the oldest sample and now. Less than ten minutes say nothing. A history that does not
   grow fills no disk, and one from which old segments are cut counts by what remains.
 - The disk is full where --disk-free-limit holds publishers back.
+- On Kafka the archiver tells the sizes of the partitions that the node owns (archive_status.py). No node knows how much
+  room Kafka's disks have.
 """
 
 import asyncio
@@ -26,17 +28,25 @@ SAMPLE_SECONDS: Final = 300.0
 WINDOW_SECONDS: Final = 6 * 3_600.0
 LEAST_SECONDS: Final = 600.0  # of growth, for a pace
 DAY_SECONDS: Final = 86_400.0
+LOCAL, KAFKA = "local", "kafka"
 FOLDERS: Final = ("log", "snapshots", "bases")
 
 logger = logging.getLogger(__name__)
 
 
 class HistorySize:
-    """The sizes of one data directory. `limit_bytes`: of free disk space, below which publishers are held back."""
+    """The sizes of one data directory, or of partitions in Kafka.
+
+    `limit_bytes`: of free disk space, below which publishers are held back."""
 
     def __init__(
-        self, data_dir: Path, limit_bytes: Callable[[], int], monotonic: Callable[[], float] = time.monotonic
+        self,
+        data_dir: Path,
+        limit_bytes: Callable[[], int],
+        monotonic: Callable[[], float] = time.monotonic,
+        in_kafka: bool = False,
     ) -> None:
+        self.tier = KAFKA if in_kafka else LOCAL
         self.by_partition: dict[str, int] = {}  # bytes; empty: not measured yet
         self._data_dir = data_dir
         self._limit_bytes = limit_bytes
@@ -46,8 +56,8 @@ class HistorySize:
         self._stopped = False
 
     @property
-    def local_bytes(self) -> int:
-        """Size of the history in the data directory."""
+    def total_bytes(self) -> int:
+        """Size of the history in the data directory, or in Kafka."""
         return sum(self.by_partition.values())
 
     def start(self) -> None:
@@ -65,10 +75,12 @@ class HistorySize:
 
     def take(self, by_partition: dict[str, int]) -> None:
         """Take a measurement."""
+        if by_partition.keys() != self.by_partition.keys():  # a node owns other partitions now: that is no growth
+            self._samples.clear()
         self.by_partition = by_partition
         now = self._monotonic()
         if not self._samples or now - self._samples[-1][0] >= SAMPLE_SECONDS:
-            self._samples.append((now, self.local_bytes))
+            self._samples.append((now, self.total_bytes))
         while len(self._samples) > 1 and now - self._samples[1][0] >= WINDOW_SECONDS:
             self._samples.popleft()
 
@@ -79,13 +91,13 @@ class HistorySize:
             return None
         since, before = self._samples[0]
         seconds = self._monotonic() - since
-        return None if seconds < LEAST_SECONDS else (self.local_bytes - before) / seconds * DAY_SECONDS
+        return None if seconds < LEAST_SECONDS else (self.total_bytes - before) / seconds * DAY_SECONDS
 
     @property
     def full_in_days(self) -> float | None:
         """In how many days the disk is full at this pace; None: not known, or the history does not grow."""
         growth = self.growth_per_day
-        if growth is None or growth <= 0:
+        if self.tier == KAFKA or growth is None or growth <= 0:
             return None
         try:
             free = shutil.disk_usage(self._data_dir).free

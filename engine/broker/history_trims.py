@@ -4,6 +4,8 @@ process beside the broker (engine/embedded/keep_history.py)      this broker, in
     base written and proven     ->     HistoryTrimmed appended to the metadata log, folded
                                 <-     answered when it is durable
     segments removed
+
+On Kafka the process appends the event itself (engine/cluster/keep_topics.py), and the node reads it as all nodes do.
 """
 
 import logging
@@ -72,10 +74,7 @@ class HistoryTrims:
         self._metadata.append(BROKER, event)
         self._turns.when_durable(lambda: answer(None))
         self._turns.end()
-        until = format_time(event.until_ms)
-        logger.info(
-            "%s: the history is trimmed below offset %d, of %s and before", event.partition, event.offset, until
-        )
+        _tell(event)
 
     def _refused(self, event: HistoryTrimmed) -> str | None:
         if self._stopped:
@@ -95,6 +94,8 @@ class HistoryTrims:
                 logger.warning("%s: older history is not trimmed: %s", partition, why)
         self.before_ms, self.stays = kept.before_ms, stays
         self.freed_bytes += kept.freed_bytes
+        for event in kept.trimmed:
+            _tell(event)
         if kept.error is not None:
             self.failed(kept.error)
         elif self.error is not None:
@@ -130,3 +131,9 @@ class HistoryTrims:
             "failures": self.failures,
             "error": self.error,
         }
+
+
+def _tell(event: HistoryTrimmed) -> None:
+    """Log a trim."""
+    until = format_time(event.until_ms)
+    logger.info("%s: the history is trimmed below offset %d, of %s and before", event.partition, event.offset, until)

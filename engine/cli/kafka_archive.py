@@ -75,12 +75,13 @@ def topics_by_name(objects: "Objects", kafka: Kafka) -> "dict[str, KafkaPartitio
 
 
 def topic_lag(partition: "KafkaPartition", archived_end: int) -> tuple[int, int | None]:
-    """How many records are not archived, and the time of the first of them.
+    """How many records in Kafka are not archived, and the time of the first of them.
 
     Raises LogError, NoAnswer."""
     from rewindmq.engine.log.archive.topic_archiver import first_waiting_ms
 
-    return partition.next_offset - archived_end, first_waiting_ms(partition, archived_end)
+    start = max(archived_end, partition.start_offset)
+    return partition.next_offset - start, first_waiting_ms(partition, start)
 
 
 def recover_to_kafka(settings: Settings, url: str, kafka: Kafka, replication: int | None) -> "list[RecoveredTopic]":
@@ -95,7 +96,10 @@ def recover_to_kafka(settings: Settings, url: str, kafka: Kafka, replication: in
     objects = open_objects(url)
     clients = KafkaClients(kafka.servers, dict(kafka.settings))
     settings.banner(f"Recovering {objects.url} to {kafka.prefix}.* at {kafka.servers} ...")
-    return with_bar(settings, lambda progress: recover_topics(objects, clients, kafka.prefix, replication, progress))
+    return with_bar(
+        settings,
+        lambda progress: recover_topics(objects, clients, kafka.prefix, replication, progress, settings.banner),
+    )
 
 
 def is_quiet(settings: Settings) -> bool:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rewindmq.engine.log.kafka.log import KafkaLog
 
 JOIN_SECONDS = 60.0
+LAGS_KEPT = 10  # so many times what the archive may be behind, a retention of Kafka has to keep
 AROUND_A_BODY = 1_048_576  # a record's bytes beside the message's body: properties, names of many queues
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ def open_log(config: Config) -> "KafkaLog":
         config.partitions,
         config.kafka_replication,
         dict(config.kafka_settings),
-        config.archive.url is not None,
+        None if config.archive.url is None else LAGS_KEPT * config.archive.lag_ms,
     )
 
 

@@ -2,13 +2,17 @@
 
 The node archives the partitions that it owns, and the metadata log with them. During a change of owners two nodes may
 archive a partition, or none: two do no harm, and what none has archived, the next owner archives. With --keep-local the
-owner also removes from Kafka what is archived (topic_space.py).
+owner also removes from Kafka what is archived (topic_space.py). After each pass it looks after Kafka's own retention
+(retention.py).
 """
 
+import time
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from typing import Final
 
+from rewindmq.engine.cluster.retention import RetentionWatch
 from rewindmq.engine.cluster.topic_space import TopicSpace
 from rewindmq.engine.log.archive.directory_note import note_archive
 from rewindmq.engine.log.archive.local_space import Limits, Report
@@ -18,6 +22,8 @@ from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.engine.log.topic_tiers import TopicArchive
+
+WATCH_SECONDS: Final = 60.0  # between two looks at Kafka's own retention, during a long pass
 
 
 class TopicSource:
@@ -29,16 +35,22 @@ class TopicSource:
         self._objects = objects
         snapshots = data_dir / "snapshots"
         self._archiver = TopicArchiver(objects, self._log, frozenset(), snapshots, topics.age_ms)
+        self._watch = RetentionWatch(self._log)
+        self._watched = 0.0  # by the monotonic clock
         self._noted = False
 
     def owned(self, names: frozenset[str] | None) -> None:
         """Archive these partitions from now on; None: all."""
         self._archiver.partitions = names
+        self._watch.owned(names or frozenset())
 
     def archive(self, until: Callable[[], bool], progress: Callable[[int, int], None]) -> None:
         """Archive what is large or old enough, if this node owns any partition."""
         if self._archiver.partitions != frozenset():
-            self._archiver.run(until=until, progress=progress)
+            try:
+                self._archiver.run(until=lambda: self._is_over(until), progress=progress)
+            finally:  # also while the archive is away
+                self._look_at_retention()
         elif not self._noted:
             try:
                 TopicArchive(self._objects.url, self._log.metadata).open()
@@ -47,6 +59,20 @@ class TopicSource:
         if not self._noted:
             note_archive(self._data_dir, self._objects.url)
             self._noted = True
+
+    def _is_over(self, until: Callable[[], bool]) -> bool:
+        if time.monotonic() - self._watched >= WATCH_SECONDS:
+            self._look_at_retention()
+        return until()
+
+    def _look_at_retention(self) -> None:
+        self._watch.look(self._archiver.manifests)
+        self._watched = time.monotonic()
+
+    @property
+    def retention(self) -> str | None:
+        """What a person has to do about Kafka's own retention."""
+        return self._watch.problem
 
     @cached_property
     def _space(self) -> TopicSpace:
@@ -68,6 +94,7 @@ class TopicSource:
                 manifest.end,
                 manifest.archived_bytes,
                 *archiver.waiting(name),
+                self._watch.topics.get(name),
             )
             for name, manifest in archiver.manifests.items()
         )

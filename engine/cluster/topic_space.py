@@ -168,14 +168,20 @@ def portions_of(segments: Sequence[SegmentEntry], start: int, limits: Limits) ->
     return whole, 0 if portion is None else portion.size_bytes
 
 
-def require_archived(topic: KafkaPartition, manifest: Manifest, start: int, offset: int) -> None:
+def require_archived(
+    topic: KafkaPartition,
+    manifest: Manifest,
+    start: int,
+    offset: int,
+    between: Callable[[], object] = lambda: None,
+) -> None:
     """Check that the archive has each record of a partition from `start` up to `offset` as Kafka has it.
 
-    A record that leaves Kafka meanwhile is not compared. Raises OtherHistory for one that differs, CorruptObject,
-    NoAnswer, LogError."""
+    `between`: called before each archived stretch. A record that leaves Kafka meanwhile is not compared. Raises
+    OtherHistory for one that differs, CorruptObject, NoAnswer, LogError."""
     while True:
         try:
-            return _compare(topic, manifest, start, offset)
+            return _compare(topic, manifest, start, offset, between)
         except BelowStart:
             begins = topic.start_offset
             if begins <= start:
@@ -183,11 +189,12 @@ def require_archived(topic: KafkaPartition, manifest: Manifest, start: int, offs
             start = begins
 
 
-def _compare(topic: KafkaPartition, manifest: Manifest, start: int, offset: int) -> None:
+def _compare(topic: KafkaPartition, manifest: Manifest, start: int, offset: int, between: Callable[[], object]) -> None:
     """`require_archived`, once. Raises BelowStart, too."""
     for entry in manifest.segments:
         if entry.next_offset <= start or entry.base_offset >= offset:
             continue
+        between()
         segment = UnpackedTopic(manifest.objects, manifest.partition, entry)
         segment.prove()
         numbers = range(segment.find_offset(start), len(segment.archived))

@@ -2,7 +2,8 @@
 
     for report in trim_topics(KafkaLogReader(...), open_objects(url), Wanted(before_ms=...)): report.offset
 
-For each partition, by the rules of every trim (engine/log/trim_rules.py), while nodes run or not:
+For each partition, by the rules of every trim (engine/log/trim_rules.py), while nodes run or not. The owner of a
+partition takes the same steps by itself, with --keep-history (keep_topics.py):
 
     1  floor    the offset at which the archived stretch begins that holds the moment: whole stretches go
     2  audit    what goes, as the archive has it (engine/log/stretch.py); what Kafka still has of it is the same
@@ -20,12 +21,13 @@ For each partition, by the rules of every trim (engine/log/trim_rules.py), while
 
 import tempfile
 import time
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from rewindmq.engine.cluster.topic_space import require_archived
-from rewindmq.engine.log.archive.manifest import Manifest, SegmentEntry
+from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.archive.reader import ArchivedPartition
 from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
@@ -57,77 +59,122 @@ def trim_topics(
     NewerHistory."""
     now_ms = time.time_ns() // 1_000_000 if wall_ms is None else wall_ms
     try:
-        return _TopicTrim(log, objects, now_ms).run(wanted, dry_run)
+        return _trimmed(TopicTrimming(log, objects, lambda: now_ms), wanted, dry_run, now_ms)
     except (BaseError, OutsideHistory, CorruptLog) as error:
         raise TrimRefused(f"{objects.url}: {error}; nothing was removed") from None
     except OSError as error:
         raise LogError(f"{objects.url}: the trim was cut short, run it again: {error}") from None
 
 
-class _TopicTrim:
-    """One run."""
+def _trimmed(trimming: "TopicTrimming", wanted: Wanted, dry_run: bool, wall_ms: int) -> list[TrimReport]:
+    """One run by hand."""
+    names = wanted.partitions(trimming.url, trimming.names)
+    if not dry_run:
+        trimming.end(trimming.names)
+    before_ms = _moment(trimming, wanted, wall_ms)
+    reports, events = [], []
+    for name in names:
+        report = TrimReport(name, trimming.manifest(name).floor, trimming.floor(name, before_ms))
+        reports.append(report)
+        if report.offset > report.start:
+            machine = trimming.audit(report)
+            if dry_run:
+                continue
+            if report.findings and not wanted.accept_findings:
+                raise TrimRefused(f"{name}: {refusal(report.findings)}")
+            events.append(trimming.write_base(report, machine, wanted.reason))
+    if events:
+        trimming.append(events)
+        gone = trimming.end(trimming.names)
+        for report in reports:
+            report.archived_bytes = gone[report.partition]
+    return reports
 
-    def __init__(self, log: KafkaLogReader, objects: Objects, wall_ms: int) -> None:
-        """Raises LogError where the archive is that of another history, NoAnswer."""
+
+def _moment(trimming: "TopicTrimming", wanted: Wanted, wall_ms: int) -> int:
+    """The time before which history may go. Raises TrimRefused where a clock may have jumped."""
+
+    def is_due(before_ms: int) -> bool:
+        return any(trimming.floor(name, before_ms) > trimming.manifest(name).floor for name in trimming.names)
+
+    now_ms = min(wall_ms, trimming.newest_ms())
+    return oldest_kept_ms(trimming.url, wanted, now_ms, trimming.archived(), is_due)
+
+
+class TopicTrimming:
+    """The steps of a trim of a history in Kafka, and of its archive.
+
+    `wall_ms`: the wall clock; it goes into the events, where Kafka's own time counts."""
+
+    def __init__(self, log: KafkaLogReader, objects: Objects, wall_ms: Callable[[], int]) -> None:
+        """Raises LogError where the archive is that of another history, or there is none; NoAnswer."""
         count = TopicArchive(objects.url, log.metadata).open().identity.queue_partitions
+        self.url = objects.url
         self._log = log
         self._objects = objects
         self._wall_ms = wall_ms
         self._topics = {each.name: each for each in log.queues[:count]}
         self._floors = TopicFloors(log.metadata)
+        self._manifests: dict[str, Manifest] = {}
+        self._ended: dict[str, tuple[int, int]] = {}  # as in topic_archiver.py: else each end lists all objects
 
-    def run(self, wanted: Wanted, dry_run: bool) -> list[TrimReport]:
-        names = wanted.partitions(self._objects.url, list(self._topics))
-        if not dry_run:
-            self._end()
-        manifests = {name: Manifest.load(self._objects, name) for name in self._topics}
-        before_ms = self._moment(wanted, manifests)
-        reports, events = [], []
-        for name in names:
-            manifest = manifests[name]
-            report = TrimReport(name, manifest.floor, self._floor(manifest, before_ms))
-            reports.append(report)
-            if report.offset > report.start:
-                machine = self._audit(report, manifest)
-                if dry_run:
-                    continue
-                if report.findings and not wanted.accept_findings:
-                    raise TrimRefused(f"{name}: {refusal(report.findings)}")
-                events.append(self._write_base(report, manifest, machine, wanted.reason))
-        if events and not dry_run:
-            self._append(events)
-            gone = self._end()
-            for report in reports:
-                report.archived_bytes = gone[report.partition]
-        return reports
+    @property
+    def names(self) -> list[str]:
+        """The partitions that may be trimmed."""
+        return list(self._topics)
+
+    def look(self) -> None:
+        """Read what came into the archive since the last look.
+
+        Raises CorruptObject, LogError, NoAnswer."""
+        for name in list(self._manifests):
+            self._refreshed(name)
+
+    def manifest(self, name: str) -> Manifest:
+        """What is archived of a partition, as of the last look.
+
+        Raises CorruptObject, LogError, NoAnswer."""
+        if name not in self._manifests:
+            self._manifests[name] = Manifest.load(self._objects, name)
+        return self._manifests[name]
+
+    def _refreshed(self, name: str) -> Manifest:
+        known = self._manifests.pop(name, None)  # after an error, all entries are read again
+        if known is None:
+            return self.manifest(name)
+        known.refresh()
+        self._manifests[name] = known
+        return known
+
+    def newest_ms(self) -> int:
+        """The newest time of what is archived; 0 if nothing is."""
+        return max(self.manifest(name).max_timestamp_ms for name in (METADATA, *self._topics))
+
+    def archived(self) -> list[ArchivedPartition]:
+        """The archived partitions, to read, the metadata log first."""
+        return [self._archived(name) for name in (METADATA, *self._topics)]
 
     def _archived(self, name: str) -> ArchivedPartition:
         return ArchivedPartition(self._objects, name, framed=True)
 
-    def _floor(self, manifest: Manifest, before_ms: int) -> int:
+    def floor(self, name: str, before_ms: int, most_bytes: int | None = None) -> int:
+        """The last offset at which an archived stretch begins, up to which all is older than the time.
+
+        `most_bytes`: of stretches that go, but one goes at least."""
+        manifest = self.manifest(name)
         segments = [(each.base_offset, each.size_bytes) for each in manifest.segments]
-        offset = self._archived(manifest.partition).offset_at(before_ms - 1)
-        return last_floor(segments, manifest.floor, offset, {base for base, _ in segments})
+        offset = self._archived(name).offset_at(before_ms - 1)
+        return last_floor(segments, manifest.floor, offset, {base for base, _ in segments}, most_bytes)
 
-    def _moment(self, wanted: Wanted, manifests: dict[str, Manifest]) -> int:
-        """The time before which history may go. Raises TrimRefused where a clock may have jumped."""
-        archived = [Manifest.load(self._objects, METADATA), *manifests.values()]
-        now_ms = min(self._wall_ms, max(each.max_timestamp_ms for each in archived))
-        readers = [self._archived(each.partition) for each in archived]
-
-        def is_due(before_ms: int) -> bool:
-            return any(self._floor(each, before_ms) > each.floor for each in manifests.values())
-
-        return oldest_kept_ms(self._objects.url, wanted, now_ms, readers, is_due)
-
-    def _audit(self, report: TrimReport, manifest: Manifest) -> Machine:
-        """Audit what goes, note what was found, and return the state at the floor.
+    def audit(self, report: TrimReport, between: Callable[[], object] = lambda: None) -> Machine:
+        """Audit what goes, note what was found, and return the state at the floor. `between`: called again and again.
 
         Raises CorruptLog for a damaged object, OtherHistory where Kafka has another record, LogError, NoAnswer."""
-        topic, goes = self._topics[report.partition], _below(manifest, report.offset)
-        audited = audit(self._archived(report.partition), None, report.offset)
+        topic, manifest = self._topics[report.partition], self.manifest(report.partition)
+        goes = [each for each in manifest.segments if each.base_offset < report.offset]
+        audited = audit(self._archived(report.partition), None, report.offset, between)
         begins = topic.start_offset
-        require_archived(topic, manifest, max(begins, report.start), report.offset)
+        require_archived(topic, manifest, max(begins, report.start), report.offset, between)
         report.findings = audited.findings
         report.until_ms = max(each.max_timestamp_ms for each in goes)
         report.freed_bytes = sum(each.size_bytes for each in goes if each.next_offset > begins)
@@ -135,11 +182,11 @@ class _TopicTrim:
         report.queued = len(queued_offsets(audited.machine))
         return audited.machine
 
-    def _write_base(self, report: TrimReport, manifest: Manifest, machine: Machine, reason: str) -> HistoryTrimmed:
+    def write_base(self, report: TrimReport, machine: Machine, reason: str) -> HistoryTrimmed:
         """Bring the base at the floor into the archive, proven. Returns the event that says what goes.
 
         Raises BaseError, LogError, OtherHistory, NoAnswer, OSError."""
-        name, offset = report.partition, report.offset
+        name, offset, manifest = report.partition, report.offset, self.manifest(report.partition)
         [chain] = [each.chain_before for each in manifest.segments if each.base_offset == offset]
         findings, digest = tuple(report.findings), machine.digest()
         event = HistoryTrimmed(name, offset, report.until_ms, chain, digest, findings, reason)
@@ -150,7 +197,7 @@ class _TopicTrim:
         manifest.require_behind(trimmed_entry(event))
         return event
 
-    def _append(self, events: list[HistoryTrimmed]) -> None:
+    def append(self, events: list[HistoryTrimmed]) -> None:
         """Append the events to the metadata topic, durably.
 
         Raises LogError, NoAnswer."""
@@ -163,7 +210,7 @@ class _TopicTrim:
         producer = self._log.clients.producer({"on_delivery": refused})
         try:
             for event in events:
-                value = encoder.encode(encoder.prefix(self._wall_ms, BROKER), event)
+                value = encoder.encode(encoder.prefix(self._wall_ms(), BROKER), event)
                 producer.produce(topic, value, b"", self._log.metadata.number)
             left = producer.flush(TIMEOUT_SECONDS)
         except KafkaException as error:
@@ -174,15 +221,16 @@ class _TopicTrim:
             producer.purge()
             raise NoAnswer(f"Kafka: {topic} has not taken an event within {TIMEOUT_SECONDS:.0f} seconds: run it again")
 
-    def _end(self) -> dict[str, int]:
-        """End the trims that the metadata topic names. Returns the bytes of the objects that went, by partition.
+    def end(self, names: Collection[str]) -> dict[str, int]:
+        """End the trims of these partitions that the metadata topic names. Returns the bytes of the objects that went.
 
         Raises LogError; NoAnswer: they are ended later."""
-        floors = self._floors.now()
+        gone = dict.fromkeys(names, 0)
+        floors = {name: floor for name, floor in self._floors.now().items() if name in gone}
         if not floors:
-            return {}
+            return gone
         try:
-            metadata = Manifest.load(self._objects, METADATA)
+            metadata = self._refreshed(METADATA)
             if any(each.at >= metadata.end for each in floors.values()):
                 archiver = TopicArchiver(self._objects, self._log, partitions=frozenset())
                 try:
@@ -190,14 +238,14 @@ class _TopicTrim:
                 finally:
                     archiver.close()
                 metadata.refresh()
-            return {
-                name: end_topic_trim(topic, Manifest.load(self._objects, name), metadata, floors.get(name))
-                for name, topic in self._topics.items()
-            }
+            for name, floor in floors.items():
+                manifest, offset = self._refreshed(name), floor.event.offset
+                if self._ended.get(name) == (offset, len(manifest.trimmed_keys)):
+                    continue
+                gone[name] = end_topic_trim(self._topics[name], manifest, metadata, floor)
+                if manifest.floor >= offset:
+                    self._ended[name] = offset, len(manifest.trimmed_keys)
         except NoAnswer as error:
             later = "the next run of the archiver, or the next trim, ends it"
             raise NoAnswer(f"the trim is in the history, and is not ended: {error}: {later}") from None
-
-
-def _below(manifest: Manifest, offset: int) -> list[SegmentEntry]:
-    return [each for each in manifest.segments if each.base_offset < offset]
+        return gone

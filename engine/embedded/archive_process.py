@@ -6,7 +6,8 @@
         None: the log is open     ->                   passes begin; on Kafka the names of the partitions that this
                                                        node owns, and again when they change
                                   <-    Progress after each pass, and during a long one
-                                  <-    Kept after each look at --keep-history (keep_history.py)
+                                  <-    Kept after each look at --keep-history (keep_history.py; on Kafka
+                                        engine/cluster/keep_topics.py, which asks for no event)
                                   <-    TrimAsked
         TrimAnswer                ->                   the segments go
 
@@ -29,7 +30,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from rewindmq.engine.embedded.keep_history import KeepHistory
 from rewindmq.engine.log.archive.archiver import Archiver, first_waiting_ms
@@ -51,11 +52,15 @@ from rewindmq.engine.log.archive.progress import (
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import partition_directory
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
+from rewindmq.engine.log.history_looks import HistoryLooks
 from rewindmq.engine.log.trim_rules import TrimRefused
 from rewindmq.engine.logging_setup import log_to_stderr
 from rewindmq.engine.runtime.local_limits import local_limits
 from rewindmq.projections.machine.machine import NewerHistory
 from rewindmq.schemas.metadata_events import HistoryTrimmed
+
+if TYPE_CHECKING:
+    from rewindmq.engine.cluster.keep_topics import KeepTopics
 
 NICENESS: Final = 10
 TOLD_SECONDS: Final = 5.0  # between two reports of one pass
@@ -81,14 +86,17 @@ def archive_history(connection: Connection) -> None:
             connection.send(Refused(str(error), isinstance(error, BadUrl)))
             return
         connection.send(Opened("" if objects is None else objects.url))
-        passes = None if objects is None else ArchivePasses(connection, order, objects)
-        Duties(connection, order, passes).run()
+        Duties(connection, order, objects).run()
     except (EOFError, BrokenPipeError, ConnectionResetError):  # the broker ended
         return
 
 
 class Source(Protocol):
     """What is archived."""
+
+    @property
+    def retention(self) -> str | None:
+        """What a person has to do about a retention that is not RewindMQ's; None: nothing."""
 
     def owned(self, names: frozenset[str] | None) -> None:
         """Archive these partitions from now on; None: all."""
@@ -118,6 +126,8 @@ def source_of(order: ArchiveOrder, objects: Objects) -> Source:
 
 class DirectorySource:
     """The data directory of a broker."""
+
+    retention = None  # nothing else removes files
 
     def __init__(self, data_dir: Path, objects: Objects) -> None:
         self._data_dir = data_dir
@@ -252,19 +262,25 @@ class ArchivePasses:
     def _tell(self, ended: bool, error: str | None) -> None:
         self._told = time.monotonic()
         freed_bytes, stays = (0, None) if self._cuts is None else self._cuts.told()
-        self._connection.send(Progress(self._known, ended, error, freed_bytes, stays))
+        self._connection.send(Progress(self._known, ended, error, freed_bytes, stays, self._source.retention))
 
 
 class Duties:
     """What one process does, in turn: passes of the archiver, looks at --keep-history. One of them at least."""
 
-    def __init__(self, connection: Connection, order: ArchiveOrder, passes: ArchivePasses | None) -> None:
+    def __init__(self, connection: Connection, order: ArchiveOrder, objects: Objects | None) -> None:
+        """`objects`: the archive; None: there is none."""
         self._connection = connection
-        self._passes = passes
-        self._history: KeepHistory | None = None
-        if order.keep_history_ms is not None:
-            keep_ms, url = order.keep_history_ms, order.url
+        self._passes = None if objects is None else ArchivePasses(connection, order, objects)
+        self._topics: KeepTopics | None = None
+        self._history: HistoryLooks | None = None
+        keep_ms, url = order.keep_history_ms, order.url
+        if keep_ms is not None and order.topics is None:
             self._history = KeepHistory(order.data_dir, keep_ms, self._log_trim, self._alive, url=url)
+        elif keep_ms is not None:
+            assert objects is not None, "on Kafka a trim needs the archive"
+            self._topics = _keep_topics(order, objects, keep_ms, self._alive)
+            self._history = self._topics
         self._polled = 0.0  # by the monotonic clock
 
     def run(self) -> None:
@@ -288,6 +304,8 @@ class Duties:
     def _take(self, owned: frozenset[str] | None) -> None:
         if self._passes is not None:
             self._passes.owned(owned)
+        if self._topics is not None:
+            self._topics.owned = owned or frozenset()
 
     def _take_all(self) -> None:
         """Take what the broker has sent.
@@ -315,6 +333,13 @@ class Duties:
                     raise TrimRefused(told.refused)
                 return
             self._take(told)
+
+
+def _keep_topics(order: ArchiveOrder, objects: Objects, keep_ms: int, alive: Callable[[], object]) -> "KeepTopics":
+    from rewindmq.engine.cluster.keep_topics import KeepTopics
+
+    assert order.topics is not None
+    return KeepTopics(order.topics, order.data_dir, objects, keep_ms, alive)
 
 
 def progress_of(manifests: Iterable[Manifest], data_dir: Path) -> tuple[PartitionProgress, ...]:

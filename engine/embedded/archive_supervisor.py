@@ -72,7 +72,8 @@ def order_of(config: Config) -> ArchiveOrder:
             keep_history_ms=config.keep_history_ms,
         )
     topics = TopicsOrder(config.kafka, config.kafka_prefix, tuple(config.kafka_settings), archive.lag_ms // 2)
-    return ArchiveOrder(config.data, archive.url, archive.lag_ms // 4, topics, archive.keep_local)
+    pause_ms = archive.lag_ms // 4
+    return ArchiveOrder(config.data, archive.url, pause_ms, topics, archive.keep_local, config.keep_history_ms)
 
 
 class ArchiveSupervisor:
@@ -221,6 +222,9 @@ class ArchiveSupervisor:
         assert self._status is not None
         self._status.told(progress.partitions)
         self._status.cut(progress.freed_bytes, progress.stays)
+        if progress.retention != self._status.retention:
+            logger.error("Kafka's retention: %s", progress.retention or "what is archived follows it again")
+            self._status.retention = progress.retention
         if progress.error is not None:
             self._failed(progress.error)
         elif progress.ended:

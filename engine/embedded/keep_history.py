@@ -12,46 +12,36 @@
   end moves.
 - Two segments of each partition stay.
 
-Age is counted from the steady time (engine/log/embedded/steady_time.py), or from the wall clock, if that is earlier.
-The first look only notes the log time. Where a hole in the log shows that a clock may have jumped before that, it notes
-the time before the hole.
+What counts as now: engine/log/history_looks.py.
 """
 
-import logging
 import time
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from rewindmq.engine.embedded.trim import Trimming, archive_for
-from rewindmq.engine.log.archive.progress import Kept
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, read_layout
 from rewindmq.engine.log.embedded.log_start import bases_of
 from rewindmq.engine.log.embedded.reader import PartitionReader
-from rewindmq.engine.log.embedded.segments import record_timestamp, segment_files
-from rewindmq.engine.log.embedded.steady_time import APART_SECONDS, newest_ms_of, steady_now
+from rewindmq.engine.log.embedded.segments import segment_files
+from rewindmq.engine.log.embedded.steady_time import APART_SECONDS, newest_ms_of
+from rewindmq.engine.log.history_looks import NOTE, HistoryLooks
 from rewindmq.engine.log.tiers import floors_of
 from rewindmq.engine.log.trim_rules import TrimRefused, TrimReport, refusal
 from rewindmq.engine.runtime.durations import in_words
 from rewindmq.projections.floors import KEEP_HISTORY
-from rewindmq.projections.machine.machine import NewerHistory
-from rewindmq.projections.rewind import OutsideHistory, begin_ms
+from rewindmq.projections.rewind import OutsideHistory
 from rewindmq.projections.store.bases import BaseError
 from rewindmq.schemas.metadata_events import HistoryTrimmed
 
-NOTE: Final = "keep_history.json"
-LOOK_SECONDS: Final = 600.0  # between two looks
 STRETCH_BYTES: Final = 256 << 20
 BASES: Final = 4  # a stretch is so many times as long as the base before it
 LEFTOVER_SECONDS: Final = 3_600.0
-PARTS: Final = 8  # of the kept time: none of them is without an event, where no clock jumped
-
-logger = logging.getLogger(__name__)
 
 
-class KeepHistory:
+class KeepHistory(HistoryLooks):
     """The trims of one data directory, and of its archive: that at `url`, or the one that the directory names.
 
     `log_event` returns when the broker's metadata log has the event, durably; it raises TrimRefused if the broker
@@ -67,50 +57,11 @@ class KeepHistory:
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         url: str | None = None,
     ) -> None:
+        super().__init__(data_dir, keep_ms, alive, monotonic, wall_ms)
         self._data_dir = data_dir
         self._url = url
-        self._keep_ms = keep_ms
         self._log_event = log_event
-        self._alive = alive
-        self._monotonic = monotonic
-        self._wall_ms = wall_ms
         self._trimming: Trimming | None = None
-        self._next = monotonic()  # when to look
-        self._more = False  # to trim, as the last look left it
-        self._before_ms: int | None = None
-        self._stays: dict[str, str] = {}
-        self._freed_bytes = 0
-        self._refused: dict[str, tuple[int, int, str]] = {}  # start and floor of a stretch, and the reason
-
-    @property
-    def seconds_left(self) -> float:
-        """The time until the next look."""
-        return max(0.0, self._next - self._monotonic())
-
-    def look(self) -> Kept | None:
-        """Trim the next stretch of each partition that has one. None: it is not time to look.
-
-        Raises EOFError, BrokenPipeError, ConnectionResetError: the broker ended."""
-        if self.seconds_left > 0:
-            return None
-        self._next = self._monotonic() + LOOK_SECONDS
-        self._freed_bytes = 0
-        error: str | None = None
-        try:
-            self._look()
-        except (LogError, NewerHistory, OutsideHistory, BaseError) as found:
-            error = str(found)
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            raise
-        except OSError as found:
-            error = f"{found.filename or self._data_dir}: {found.strerror or found}"
-        except Exception as found:  # a defect of ours must not end the process
-            logger.exception("the history was not trimmed")
-            error = f"a defect of rewindmq: {type(found).__name__}, see the broker's log"
-        self._more &= error is None
-        if self._more:
-            self._next = self._monotonic()
-        return Kept(self._before_ms, tuple(self._stays.items()), self._freed_bytes, error)
 
     def _look(self) -> None:
         trimming = self._trimming
@@ -138,10 +89,7 @@ class KeepHistory:
         metadata = PartitionReader(partition_directory(self._data_dir, METADATA))
         readers = [metadata, *trimming.readers.values()]
         newest_ms = newest_ms_of(reader.directory for reader in readers)
-        note = self._data_dir / "log" / NOTE
-        first_ms = newest_ms if note.exists() else trusted_ms(readers, newest_ms, self._keep_ms)
-        steady_ms = steady_now(note, newest_ms, first_ms, self._monotonic())
-        return None if steady_ms is None else min(steady_ms, self._wall_ms()) - self._keep_ms
+        return self._oldest_kept(self._data_dir / "log" / NOTE, newest_ms, readers)
 
     def _trim(self, trimming: Trimming, name: str, before_ms: int) -> None:
         """Trim the next stretch of a partition, if one is due."""
@@ -151,9 +99,7 @@ class KeepHistory:
         floor = trimming.floor_among(name, segment_files(directory)[:-1], before_ms, most_bytes)
         if floor <= start:
             return
-        refused = self._refused.get(name, (0, 0, ""))
-        if refused[:2] == (start, floor):
-            self._stays[name] = refused[2]
+        if self._was_refused(name, (start, floor)):
             return
         report = TrimReport(name, start, floor)
         try:
@@ -161,8 +107,7 @@ class KeepHistory:
             if report.findings:
                 raise TrimRefused(refusal(report.findings))
         except (CorruptLog, TrimRefused) as error:
-            self._stays[name] = str(error)
-            self._refused[name] = start, floor, str(error)
+            self._refuse(name, (start, floor), str(error))
             return
         trimming.remove_leftovers(name, LEFTOVER_SECONDS)
         self._log_event(trimming.write_base(report, machine, f"{KEEP_HISTORY} {in_words(self._keep_ms)}"))
@@ -184,25 +129,3 @@ class KeepHistory:
                     self._stays[name] = f"a trim could not be ended: {error}"
                 self._freed_bytes += report.freed_bytes
         trimming.end_in_archive()
-
-
-def trusted_ms(readers: Sequence[PartitionReader], newest_ms: int, keep_ms: int) -> int:
-    """The newest log time, or, where the clock may have jumped within the kept time, the time before that.
-
-    The kept time is divided into equal parts. A part without any event, behind the log's first one, may be a jump."""
-    oldest_ms = min((found for found in map(begin_ms, readers) if found is not None), default=newest_ms)
-    bounds = [newest_ms - keep_ms + keep_ms * part // PARTS for part in range(PARTS + 1)]
-    for begin, end in pairwise(bounds):
-        if begin >= oldest_ms and all(reader.offset_at(begin - 1) == reader.offset_at(end - 1) for reader in readers):
-            return max(_last_before(reader, begin) for reader in readers)
-    return newest_ms
-
-
-def _last_before(reader: PartitionReader, time_ms: int) -> int:
-    """The time of the last record before this time; 0 if there is none."""
-    offset = reader.offset_at(time_ms - 1) - 1
-    if offset < reader.start_offset:
-        return 0
-    return max(
-        record_timestamp(block.records[offset - block.first_offset]) for block in reader.read(offset, offset + 1)
-    )

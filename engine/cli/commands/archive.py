@@ -46,6 +46,8 @@ STATUS_COLUMNS = (
     "lag",
     "lag_bytes",
     "waiting_since",
+    "kafka_start",
+    "lost",
 )
 NOTHING_CLOSED = (
     "Nothing is closed: the last segment of each partition is open and stays behind. --roll ends it when the broker is"
@@ -248,7 +250,8 @@ def archive_status(settings: Settings, archive_url: str, data: Path | None, kafk
 
     `floor`: the oldest offset; what was below it was trimmed. `bytes`: of the segments as they were; `archived_bytes`:
     of the objects that hold them and the snapshots. `lag`: records in the data directory, or in the Kafka, that are not
-    archived; `lag_bytes`: of their segments; `waiting_since`: the time of the oldest of them.
+    archived; `lag_bytes`: of their segments; `waiting_since`: the time of the oldest of them. `kafka_start`: where
+    Kafka begins; `lost`: offsets that Kafka removed before they were archived.
 
     \b
     Examples:
@@ -291,8 +294,9 @@ def _status_row(manifest: "Manifest", data: Path | None, topic: "KafkaPartition 
     from rewindmq.engine.log.embedded.directory import partition_directory
     from rewindmq.engine.log.embedded.reader import PartitionReader
 
-    lag = lag_bytes = waiting_since_ms = None
+    lag = lag_bytes = waiting_since_ms = kafka_start = None
     if topic is not None:
+        kafka_start = topic.start_offset
         lag, waiting_since_ms = topic_lag(topic, manifest.end)
     if data is not None:
         directory = partition_directory(data, manifest.partition)
@@ -313,6 +317,8 @@ def _status_row(manifest: "Manifest", data: Path | None, topic: "KafkaPartition 
         "lag": lag,
         "lag_bytes": lag_bytes,
         "waiting_since": None if waiting_since_ms is None else format_time(waiting_since_ms),
+        "kafka_start": kafka_start,
+        "lost": None if kafka_start is None else max(0, kafka_start - manifest.end),
     }
 
 

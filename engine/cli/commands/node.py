@@ -52,9 +52,10 @@ def require_possible(config: Config) -> None:
     if config.encrypts and config.keys is None:
         option = "--subject-header" if config.subject_header else "--keep-bodies"
         raise click.UsageError(f"{option} with --kafka needs --keys DIR, the same directory for all nodes")
-    if config.keep_history_ms is not None:
+    if config.keep_history_ms is not None and config.archive.url is None:
         raise click.UsageError(
-            "--keep-history is for a log in the data directory; `rewindmq trim --kafka` trims a history in Kafka"
+            "--keep-history with --kafka needs --archive URL: what goes is proven there, and the state with which"
+            " history begins then is kept there"
         )
 
 
@@ -320,6 +321,7 @@ def history_lines(history: Json) -> list[str]:
     """Lines about the size of the history and the state of its archive. An older broker says neither."""
     size, days = cast(int | None, history.get("local_bytes")), cast(float | None, history.get("disk_full_in_days"))
     lines = [] if size is None else [f"On this disk: {size / GIGABYTE:.4f} gb"]
+    lines += kafka_lines(history)
     if days is not None:
         lines.append(f"Disk full in {days:g} days, by the growth of the last hours")
     lines += trim_lines(cast(Json | None, history.get("trims")))
@@ -337,9 +339,22 @@ def history_lines(history: Json) -> list[str]:
         lines.append(f"Not archived: {records} records{oldest}")
     if archive.get("stays"):
         lines.append(f"Segments that were due stay here: {archive['stays']}")
+    if archive.get("retention"):
+        lines.append(f"Kafka's retention: {archive['retention']}")
     if archive["error"] is not None:
         lines.append(f"Archiving fails: {archive['error']}")
     return lines
+
+
+def kafka_lines(history: Json) -> list[str]:
+    """A line about what Kafka has of the history, where it is there and known."""
+    size, growth = cast(int | None, history.get("kafka_bytes")), cast(int | None, history.get("growth_bytes_per_day"))
+    if size is None:
+        return []
+    grows = "" if growth is None else f", growing by {growth / GIGABYTE:.4f} gb a day"
+    return [
+        f"In Kafka: {size / GIGABYTE:.4f} gb of this node's partitions{grows}; the room on Kafka's disks is not known"
+    ]
 
 
 def trim_lines(trims: Json | None) -> list[str]:

@@ -11,6 +11,7 @@ from rewindmq.engine.http.metrics.exposition import Labels, Metric, single
 from rewindmq.engine.runtime.loop_share import Work
 
 if TYPE_CHECKING:
+    from rewindmq.engine.broker.archive_status import ArchiveStatus
     from rewindmq.engine.broker.broker import Broker
     from rewindmq.engine.broker.history_trims import HistoryTrims
     from rewindmq.engine.runtime.partition import Partition
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     Pairs = list[tuple[Partition, Queue]]
 
-LOCAL, ARCHIVE = "local", "archive"
+ARCHIVE = "archive"
 # Bytes in the log besides the body: of a publish with its routing, and of an ack, each in a group commit of many.
 PUBLISH_BYTES = 75
 ACK_BYTES = 43
@@ -31,9 +32,10 @@ QUEUE_HELP = (
 def history_metrics(broker: "Broker") -> Iterator[Metric]:
     """The size of the history, and the archive. A figure that is not known yet is left out."""
     size, archive = broker.history_size, broker.archive
-    metric = Metric("rewindmq_history_bytes", "gauge", "Size of the history: on this machine's disk, in the archive")
+    help = "Size of the history: on this machine's disk, or in Kafka of this node's partitions; in the archive"
+    metric = Metric("rewindmq_history_bytes", "gauge", help)
     if size.by_partition:
-        metric.add(size.local_bytes, {"tier": LOCAL})
+        metric.add(size.total_bytes, {"tier": size.tier})
     if archive is not None and archive.archived:
         metric.add(archive.archived_bytes, {"tier": ARCHIVE})
     yield metric
@@ -58,6 +60,22 @@ def history_metrics(broker: "Broker") -> Iterator[Metric]:
         for lag, value in zip(lags, values, strict=True):
             lag.add(value, {"partition": partition.name})
     yield from (stored, *lags)
+    yield from _retention(archive)
+
+
+def _retention(archive: "ArchiveStatus") -> Iterator[Metric]:
+    """What Kafka's own retention leaves of the partitions that this node owns, and what it has taken."""
+    used = Metric("rewindmq_archive_retention_used", "gauge", "Part of Kafka's retention that is used; 1: history goes")
+    lost = Metric("rewindmq_history_lost_offsets", "gauge", "Offsets that Kafka removed and that are not archived")
+    for name, each in archive.archived.items():
+        if each.in_topic is None:
+            continue
+        if each.in_topic.retention_used is not None:
+            used.add(round(each.in_topic.retention_used, 4), {"partition": name})
+        first, behind = each.in_topic.lost or (0, 0)
+        lost.add(behind - first, {"partition": name})
+    if lost.samples:
+        yield from (used, lost)
 
 
 def _trims(trims: "HistoryTrims") -> Iterator[Metric]:
@@ -83,7 +101,7 @@ async def queue_history(broker: "Broker", work: Work, pairs: "Pairs", shown: "Pa
     weights: dict[str, float] = {}
     async for partition, queue in work.over(pairs):
         weights[partition.name] = weights.get(partition.name, 0.0) + weight(queue)
-    sizes: dict[str, dict[str, int]] = {LOCAL: broker.history_size.by_partition}
+    sizes: dict[str, dict[str, int]] = {broker.history_size.tier: broker.history_size.by_partition}
     if broker.archive is not None:
         sizes[ARCHIVE] = {name: each.archived_bytes for name, each in broker.archive.archived.items()}
     return Metric("rewindmq_queue_history_bytes", "gauge", QUEUE_HELP, more=_shares(sizes, weights, shown))

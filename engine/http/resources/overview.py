@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 from starlette.responses import Response
 
 from rewindmq import builds
+from rewindmq.engine.broker.history_size import KAFKA, LOCAL
 from rewindmq.engine.broker.parameters import CLUSTER_NAME
 from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
 from rewindmq.engine.http.call import Call, bad_request, not_found, reply, text
@@ -138,7 +139,8 @@ def history_item(broker: "Broker") -> Item:
     full_in_days = size.full_in_days
     growth = size.growth_per_day
     return {
-        "local_bytes": size.local_bytes if size.by_partition else None,
+        "local_bytes": size.total_bytes if size.by_partition and size.tier == LOCAL else None,
+        "kafka_bytes": size.total_bytes if size.by_partition and size.tier == KAFKA else None,
         "growth_bytes_per_day": None if growth is None else int(growth),
         "disk_full_in_days": None if full_in_days is None else round(full_in_days, 1),
         "archive": None if broker.archive is None else broker.archive.item(),

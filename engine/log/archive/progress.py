@@ -61,17 +61,33 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
+class InTopic:
+    """What Kafka has of a partition.
+
+    `size_bytes`: of keys and values, without replicas; what is not archived is estimated. `retention_used`: the part
+    that what is not archived uses of Kafka's own retention; None: the topic has none. `lost`: the first offset that
+    Kafka removed and that is not archived, and the one behind the last."""
+
+    start_offset: int
+    size_bytes: int
+    retention_used: float | None
+    lost: tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionProgress:
     """How far a partition is archived.
 
     `archived_bytes`: size of its objects, snapshots too. `oldest_waiting_ms`: time of the first record that is not
-    archived; None: there was none. `waiting_bytes`: of the local segments that are not archived, the last one too."""
+    archived; None: there was none. `waiting_bytes`: of the local segments that are not archived, the last one too.
+    `in_topic`: of a log in Kafka, once it is known."""
 
     partition: str
     archived_end: int
     archived_bytes: int
     oldest_waiting_ms: int | None
     waiting_bytes: int
+    in_topic: InTopic | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +95,14 @@ class Progress:
     """How far the archive is. Empty `partitions`: not known yet. `ended`: the pass is over. `error`: why it failed.
 
     `freed_bytes`: of archived segments that were removed here since the last report. `stays`: why others, which were
-    due, were not."""
+    due, were not. `retention`: what a person has to do about Kafka's own retention."""
 
     partitions: tuple[PartitionProgress, ...]
     ended: bool
     error: str | None = None
     freed_bytes: int = 0
     stays: str | None = None
+    retention: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +110,13 @@ class Kept:
     """A look at --keep-history. `before_ms`: what is older goes; None: that is not known yet.
 
     `stays`: partitions with older segments that were not trimmed, each with the reason. `freed_bytes`: of segments that
-    were removed. `error`: why the look failed."""
+    were removed. `error`: why the look failed. `trimmed`: what the process itself has appended, on Kafka."""
 
     before_ms: int | None
     stays: tuple[tuple[str, str], ...] = ()
     freed_bytes: int = 0
     error: str | None = None
+    trimmed: tuple[HistoryTrimmed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ Each record is archived with its offset, Kafka's time, key and headers. The reco
   on when topics were made from it (topic_recovery.py).
 - Seals in Kafka are archived when all that they seal is (topic_seals.py).
 - A trim that was cut short is ended (topic_trims.py).
-- Topics that lost records, or have other ones than the archive, are refused.
+- Topics that have other records than the archive are refused. A partition of queues that lost records is not archived
+  any further; the others are.
 """
 
 import time
@@ -51,6 +52,10 @@ from rewindmq.projections.store.snapshots import Snapshots
 
 SETTLE_SECONDS: Final = 2.0
 SEGMENT_AGE_MS: Final = 3_600_000
+
+
+class LostRecords(LogError):
+    """Kafka has removed records that are not archived."""
 
 
 class TopicArchiver:
@@ -91,7 +96,8 @@ class TopicArchiver:
         """Archive what is new. `roll`: the last stretches, too, although they are neither large nor old.
 
         `until`: asked before each stretch whether to stop. `progress`: told the records done and all of them.
-        Raises OtherHistory, CorruptObject, LogError where Kafka cannot be read, NoAnswer."""
+        Raises OtherHistory, CorruptObject, LostRecords where all else is done, LogError where Kafka cannot be read,
+        NoAnswer."""
         queues = self._log.queues[: require_topics(self.objects, self._log).queue_partitions]
         queues = [each for each in queues if self.partitions is None or each.name in self.partitions]
         ends = self._settled([*queues, self._log.metadata])
@@ -99,12 +105,20 @@ class TopicArchiver:
             self._gathering.pop(name).close()
         for name in self.manifests.keys() - ends.keys():
             del self.manifests[name]
-        for each in (self._log.metadata, *queues):
-            self._read_manifest(each)
+        self._read_manifest(self._log.metadata)
+        lost: dict[str, LostRecords] = {}
+        for each in queues:
+            try:
+                self._read_manifest(each)
+            except LostRecords as error:
+                lost[each.name] = error
+        queues = [each for each in queues if each.name not in lost]
         report = _Run(self, ends, roll, until, progress).archived(self._log.metadata, queues)
         if not report.stopped:
             self._seals.archive(self.manifests)
             self._end_trims(queues)
+        for found in lost.values():
+            raise found
         return report
 
     def _end_trims(self, queues: list[KafkaPartition]) -> None:
@@ -129,7 +143,11 @@ class TopicArchiver:
             known = Manifest.load(self.objects, partition.name)
         else:
             known.refresh()
-        self.require_behind(partition, known)
+        try:
+            self.require_behind(partition, known)
+        except LostRecords:
+            self.manifests[partition.name] = known  # it is as it was read
+            raise
         known.make_pages()  # that a run left out which was ended
         self.manifests[partition.name] = known
 
@@ -320,10 +338,11 @@ def require_topics(objects: Objects, log: KafkaLogReader) -> Identity:
 def require_reach(partition: KafkaPartition, manifest: Manifest) -> int:
     """Check that no record between the end of the archive and that of the topic is gone.
 
-    Returns where the topic begins. Raises OtherHistory, LogError, NoAnswer."""
+    Returns where the topic begins. Raises LostRecords, OtherHistory, LogError, NoAnswer."""
     start, end = partition.start_offset, partition.next_offset
     if start > manifest.end:
-        raise LogError(f"Kafka: {partition.name} begins at offset {start}, and is archived up to {manifest.end} only")
+        why = f"begins at offset {start}, and is archived up to {manifest.end} only: {start - manifest.end} offsets"
+        raise LostRecords(f"Kafka: {partition.name} {why} are lost")
     if end < manifest.end:
         raise OtherHistory(f"Kafka: {partition.name} ends at offset {end}, and is archived up to {manifest.end}")
     return start

@@ -10,14 +10,16 @@
 
 - A recovery that was killed is begun again by the same command. It goes on where each topic ends.
 - Topics that exist already, and that no recovery made, are refused.
-- A trimmed partition has fillers below its floor, and Kafka drops them when all is proven. Its nodes need the archive.
+- A trimmed partition gets a filler for each offset below its floor: Kafka lets nobody say with which offset a topic
+  begins. They go there compressed, and Kafka drops them a few million at a time, before the records come. So they take
+  time, and no room: decision 0048. The nodes of such a partition need the archive.
 - The recovered history ends where each partition is archived. Nodes that start there repair what that tears apart
   between partitions, as after a crash, and declare the former nodes lost.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -34,7 +36,23 @@ from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.engine.log.kafka.topics import MAX_MESSAGE_BYTES, KafkaTopics
 from rewindmq.engine.log.shared_contract import FILLER_KEY
 
+FILLERS: Final = 5_000_000  # below a floor, after which Kafka drops those that are there
+FILLER_BYTES: Final = 30  # of a record take as long as a filler: for the progress that is told
+FILLER_SECONDS: Final = 2e-6  # of a core, as measured
 _WAIT_SECONDS = 1.0
+# Memory for records that wait; one of them may have 64 MiB.
+_PRODUCER: Final = {
+    "message.max.bytes": MAX_MESSAGE_BYTES,
+    "queue.buffering.max.messages": 100_000,
+    "queue.buffering.max.kbytes": 256 * 1024,
+}
+_FILLER_PRODUCER: Final = {
+    **_PRODUCER,
+    "compression.type": "lz4",
+    "linger.ms": 20,
+    "batch.num.messages": 50_000,
+    "batch.size": 4 * 1024 * 1024,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +72,12 @@ def recover_topics(
     prefix: str,
     replication: int | None = None,
     progress: Callable[[int, int], None] = lambda done, all: None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> list[RecoveredTopic]:
     """Make the topics of `prefix` from an archive. `progress`: bytes of records done, and all bytes.
 
-    `replication`: of the topics; None: three, or as many as Kafka has brokers. Raises ArchiveError, CorruptObject,
-    NoAnswer; LogError where there are such topics already, or Kafka refuses."""
+    `tell`: told what takes long. `replication`: of the topics; None: three, or as many as Kafka has brokers. Raises
+    ArchiveError, CorruptObject, NoAnswer; LogError where there are such topics already, or Kafka refuses."""
     identity = read_identity(objects)
     if identity is None:
         raise ArchiveError(f"{objects.url}: there is no archive")
@@ -73,14 +92,17 @@ def recover_topics(
     manifests = [Manifest.load(objects, place.name) for place in places]
     if not manifests[0].segments:
         raise ArchiveError(f"{objects.url}: nothing of {METADATA} is archived yet")
-    total = sum(entry.size_bytes for manifest in manifests for entry in manifest.segments)
+    floors = sum(manifest.floor for manifest in manifests)
+    if floors > FILLERS:
+        minutes = floors * FILLER_SECONDS / 60
+        tell(f"{floors:,} offsets below floors take a filler each: {minutes:.0f} minutes at least")
+    total = sum(entry.size_bytes for manifest in manifests for entry in manifest.segments) + floors * FILLER_BYTES
     filling = _Filling(clients, total, progress)
     for place, manifest in zip(places, manifests, strict=True):
         filling.fill(place, manifest)
     filling.end()
     for place, manifest in zip(places, manifests, strict=True):
         prove_topic(place, manifest)
-        place.delete_below(manifest.floor)
     recover_topic_seals(objects, KafkaLogReader.of(clients, prefix))
     topics.end_recovery()
     return [_recovered(manifest) for manifest in manifests]
@@ -91,8 +113,8 @@ class _Filling:
 
     def __init__(self, clients: KafkaClients, total: int, progress: Callable[[int, int], None]) -> None:
         self._refusals: list[KafkaError] = []
-        settings = {"message.max.bytes": MAX_MESSAGE_BYTES, "on_delivery": self._refused}
-        self._producer: Producer = clients.producer(settings)
+        self._clients = clients
+        self._producer = self._made(_PRODUCER)
         self._total, self._progress = total, progress
         self._done = 0
 
@@ -101,11 +123,12 @@ class _Filling:
 
         Raises LogError where it has more than the archive."""
         begin = place.next_offset
-        if begin > manifest.end or place.start_offset not in (0, manifest.floor):
+        if begin > manifest.end or place.start_offset > manifest.floor:
             raise LogError(
                 f"Kafka: {place.topic}-{place.number} has offsets {place.start_offset} to {begin}, and {manifest.end}"
                 " are archived: delete the topics, or recover to another prefix"
             )
+        begin = self._reach_floor(place, manifest, begin)
         offset, last_ms = begin, 0
         for entry in manifest.segments:
             if entry.next_offset > begin:
@@ -120,6 +143,32 @@ class _Filling:
                 offset = entry.next_offset
             self._done += entry.size_bytes
             self._progress(self._done, self._total)
+
+    def _made(self, settings: Mapping[str, Any]) -> Producer:
+        return self._clients.producer({**settings, "on_delivery": self._refused})
+
+    def _reach_floor(self, place: KafkaPartition, manifest: Manifest, begin: int) -> int:
+        """Fill a topic up to its floor, and let Kafka drop that. Returns where it ends.
+
+        Raises LogError where it does not end at the floor then."""
+        floor = manifest.floor
+        if begin < floor:
+            records, self._producer = self._producer, self._made(_FILLER_PRODUCER)
+            until_ms = manifest.trims[-1].until_ms
+            for first in range(begin, floor, FILLERS):
+                behind = min(first + FILLERS, floor)
+                self._fill_gap(place, behind - first, until_ms)
+                self.end()
+                begin = place.next_offset
+                if begin != behind:
+                    raise _other(place, f"it ends at offset {begin}, and {behind} was filled up to")
+                place.delete_below(begin)
+                self._progress(self._done + begin * FILLER_BYTES, self._total)
+            self._producer = records
+        elif floor:
+            place.delete_below(floor)
+        self._done += floor * FILLER_BYTES
+        return begin
 
     def _fill_gap(self, place: KafkaPartition, count: int, timestamp_ms: int) -> None:
         for _ in range(count):

@@ -128,18 +128,19 @@ class KafkaLog:
         partitions: int | None = None,
         replication: int | None = None,
         settings: Mapping[str, str] | None = None,
-        may_expire: bool = False,
+        expiry_ms: int | None = None,
     ) -> Self:
         """Open the log of all nodes that have this prefix.
 
         `partitions` of queues: None: as many as there are, two when they are made; fewer than there are: the first
-        ones. `may_expire`: an archive keeps what Kafka drops, so the queues' topic may have a retention.
+        ones. `expiry_ms`: an archive keeps what Kafka drops, so the queues' topic may have a retention of so long at
+        least.
         Raises LogError when Kafka does not answer, or the topics are not as they have to be."""
         clients = KafkaClients(bootstrap, settings)
         clients.require_answer(TIMEOUT_SECONDS)
         topics = KafkaTopics(clients, prefix)
         topics.create(partitions, replication)
-        most, found = topics.check(partitions, may_expire)
+        most, found = topics.check(partitions, expiry_ms)
         return cls(prefix, topics, clients, most, partitions or found, found)
 
     def follow(self, offsets: Mapping[str, int], listener: Listener) -> None:

@@ -56,6 +56,28 @@ class NoSuchTopic(LogError):
 
 
 @dataclass(frozen=True, slots=True)
+class Retention:
+    """What Kafka itself removes from a topic: records that are older, and what a partition has beyond a size."""
+
+    ms: int | None = None
+    size_bytes: int | None = None
+
+    @property
+    def limits(self) -> bool:
+        """Whether it removes anything."""
+        return self != Retention()
+
+    @property
+    def text(self) -> str:
+        """As Kafka's settings."""
+        return ",".join(
+            f"{key}={value}"
+            for key, value in zip(RETENTION, (self.ms, self.size_bytes), strict=True)
+            if value is not None
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Replicas:
     """The place of a partition, as `host:port` of Kafka's brokers. `leader` is empty while there is none."""
 
@@ -163,10 +185,25 @@ class KafkaTopics:
             if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
 
-    def check(self, partitions: int | None, may_expire: bool = False) -> tuple[int, int]:
+    def retention(self, name: str) -> Retention:
+        """The retention of a topic.
+
+        Raises LogError, NoAnswer."""
+        settings = asked(f"the settings of {name}", partial(self._settings, self._clients.admin(), name))
+        values = [int(settings[key].value or -1) for key in RETENTION]
+        return Retention(*(value if value >= 0 else None for value in values))
+
+    def keep_all(self, name: str) -> None:
+        """Switch the retention of a topic off.
+
+        Raises LogError, NoAnswer."""
+        for key in RETENTION:
+            asked(f"the settings of {name}", partial(self._set, name, key, "-1"))
+
+    def check(self, partitions: int | None, expiry_ms: int | None = None) -> tuple[int, int]:
         """How many bytes a record may have, and how many queue partitions exist.
 
-        `may_expire`: the queues' topic may have a retention.
+        `expiry_ms`: the queues' topic may have a retention, which keeps records at least so long; None: it may not.
         Raises LogError when the topics are not fit for a history."""
         admin = self._clients.admin()
         descriptions = self._described(admin)
@@ -182,11 +219,21 @@ class KafkaTopics:
         limit = MAX_MESSAGE_BYTES
         for name in self._names:
             rules = _ALWAYS if name == self.nodes else {**_ALWAYS, **_FOR_EVER}
-            if may_expire and name == self.queues:
+            if expiry_ms is not None and name == self.queues:
                 rules = {key: rule for key, rule in rules.items() if key not in RETENTION}
             config = self._check_settings(name, rules)
+            if expiry_ms is not None and name == self.queues:
+                self._check_expiry(int(config[RETENTION[0]].value or -1), expiry_ms)
             limit = min(limit, int(config["max.message.bytes"].value or 0))
         return limit, found
+
+    def _check_expiry(self, retention_ms: int, least_ms: int) -> None:
+        if 0 <= retention_ms < least_ms:
+            raise LogError(
+                f"Kafka: the topic {self.queues} has retention.ms={retention_ms}, and Kafka would remove what is not"
+                f" archived yet: it has to be ten times --archive-lag at least: set it with kafka-configs.sh --alter"
+                f" --topic {self.queues} --add-config retention.ms={least_ms}, or more"
+            )
 
     def _check_settings(self, name: str, rules: Mapping[str, tuple[str, str]]) -> dict[str, ConfigEntry]:
         config = asked(f"the settings of {name}", partial(self._settings, self._clients.admin(), name))

@@ -55,10 +55,11 @@ class FloorNodes(ArchivingNodes):
     def starts(self) -> list[int]:
         return [each.start_offset for each in self.log().queues]
 
-    def delete_archived(self, more: int = 0) -> None:
-        """Delete what is archived, as Kafka's retention does; with `more`, so many records behind it."""
+    def delete_archived(self, more: int = 0, url: str = "") -> None:
+        """Delete what is archived, as Kafka's retention does; with `more`, so many records behind it. `url`: where the
+        archive is now."""
         admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap})
-        ends = [each.next_offset + more for each in ArchivedLog(self.url).queues]
+        ends = [each.next_offset + more for each in ArchivedLog(url or self.url).queues]
         places = [TopicPartition(f"{self.prefix}.queues", number, at) for number, at in enumerate(ends)]
         for future in admin.delete_records(places).values():
             future.result(SECONDS)

@@ -10,7 +10,7 @@ import pytest
 
 from rewindmq.engine.cluster import topic_trim
 from rewindmq.engine.cluster.topic_trim import trim_topics
-from rewindmq.engine.log.archive import topic_pack, topic_trims
+from rewindmq.engine.log.archive import topic_pack, topic_recovery, topic_trims
 from rewindmq.engine.log.archive.archiver import verify
 from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory
 from rewindmq.engine.log.archive.objects import Objects, open_objects
@@ -152,7 +152,7 @@ def test_b27_a_second_trim_begins_with_the_base_of_the_first(topics: InKafka, ob
 
 STEPS: dict[str, tuple[Any, str]] = {
     "base": (topic_trim, "archive_base"),
-    "event": (topic_trim._TopicTrim, "_append"),
+    "event": (topic_trim.TopicTrimming, "append"),
     "metadata": (TopicArchiver, "run"),
     "end": (topic_trim, "end_topic_trim"),
     "kafka": (KafkaPartition, "delete_below"),
@@ -236,14 +236,14 @@ def test_b27_a_kill_before_any_change_of_the_archive_is_made_good(kafka: KafkaCl
 def test_b27_two_trims_at_once_do_no_harm(topics: InKafka, objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
     """One goes further than the other, and is done just before the other one's event."""
     archive(objects, topics)
-    append = topic_trim._TopicTrim._append
+    append = topic_trim.TopicTrimming.append
 
     def late(self: Any, events: Any) -> None:
-        monkeypatch.setattr(topic_trim._TopicTrim, "_append", append)
+        monkeypatch.setattr(topic_trim.TopicTrimming, "append", append)
         assert trim(topics, objects, Wanted(before_ms=START_MS + 1_000 * 150)).offset == 150
         append(self, events)
 
-    monkeypatch.setattr(topic_trim._TopicTrim, "_append", late)
+    monkeypatch.setattr(topic_trim.TopicTrimming, "append", late)
     trim(topics, objects)
     require_trimmed(topics, objects, 150)
     assert tiered(topics, objects).start_offset == 150
@@ -333,6 +333,47 @@ def test_b27_topics_made_from_a_trimmed_archive_begin_at_the_floor(
     assert (again.start_offset, blocks_from(again)) == (FLOOR, rows)
     digests = [state_at(each, None, At(offset=end)).digest() for each in (whole, again)]
     assert digests[0] == digests[1]
+
+
+def test_b27_fillers_go_portion_by_portion_and_a_kill_between_them_is_made_good(
+    topics: InKafka, objects: Objects, kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(objects, topics)
+    trim(topics, objects)
+    archive(objects, topics)
+    rows = blocks_from(tiered(topics, objects))
+    monkeypatch.setattr(topic_recovery, "FILLERS", 30)
+    place = InKafka(kafka.bootstrap, f"again-{uuid.uuid4().hex[:12]}")
+    delete, dropped = KafkaPartition.delete_below, list[int]()
+
+    def noted(self: KafkaPartition, offset: int) -> None:
+        if len(dropped) == 1:
+            dropped.append(-1)
+            raise Killed
+        dropped.append(offset)
+        delete(self, offset)
+
+    told: list[str] = []
+    done: list[tuple[int, int]] = []
+
+    def recovered() -> None:
+        recover_topics(
+            objects,
+            KafkaClients(kafka.bootstrap),
+            place.prefix,
+            progress=lambda *numbers: done.append(numbers),
+            tell=told.append,
+        )
+
+    monkeypatch.setattr(KafkaPartition, "delete_below", noted)
+    with pytest.raises(Killed):
+        recovered()
+    recovered()
+    assert [each for each in dropped if each > 0] == [30, 90, FLOOR], "it goes on where the topic ends"
+    assert start(place) == FLOOR
+    assert blocks_from(tiered(place, objects)) == rows
+    assert told == ["100 offsets below floors take a filler each: 0 minutes at least"] * 2
+    assert done[-1][0] == done[-1][1]
 
 
 def test_b27_nodes_and_tools_go_on_from_the_floor(kafka: KafkaCluster, tmp_path: Path) -> None:

@@ -73,6 +73,18 @@ def test_a_history_that_shrinks_fills_no_disk(measured: Measured) -> None:
     assert measured.size.full_in_days is None
 
 
+def test_in_kafka_the_growth_is_told_and_no_day_on_which_disks_are_full(measured: Measured, tmp_path: Path) -> None:
+    size = HistorySize(tmp_path, lambda: LIMIT, lambda: measured.now, in_kafka=True)
+    size.take({"queues-0": 1_000})
+    measured.now += 3_600
+    size.take({"queues-0": 2_000})
+    assert size.growth_per_day == pytest.approx(24_000)
+    assert size.full_in_days is None
+    size.take({"queues-0": 2_000, "queues-1": 9_000})
+    assert size.total_bytes == 11_000
+    assert size.growth_per_day is None, "the node owns one more: that is no growth"
+
+
 def test_it_is_measured_while_the_broker_runs(tmp_path: Path) -> None:
     (tmp_path / "log" / "queues-0").mkdir(parents=True)
     (tmp_path / "log" / "queues-0" / "0.avro").write_bytes(bytes(42))
@@ -83,6 +95,6 @@ def test_it_is_measured_while_the_broker_runs(tmp_path: Path) -> None:
         while not size.by_partition:
             await asyncio.sleep(0.001)
         size.stop()
-        return size.local_bytes
+        return size.total_bytes
 
     assert asyncio.run(run()) == 42

@@ -10,7 +10,7 @@ import pytest
 from rewindmq.engine.broker.history_trims import HistoryTrims
 from rewindmq.engine.embedded import keep_history
 from rewindmq.engine.embedded import trim as trimming
-from rewindmq.engine.embedded.keep_history import NOTE, KeepHistory, trusted_ms
+from rewindmq.engine.embedded.keep_history import KeepHistory
 from rewindmq.engine.log import stretch
 from rewindmq.engine.log.archive.archiver import Archiver
 from rewindmq.engine.log.archive.directory_note import archive_of
@@ -21,6 +21,7 @@ from rewindmq.engine.log.archive.progress import Kept
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.embedded.segments import segment_files
+from rewindmq.engine.log.history_looks import NOTE, trusted_ms
 from rewindmq.engine.log.location import History
 from rewindmq.engine.log.trim_rules import TrimRefused
 from rewindmq.engine.rewind.arguments import FIRST, Start

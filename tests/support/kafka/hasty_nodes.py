@@ -1,0 +1,49 @@
+"""Nodes on Kafka whose history is archived and trimmed several times a second, in small stretches; the process beside a
+node dies where a test says.
+
+The file that REWINDMQ_TEST_DIE names has a step of a trim (tests/support/hasty_trims.py): audited, written, appended,
+deleting, deleted, entered, removed.
+"""
+
+from typing import Any
+
+from rewindmq.engine.cli.main import main
+from rewindmq.engine.cluster import keep_topics
+from rewindmq.engine.cluster.topic_trim import TopicTrimming
+from rewindmq.engine.log import history_looks
+from rewindmq.engine.log.archive import topic_pack, topic_trims
+from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
+from rewindmq.engine.log.embedded import steady_time
+from rewindmq.engine.log.kafka.reader import KafkaPartition
+from tests.support.hasty_trims import dying
+from tests.support.running import RunningBroker
+
+
+class HastyNode(RunningBroker):
+    """A node that archives every hundred records."""
+
+    program = ("-m", "tests.support.kafka.hasty_nodes")
+
+
+if __name__ in ("__main__", "__mp_main__"):
+    topic_pack.SEGMENT_RECORDS = 100  # type: ignore[misc]
+    settled = TopicArchiver._settled
+
+    def settled_soon(self: TopicArchiver, *given: Any) -> Any:
+        self._settle_seconds = 0.1
+        return settled(self, *given)
+
+    TopicArchiver._settled = settled_soon  # type: ignore[assignment,method-assign]
+    history_looks.LOOK_SECONDS = 0.5  # type: ignore[misc]
+    keep_topics.APART_SECONDS = steady_time.APART_SECONDS = 0.1  # type: ignore[attr-defined,misc]
+    keep_topics.STRETCH_BYTES = 200_000  # type: ignore[misc]
+    dying(TopicTrimming, "audit", after="audited")
+    dying(TopicTrimming, "write_base", after="written")
+    dying(TopicTrimming, "append", after="appended")
+    dying(KafkaPartition, "delete_below", before="deleting", after="deleted")
+    dying(topic_trims, "end_trim", after="entered")
+    dying(topic_trims, "delete_trimmed", after="removed")
+if __name__ == "__main__":
+    import sys
+
+    main(["start", *sys.argv[1:]])
