@@ -45,6 +45,8 @@ from rewindmq.engine.embedded.segment_ages import SegmentAges
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.file_modes import close_to_others
 from rewindmq.engine.http.app import make_app
+from rewindmq.engine.http.live import Live
+from rewindmq.engine.http.logins import Logins
 from rewindmq.engine.http.server import Listening, serve
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.location import History
@@ -140,8 +142,10 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
         await _listen(server, config, contexts)
         broker.serve(server, (amqp_door, http_door))
         body_workers = WorkerPool()
-        app = make_app(broker, body_workers)
-        serving = serve(app, _listen_http(config, contexts), http_door, broker.loop_share, config.http_balancers)
+        live = Live(broker, Logins())
+        app = make_app(broker, body_workers, live)
+        listening = _listen_http(config, contexts)
+        serving = serve(app, listening, http_door, broker.loop_share, live.close, config.http_balancers)
         http = asyncio.create_task(serving)
         reloads = asyncio.create_task(_reload(broker, contexts, reread, hung_up, manager))
         try:

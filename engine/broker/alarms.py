@@ -94,6 +94,7 @@ class Alarms:
         self._until = -PATIENCE_SECONDS  # it was in effect until then
         self._trimmed_at = -TRIM_SECONDS
         self._disk_failed = False
+        self.on_alarm: list[Callable[[str, bool], None]] = []  # called when one begins or ends
         self._stillness = Stillness()
 
     def start(self, clients: Clients) -> None:
@@ -192,6 +193,8 @@ class Alarms:
             if not before and now - self._until >= PATIENCE_SECONDS:  # else it is the same trouble again
                 self._since = now
             self._until = now
+        if self.memory != before:
+            self._tell("memory", self.memory)
         if self.memory and not before:
             logger.warning("memory alarm: %d bytes are used, the limit is %d", account.used_bytes, account.limit_bytes)
         elif before and not self.memory:
@@ -208,10 +211,16 @@ class Alarms:
         self._disk_failed = False
         limit = self.disk_limit_bytes
         before, self.disk = self.disk, self.disk_free < (limit * DISK_CLEAR if self.disk else limit)
+        if self.disk != before:
+            self._tell("disk", self.disk)
         if self.disk and not before:
             logger.warning("disk alarm: %d bytes are free, the limit is %d", self.disk_free, limit)
         elif before and not self.disk:
             logger.warning("the disk alarm is over: %d bytes are free", self.disk_free)
+
+    def _tell(self, name: str, on: bool) -> None:
+        for callback in self.on_alarm:
+            callback(name, on)
 
     def _have_patience(self) -> None:
         if self._clients is None:

@@ -57,6 +57,7 @@ from rewindmq.engine.rewind.stream_consumers import Readings
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.routing.dead_letters import Forwarder
 from rewindmq.engine.routing.delayed_exchanges import HiddenQueues
+from rewindmq.engine.routing.event_exchange import EventExchange
 from rewindmq.engine.routing.firehose import Firehose
 from rewindmq.engine.routing.router import Router
 from rewindmq.engine.runtime.admission import Door, Listeners
@@ -153,6 +154,10 @@ class Broker:
         url, measured = config.archive.url, self.history_size.take
         self.archive = ArchiveStatus(url, ends, clock, in_kafka=measured) if url else None
         self.trims = HistoryTrims(config.keep_history_ms, metadata, partitions, self.turns)
+        self.events = EventExchange(
+            config, self.router, metadata, partitions, keeper, self.counters, self.turns, self.loop_share
+        )
+        self.alarms.on_alarm.append(self.events.alarm)
         self.clock_watch = ClockWatch(config.node, log_clock, metadata, partitions, keeper, self.turns)
 
     def serve(self, listeners: Listeners, doors: tuple[Door, ...]) -> None:
@@ -172,6 +177,7 @@ class Broker:
 
     def close(self) -> None:
         """Stop cleanly: everything is durable, RocksDB is written, each partition ends with a Checkpointed event."""
+        self.events.stop()
         for session in list(self.sessions.by_id.values()):
             self.sessions.close(session)
         self.callers.close()
@@ -227,6 +233,7 @@ class Broker:
             self.router.exchanges_changed()
             self.access.changed()
         self.hidden.changed(event)
+        self.events.metadata_changed(event)
         if isinstance(event, SubjectErased | BodiesExpired):
             self.subjects.erased(event.key_ids)
         elif isinstance(event, VhostDeleted):

@@ -287,7 +287,7 @@ class Node:
             owned = partition.name in names
             if owned and not partition.owned:
                 logger.info("%s: its duties are this node's now", partition.name)
-                partition.owned = True
+                partition.own()
                 self._repairs.look_at_everything()
                 for queue in list(partition.machine.outboxes()):
                     self._broker.forwarder.recover(partition, queue)

@@ -15,6 +15,7 @@ Rules of this file
   The owner sees this by an own record, and appends a ClockSet: the queues' clock goes on from where it stands. Messages
   published meanwhile have their expiry from there, and must not lose the time for which the partition was idle. If none
   were (the owner's Tick was first), the clock goes on from the owner's estimate.
+- A tap hears of a record at one node: the one that appended it, or the owner if a service did so itself.
 - Duties (ticks, dead letters, expiry) are the owner's. Two nodes may both act as owner for a moment: all events that
   owners append are harmless when they come twice.
 """
@@ -27,12 +28,13 @@ from typing import Final, Protocol
 
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.log.shared_contract import Arrived, RecordTooLarge, SharedPartition
-from rewindmq.engine.runtime.partition import Confirms, Partition
+from rewindmq.engine.runtime.partition import Confirms, EventTap, Partition
 from rewindmq.projections.machine.data.effects import Effect, Refuse
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.versions import CLOCK_SET
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.store.store import Projector
+from rewindmq.projections.topology.topology import INTERNAL
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.events import CheckpointAsked, Checkpointed, Event, NodeLost, Published, QueueDeclared, Tick
@@ -90,6 +92,7 @@ class ReadBackPartition(Partition):
         self._past = history or log
         self.node = node
         self.owned = False
+        self.owned_from = 0  # the append position at which the node took the duties
         self._node = listener
         self.lost_appended: dict[int, None] = {}  # epochs whose end this node has appended here
         self._decode = FramedDecoder().decode
@@ -209,6 +212,24 @@ class ReadBackPartition(Partition):
         deadline = self.machine.deadline_ms()
         return None if deadline is None or not self.owned or self._ticking else deadline - self._skew_ms
 
+    def own(self) -> None:
+        """Take the duties of the partition.
+
+        A tap hears of services' records from the first own one on that follows: those that the owner of before has
+        heard of are below it."""
+        self.owned = True
+        self.owned_from = self._append_position
+        self.watch(self.tap)
+
+    def watch(self, tap: EventTap | None) -> None:
+        super().watch(tap)
+        if tap is not None and self.owned and self._append_position == self.owned_from:
+            self.append(BROKER, Tick())
+
+    @property
+    def _tells_of_services(self) -> bool:
+        return self.owned and self._durable_position > self.owned_from
+
     def tick(self) -> None:
         deadline = self.machine.deadline_ms()
         if deadline is not None and self.owned and not self._ticking and deadline <= self.now_ms():
@@ -293,11 +314,12 @@ class ReadBackPartition(Partition):
 
     def _fold(self, arrived: Arrived) -> None:
         machine, effects, fresh, sent, offsets = self.machine, self.effects, self.fresh, self._sent, self._offsets
-        apply, decode = machine.apply, self._decode
+        apply, decode, tap = machine.apply, self._decode, self.tap
         own_ms, event = 0, None
         for offset, timestamp_ms, value in zip(arrived.offsets, arrived.timestamps_ms, arrived.values, strict=True):
             folded: Folded | None = None
-            if sent and sent[0][0] == value:
+            own = bool(sent) and sent[0][0] == value
+            if own:
                 _, actor, event, folded = sent.popleft()
                 own_ms = timestamp_ms
                 offsets.append(offset)
@@ -309,14 +331,16 @@ class ReadBackPartition(Partition):
                     machine.skip(offset)
                     self.projector.quarantined(offset, "", str(error))
                     continue
-            if folded is not None:
+            if tap is not None:
                 before = len(effects)
+            if folded is not None:
+                asked = len(effects)
                 if type(event) is Published:
                     fresh[offset] = event
                 apply(offset, timestamp_ms, actor, event, effects)
                 if type(event) is QueueDeclared:
                     self._handle_rare(offset, event)
-                folded(self._durable_position - 1, offset, effects[before:])
+                folded(self._durable_position - 1, offset, effects[asked:])
             elif type(event) is Published:
                 fresh[offset] = event
                 apply(offset, timestamp_ms, actor, event, effects)
@@ -324,6 +348,8 @@ class ReadBackPartition(Partition):
                 apply(offset, timestamp_ms, actor, event, effects)
                 if type(event) in RARE:
                     self._handle_rare(offset, event)
+            if tap is not None and (own or (self._tells_of_services and is_of_service(actor, event))):
+                tap.folded(self, offset, timestamp_ms, actor, event, effects, before)
         if arrived.timestamps_ms[-1] + machine.ahead_ms >= machine.clock_ms:
             self._in_time_below = machine.next_offset
         only_time_passed = type(event) is Tick and machine.next_offset <= self._in_time_below + 1
@@ -364,6 +390,16 @@ class ReadBackPartition(Partition):
 def key_of(vhost: str, queue: str) -> bytes:
     """Return the key of a queue's records."""
     return f"{vhost}/{queue}".encode()
+
+
+def is_of_service(actor: Actor, event: Event) -> bool:
+    """Whether a service appended the record to the log itself. What no node appended, its owner tells of."""
+    return (
+        type(event) is Published
+        and actor.session == 0
+        and event.origin is None
+        and event.route.exchange not in INTERNAL
+    )
 
 
 def event_key(event: Event) -> bytes:

@@ -80,7 +80,12 @@ class SoleWriterPartition(Partition):
         if now != self._prefix_ms or actor is not self._prefix_actor:
             self._renew_prefix(now, actor)
         offset = self.log.append(now, self.encoder.encode(self._prefix, event))
-        self.machine.apply(offset, now, actor, event, self.effects)
+        if self.tap is None:
+            self.machine.apply(offset, now, actor, event, self.effects)
+        else:
+            before = len(self.effects)
+            self.machine.apply(offset, now, actor, event, self.effects)
+            self.tap.folded(self, offset, now, actor, event, self.effects, before)
         return offset
 
     def publish(self, actor: Actor, message: Published) -> int:
@@ -93,7 +98,12 @@ class SoleWriterPartition(Partition):
             self._renew_prefix(now, actor)
         offset = self.log.append(now, self.encoder.encode(self._prefix, message))
         self.fresh[offset] = message
-        self.machine.apply(offset, now, actor, message, self.effects)
+        if self.tap is None:
+            self.machine.apply(offset, now, actor, message, self.effects)
+        else:
+            before = len(self.effects)
+            self.machine.apply(offset, now, actor, message, self.effects)
+            self.tap.folded(self, offset, now, actor, message, self.effects, before)
         return offset
 
     async def ask(self, actor: Actor, event: Event, folded: Callable[[], None] | None = None) -> list[Effect]:

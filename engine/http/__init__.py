@@ -5,5 +5,5 @@ resources/         a file for each resource                  listing.py, filters
 authentication.py  log-in                                    browsers.py        refuses requests that other sites cause
 bodies.py          large requests                            pieces.py          large answers
 server.py          sockets and time limits                   statistics.py      counts and rates
-metrics/           the same figures for Prometheus
+metrics/           the same figures for Prometheus           live.py             answers sent again as they change
 """

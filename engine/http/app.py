@@ -36,6 +36,7 @@ from rewindmq.engine.http.call import (
     way_of,
 )
 from rewindmq.engine.http.disconnects import Ending
+from rewindmq.engine.http.live import Live, asks_for_stream, paged
 from rewindmq.engine.http.logins import Logins, cookie_of
 from rewindmq.engine.http.resources import (
     access,
@@ -244,6 +245,14 @@ ROUTES: dict[str, dict[str, Handler]] = {
 }
 
 
+# Answers that there are as live figures, below /api/live.
+LIVE: dict[str, Handler] = {
+    "/overview": overview.overview,
+    "/queues": paged(queues.list_all),
+    "/queues/{vhost}": paged(queues.list_vhost),
+    "/queues/{vhost}/{queue}": queues.show,
+}
+
 # Handlers without the time limit of an answer: they read history, ask Kafka, wait for the disk, or ask repeatedly.
 PATIENT = {
     definitions.import_all,
@@ -275,13 +284,14 @@ PATIENT = {
 }
 
 
-def make_app(broker: "Broker", body_workers: WorkerPool) -> ASGIApp:
-    """The application. `body_workers` read large bodies; the caller closes them."""
+def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = None) -> ASGIApp:
+    """The application. `body_workers` read large bodies, `live` has the live figures; the caller closes them."""
     statistics(broker)  # counting begins here
-    logins = Logins()
+    live = Live(broker, Logins()) if live is None else live
+    logins = live.logins
     read_to_end = partial(read_to_end_in_time, broker)
 
-    def endpoint(handler: Handler) -> Callable[[Request], Awaitable[ASGIApp]]:
+    def endpoint(handler: Callable[[Call], Awaitable[ASGIApp]]) -> Callable[[Request], Awaitable[ASGIApp]]:
         async def respond(request: Request) -> ASGIApp:
             held: Call | None = None
             response: ASGIApp
@@ -325,6 +335,7 @@ def make_app(broker: "Broker", body_workers: WorkerPool) -> ASGIApp:
         for path, handlers in ROUTES.items()
         for method, handler in handlers.items()
     ]
+    routes += (Route("/api/live" + path, endpoint(live.of(handler)), methods=["GET"]) for path, handler in LIVE.items())
     routes += login_routes(broker, logins)
     routes += metrics_routes(broker, body_workers, logins)
     routes += (Route(path, web.page(path), methods=["GET"]) for path in web.FILES)
@@ -490,7 +501,7 @@ def refuse(error: ApiError, request: Request) -> Response:
         response.headers["retry-after"] = "5"
     if error.status == 413:
         response.headers["connection"] = "close"  # the rest of the body is not read
-    if error.status == 401 and not from_page(request):
+    if error.status == 401 and not (from_page(request) or asks_for_stream(request)):
         response.headers["www-authenticate"] = 'Basic realm="RewindMQ Management"'
     elif isinstance(error, NotLoggedIn):
         response.headers["www-authenticate"] = f'Cookie realm="RewindMQ Management" cookie-name={cookie_of(request)}'

@@ -15,7 +15,7 @@ import contextlib
 import json
 import logging
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import h11
@@ -127,9 +127,16 @@ class _Server(uvicorn.Server):
     """uvicorn with our listeners, without its signal handlers (the broker's own process decides when to stop)."""
 
     def __init__(
-        self, config: uvicorn.Config, listening: Sequence[Listening], door: Door, share: LoopShare, balancers: Balancers
+        self,
+        config: uvicorn.Config,
+        listening: Sequence[Listening],
+        door: Door,
+        share: LoopShare,
+        end_streams: Callable[[], None],
+        balancers: Balancers,
     ) -> None:
         super().__init__(config)
+        self._end_streams = end_streams
         self._balancers = balancers
         self.share = share
         self._listening = listening
@@ -166,17 +173,24 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: Any = None) -> None:
         for listener in self._listeners:
             listener.close()
+        self._end_streams()
         await super().shutdown()
 
 
 async def serve(
-    app: ASGIApp, listening: Sequence[Listening], door: Door, share: LoopShare, balancers: Balancers = NOBODY
+    app: ASGIApp,
+    listening: Sequence[Listening],
+    door: Door,
+    share: LoopShare,
+    end_streams: Callable[[], None],
+    balancers: Balancers = NOBODY,
 ) -> None:
     """Serve these listeners, in this share of the loop's time, until cancelled.
 
     Connections from `balancers` begin with a header of the PROXY protocol.
 
-    Then it takes no more requests, lets those under way finish (3 seconds at most), and raises CancelledError."""
+    Then it takes no more requests, ends the live streams, lets the others finish (3 seconds at most), and raises
+    CancelledError."""
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     config = uvicorn.Config(
         app,
@@ -189,7 +203,7 @@ async def serve(
         timeout_graceful_shutdown=GRACEFUL_SECONDS,
     )
     config.load()
-    server = _Server(config, listening, door, share, balancers)
+    server = _Server(config, listening, door, share, end_streams, balancers)
     task = asyncio.create_task(server.serve())
     try:
         await asyncio.shield(task)

@@ -4,4 +4,5 @@ router.py              routes of a publish, remembered     content.py           
 exchange_types.py      bindings by exchange type           delayed_exchanges.py   messages that wait
 dead_letters.py        sends dead letters on, once         death_headers.py       their x-death headers
 firehose.py            copies for amq.rabbitmq.trace
+event_exchange.py      events for amq.rewindmq.event     event_headers.py      their keys and headers
 """

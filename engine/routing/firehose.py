@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rewindmq.engine.config import Config
-from rewindmq.engine.routing.router import Router
+from rewindmq.engine.routing.router import Router, cut_key
 from rewindmq.engine.runtime.counters import FIREHOSE_COPIES_DROPPED
 from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.partition import DeliveryTarget, FetchTarget, Partition
@@ -122,7 +122,7 @@ class Firehose:
         if exchange != TRACE_EXCHANGE:
             routed = array([longstr(queue) for queue in queues])
             self._copy(
-                f"publish.{exchange}",
+                cut_key(f"publish.{exchange}"),
                 session,
                 channel,
                 exchange,
@@ -138,7 +138,7 @@ class Firehose:
         route = message.route
         if route.exchange != TRACE_EXCHANGE:
             self._copy(
-                f"deliver.{effect.queue.name}",
+                cut_key(f"deliver.{effect.queue.name}"),
                 session,
                 channel,
                 route.exchange,

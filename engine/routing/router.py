@@ -33,6 +33,7 @@ from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.metadata_events import Bound
 from rewindmq.schemas.values import Route
 
+KEY_BYTES = 255  # of a routing key (S-062)
 REMEMBERED_ROUTES = 65_536  # then all are forgotten: publishers with unbounded keys must not fill the memory
 
 
@@ -43,6 +44,11 @@ class Destination:
     partition: Partition
     route: Route
     delay_ms: int | None = None
+
+
+def cut_key(key: str) -> str:
+    """A key with a queue's name in it, no longer than AMQP allows: the end of a long name is cut off."""
+    return key if len(key) * 4 <= KEY_BYTES else key.encode()[:KEY_BYTES].decode(errors="ignore")
 
 
 class Router:

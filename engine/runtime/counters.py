@@ -16,6 +16,8 @@ from typing import Final, Literal
 from rewindmq.projections.machine.data.reasons import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED
 
 FIREHOSE_COPIES_DROPPED: Final = "rewindmq_firehose_copies_dropped_total"
+EVENTS_PUBLISHED: Final = "rewindmq_events_published_total"
+EVENTS_DROPPED: Final = "rewindmq_events_dropped_total"
 COUNTERS: Final = (
     "connections_opened_total",
     "connections_closed_total",
@@ -25,6 +27,8 @@ COUNTERS: Final = (
     "queues_created_total",
     "queues_deleted_total",
     FIREHOSE_COPIES_DROPPED,
+    EVENTS_PUBLISHED,
+    EVENTS_DROPPED,
     "global_messages_received_total",
     "global_messages_received_confirm_total",
     "global_messages_confirmed_total",

@@ -7,7 +7,7 @@ Rules of this file
 - A large publish that the log has no room for waits by itself, before it is appended; other publishers go on.
 - Large publishes go into the log by turns, in the order in which they came.
 - The broker's own copies of messages ask for room as publishes do. Dead letters and delayed messages wait in their
-  outboxes, copies for the firehose are dropped, and a restoration ends with an error.
+  outboxes, copies for the firehose and events are dropped, and a restoration ends with an error.
 """
 
 import asyncio

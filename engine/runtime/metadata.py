@@ -8,7 +8,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -40,6 +40,16 @@ class MetadataListener(Protocol):
         """Take note of an event that was folded into the topology."""
 
 
+class MetadataTap(Protocol):
+    """A watcher of the events that this node appended (engine/routing/event_exchange.py)."""
+
+    def describe(self, actor: Actor, event: Event) -> list[tuple[str, str, dict[str, object]]]:
+        """Say what an event that is not folded yet will change: vhost, routing key, headers."""
+
+    def changed(self, offset: int, timestamp_ms: int, described: Sequence[tuple[str, str, dict[str, object]]]) -> None:
+        """Take note that this has happened."""
+
+
 class Metadata(ABC):
     """The metadata log and its topology.
 
@@ -52,6 +62,7 @@ class Metadata(ABC):
         self.topology = self.state.topology
         self.stored_offset = 0
         self.replayed = 0
+        self.tap: MetadataTap | None = None
         self._readable = log
         self._clock = clock
 
@@ -127,12 +138,16 @@ class Metadata(ABC):
     async def ask(self, actor: Actor, event: MetadataEvent) -> int:
         """Log an event, wait until it is folded, and return its offset. A sole writer never waits."""
 
-    def _fold(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> None:
+    def _fold(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, own: bool = True) -> None:
+        """Fold an event. `own`: this node appended it."""
+        described = self.tap.describe(actor, event) if own and self.tap is not None else ()
         problem = self.state.apply(offset, timestamp_ms, actor, event)
         if problem:
             self._skipped(offset, problem)
-        else:
-            self._listener.metadata_changed(event)
+            return
+        self._listener.metadata_changed(event)
+        if described and self.tap is not None:
+            self.tap.changed(offset, timestamp_ms, described)
 
     def _skipped(self, offset: int, reason: str) -> None:
         logger.error("%s: record %d is skipped: %s", self.name, offset, reason)
@@ -282,7 +297,8 @@ class ReadBackMetadata(Metadata):
         for offset, timestamp_ms, value in zip(arrived.offsets, arrived.timestamps_ms, arrived.values, strict=True):
             answer = None
             self.state.last_record = value
-            if self._sent and self._sent[0][0] == value:
+            own = bool(self._sent) and self._sent[0][0] == value
+            if own:
                 answer = self._sent.popleft()[1]
                 self._durable_position += 1
             try:
@@ -291,7 +307,7 @@ class ReadBackMetadata(Metadata):
                 self.state.skip(offset, str(error))
                 self._skipped(offset, str(error))
                 continue
-            self._fold(offset, timestamp_ms, actor, event)
+            self._fold(offset, timestamp_ms, actor, event, own)
             if isinstance(event, NodeJoined | NodeLost):
                 self._nodes_changed()
             if answer is not None and not answer.done():

@@ -24,7 +24,7 @@ Rules of this file
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from rewindmq.engine.log.contract import BelowStart
@@ -95,6 +95,22 @@ class Decryption(Protocol):
         """Return the message with its body decrypted."""
 
 
+class EventTap(Protocol):
+    """A watcher of the events of partitions (engine/routing/event_exchange.py)."""
+
+    def folded(
+        self,
+        partition: "Partition",
+        offset: int,
+        timestamp_ms: int,
+        actor: Actor,
+        event: Event,
+        effects: Sequence[Effect],
+        before: int,
+    ) -> None:
+        """Take note of an event that was folded, and of its effects: those from `before` on."""
+
+
 class PartitionListener(Protocol):
     """The part of the broker that its partitions call."""
 
@@ -142,6 +158,7 @@ class Partition(ABC):
         self.history = log
         self.epoch: int | None = None  # this node's, if other nodes fold the partition, too
         self.owned = True  # its duties (ticks, dead letters, expiry) are this node's
+        self.tap: EventTap | None = None  # None: no queue is bound to an event of queues
         self.read_only = False  # nothing can be appended (embedded/read_only.py)
         self.machine = machine
         self.projector = projector
@@ -286,6 +303,10 @@ class Partition(ABC):
         """Call `confirms.confirm(sequence, refused)` once the event is folded and its effects are performed.
 
         It is for messages with confirms that need not wait for the disk."""
+
+    def watch(self, tap: EventTap | None) -> None:
+        """Tell a tap from now on what the partition folds; None: nobody."""
+        self.tap = tap
 
     def attach(self, consumer_id: int, consumer: DeliveryTarget) -> None:
         """Send deliveries for this id to `consumer`."""

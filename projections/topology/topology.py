@@ -73,7 +73,7 @@ from rewindmq.schemas.metadata_events import (
 )
 from rewindmq.schemas.values import Actor, Policy
 
-TOPOLOGY_VERSION = 2
+TOPOLOGY_VERSION = 3
 DEFAULT_VHOST = "/"
 VHOST_LIMITS = ("vhost-limits", "limits")  # component and name of the parameter that holds a vhost's limits
 EPOCHS_REMEMBERED = 500
@@ -84,11 +84,11 @@ SYSTEM_EXCHANGES = (
     ("amq.headers", "headers"),
     ("amq.match", "headers"),
     ("amq.rabbitmq.trace", "topic"),
+    ("amq.rewindmq.event", "topic"),
     ("amq.topic", "topic"),
 )
-# The firehose publishes to it (engine/routing/firehose.py). It is internal: clients cannot publish to it.
-TRACE_EXCHANGE = "amq.rabbitmq.trace"
-
+# The broker publishes to these (engine/routing/firehose.py, event_exchange.py), and clients cannot.
+INTERNAL = TRACE_EXCHANGE, EVENT_EXCHANGE = "amq.rabbitmq.trace", "amq.rewindmq.event"
 
 Destination = tuple[str, str, str]  # vhost, destination type (queue or exchange), name
 
@@ -96,7 +96,7 @@ Destination = tuple[str, str, str]  # vhost, destination type (queue or exchange
 def system_exchanges(vhost: str) -> list[ExchangeDeclared]:
     """The exchanges that a vhost has from its beginning."""
     return [
-        ExchangeDeclared(vhost, name, kind, durable=True, auto_delete=False, internal=name == TRACE_EXCHANGE)
+        ExchangeDeclared(vhost, name, kind, durable=True, auto_delete=False, internal=name in INTERNAL)
         for name, kind in SYSTEM_EXCHANGES
     ]
 
@@ -232,7 +232,7 @@ class Topology:
             [_vhost_fields(self.vhosts[name]) for name in sorted(self.vhosts)],
             [asdict(self.users[name]) for name in sorted(self.users)],
             [asdict(self.permissions[key]) for key in sorted(self.permissions)],
-            [asdict(self.exchanges[key]) for key in sorted(self.exchanges) if key[1] != TRACE_EXCHANGE],
+            [asdict(self.exchanges[key]) for key in sorted(self.exchanges) if key[1] not in INTERNAL],
             [[asdict(bound) for bound in self._by_source[key]] for key in sorted(self._by_source)],
             [
                 [

@@ -75,8 +75,10 @@ async def show(call: Call) -> Response:
     """Answers GET /api/queues/{vhost}/{queue}."""
     queue = call.queue()
     partition = home_of(call.broker, queue)
-    item = queue_item(call.broker, partition, queue, head=True)
-    item["consumer_details"] = [consumer_item(call.broker, queue, consumer) for consumer in queue.consumers()]
+    columns = columns_of(call.request.query_params)
+    item = queue_item(call.broker, partition, queue, head=columns is None or "head_message_timestamp" in columns)
+    if columns is None or "consumer_details" in columns:
+        item["consumer_details"] = [consumer_item(call.broker, queue, consumer) for consumer in queue.consumers()]
     return single(call, item | {"deliveries": [], "incoming": []})
 
 

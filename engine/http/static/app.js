@@ -13,6 +13,7 @@ import {PAGES} from "./pages/pages.js";
 const $ = id => document.getElementById(id);
 let end = () => {};
 let user = null;
+let views = 0;  // that were shown
 
 function fail(error) {
   if (error?.name === "AbortError") return;
@@ -22,6 +23,7 @@ function fail(error) {
 async function show() {
   end();
   end = () => {};
+  const number = ++views;
   $("error").textContent = "";
   const main = $("main");
   const {path, names, options} = parsed(location.hash);
@@ -37,7 +39,9 @@ async function show() {
   document.title = `${page ? [...names, page.title].join(" · ") : "Not found"} · RewindMQ`;
   if (!page) return main.replaceChildren(h("h1", {}, "There is no such page"));
   try {
-    end = await page.view.show(main, names, options, user) ?? (() => {});
+    const over = await page.view.show(main, names, options, user) ?? (() => {});
+    if (number === views) end = over;
+    else over();  // the reader has gone on to another view meanwhile
   } catch (error) {
     fail(error);
   }

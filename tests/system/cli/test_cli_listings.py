@@ -162,7 +162,7 @@ def test_other_listings(cli: Cli) -> None:
         "Listing exchanges for vhost / ...\nname\ttype\targuments\tpolicy\tinternal\n"
         "\tdirect\t[]\t\tfalse\namq.direct\tdirect\t[]\t\tfalse\namq.fanout\tfanout\t[]\t\tfalse\n"
         "amq.headers\theaders\t[]\t\tfalse\namq.match\theaders\t[]\t\tfalse\n"
-        "amq.rabbitmq.trace\ttopic\t[]\t\ttrue\namq.topic\ttopic\t[]\t\tfalse\n"
+        "amq.rabbitmq.trace\ttopic\t[]\t\ttrue\namq.rewindmq.event\ttopic\t[]\t\ttrue\namq.topic\ttopic\t[]\t\tfalse\n"
         'ex1\ttopic\t[{"alternate-exchange","amq.fanout"}]\t\tfalse\n'
     )
     assert cli("list_bindings").stdout == (

@@ -96,6 +96,18 @@ def test_publishes_and_deliveries_are_copied(
     assert copies() == []
 
 
+def test_a_key_is_cut_where_the_name_of_a_queue_is_too_long_for_it(
+    channel: BlockingChannel, tracing: Callable[[bool], None]
+) -> None:
+    copies = traced(channel, "#")
+    name = "é" * 127
+    channel.queue_declare(name, exclusive=True)
+    tracing(True)
+    channel.basic_publish("", name, b"m")
+    assert channel.basic_get(name, auto_ack=True)[2] == b"m"
+    assert [key for key, _, _ in copies()] == ["publish.", "deliver." + "é" * 123]
+
+
 def test_unroutable_publishes_and_gets_are_copied(channel: BlockingChannel, tracing: Callable[[bool], None]) -> None:
     published, delivered = traced(channel, "publish.#"), traced(channel, "deliver.#")
     tracing(True)

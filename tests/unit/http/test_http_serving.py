@@ -51,7 +51,7 @@ def run(scenario: Scenario, share: int = 40) -> None:
     async def main() -> None:
         (sock,) = bound("127.0.0.1", 0)
         door = Door("http", share)
-        served = asyncio.create_task(serving.serve(app, [(sock, None)], door, LoopShare()))
+        served = asyncio.create_task(serving.serve(app, [(sock, None)], door, LoopShare(), lambda: None))
         try:
             await asyncio.wait_for(scenario(sock.getsockname()[1], door), 30)
         finally:

@@ -6,6 +6,7 @@
 //   filter    the list can be filtered by name
 //   remove    row => path to DELETE;  one: row => its name in the question and for a screen reader
 //   beforeRemoval   row => elements that say what the removal would do, shown with the question
+//   live      its figures change by themselves
 //   form      {title, fields: [{name, title, value, kind, choices, required}], send: values => [path, method, body]}
 //             before: (path, body) => elements that say what it would do: they are shown first, with a button that does it
 //   edit      row => values for the form
@@ -13,6 +14,7 @@
 import {note} from "../address.js";
 import {api} from "../api.js";
 import {figure, h, table} from "../dom.js";
+import {live} from "../live.js";
 
 const PAGE_SIZE = 100;
 
@@ -21,30 +23,44 @@ export const view = (way, list) => ({show: (main, names, options) => show(main, 
 
 async function show(main, way, list, options) {
   const state = {page: 1, ...options};
-  let asking = new AbortController();
+  let asking = new AbortController(), listening = new AbortController();
   const result = h("div", {"aria-live": "polite"});
   const problem = h("p", {class: "error", role: "alert"});
 
   // The answer to a former question is not shown any more.
   async function load() {
     asking.abort();
+    listening.abort();
     asking = new AbortController();
     const {signal} = asking;
     const query = new URLSearchParams({page: state.page, page_size: PAGE_SIZE});
     for (const option of ["name", "use_regex", "sort", "sort_reverse"]) if (state[option]) query.set(option, state[option]);
     if (list.asked) query.set("columns", list.asked);
+    result.setAttribute("aria-live", "polite");
     note(way, [], {...state, page: state.page > 1 ? state.page : null});
     try {
       const found = await api(`${list.path}?${query}`, {signal});
       if (state.page > 1 && !found.items.length) return await go({page: Math.max(1, found.page_count)});
       problem.textContent = "";
       result.replaceChildren(rows(found), turns(found));
+      if (list.live) listen(`${list.path}?${query}`);
     } catch (error) {
       if (signal.aborted) return;
       if (state.page > 1) return await go({page: 1});  // there may be no such page any more
       problem.textContent = error.message;
       result.replaceChildren();
     }
+  }
+
+  // Shows what changes by itself, and announces nothing of it. The rows stay while the reader is at a button of them.
+  function listen(path) {
+    listening = new AbortController();
+    live(path, found => {
+      if (result.contains(document.activeElement)) return;
+      result.setAttribute("aria-live", "off");
+      result.replaceChildren(rows(found), turns(found));
+      problem.textContent = "";
+    }, error => { problem.textContent = error.message; }, listening.signal);
   }
 
   // Carries out a change. Shows the API's reason if it is refused.
@@ -94,7 +110,7 @@ async function show(main, way, list, options) {
   main.append(h("h1", {}, list.title), list.about ? h("p", {class: "quiet"}, list.about) : "",
     list.filter ? filterForm(state, go) : "", problem, result, form?.element ?? "");
   await load();
-  return () => asking.abort();
+  return () => { asking.abort(); listening.abort(); };
 }
 
 function filterForm(state, go) {

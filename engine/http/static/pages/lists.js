@@ -15,7 +15,7 @@ const DURABLE = {name: "durable", title: "Durable", choices: ["true", "false"]};
 const named = row => `${row.name} in vhost ${row.vhost}`;
 
 export const queues = view("queues", {
-  title: "Queues", path: "/queues", filter: true,
+  title: "Queues", path: "/queues", filter: true, live: true,
   asked: "name,vhost,type,state,policy,messages_ready,messages_unacknowledged,consumers,arguments,effective_policy_definition",
   columns: [
     text("Vhost", "vhost"),

@@ -1,38 +1,23 @@
-// The state of the node at a glance. One question every five seconds, and none while the tab is hidden.
+// The state of the node at a glance, with live figures.
 
-import {api} from "../api.js";
 import {figure, h, table} from "../dom.js";
+import {live} from "../live.js";
 
-const SECONDS = 5;
 const TOTALS = [["queues", "Queues"], ["connections", "Connections"], ["channels", "Channels"], ["consumers", "Consumers"], ["exchanges", "Exchanges"]];
 const RATES = [["publish", "Published"], ["confirm", "Confirmed"], ["deliver_get", "Delivered"], ["ack", "Acked"],
   ["redeliver", "Redelivered"], ["return_unroutable", "Returned"], ["drop_unroutable", "Unroutable, dropped"]];
 const KINDS = [["messages_ready", "Ready"], ["messages_unacknowledged", "Unacked"]];
 
-export async function show(main) {
-  const asking = new AbortController();
+export function show(main) {
+  const ending = new AbortController();
   const content = h("div", {});
   const problem = h("p", {class: "error", role: "alert"});
-  let timer = null;
   main.append(h("h1", {}, "Overview"), problem, content);
-
-  async function look() {
-    clearTimeout(timer);
-    if (document.hidden || asking.signal.aborted) return;
-    try {
-      content.replaceChildren(...shown(await api("/overview", {signal: asking.signal})));
-      problem.textContent = "";
-    } catch (error) {
-      if (error.name === "AbortError" || error.login) return;
-      problem.textContent = error.message;
-    }
-    clearTimeout(timer);
-    timer = setTimeout(look, SECONDS * 1000);
-  }
-
-  document.addEventListener("visibilitychange", look, {signal: asking.signal});
-  await look();
-  return () => { asking.abort(); clearTimeout(timer); };
+  live("/overview", found => {
+    content.replaceChildren(...shown(found));
+    problem.textContent = "";
+  }, error => { problem.textContent = error.message; }, ending.signal);
+  return () => ending.abort();
 }
 
 function shown(found) {

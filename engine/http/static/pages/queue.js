@@ -7,10 +7,12 @@ import {address, note} from "../address.js";
 import {api, where} from "../api.js";
 import {chart, inWords, left} from "../chart.js";
 import {code, figure, h, table} from "../dom.js";
+import {live} from "../live.js";
 import {comparing, handling, labelled, marking, pausing, purging, restoring, trying} from "./queue_changes.js";
 import {messages} from "./queue_messages.js";
 
-const POLL_MS = 5_000, PATIENCE_MS = 1_000, COUNT = 20;
+const PATIENCE_MS = 1_000, COUNT = 20;
+const SHOWN = "type,state,durable,messages_ready,messages_unacknowledged,consumers,policy,operator_policy,arguments";
 const RANGES = [["-10m", "10 minutes"], ["-1h", "hour"], ["-6h", "6 hours"], ["-1d", "day"], ["-7d", "week"],
   ["0", "whole history"]];
 
@@ -28,23 +30,20 @@ export async function show(main, names, options, user) {
 
   // -- now ------------------------------------------------------------------------------------------------------------
 
-  async function look() {
-    if (document.hidden) return;
-    try {
-      const queue = await api("/queues/" + where(...names), {signal: ending.signal});
-      pause.show(queue);
-      facts.replaceChildren(table("Now", [
-        {title: "Type", cell: each => each.type},
-        {title: "State", cell: each => each.state === "paused" ? h("strong", {class: "error"}, "paused") : each.state}, {title: "Durable", cell: each => each.durable ? "yes" : "no"},
-        {title: "Ready", number: true, cell: each => figure(each.messages_ready)},
-        {title: "Unacked", number: true, cell: each => figure(each.messages_unacknowledged)},
-        {title: "Consumers", number: true, cell: each => figure(each.consumers)},
-        {title: "Policy", cell: each => [each.policy, each.operator_policy].filter(name => name).join(", ")},
-        {title: "Arguments", cell: each => code(each.arguments)}], [queue]));
-    } catch (error) {
-      if (error.name !== "AbortError") facts.replaceChildren(h("p", {class: "error"}, `Now: ${error.message}`));
-    }
+  function showNow(queue) {
+    pause.show(queue);
+    facts.replaceChildren(table("Now", [
+      {title: "Type", cell: each => each.type},
+      {title: "State", cell: each => each.state === "paused" ? h("strong", {class: "error"}, "paused") : each.state},
+      {title: "Durable", cell: each => each.durable ? "yes" : "no"},
+      {title: "Ready", number: true, cell: each => figure(each.messages_ready)},
+      {title: "Unacked", number: true, cell: each => figure(each.messages_unacknowledged)},
+      {title: "Consumers", number: true, cell: each => figure(each.consumers)},
+      {title: "Policy", cell: each => [each.policy, each.operator_policy].filter(name => name).join(", ")},
+      {title: "Arguments", cell: each => code(each.arguments)}], [queue]));
   }
+
+  const fail = error => facts.replaceChildren(h("p", {class: "error"}, `Now: ${error.message}`));
 
   // -- over time ------------------------------------------------------------------------------------------------------
 
@@ -160,7 +159,7 @@ export async function show(main, names, options, user) {
 
   // -- the page -------------------------------------------------------------------------------------------------------
 
-  const changed = () => { look(); draw(); };
+  const changed = () => draw();
   main.append(h("h1", {}, names[1]), h("p", {class: "quiet"}, "Queue of vhost ", h("code", {}, names[0]), ". ",
     h("a", {href: address("history", names)}, "Who did what")), facts, pause.element,
     h("h2", {}, "Over time"), h("div", {class: "row moment"}, labelled("The last", range),
@@ -173,16 +172,10 @@ export async function show(main, names, options, user) {
     said, found, asked,
     comparing(names, () => options.time ?? null), restoring(names, () => past?.moment ?? null, changed),
     trying(names), purging(names, changed), marking(changed));
-  const poll = setInterval(look, POLL_MS);
-  document.addEventListener("visibilitychange", look);
-  look();
+  live(`/queues/${where(...names)}?${new URLSearchParams({columns: SHOWN})}`, showNow, fail, ending.signal);
   if (options.offset !== undefined || options.time !== undefined) {
     choose(options.offset !== undefined ? {offset: options.offset} : {time: options.time}, first);
   }
   draw();
-  return () => {
-    ending.abort();
-    clearInterval(poll);
-    document.removeEventListener("visibilitychange", look);
-  };
+  return () => ending.abort();
 }
