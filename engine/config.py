@@ -79,6 +79,7 @@ class Config:
     kafka_replication: int | None = None  # of new topics; None: 3, or as many as Kafka has brokers
     kafka_settings: tuple[tuple[str, str], ...] = ()  # further settings of librdkafka: ("sasl.username", "x") ...
     node_timeout_ms: int = 10_000  # a node that is silent for this long is lost
+    standbys: int | None = None  # nodes that fold a partition beside its owner (cluster/modes.py); None: all nodes
 
     proxy_protocol: bool = False  # AMQP connections begin with a header of a balancer (runtime/proxy_protocol.py)
     log_level: str = "info"  # the broker logs to stderr from this level on (logging_setup.py)

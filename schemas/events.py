@@ -400,6 +400,19 @@ class NodeAlive:
 
     node: str
     epoch: int
+    metadata_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRefuses:
+    """A queue was declared that refuses messages when it is full.
+
+    This event is only in the topic `nodes`, for nodes that do not fold the queue's partition."""
+
+    vhost: str
+    queue: str
+    partition: str
+    offset: int
 
 
 QueueEvent = (
@@ -464,7 +477,7 @@ MetadataEvent = (
     | PastRead
     | ClockEvent
 )
-Event = QueueEvent | MetadataEvent | NodeAlive
+Event = QueueEvent | MetadataEvent | NodeAlive | QueueRefuses
 
 # The order of the envelope's union in Avro: an index is for ever; new types go to the end.
 EVENT_TYPES: Final[tuple[type[Event], ...]] = (
@@ -524,6 +537,7 @@ EVENT_TYPES: Final[tuple[type[Event], ...]] = (
     SessionOpened,
     LoginRefused,
     AccessRefused,
+    QueueRefuses,
 )
 
 pickle_by_fields(*EVENT_TYPES, Actor, Argument, Encryption, Origin, Policy, Route)

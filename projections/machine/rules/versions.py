@@ -7,7 +7,7 @@ that are declared from its version on (`Queue.version`).
 
 from typing import Final
 
-MACHINE_VERSION = 4  # the highest version that this code can fold
+MACHINE_VERSION = 5  # the highest version that this code can fold
 
 # Version 2
 SEMANTICS: Final = 2  # x-semantics: a queue is like another version of RabbitMQ (profile.py)
@@ -22,3 +22,5 @@ CLOCK_SET: Final = 3  # ClockSet
 PCRE2_PATTERNS: Final = 3  # patterns of policies are PCRE2's (projections/rules/patterns.py)
 # Version 4
 LOOKAHEAD: Final = 4  # a consumer with a prefetch may hold more for a while (machine/events/lookahead.py)
+# Version 5
+LATE_PUBLISHES: Final = 5  # a publish through a node that was lost before counts: the node may have confirmed it

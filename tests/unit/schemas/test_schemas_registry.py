@@ -211,6 +211,7 @@ NEWER = (
     "SessionOpened",
     "LoginRefused",
     "AccessRefused",
+    "QueueRefuses",
 )
 
 
