@@ -81,6 +81,7 @@ class Config:
     kafka_replication: int | None = None  # of new topics; None: 3, or as many as Kafka has brokers
     kafka_settings: tuple[tuple[str, str], ...] = ()  # further settings of librdkafka: ("sasl.username", "x") ...
     node_timeout_ms: int = 10_000  # a node that is silent for this long is lost
+    standbys: int | None = None  # nodes that fold a partition beside its owner (cluster/modes.py); None: all nodes
 
     proxy_protocol: bool = False  # AMQP connections begin with a header of a balancer (runtime/proxy_protocol.py)
     proxy_protocol_from: tuple[str, ...] = ()  # ... and HTTP connections, too, but only from these networks

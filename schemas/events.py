@@ -402,6 +402,19 @@ class NodeAlive:
 
     node: str
     epoch: int
+    metadata_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRefuses:
+    """A queue was declared that refuses messages when it is full.
+
+    This event is only in the topic `nodes`, for nodes that do not fold the queue's partition."""
+
+    vhost: str
+    queue: str
+    partition: str
+    offset: int
 
 
 QueueEvent = (
@@ -467,7 +480,7 @@ MetadataEvent = (
     | PastRead
     | ClockEvent
 )
-Event = QueueEvent | MetadataEvent | NodeAlive
+Event = QueueEvent | MetadataEvent | NodeAlive | QueueRefuses
 
 # The order of the envelope's union in Avro: an index is for ever; new types go to the end.
 EVENT_TYPES: Final[tuple[type[Event], ...]] = (
@@ -530,6 +543,7 @@ EVENT_TYPES: Final[tuple[type[Event], ...]] = (
     MessageRemoved,
     QueuePaused,
     QueueResumed,
+    QueueRefuses,
 )
 
 pickle_by_fields(*EVENT_TYPES, Actor, Argument, Encryption, Origin, Policy, Route)

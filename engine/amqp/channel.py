@@ -48,7 +48,7 @@ from rewindmq.engine.runtime.flow_control import LARGE_BYTES, no_room
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.engine.runtime.sessions import ChannelStatus, Session
 from rewindmq.schemas.amqp.errors import PropertyError
-from rewindmq.schemas.amqp.properties import parse, with_reply_to
+from rewindmq.schemas.amqp.properties import carbon_copies, parse, with_reply_to
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Encryption
 
@@ -179,6 +179,7 @@ class Channel:
         its body is encrypted."""
         destinations = self.destinations(publish, properties)
         logged, encryption = body, None
+        self.require_folds(publish, destinations, properties.raw, body)
         if not destinations:
             self.require_certainty(publish, properties.raw, body)
         if destinations or publish.traced:
@@ -260,10 +261,27 @@ class Channel:
         except REFUSALS:
             self.require_certainty(publish, raw, body)
             raise
+        self.require_folds(publish, publish.destinations, raw, body)
+
+    def require_folds(
+        self, publish: BasicPublish, destinations: tuple[Destination, ...], raw: bytes, body: bytes
+    ) -> None:
+        """Raise PublishPostponed if only the fold of a partition has the client's answer, and this node has paused
+        it."""
+        for to in destinations:
+            if not to.partition.current and (publish.route_checked or to.partition.needs_fold(to.route)):
+                raise PublishPostponed(to.partition.enter, publish, raw, body)
 
     def require_certainty(self, publish: BasicPublish, raw: bytes, body: bytes) -> None:
         """Raise PublishPostponed unless this node is sure that the publish goes nowhere: it has read all that was in
-        the log when the publish came."""
+        the log when the publish came, and folds the partitions that the queues would be in."""
+        if publish.exchange == "":
+            properties = self.parsed.get(raw) or self.parse_properties(raw)
+            copies = carbon_copies(properties.parsed) if properties.parsed.sender_selected else ()
+            for key in (publish.routing_key, *copies):
+                home = self.broker.queues.partition_for(self.session.vhost, key)
+                if not home.current:
+                    raise PublishPostponed(home.enter, publish, raw, body)
         certainty = self.broker.certainty
         if not certainty.covers(self.shared.heard):
             raise PublishPostponed(certainty.wait, publish, raw, body)

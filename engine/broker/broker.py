@@ -122,12 +122,15 @@ class Broker:
         )
         self.callers = Callers(self.sessions, self.access_log, keeper, lambda: self.turns.end(), config.read_only)
         self.firehose = Firehose(config, self.router, self.sessions.by_id, keeper, self.counters)
-        self.forwarder = Forwarder(self.router, clock, self.counters, self.certainty, keeper, lambda: self.turns.end())
+        home = partial(home_of, partitions)
+        self.forwarder = Forwarder(
+            self.router, clock, self.counters, self.certainty, keeper, lambda: self.turns.end(), home
+        )
         self.readings = Readings(
             config, clock, self.sessions.ask, self.sessions.check_open, topology.marks, self.memory, past
         )
         self.turns = Turns(metadata, partitions, self.forwarder, clock, keeper, self.readings.landed)
-        self.hidden = HiddenQueues(topology, partial(home_of, partitions), self.turns.when_durable)
+        self.hidden = HiddenQueues(topology, home, self.turns.when_durable)
 
         self.queues = Queues(
             metadata, self.access, partitions, self.sessions, self.router, self.counters, config.semantics
@@ -139,7 +142,7 @@ class Broker:
         self.consumers = Consumers(self.access, self.queues, self.sessions, self.firehose, self.readings)
         self.users = Users(metadata, self.access)
         self.vhosts = Vhosts(metadata, partitions, self.turns)
-        self.effective_policies = EffectivePolicies(topology, partitions, self.turns)
+        self.effective_policies = EffectivePolicies(topology, partitions, self.turns, keeper)
         self.policies = Policies(metadata, self.effective_policies, config.semantics, operator=False)
         self.operator_policies = Policies(metadata, self.effective_policies, config.semantics, operator=True)
         self.parameters = Parameters(metadata, self.operator_policies, config.cluster_name)

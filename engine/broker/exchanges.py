@@ -117,7 +117,7 @@ class Exchanges:
             self._access.check(session.user, vhost, "write", "exchange", alternate)
         declared = ExchangeDeclared(vhost, name, type, durable, auto_delete, internal, arguments)
         exchange_types.type_of(declared).check_arguments(declared)
-        left_over = self._hidden.left_over(vhost, name) if type == DELAYED_EXCHANGE else None
+        left_over = await self._hidden.left_over(vhost, name) if type == DELAYED_EXCHANGE else None
         await self._metadata.ask(session.actor, declared)
         known = self._topology.exchanges.get((vhost, name))
         if known is None:  # deleted by another node in the same moment

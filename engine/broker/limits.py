@@ -75,6 +75,11 @@ def check_channel(topology: Topology, sessions: Iterable[Session], user: str) ->
         )
 
 
+def has_queue_limit(topology: Topology, vhost: str) -> bool:
+    """Whether the vhost has a limit of its queues."""
+    return _limit(topology.vhost_limits(vhost), "max-queues") is not None
+
+
 def check_queue(topology: Topology, partitions: Iterable[Partition], vhost: str, name: str) -> None:
     """PreconditionFailed: the vhost may not have one more queue."""
     limit = _limit(topology.vhost_limits(vhost), "max-queues")

@@ -15,10 +15,12 @@ from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.broker.vhosts import check_vhost
 from rewindmq.engine.errors import NotFound, PreconditionFailed
 from rewindmq.engine.runtime.eager import to_the_end
+from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.slices import Pace, in_slices
 from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.rules.settings import DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX
 from rewindmq.projections.rules.patterns import problem_in_history, shown
 from rewindmq.projections.rules.policy_rules import (
     apply_to_problem,
@@ -26,6 +28,7 @@ from rewindmq.projections.rules.policy_rules import (
     pattern_problem,
     priority_problem,
 )
+from rewindmq.projections.rules.queue_arguments import argument_of
 from rewindmq.projections.topology.effective_policies import outstanding
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import PolicyApplied
@@ -36,18 +39,23 @@ from rewindmq.schemas.values import Actor
 class EffectivePolicies:
     """Keeps the policies that each queue has in step with those that match it."""
 
-    def __init__(self, topology: Topology, partitions: Sequence[Partition], turns: Turns) -> None:
+    def __init__(self, topology: Topology, partitions: Sequence[Partition], turns: Turns, keeper: Keeper) -> None:
         self._topology = topology
         self._partitions = partitions
         self._turns = turns
+        self._keeper = keeper
 
     async def apply(self, actor: Actor, vhost: str | None = None) -> None:
         """Append a `PolicyApplied` for every queue of the vhost (None: of all vhosts) that needs one, in slices: other
         work gets turns in between. A queue that is declared meanwhile begins with the policies of that moment."""
+        for partition in self._partitions:
+            await partition.enter()
         pace = Pace(self._turns.written)
         async for partition, queue in in_slices(queues_in(self._partitions, vhost)):
             applied = self.outstanding(queue)
             if applied is not None:
+                if may_refuse(queue, applied):
+                    await self._keeper.until_known(self._topology.next_offset)
                 partition.append(actor, applied)
                 await pace.changed()
         for partition in self._partitions:
@@ -60,9 +68,21 @@ class EffectivePolicies:
             if applied is not None:
                 partition.append(actor, applied)
 
+    def may_refuse(self, queue: Queue) -> bool:
+        """Whether the queue refuses messages when it is full. Yes, too, while it is to get other policies."""
+        return queue.settings.overflow != DROP_HEAD or self.outstanding(queue) is not None
+
     def outstanding(self, queue: Queue) -> PolicyApplied | None:
         """The event that gives a queue the policies that match it. None: the queue has them."""
         return outstanding(self._topology, queue)
+
+
+def may_refuse(queue: Queue, applied: PolicyApplied) -> bool:
+    """Whether a queue may refuse messages with these policies: they or an argument ask for it."""
+    asked = argument_of(queue.arguments, "x-overflow")
+    definitions = [json.loads(policy.definition) for policy in (applied.policy, applied.operator_policy) if policy]
+    overflows = [each.get("overflow") for each in definitions] + [None if asked is None else asked.value]
+    return REJECT_PUBLISH in overflows or REJECT_PUBLISH_DLX in overflows
 
 
 class Policies:

@@ -83,11 +83,19 @@ class Queues:
             raise declarations.locked(queue)
         return partition, queue
 
+    async def enter_all(self) -> None:
+        """Make sure that this node folds every partition."""
+        for partition in self._partitions:
+            await partition.enter()
+
     def all(self, vhost: str | None = None) -> list[Queue]:
-        """The queues of a vhost (None: of all vhosts), by vhost and name. Hidden queues are among them."""
+        """The queues of a vhost (None: of all vhosts), by vhost and name. Hidden queues are among them.
+
+        Those of paused partitions are not: `enter_all` first."""
         found = [
             (key, queue)
             for partition in self._partitions
+            if partition.current
             for key, queue in partition.machine.by_name.items()
             if vhost is None or key[0] == vhost
         ]
@@ -95,10 +103,13 @@ class Queues:
         return [queue for _, queue in found]
 
     async def by_name(self, work: Work, vhosts: Container[str]) -> list[tuple[Partition, Queue]]:
-        """The queues of these vhosts that clients can see, each with its partition, by vhost and name, in slices."""
+        """The queues of these vhosts that clients can see, each with its partition, by vhost and name, in slices.
+
+        Those of paused partitions are not among them: `enter_all` first."""
         entries = [
             (key, (partition, queue))
             for partition in self._partitions
+            if partition.current
             async for key, queue in work.over(list(partition.machine.by_name.items()))
             if key[0] in vhosts and not is_hidden(key[1])
         ]
@@ -142,6 +153,9 @@ class Queues:
             self._access.check(session.user, vhost, "read", "queue", name)
             self._access.check(session.user, vhost, "write", "exchange", dead_letter_exchange)
         kind, semantics = self.check_arguments(vhost, name, arguments)
+        if limits.has_queue_limit(self._topology, vhost):
+            await self.enter_all()
+            self._sessions.check_open(session)
         limits.check_queue(self._topology, self._partitions, vhost, name)
         declarations.check_queue_properties(vhost, name, kind, durable, exclusive, auto_delete)
         if exclusive:
@@ -283,9 +297,9 @@ def home_of(partitions: Sequence[Partition], vhost: str, name: str) -> Partition
 
 
 def locate(partitions: Sequence[Partition], vhost: str, name: str) -> Partition | None:
-    """The partition of a queue that exists, else None."""
+    """The partition of a queue that a message can be routed to, else None."""
     partition = home_of(partitions, vhost, name)
-    return None if partition.machine.queue(vhost, name) is None else partition
+    return partition if partition.may_have(vhost, name) else None
 
 
 def queues_in(partitions: Sequence[Partition], vhost: str | None) -> Iterator[tuple[Partition, Queue]]:

@@ -58,6 +58,8 @@ class Vhosts:
     async def delete_queues(self, actor: Actor, vhost: str) -> None:
         """Delete the queues of a vhost, in slices: other work gets turns in between. If the broker dies meanwhile, the
         next start deletes the others."""
+        for partition in self._partitions:
+            await partition.enter()
         pace = Pace(self._turns.written)
         async for partition, queue in in_slices(queues_in(self._partitions, vhost)):
             partition.append(actor, QueueDeleted(vhost, queue.name, if_unused=False, if_empty=False))

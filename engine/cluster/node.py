@@ -23,26 +23,40 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.engine.cluster.awareness import Awareness
 from rewindmq.engine.cluster.flow_control import RoundTripFlow
+from rewindmq.engine.cluster.modes import Modes
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.cluster.repair import Repairs
 from rewindmq.engine.config import VERSION, Config
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.shared_contract import Arrived, SharedLog
+from rewindmq.engine.runtime import eager
 from rewindmq.engine.runtime.lifecycle import Members, mend_store, persist
 from rewindmq.engine.runtime.metadata import ReadBackMetadata
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.snapshot_writer import MetadataSnapshots
+from rewindmq.projections.machine.data.delayed_order import exchange_of
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
+from rewindmq.projections.machine.rules.settings import DROP_HEAD
+from rewindmq.projections.rules.internal_queues import is_delay_queue
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import UndecodableRecord
-from rewindmq.schemas.events import CheckpointAsked, MachineUpgraded, NodeAlive, NodeLost, Tick
+from rewindmq.schemas.events import (
+    CheckpointAsked,
+    MachineUpgraded,
+    NodeAlive,
+    NodeLost,
+    QueueDeclared,
+    QueueRefuses,
+    Tick,
+)
 from rewindmq.schemas.metadata_events import NodeJoined
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
-from rewindmq.schemas.values import BROKER, Actor
+from rewindmq.schemas.values import BROKER, Actor, Route
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -86,6 +100,7 @@ class Node:
         self._arrived_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._duties: frozenset[str] = frozenset()  # the names of the partitions whose duties are this node's
         self._stopped = False
         self._broken = False  # the fold failed: the states differ from the log
 
@@ -102,6 +117,16 @@ class Node:
         self._metadata_snapshots = MetadataSnapshots(self.snapshots, metadata, self._config.metadata_snapshot_events)
         self._asked = {partition.name: partition.machine.next_offset for partition in partitions}  # checkpoints
         self.flow = RoundTripFlow(list(partitions))
+        self._awareness = Awareness(metadata.topology, partitions, lambda: self.epoch)
+        self._modes = Modes(
+            self._config.node,
+            self._config.standbys,
+            self.log,
+            partitions,
+            broker.certainty,
+            lambda: broker.sessions.by_id.values(),
+            broker.router.queues_changed,
+        )
 
     def kick(self) -> None:
         self.log.flush()
@@ -146,6 +171,14 @@ class Node:
             for partition in self._partitions:
                 partition.doubt()
 
+    def delivered(self, name: str, offsets: list[int]) -> None:
+        """Own records are in the log, of a partition that does not come back."""
+        if self._stopped or self._broken:
+            return
+        self._by_name[name].delivered(offsets)
+        self._broker.turns.end()
+        self._broker.turns.landed()
+
     def trouble(self, why: str | None) -> None:
         """Report why appends do not reach the log; None: they do again."""
         self._broker.turns.problem("log", why)
@@ -160,18 +193,20 @@ class Node:
     async def join(self) -> None:
         """Begin an epoch. Clients may come when this returns."""
         await asyncio.gather(
-            *(partition.ask(BROKER, Tick()) for partition in self._partitions)
+            *(partition.ask(BROKER, Tick()) for partition in self._partitions if partition.current)
         )  # returns when this node has caught up
         topology = self.metadata.topology
         await self._begin_epoch()
         for partition in self._partitions:  # clients may use a newer version's features at once
-            self._upgrade(partition)
+            if partition.current:
+                self._upgrade(partition)
         await asyncio.gather(*(partition.folded() for partition in self._partitions))
         if self.epoch not in topology.nodes:
             await self._begin_epoch()
         for partition in self._partitions:
             partition.epoch = self.epoch
-            self._append_ended(partition)
+            if partition.current:  # else its owner does it
+                self._append_ended(partition)
         self.joined = True
         self._beating = False
         if self._timer is not None:
@@ -227,9 +262,11 @@ class Node:
                 sessions.close(session)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        """Run a coroutine; what is left of it when it waits ends with the node."""
+        task = eager.begin(work)
+        if task is not None:
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     def _beat(self) -> None:
         if self._stopped or not self.joined:
@@ -238,7 +275,7 @@ class Node:
             self._beating = True
             self._beat_at = self._loop.time()
             prefix = self._encoder.prefix(self._broker.clock(), BROKER)
-            alive = NodeAlive(self._config.node, self.epoch)
+            alive = NodeAlive(self._config.node, self.epoch, self._awareness.metadata_offset())
             self.log.nodes.append(b"", self._encoder.encode(prefix, alive))
         self._timer = self._loop.call_later(
             HEARTBEAT_SECONDS, self._beat
@@ -260,12 +297,59 @@ class Node:
                     self.flow.learn(self._was_under_way)
                     self.missed = {epoch: self.missed.get(epoch, 0) + 1 for epoch in alive}
                 self.missed[event.epoch] = 0
+                self._awareness.note_beat(event)
+            elif isinstance(event, QueueRefuses):
+                self._awareness.note_refusing(event)
+                self._broker.router.invalidate()
 
     @property
     def read_back_seconds(self) -> float:
         """The round trip of the last heartbeat, or the wait for the current one if that is longer."""
         waits = self._loop.time() - self._beat_at if self._beating else 0.0
         return max(self._was_under_way, waits)
+
+    # -- modes --------------------------------------------------------------------------------------------------------
+
+    async def enter(self, partition: ReadBackPartition) -> None:
+        await self._modes.enter(partition)
+        self._awareness.forget_folded()
+        self._upgrade(partition)  # a client may use a newer version's features at once
+        await partition.folded()
+
+    def decides(self, partition: ReadBackPartition, route: Route) -> bool:
+        for name in route.queues:
+            queue = partition.machine.queue(route.vhost, name)
+            if queue is None or self._broker.effective_policies.may_refuse(queue):
+                return True
+            if self._awareness.is_refusing((route.vhost, name)):
+                return True
+        return False
+
+    def queue_declared(self, partition: ReadBackPartition, offset: int, event: QueueDeclared) -> None:
+        queue = partition.machine.queue(event.vhost, event.queue)
+        if partition.owned and queue is not None and queue.queue_id == offset:
+            self._tell_refusing(partition, queue)
+
+    def _tell_refusing(self, partition: ReadBackPartition, queue: Queue) -> None:
+        """Tell the nodes that do not fold the partition, if the queue refuses messages."""
+        if queue.settings.overflow != DROP_HEAD:
+            prefix = self._encoder.prefix(self._broker.clock(), BROKER)
+            refuses = QueueRefuses(queue.vhost, queue.name, partition.name, queue.queue_id)
+            self.log.nodes.append(b"", self._encoder.encode(prefix, refuses))
+
+    async def until_known(self, offset: int) -> None:
+        await self._awareness.until_known(offset)
+
+    def is_known_everywhere(self, offset: int) -> bool:
+        return self._awareness.is_known_everywhere(offset)
+
+    def is_declared(self, vhost: str, queue: str) -> bool:
+        if self._broker.queues.partition_for(vhost, queue).machine.queue(vhost, queue) is not None:
+            return True
+        topology = self._broker.topology
+        if is_delay_queue(queue):
+            return (vhost, exchange_of(queue)) in topology.exchanges
+        return any(True for _ in topology.bindings_to(vhost, "queue", queue))
 
     def set_clock(self, first_ms: int, actor: Actor, event: ClockSet) -> None:
         raise AssertionError("Kafka gives the time")
@@ -283,14 +367,11 @@ class Node:
 
     def duties_changed(self, names: frozenset[str]) -> None:
         """Take the duties of these partitions, and leave all others."""
+        self._duties = names
         for partition in self._partitions:
             owned = partition.name in names
             if owned and not partition.owned:
-                logger.info("%s: its duties are this node's now", partition.name)
-                partition.own()
-                self._repairs.look_at_everything()
-                for queue in list(partition.machine.outboxes()):
-                    self._broker.forwarder.recover(partition, queue)
+                self._begin(self._take_duties(partition))
             elif partition.owned and not owned:
                 logger.info("%s: its duties are another node's now", partition.name)
                 partition.owned = False
@@ -298,9 +379,24 @@ class Node:
         if not self._stopped:
             self._broker.turns.end()
 
+    async def _take_duties(self, partition: ReadBackPartition) -> None:
+        """Become the owner of a partition, once it is current."""
+        await self._modes.enter(partition)
+        if partition.name not in self._duties or partition.owned or self._stopped:
+            return
+        logger.info("%s: its duties are this node's now", partition.name)
+        partition.owned = True
+        self._repairs.look_at_everything()
+        for queue in list(partition.machine.outboxes()):
+            self._broker.forwarder.recover(partition, queue)
+        for queue in list(partition.machine.by_name.values()):  # the owner of before may have died meanwhile
+            self._tell_refusing(partition, queue)
+        self._broker.turns.end()
+
     def _look_after(self) -> None:
         """Do the owner's duties of a heartbeat."""
         self._declare_lost()
+        self._modes.look(joined.node for joined in self.metadata.topology.nodes.values())
         for partition in self._partitions:
             if partition.owned:
                 self._append_ended(partition)
@@ -340,7 +436,8 @@ class Node:
         """Append an upgrade to the newest machine version that all living nodes know.
 
         A node that does not know a version would fold another state."""
-        known = min(joined.machine_version for joined in self.metadata.topology.nodes.values())
+        versions = [joined.machine_version for joined in self.metadata.topology.nodes.values()]
+        known = min(versions, default=0)  # no node is known: this one was declared lost
         if partition.machine.machine_version < known <= MACHINE_VERSION:
             partition.append(BROKER, MachineUpgraded(known))
 
@@ -394,6 +491,8 @@ class Node:
         self._stopped = True
         self.joined = False
         turns.stop()
+        self._modes.stop()
+        self._repairs.stop()
         self._broker.certainty.stop()
         if self._timer is not None:
             self._timer.cancel()

@@ -70,11 +70,27 @@ class NodeListener(Protocol):
     def node_lost(self, epoch: int) -> None:
         """Take note that an epoch is over."""
 
+    def queue_declared(self, partition: "ReadBackPartition", offset: int, event: QueueDeclared) -> None:
+        """Take note of a queue that may be new."""
+
+    async def enter(self, partition: "ReadBackPartition") -> None:
+        """Fold the partition from now on, and return when this node has caught up with it."""
+
+    def decides(self, partition: "ReadBackPartition", route: Route) -> bool:
+        """Whether the fold may refuse a message on this route, as far as this node knows without a fold."""
+
+    def is_declared(self, vhost: str, queue: str) -> bool:
+        """Whether the queue exists, as far as this node knows without a fold."""
+
 
 class ReadBackPartition(Partition):
     """A queue partition that many nodes append to.
 
-    `node` is this node's name, `listener` the node itself. `history`: the log, or the log and its archive."""
+    `node` is this node's name, `listener` the node itself. `history`: the log, or the log and its archive.
+
+    current    this node folds the partition, and compares its own records with those that come back
+    paused     nothing comes back. The machine stands where it stood. The log reports when own records are in it
+    between    records come back, and own records are still reported. It is current when the reports have caught up"""
 
     def __init__(
         self,
@@ -93,10 +109,16 @@ class ReadBackPartition(Partition):
         self.node = node
         self.owned = False
         self.owned_from = 0  # the append position at which the node took the duties
+        self.current = True
+        self.folds = True  # records come back; it is current, or becomes so
+        self.used_at = 0.0  # seconds of the loop's clock: when a client last needed the fold (cluster/modes.py)
         self._node = listener
         self.lost_appended: dict[int, None] = {}  # epochs whose end this node has appended here
         self._decode = FramedDecoder().decode
-        self._sent: deque[Sent] = deque()
+        self._sent: deque[Sent] = deque()  # own records that have to come back
+        self._by_report = False  # own records are reported and need not come back
+        self._reported: deque[int] = deque()  # append positions that will be reported; all are below those of `_sent`
+        self._reported_below = 0  # no record below this offset has to come back
         self._append_position = 0
         self._durable_position = 0
         self._offsets: deque[int] = deque()  # of own events folded since the last `on_durable`
@@ -154,9 +176,12 @@ class ReadBackPartition(Partition):
             self.log.append(self._key, value)
         except RecordTooLarge as error:
             raise PreconditionFailed(str(error)) from None
-        self._sent.append((value, actor, message, None))
         position = self._append_position
         self._append_position = position + 1
+        if self._by_report:
+            self._reported.append(position)
+        else:
+            self._sent.append((value, actor, message, None))
         return position
 
     def publish_then(self, actor: Actor, message: Published, folded: Callable[[], None]) -> int:
@@ -171,12 +196,25 @@ class ReadBackPartition(Partition):
             self.log.append(event_key(event), value)
         except RecordTooLarge as error:
             raise PreconditionFailed(str(error)) from None
-        self._sent.append((value, actor, event, folded))
         position = self._append_position
         self._append_position = position + 1
+        if self._by_report:
+            assert folded is None, "only the fold has this answer"
+            self._reported.append(position)
+        else:
+            self._sent.append((value, actor, event, folded))
         return position
 
+    async def enter(self) -> None:
+        if not self.current:
+            await self._node.enter(self)
+
+    async def catch_up(self) -> None:
+        await self.enter()
+        await super().catch_up()
+
     async def ask(self, actor: Actor, event: Event, folded: Callable[[], None] | None = None) -> list[Effect]:
+        await self.enter()
         answer: asyncio.Future[list[Effect]] = asyncio.get_running_loop().create_future()
 
         def answered(_position: int, _offset: int, effects: list[Effect]) -> None:
@@ -194,7 +232,14 @@ class ReadBackPartition(Partition):
             self._waiters.append((self._append_position, done))
             await done
 
+    def needs_fold(self, route: Route) -> bool:
+        return not self.current and self._node.decides(self, route)
+
+    def may_have(self, vhost: str, queue: str) -> bool:
+        return super().may_have(vhost, queue) if self.current else self._node.is_declared(vhost, queue)
+
     def forward(self, message: Published) -> int:
+        assert self.current
         position = self._send(BROKER, message, self._note_refusals)
         self._refusals[position] = None
         return position
@@ -287,8 +332,8 @@ class ReadBackPartition(Partition):
         """Keep arrivals until a record that this node sends now is among them, then fold them all together.
 
         Other nodes may have declared this node lost meanwhile. Folded together, deliveries to other nodes' consumers
-        are not made here, too."""
-        if not self._kept_until:
+        are not made here, too. A partition that is not current has no consumers here."""
+        if self.current and not self._kept_until:
             self.append(BROKER, Tick())
             self._kept_until = self._sent[-1][0]
 
@@ -302,23 +347,76 @@ class ReadBackPartition(Partition):
 
     def read_back(self, arrived: Arrived) -> None:
         """Fold records that came back, own and foreign. `carry_out` performs their effects."""
-        if not self._kept_until:
+        if not self.folds:  # it came while the log was told to pause
+            return
+        if not self._kept_until and (self._by_report or not self._reported):
             self._fold(arrived)
             return
         self._kept.append(arrived)
         self._kept_bytes += sum(map(len, arrived.values))
         if self._kept_until in arrived.values or self._kept_bytes > KEPT_MOST:
-            kept, self._kept, self._kept_bytes, self._kept_until = self._kept, [], 0, b""
-            for each in kept:
-                self._fold(each)
+            self._kept_until = b""
+            self._fold_kept()
+
+    def _fold_kept(self) -> None:
+        if self._kept_until or self._reported:
+            return
+        kept, self._kept, self._kept_bytes = self._kept, [], 0
+        for each in kept:
+            self._fold(each)
+
+    # -- paused -------------------------------------------------------------------------------------------------------
+
+    @property
+    def can_pause(self) -> bool:
+        """Whether nothing is under way that has to come back."""
+        return self.current and not (self._sent or self._reported or self._kept_until or self._waiters or self.effects)
+
+    def pause(self) -> None:
+        """Fold no more. From now on the log reports own records."""
+        assert self.can_pause
+        self.current = self.folds = False
+        self._by_report = True
+        self.log.report(True)
+
+    def resume(self) -> None:
+        """Fold records again that come back. Own records are still reported."""
+        assert not self.folds
+        self.folds = True
+
+    def read_back_again(self) -> None:
+        """Let own records come back from now on. Records that come before the last report are kept until then."""
+        assert self.folds
+        assert self._by_report
+        self._by_report = False
+        self.current = True
+        self._end_reports()
+
+    def delivered(self, offsets: list[int]) -> None:
+        """Own records are in the log at these offsets: the first of those that will be reported."""
+        for offset in offsets:
+            if not self._reported:
+                break  # it has to come back
+            self._reported.popleft()
+            self._offsets.append(offset)
+            self._durable_position += 1
+            self._reported_below = offset + 1
+        self._end_reports()
+        self._tell_waiters()
+
+    def _end_reports(self) -> None:
+        if not self._by_report and not self._reported:
+            self.log.report(False)
+            self._fold_kept()
 
     def _fold(self, arrived: Arrived) -> None:
         machine, effects, fresh, sent, offsets = self.machine, self.effects, self.fresh, self._sent, self._offsets
         apply, decode, tap = machine.apply, self._decode, self.tap
         own_ms, event = 0, None
+        reported_below = self._reported_below
         for offset, timestamp_ms, value in zip(arrived.offsets, arrived.timestamps_ms, arrived.values, strict=True):
             folded: Folded | None = None
-            own = bool(sent) and sent[0][0] == value
+            own = bool(sent) and sent[0][0] == value and offset >= reported_below
             if own:
                 _, actor, event, folded = sent.popleft()
                 own_ms = timestamp_ms
@@ -356,6 +454,9 @@ class ReadBackPartition(Partition):
         self._compare_clocks(arrived.timestamps_ms[-1], own_ms, only_time_passed)
         if not self._setting_clock:  # else it would learn from a clock that is being corrected
             self._learn_skew(own_ms or arrived.timestamps_ms[-1], own_ms > 0)
+        self._tell_waiters()
+
+    def _tell_waiters(self) -> None:
         while self._waiters and self._waiters[0][0] <= self._durable_position:
             done = self._waiters.popleft()[1]
             if not done.done():
@@ -367,7 +468,8 @@ class ReadBackPartition(Partition):
             self._node.checkpoint_asked(self)
         elif isinstance(event, NodeLost):
             self._node.node_lost(event.epoch)
-        else:
+        elif isinstance(event, QueueDeclared):
+            self._node.queue_declared(self, offset, event)
             self._listener.queue_declared()  # routes may lead to the new queue
 
     def on_durable(self) -> None:

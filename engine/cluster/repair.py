@@ -15,6 +15,7 @@ Rules of this file
 - This node may have read further in one partition than in another. Such a difference is not repaired.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -46,6 +47,7 @@ class Repairs:
         self._topology = broker.topology
         self._round: Iterator[Name] = iter(())
         self._version = -1  # of the routing, when the last round began
+        self._tasks: set[asyncio.Task[None]] = set()  # of `_apply`
         self._seen: dict[Name, dict[str, int]] = {}  # unfinished work there, and in how many looks
 
     def look_at_everything(self) -> None:
@@ -121,4 +123,22 @@ class Repairs:
         applied = self._broker.effective_policies.outstanding(queue)
         newest = max((policy.version for policy in (queue.policy, queue.operator_policy) if policy), default=-1)
         if applied is not None and queue.vhost in topology.vhosts and newest < topology.next_offset:
-            broken[f"policies of {where}"] = partial(partition.append, BROKER, applied)
+            broken[f"policies of {where}"] = partial(self._apply, partition, queue)
+
+    def _apply(self, partition: Partition, queue: Queue) -> None:
+        """Give the queue its policies, when every node knows them (awareness.py)."""
+        task = asyncio.ensure_future(self._apply_when_known(partition, queue))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _apply_when_known(self, partition: Partition, queue: Queue) -> None:
+        await self._broker.keeper.until_known(self._topology.next_offset)
+        applied = self._broker.effective_policies.outstanding(queue)
+        if applied is not None and partition.owned and not queue.gone:
+            partition.append(BROKER, applied)
+            self._broker.turns.end()
+
+    def stop(self) -> None:
+        """Repair nothing more."""
+        for task in self._tasks:
+            task.cancel()

@@ -95,6 +95,9 @@ class Alone:
         self.begin_epoch()
         self.log.commit_and_wait()
 
+    async def until_known(self, offset: int) -> None:
+        """Do nothing: there is no other node."""
+
     def queue_gone(self, partition: Partition, queue: Queue) -> None:
         """Remove the queue's bindings when its end is durable.
 

@@ -201,6 +201,9 @@ class Onlooker:
         """Begin another epoch of this process."""
         self.epoch += 1
 
+    async def until_known(self, offset: int) -> None:
+        """Do nothing: there is no other node."""
+
     def queue_gone(self, partition: Partition, queue: Queue) -> None:
         """Do nothing: no queue goes."""
 

@@ -284,6 +284,10 @@ PATIENT = {
 }
 
 
+# Modules of handlers that never look at a queue. All others look at any queue: so the node folds every partition first.
+LOOK_AT_NO_QUEUE = {module.__name__ for module in (access, clock, erasures, health, listeners, parameters)}
+
+
 def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = None) -> ASGIApp:
     """The application. `body_workers` read large bodies, `live` has the live figures; the caller closes them."""
     statistics(broker)  # counting begins here
@@ -307,6 +311,8 @@ def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = Non
                 held.user, held.tags, held.account = user, tags, account
                 held.require_account()
                 require_change_allowed(broker, request)
+                if handler.__module__ not in LOOK_AT_NO_QUEUE:
+                    await broker.queues.enter_all()
                 return await handler(held)
 
             try:

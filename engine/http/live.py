@@ -181,6 +181,7 @@ class Live:
         call.work = Work(self._broker.loop_share)
         try:
             async with asyncio.timeout(MAKE_SECONDS):
+                await self._broker.queues.enter_all()
                 return figures(await handler(call))
         except TimeoutError:
             return None

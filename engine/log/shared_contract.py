@@ -8,7 +8,9 @@ nodes fold the same states, and there is no protocol between them.
                                        node.arrived([Arrived, ...]), in the loop, ascending offsets in each partition
     partition.append(key, value)       fire: the order of one node's appends to one partition is kept, nothing is lost
                                        while the process lives, however long the log is away
-    await log.read_to_end()            every record that was in the log at the call has arrived
+    await log.read_to_end()            every record that was in the followed partitions at the call has arrived
+    await log.pause("queues-1")        nothing of it arrives any more
+    log.resume("queues-1", offset)     it is followed again, from there on
     log.flush()                        the turn is over: appended records need not wait for others any longer
 
 Values are Avro single objects (`rewindmq.schemas.single_object`), one event each; keys are `vhost/queue` (UTF-8), or
@@ -69,6 +71,9 @@ class SharedPartition(Protocol):
 
         Raises RecordTooLarge."""
 
+    def report(self, on: bool) -> None:
+        """Tell the listener of each append from now on when it is in the log (`Listener.delivered`), or no longer."""
+
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
         """Yields blocks (runs of consecutive offsets, with `timestamps_ms`) from `offset` up to `end`.
 
@@ -112,6 +117,11 @@ class Listener(Protocol):
     def trouble(self, why: str | None) -> None:
         """Appends do not get through; `why` is the reason, in words. None: they do again."""
 
+    def delivered(self, name: str, offsets: list[int]) -> None:
+        """The oldest own appends to a partition that were not told of yet are in the log, at these offsets.
+
+        Called for every append to a queue partition whose `reports` are on."""
+
     def fail(self, error: Exception) -> None:
         """The log failed beyond repair: the node has to stop (it lost its place in the order)."""
 
@@ -136,11 +146,17 @@ class SharedLog(Protocol):
 
         The node then also shares the duties of the queue partitions with the other nodes (Kafka's consumer group)."""
 
+    async def pause(self, name: str) -> None:
+        """Follow this queue partition no longer. When this returns, none of its records arrives."""
+
+    def resume(self, name: str, offset: int) -> None:
+        """Follow a paused queue partition again, from this offset."""
+
     def flush(self) -> None:
         """End a turn: appended records need not wait for further ones."""
 
     async def read_to_end(self) -> None:
-        """Wait until every record of all partitions that was in the log at the call has arrived (`Listener.arrived`).
+        """Wait until every record of the followed partitions that was in the log at the call has arrived.
 
         Raises LogError when the log does not say where its partitions end."""
 

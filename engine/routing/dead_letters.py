@@ -123,7 +123,8 @@ class Source:
         self.in_flight: deque[tuple[int, list[tuple[Partition, int]], bool]] = deque()
         self.known_sequence = 0  # the highest that came in
         self.scheduled = False
-        self.unsure = False  # whether its first letter has no route
+        self.unsure = False  # whether its first letter has no route, or its targets are in partitions that are paused
+        self.paused: tuple[Partition, ...] = ()  # these partitions
         self.retry_at_ms: int | None = None
         self.retry_delay_ms = RETRY_FIRST_MS
 
@@ -134,7 +135,8 @@ class Source:
 
 
 class Forwarder:
-    """Forwards the dead letters of all queues. `ready()` is called when letters that waited can be forwarded."""
+    """Forwards the dead letters of all queues. `ready()` is called when letters that waited can be forwarded.
+    `home(vhost, queue)`: the partition that holds the queue, or would hold it."""
 
     def __init__(
         self,
@@ -144,8 +146,10 @@ class Forwarder:
         certainty: Certainty,
         keeper: Keeper,
         ready: Callable[[], None],
+        home: Callable[[str, str], Partition],
     ) -> None:
         self._router = router
+        self._home = home
         self._clock = clock
         self._counters = counters
         self._certainty = certainty
@@ -323,13 +327,17 @@ class Forwarder:
         self._on_ready()
 
     def _make_sure(self, source: Source) -> None:
-        """Let a source wait until this node has read to the end of the log.
+        """Let a source wait until this node has read to the end of the log, or folds the targets' partitions.
 
         As far as the node has read, the first letter has no route."""
         source.unsure = True
 
         async def look() -> None:
-            await self._certainty.wait()
+            paused, source.paused = source.paused, ()
+            for partition in paused:
+                await partition.enter()
+            if not paused:
+                await self._certainty.wait()
             source.unsure = False
             self._schedule(source)
             self._on_ready()
@@ -386,6 +394,12 @@ class Forwarder:
             routing_keys, properties = (routing_key,), without_blind_copies(properties)
         published_to = message.route.exchange if letter.reason == DELAYED else None
         destinations = self._router.route_by_keys(vhost, exchange, routing_keys, content, published_to)
+        targets_in = [to.partition for to in destinations] if letter.at_least_once else []
+        if exchange == "":
+            targets_in += [self._home(vhost, key) for key in routing_keys]
+        source.paused = tuple(partition for partition in targets_in if not partition.current)
+        if source.paused:
+            return UNSURE
         if not destinations:
             return self._without_route(letter)
         size = len(message.body) * len(destinations)  # each partition logs it

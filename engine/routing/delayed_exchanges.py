@@ -98,10 +98,11 @@ class HiddenQueues:
     def of(self, vhost: str, exchange: str) -> Queue | None:
         return self._partition_for(vhost, queue_of(exchange)).machine.queue(vhost, queue_of(exchange))
 
-    def left_over(self, vhost: str, exchange: str) -> Queue | None:
+    async def left_over(self, vhost: str, exchange: str) -> Queue | None:
         """The queue that an earlier exchange of this name left, before a new one is declared.
 
         Raises PreconditionFailed if a node of an older version is alive on the same Kafka."""
+        await self._partition_for(vhost, queue_of(exchange)).enter()
         if self._partition_for(vhost, queue_of(exchange)).machine.machine_version < DELAYS:
             raise PreconditionFailed(f"exchange type '{DELAYED_EXCHANGE}' is not known to all nodes yet")
         return self.of(vhost, exchange)
@@ -123,6 +124,7 @@ class HiddenQueues:
 
         So its deletion cannot hit the queue of a new exchange of this name. Another node may have to delete it. If that
         node is gone, its successor does so later."""
+        await self._partition_for(vhost, queue_of(exchange)).enter()
         for _ in range(GONE_TRIES):
             if self.of(vhost, exchange) is None:
                 return

@@ -169,7 +169,9 @@ class Router:
         if bound.destination_type != "queue":
             return True
         partition = self.locate(bound.vhost, bound.destination)
-        queue = None if partition is None else partition.machine.queue(bound.vhost, bound.destination)
+        if partition is None or not partition.current:  # without the fold a binding shows that its queue was there
+            return partition is not None
+        queue = partition.machine.queue(bound.vhost, bound.destination)
         return queue is not None and bound.queue_id in (queue.queue_id, NOT_RECORDED)
 
     def alternate(self, vhost: str, exchange: str) -> str | None:

@@ -72,6 +72,9 @@ class Keeper(Protocol):
 
         LogError: the log does not answer."""
 
+    async def until_known(self, offset: int) -> None:
+        """Wait until every node decides by the metadata log up to this offset."""
+
     def queue_gone(self, partition: "Partition", queue: Queue) -> None:
         """Remove the bindings of a queue that is gone."""
 

@@ -51,7 +51,7 @@ from rewindmq.projections.store.store import Batch, Projector, StoreError
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Event, Published, Tick
 from rewindmq.schemas.inheritance import mypyc_attr
-from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor
+from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor, Route
 
 logger = logging.getLogger(__name__)
 
@@ -159,6 +159,7 @@ class Partition(ABC):
         self.epoch: int | None = None  # this node's, if other nodes fold the partition, too
         self.owned = True  # its duties (ticks, dead letters, expiry) are this node's
         self.tap: EventTap | None = None  # None: no queue is bound to an event of queues
+        self.current = True  # the machine has all that this broker knows of; else `enter` first (cluster/modes.py)
         self.read_only = False  # nothing can be appended (embedded/read_only.py)
         self.machine = machine
         self.projector = projector
@@ -253,6 +254,19 @@ class Partition(ABC):
     @abstractmethod
     async def folded(self) -> None:
         """Wait until every event appended so far is folded."""
+
+    async def enter(self) -> None:  # noqa: B027
+        """Make sure that this node folds the partition, and has caught up with it."""
+
+    def needs_fold(self, route: Route) -> bool:
+        """Say whether a publish on this route has to wait for `enter`: only the fold knows whether a queue refuses
+        it."""
+        return False
+
+    def may_have(self, vhost: str, queue: str) -> bool:
+        """Say whether a message can be routed to this queue. A partition that is not current may say so of a queue
+        that is gone."""
+        return self.machine.queue(vhost, queue) is not None
 
     async def catch_up(self) -> None:
         """Fire the due timers now, so that the next decision sees the state that the next event will meet."""

@@ -65,7 +65,7 @@ from rewindmq.projections.machine.events.queues import (
 from rewindmq.projections.machine.events.removal import on_removed
 from rewindmq.projections.machine.events.settlement import on_acked, on_nacked
 from rewindmq.projections.machine.rules.expiry import lease_ends_ms
-from rewindmq.projections.machine.rules.versions import CLOCK_SET, MACHINE_VERSION
+from rewindmq.projections.machine.rules.versions import CLOCK_SET, LATE_PUBLISHES, MACHINE_VERSION
 from rewindmq.projections.machine.serialization.changes import Dirty, DirtyQueue, take_dirty
 from rewindmq.projections.machine.serialization.digest import digest
 from rewindmq.projections.machine.serialization.load import load
@@ -213,10 +213,11 @@ class Machine(State):
         self.next_offset = offset + 1
         if self.lost_epochs and actor is not self.admitted:
             epoch = epoch_of(actor)
-            if epoch in self.lost_epochs:
+            if epoch not in self.lost_epochs:
+                self.admitted = actor
+            elif type(event) is not Published or self.machine_version < LATE_PUBLISHES:
                 quarantine(self, event, f"{NODE_LOST}: epoch {epoch} is over", effects)
                 return
-            self.admitted = actor
         handler = HANDLERS.get(type(event))
         if handler is None:
             quarantine(self, event, "not an event of a queue partition", effects)

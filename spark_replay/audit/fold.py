@@ -38,7 +38,7 @@ from rewindmq.projections.machine.data.reasons import (
     REJECTED,
 )
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.rules.versions import CLOCK_SET
+from rewindmq.projections.machine.rules.versions import CLOCK_SET, LATE_PUBLISHES
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.events import (
@@ -248,7 +248,7 @@ class AuditProduct:
             effects = effects[before:]
         self.least_ms = self.now_ms
         if isinstance(event, Published):
-            if not self._is_lost(actor):
+            if not self._is_lost(actor) or self.machine.machine_version >= LATE_PUBLISHES:
                 self._enters(actor, event, effects, touched)
             self._book_effects(event, effects, touched)
         elif isinstance(event, _SETTLES):

@@ -35,6 +35,9 @@ class Bench:
     def fail(self, error: Exception) -> None:
         raise error
 
+    def delivered(self, name: str, offsets: list[int]) -> None:
+        raise AssertionError("no partition is paused here")
+
     def duties_changed(self, names: frozenset[str]) -> None:
         """None of them is carried out here."""
 

@@ -12,6 +12,7 @@ from typing import Any
 from rewindmq.engine.amqp.settlement import ranges
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import AmqpError
+from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.schemas.events import (
     Acked,
@@ -147,17 +148,49 @@ class Clients:
             expiration = self.dice.choice([None, None, None, None, None, 0, 80, 3_000])
             publish = self.publish_one(client, exchange, key, expiration)
             told.append(f"{publish.body[:8].decode()} to {exchange}/{key} ({expiration})")
+            if client.asking:  # it waits until its node folds the partition
+                told.append("postponed")
+                break
         return ", ".join(told)
 
     def publish_one(self, client: Client, exchange: str, key: str, expiration: int | None) -> Publish:
-        broker = broker_of(client.life)
         body = b"%d." % len(self.publishes) + b"x" * self.dice.randrange(0, 12)
         persistent = self.dice.random() < 0.8
         publish = Publish(body, client)
         self.publishes.append(publish)
+        if not self.paused(client, exchange, key):
+            self.publish_now(publish, exchange, key, expiration, persistent)
+            return publish
+
+        async def later() -> None:
+            while not client.closed and (paused := self.paused(client, exchange, key)):
+                self.world.record.counts["publishes that waited for a fold"] += 1
+                await paused[0].enter()
+            if not client.closed:
+                self.publish_now(publish, exchange, key, expiration, persistent)
+
+        self.ask(client, later())
+        return publish
+
+    def paused(self, client: Client, exchange: str, key: str) -> list[Partition]:
+        """The partitions that the client's node has to fold before it may publish: as engine/amqp/channel.py."""
+        broker = broker_of(client.life)
         destinations = broker.exchanges.route(client.session, exchange, key, None)
-        if exchange == "":
+        found = [to.partition for to in destinations if to.partition.needs_fold(to.route)]
+        home = broker.queues.partition_for("/", key)
+        if exchange == "" and not destinations and not home.current:
+            found.append(home)
+        return found
+
+    def publish_now(self, publish: Publish, exchange: str, key: str, expiration: int | None, persistent: bool) -> None:
+        client, body = publish.client, publish.body
+        broker = broker_of(client.life)
+        destinations = broker.exchanges.route(client.session, exchange, key, None)
+        if exchange == "" and broker.queues.partition_for("/", key).current:
             assert bool(destinations) == (broker.queues.get("/", key) is not None), f"{key}: routed {destinations}"
+        self.world.record.counts["publishes to paused partitions"] += sum(
+            not to.partition.current for to in destinations
+        )
         for destination in destinations:
             mark = destination.partition.publish(
                 client.session.actor,
@@ -175,7 +208,6 @@ class Clients:
             )
             publish.places.append(destination.partition.index)
             destination.partition.await_durable(mark, Answer(publish, len(publish.places) - 1), 0)
-        return publish
 
     def settle(self) -> str:
         found = [taker for taker in self.takers if taker.outstanding and taker.may_settle]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import rewindmq.engine.broker.broker
+import rewindmq.engine.cluster.modes
 from rewindmq.engine.log.simulated.shared import HistoryPartition
 from rewindmq.schemas.values import Actor
 from tests.simulation.clients import ARGUMENTS, DEAD, PATIENCE, QUEUES, arguments
@@ -176,6 +177,7 @@ class Drive:
         world = self.world
         world.record.trace.append("    healing")
         world.history.heal()
+        rewindmq.engine.cluster.modes.UNUSED_SECONDS = 1e9  # whoever drains needs every fold
         rewindmq.engine.broker.open_sessions.EPOCH_IDS = (
             1 << 24
         )  # as `running` leaves it: who drains does not have to join again
@@ -190,6 +192,11 @@ class Drive:
             world.loop.run(25)
         self.until(lambda: all(node in world.lives and world.lives[node].serves for node in world.nodes), 90)
         world.loop.run(10)
+        for life in list(world.lives.values()):
+            world.loop.inside(partial(life.begin, broker_of(life).queues.enter_all()))
+        world.loop.run(10)
+        for life in world.lives.values():
+            assert all(partition.current for partition in broker_of(life).partitions), f"{life.name} does not fold all"
         for client in self.clients.clients:
             assert not client.asking or client.closed or client.life.ended, f"{client.life.name} does not answer"
             for publish in self.clients.publishes:

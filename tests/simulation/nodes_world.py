@@ -114,6 +114,10 @@ class World:
             "rewindmq.projections.store.store.BODY_CACHE_BYTES": dice.choice((0, 5_000, 1_000_000)),
             "rewindmq.projections.machine.data.message_order.CHUNK": dice.choice((2, 3, 1024)),
         }
+        # with dice of its own: seeds keep the histories that they had before partitions were paused
+        modes = random.Random(f"modes {seed}")
+        self.standbys = {node: modes.choice((None, 0, 0, 1)) for node in self.nodes}
+        self.sizes["rewindmq.engine.cluster.modes.UNUSED_SECONDS"] = modes.choice((1, 3, 20))
         self.snapshot_events = dice.choice((15, 60, 10_000))
         # with dice of its own: seeds keep the histories that they had before the topology had snapshots
         self.metadata_snapshot_events = random.Random(f"metadata {seed}").choice((2, 10, 10_000))
@@ -170,6 +174,7 @@ class World:
             kafka="memory",
             snapshot_events=self.snapshot_events,
             metadata_snapshot_events=self.metadata_snapshot_events,
+            standbys=self.standbys[life.node],
         )
         config.data.mkdir(exist_ok=True)
         self._starting = life

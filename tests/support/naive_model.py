@@ -177,7 +177,8 @@ class NaiveMachine:
     def apply(self, offset: int, time: int, actor: Actor, event: Event) -> list[Outcome]:
         self.out = []
         self.pass_time(time)
-        if actor.session and actor.session >> 24 in self.lost:
+        late = isinstance(event, Published) and self.version >= 5
+        if actor.session and actor.session >> 24 in self.lost and not late:
             self.nonsense()
         else:
             getattr(self, type(event).__name__)(offset, actor, event)

@@ -153,7 +153,8 @@ SAMPLES: dict[str, tuple[int, Actor, e.Event]] = {
     "GlobalPrefetchSet": (TIMESTAMP_MS, GUEST, e.GlobalPrefetchSet(7, 1, 20)),
     "NodeJoined": (TIMESTAMP_MS, BROKER, m.NodeJoined("rewindmq@one", "0.2.0", 1, "one:5672")),
     "NodeLost": (TIMESTAMP_MS, BROKER, e.NodeLost("rewindmq@one", 300, "lapsed")),
-    "NodeAlive": (TIMESTAMP_MS, BROKER, e.NodeAlive("rewindmq@one", 300)),
+    "NodeAlive": (TIMESTAMP_MS, BROKER, e.NodeAlive("rewindmq@one", 300, 4_711)),
+    "QueueRefuses": (TIMESTAMP_MS, BROKER, e.QueueRefuses("/", "orders", "queues-1", 4_711)),
     "CheckpointAsked": (TIMESTAMP_MS, BROKER, e.CheckpointAsked()),
     "LeaseRenewed": (TIMESTAMP_MS, GUEST, e.LeaseRenewed("/", "jfk", 12)),
     "PastRead": (

@@ -105,9 +105,12 @@ def require_possible(given: Given) -> None:
     for name in ("kafka_prefix", "kafka_config"):
         text = f"{SETTINGS[name].option} needs --kafka"
         require(given.kafka or not given.given(name), text, name)
+    require(given.kafka or given.standbys is None, "--standbys needs --kafka", "standbys")
     _require_tls(given)
     if given.kafka is None:
         return
+    text = "--keep-bodies has to know the messages of every queue: without --standbys"
+    require(given.standbys is None or given.keep_bodies is None, text, "standbys", "keep_bodies")
     text = "--segment-age is for an embedded log: on Kafka --archive-lag says it all"
     require(given.segment_age is None, text, "segment_age")
     for name in ("subject_header", "keep_bodies"):

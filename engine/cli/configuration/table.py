@@ -299,6 +299,12 @@ KAFKA = (
         "10",
         unit="seconds",
     ),
+    Setting(
+        "standbys",
+        whole(0, 1_000),
+        "Nodes that fold a partition beside its owner (default: all). Others fold it only while a client needs it.",
+        unit="nodes",
+    ),
 )
 HISTORY = (
     Setting(

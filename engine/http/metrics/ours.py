@@ -33,6 +33,10 @@ def log_gauges(broker: "Broker") -> Iterator[Metric]:
         for partition in broker.partitions:
             metric.add(value(keeper, partition), {"partition": partition.name})
         yield metric
+    modes = Metric("rewindmq_partition_mode", "gauge", "1 for the partition's mode at this node: fold or append")
+    for partition in broker.partitions:
+        modes.add(1, {"partition": partition.name, "mode": "fold" if partition.current else "append"})
+    yield modes
     clocks = Metric("rewindmq_log_clock_difference_ms", "gauge", "Time in the log less this machine's wall clock")
     for partition in broker.partitions:
         clocks.add(broker.clock_watch.difference_ms(partition), {"partition": partition.name})

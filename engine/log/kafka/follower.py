@@ -10,7 +10,8 @@ would cost a quiet one CPU time and latency. Only one of the two reads the consu
 takes a batch at a time. Records for which it has no time stay in librdkafka's queues, and when these are full nothing
 is fetched. Records that librdkafka gives a second time (it has done so after elections) are skipped. Records of open
 transactions are given too, and of aborted ones: a record in the log is a record, and a service's open transaction must
-not hold up all nodes.
+not hold up all nodes. The one that reads also pauses and resumes partitions. So all that it took before a pause is in
+the loop before the pause has ended.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
@@ -77,6 +79,9 @@ class KafkaFollowing:
         self._next = {each.name: offset for each, offset in partitions.items()}  # every record below has been taken
         self._loop = loop
         self._arrived, self._read, self._each, self._gone, self._failed = arrived, read, each, gone, failed
+        self._paused: set[str] = set()  # names of partitions
+        # Changes of what is followed: name, and the offset to go on from, or a future for the end of a pause.
+        self._changes: deque[tuple[str, int | asyncio.Future[None]]] = deque()
         self._reading = threading.Lock()
         self._idle = threading.Event()
         self._idle.set()
@@ -101,6 +106,37 @@ class KafkaFollowing:
         """Wait for the thread, up to this many seconds."""
         self._thread.join(seconds)
 
+    async def pause(self, name: str) -> None:
+        """Follow a partition no longer. When this returns, no record of it will arrive. In the loop."""
+        paused: asyncio.Future[None] = self._loop.create_future()
+        self._paused.add(name)
+        self._changes.append((name, paused))
+        self._tell_readers()
+        await paused
+
+    def resume(self, name: str, offset: int) -> None:
+        """Follow a paused partition again, from this offset on. In the loop."""
+        self._paused.remove(name)
+        self._given[name] = offset
+        self._changes.append((name, offset))
+
+    def _change(self) -> None:
+        """Carry out what was asked by `pause` and `resume`. By the one that reads."""
+        while self._changes:
+            name, change = self._changes.popleft()
+            at = self._places[name]
+            if isinstance(change, int):
+                self._next[name] = change
+                self._consumer.incremental_assign([TopicPartition(at.topic, at.partition, change)])
+            else:
+                self._consumer.incremental_unassign([at])
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    self._loop.call_soon_threadsafe(self._is_paused, change)  # behind the batches that were taken
+
+    def _is_paused(self, paused: asyncio.Future[None]) -> None:
+        if not paused.done():
+            paused.set_result(None)
+
     @property
     def waiting(self) -> bool:
         """Whether records wait because the loop has enough to do."""
@@ -122,6 +158,7 @@ class KafkaFollowing:
                 consumer.close()
 
     def _wait(self) -> None:
+        self._change()
         first = self._consumer.poll(_POLL_SECONDS)
         if first is None:
             if self.away:
@@ -181,7 +218,7 @@ class KafkaFollowing:
     def _tell_readers(self) -> None:
         for reading in list(self._reaching):
             ends, reached = reading
-            if all(self._given[name] >= end for name, end in ends.items()):
+            if all(name in self._paused or self._given[name] >= end for name, end in ends.items()):
                 self._reaching.remove(reading)
                 if not reached.done():
                     reached.set_result(None)
@@ -193,6 +230,7 @@ class KafkaFollowing:
         with self._reading, self._ending():
             if self._stopping:
                 return
+            self._change()
             messages = self._consumer.consume(BATCH_RECORDS, 0)
             self._behind = len(messages) == BATCH_RECORDS
             self._came += len(messages)

@@ -8,8 +8,9 @@ after which silence is trouble in `patience.py`, the owners of duties in `owners
 
 - Appends go to one idempotent producer (acks=all, tried again for ever), so Kafka has each once and in order. When its
   queue is full, later appends wait here in order.
-- A message that came back is in the log. Deliveries are not reported, only failures. If no message comes back for
-  `PATIENCE_SECONDS`, there is trouble until one does.
+- A message that came back is in the log. If no message comes back for `PATIENCE_SECONDS`, there is trouble until one
+  does. Where partitions may be paused (`reports`), librdkafka reports every delivery, and a thread of its own takes the
+  reports; else it reports only failures.
 """
 
 import asyncio
@@ -36,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 10.0
 PLACEMENT_SECONDS = 5.0
+_REPORT_SECONDS = 0.1
 # Kafka adds at most this many bytes to a record's key and value.
 OVERHEAD_BYTES = 512
 
@@ -46,6 +48,8 @@ class SharedKafkaPartition(KafkaPartition):
     def __init__(self, log: "KafkaLog", clients: KafkaClients, topic: str, number: int, name: str) -> None:
         super().__init__(clients, topic, number, name)
         self.probe: Probe | None = None  # set in the loop, removed in the thread that reads back
+        self.reporting = False
+        self.reported: deque[int] = deque()  # offsets of own records that the loop does not know yet
         self._log = log
         self._backlog = log.backlog
         self._produce = log.producer.produce
@@ -62,7 +66,7 @@ class SharedKafkaPartition(KafkaPartition):
 
     def sent(self, key: bytes, value: bytes) -> bool:
         """Send a record. Returns whether the producer took it; its queue may be full."""
-        probing = self.probe is None
+        probing = self.probe is None and not self.reporting
         if probing:
             self.probe = self._log.patience.probe(value)
         try:
@@ -75,6 +79,11 @@ class SharedKafkaPartition(KafkaPartition):
             self._log.failed(LogError(f"Kafka: {self.name} takes no more events: {text_of(error)}"))
         return True
 
+    def report(self, on: bool) -> None:
+        self.reporting = on
+        if on:
+            self.probe = None  # what is paused does not come back
+
     def read_back(self, values: list[bytes]) -> None:
         """Note records that came back. Called in the thread that reads back, or in the loop while it reads."""
         if self._log.patience.heard(self.probe, values):
@@ -85,15 +94,29 @@ class KafkaLog:
     """The log in Kafka. `settings` are librdkafka's, for all clients."""
 
     def __init__(
-        self, prefix: str, topics: KafkaTopics, clients: KafkaClients, most: int, partitions: int, found: int
+        self,
+        prefix: str,
+        topics: KafkaTopics,
+        clients: KafkaClients,
+        most: int,
+        partitions: int,
+        found: int,
+        reports: bool = False,
     ) -> None:
         self._listener: Listener  # from `follow` on, as `_loop` is
         self.max_record_bytes = most - OVERHEAD_BYTES
         self.patience = Patience()
         self.identity = topics.identity()
         self.producer: Producer = clients.producer(
-            {"message.max.bytes": most, "error_cb": self._error, "on_delivery": self._delivery_failed}
+            {
+                "message.max.bytes": most,
+                "error_cb": self._error,
+                "on_delivery": self._reported if reports else self._delivery_failed,
+                "delivery.report.only.error": not reports,
+            }
         )
+        self._reports = threading.Thread(target=self._take_reports, name="kafka-reports", daemon=True)
+        self._has_reports = reports
         # Records that did not fit into the producer's queue, in order.
         self.backlog: deque[tuple[SharedKafkaPartition, bytes, bytes]] = deque()
         self._prefix, self._topics, self._clients = prefix, topics, clients
@@ -110,6 +133,9 @@ class KafkaLog:
             KafkaPartition(clients, topics.queues, each, f"queues-{each}") for each in range(partitions, found)
         ]
         self._all = {each.name: each for each in (self.metadata, self.nodes, *self.queues)}
+        self._by_place: dict[tuple[str | None, int | None], SharedKafkaPartition]
+        self._by_place = {(each.topic, each.number): each for each in self.queues}
+        self._paused: set[str] = set()
         self._nodes_from = self.nodes.next_offset
         self._loop: asyncio.AbstractEventLoop | None = None
         self._following: KafkaFollowing | None = None
@@ -129,19 +155,20 @@ class KafkaLog:
         replication: int | None = None,
         settings: Mapping[str, str] | None = None,
         expiry_ms: int | None = None,
+        reports: bool = False,
     ) -> Self:
         """Open the log of all nodes that have this prefix.
 
         `partitions` of queues: None: as many as there are, two when they are made; fewer than there are: the first
         ones. `expiry_ms`: an archive keeps what Kafka drops, so the queues' topic may have a retention of so long at
-        least.
+        least. `reports`: queue partitions may be paused.
         Raises LogError when Kafka does not answer, or the topics are not as they have to be."""
         clients = KafkaClients(bootstrap, settings)
         clients.require_answer(TIMEOUT_SECONDS)
         topics = KafkaTopics(clients, prefix)
         topics.create(partitions, replication)
         most, found = topics.check(partitions, expiry_ms)
-        return cls(prefix, topics, clients, most, partitions or found, found)
+        return cls(prefix, topics, clients, most, partitions or found, found, reports)
 
     def follow(self, offsets: Mapping[str, int], listener: Listener) -> None:
         """Follow the partitions, each from its offset.
@@ -170,6 +197,19 @@ class KafkaLog:
         )
         self._following.start()
         self._owners.start()
+        if self._has_reports:
+            self._reports.start()
+
+    async def pause(self, name: str) -> None:
+        assert self._following is not None
+        assert self._has_reports
+        self._paused.add(name)
+        await self._following.pause(name)
+
+    def resume(self, name: str, offset: int) -> None:
+        assert self._following is not None
+        self._paused.remove(name)
+        self._following.resume(name, offset)
 
     def flush(self) -> None:
         """Give the producer the records for which it had no room; it sends by itself."""
@@ -184,10 +224,11 @@ class KafkaLog:
         await self._following.reached(await self._ends_now())
 
     async def _ends_now(self) -> dict[str, int]:
-        """The end of each partition, by name: everything below can be read now.
+        """The end of each partition that is followed, by name: everything below can be read now.
 
         Raises NoAnswer, LogError."""
-        wanted = {TopicPartition(each.topic, each.number): each.name for each in self._all.values()}
+        followed = [each for each in self._all.values() if each.name not in self._paused]
+        wanted = {TopicPartition(each.topic, each.number): each.name for each in followed}
         latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         asked = self._clients.admin().list_offsets(dict.fromkeys(wanted, latest), request_timeout=ANSWER_MS / 1000)
         try:
@@ -260,7 +301,8 @@ class KafkaLog:
             self._all[batch.partition].read_back(batch.values)
 
     def _each(self) -> None:
-        self.producer.poll(0)
+        if not self._has_reports:
+            self.producer.poll(0)
         if self.backlog:
             self._call(self.flush)
         assert self._following is not None
@@ -297,6 +339,26 @@ class KafkaLog:
     def _error(self, error: KafkaError) -> None:
         if error.fatal():
             self.failed(LogError(f"Kafka: it takes no more events from this node: {text_of(error)}"))
+
+    def _take_reports(self) -> None:
+        while not self._closed:
+            if self.producer.poll(_REPORT_SECONDS):
+                self._call(self._tell_reports)
+
+    def _reported(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._delivery_failed(error, message)
+            return
+        partition = self._by_place.get((message.topic(), message.partition()))
+        if partition is not None and partition.reporting:
+            partition.reported.append(message.offset() or 0)
+
+    def _tell_reports(self) -> None:
+        """Give the reports to the listener. In the loop."""
+        for partition in self.queues:
+            if partition.reported:
+                offsets = [partition.reported.popleft() for _ in range(len(partition.reported))]
+                self._listener.delivered(partition.name, offsets)
 
     def _delivery_failed(self, error: KafkaError, message: Message) -> None:
         """Report an event that cannot be delivered; only these are reported."""

@@ -179,6 +179,9 @@ class MemorySharedPartition:
         self.position: int | None = None  # the next offset to read back; None: it is not followed yet
         self.held = False  # no record of it arrives for now
         self.under_way: deque[tuple[bytes, bytes]] = deque()
+        self.paused = False
+        self.reporting = False
+        self.unreported: deque[int] = deque()  # offsets of own appends that the listener does not know yet
         self._log = log
         self._sending = False
 
@@ -224,7 +227,13 @@ class MemorySharedPartition:
     def land(self, size: int) -> None:
         """Move the first `size` records under way into the log."""
         for _ in range(size):
-            self.history.put(*self.under_way.popleft())
+            offset = self.history.put(*self.under_way.popleft())
+            if self.reporting:
+                self.unreported.append(offset)
+        self._log.tell_delivered(self)
+
+    def report(self, on: bool) -> None:
+        self.reporting = on
 
     def waiting(self) -> int:
         """How many records are in the log and have not arrived."""
@@ -296,20 +305,53 @@ class MemorySharedLog:
         await asyncio.sleep(self._lag * self.shared.faults.arrival_seconds / 2)
         if self.is_cut or self.closed:
             raise LogError("the log in memory does not say where it ends: the node is cut off")
-        ends = {each.name: each.history.offsets[-1] + 1 for each in self.partitions if each.history.offsets}
+        followed = [each for each in self.partitions if not each.paused]
+        ends = {each.name: each.history.offsets[-1] + 1 for each in followed if each.history.offsets}
         arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._reading.append((ends, arrived))
         self._tell_readers()
         await arrived
 
     def _tell_readers(self) -> None:
-        positions = {partition.name: partition.position or 0 for partition in self.partitions}
+        positions = {each.name: each.position or 0 for each in self.partitions if not each.paused}
         for reading in list(self._reading):
             ends, arrived = reading
-            if all(positions[name] >= end for name, end in ends.items()):
+            if all(positions.get(name, end) >= end for name, end in ends.items()):
                 self._reading.remove(reading)
                 if not arrived.done():
                     arrived.set_result(None)
+
+    async def pause(self, name: str) -> None:
+        paused = self._queue(name)
+        await asyncio.sleep(self.shared.dice.uniform(0, self.shared.faults.arrival_seconds))
+        paused.paused = True
+        self._tell_readers()
+
+    def resume(self, name: str, offset: int) -> None:
+        resumed = self._queue(name)
+        assert resumed.paused
+        resumed.paused = False
+        resumed.position = offset
+        self.fetch()
+
+    def _queue(self, name: str) -> MemorySharedPartition:
+        return next(partition for partition in self.queues if partition.name == name)
+
+    def tell_delivered(self, partition: MemorySharedPartition) -> None:
+        """Report the appends that are in the log, after a while and in their order."""
+        if partition.unreported and not self.closed:
+            seconds = self.shared.dice.uniform(0, self.shared.faults.append_seconds)
+            self.shared.call_later(seconds, partial(self._delivered, partition))
+
+    def _delivered(self, partition: MemorySharedPartition) -> None:
+        offsets = list(partition.unreported)
+        partition.unreported.clear()
+        if offsets and not self.closed and not self.is_cut:
+            assert self._listener is not None
+            self._listener.delivered(partition.name, offsets)
+            self.after_arrival()
+        elif offsets and not self.closed:
+            partition.unreported.extend(offsets)
 
     def ends(self) -> Mapping[str, int]:
         return {partition.name: partition.next_offset for partition in self.shared.partitions}
@@ -356,6 +398,7 @@ class MemorySharedLog:
             return
         for partition in self.partitions:
             partition.send()
+            self.tell_delivered(partition)
         self.fetch()
         if self._in_trouble:
             self._in_trouble = False
@@ -398,7 +441,7 @@ class MemorySharedLog:
             return
         dice, lagging = self.shared.dice, self.shared.faults.arrival_seconds > 0
         batches = []
-        reachable = [partition for partition in self.partitions if not partition.held]
+        reachable = [partition for partition in self.partitions if not partition.held and not partition.paused]
         waiting = [(partition, size) for partition in reachable if (size := partition.waiting())]
         dice.shuffle(waiting)
         left = False

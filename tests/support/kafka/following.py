@@ -20,6 +20,7 @@ class Following:
         self.values: dict[str, list[bytes]] = defaultdict(list)
         self.offsets: dict[str, list[int]] = defaultdict(list)
         self.times: dict[str, list[int]] = defaultdict(list)
+        self.delivered_at: dict[str, list[int]] = defaultdict(list)
         self.troubles: list[str | None] = []
         self.failures: list[Exception] = []
         self.owned: frozenset[str] = frozenset()
@@ -34,6 +35,10 @@ class Following:
 
     async def until_read(self, counts: Mapping[str, int]) -> None:
         await self.until(lambda: all(len(self.values[name]) >= count for name, count in counts.items()))
+
+    def delivered(self, name: str, offsets: list[int]) -> None:
+        self.delivered_at[name] += offsets
+        self._happened.set()
 
     def arrived(self, batches: list[Arrived]) -> None:
         for batch in batches:

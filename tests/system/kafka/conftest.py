@@ -12,9 +12,11 @@ from tests.support.kafka.two_nodes import channel_of
 from tests.support.running import RunningBroker
 
 
-@pytest.fixture(scope="module")
-def nodes(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    with Nodes(tmp_path_factory.mktemp("nodes"), kafka, timeout=10) as nodes:
+@pytest.fixture(scope="module", params=["all", "0"], ids=["every_node_folds", "folded_where_needed"])
+def nodes(
+    kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Nodes]:
+    with Nodes(tmp_path_factory.mktemp("nodes"), kafka, timeout=10, standbys=request.param) as nodes:
         nodes.start("north")
         nodes.start("south")
         yield nodes

@@ -27,6 +27,10 @@ class Heard:
     def __init__(self) -> None:
         self.seen: list[Arrived] = []
         self.troubles: list[str | None] = []
+        self.delivered_at: list[int] = []
+
+    def delivered(self, name: str, offsets: list[int]) -> None:
+        self.delivered_at += offsets
 
     def arrived(self, batches: list[Arrived]) -> None:
         self.seen += batches

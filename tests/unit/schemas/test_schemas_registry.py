@@ -215,6 +215,7 @@ NEWER = (
     "MessageRemoved-moved",
     "QueuePaused",
     "QueueResumed",
+    "QueueRefuses",
 )
 
 

@@ -1,0 +1,94 @@
+"""What a node tells the others, and knows of them, so that it gives the right answers without a fold.
+
+A queue that refuses messages when it is full decides what its publishers are told. So a node folds the partition of
+such a queue before it publishes to it. A node that has paused the partition knows such a queue in these ways:
+
+    it refused when the node paused     the node's own state, which stands where it was paused
+    the node does not know it           the node folds the partition
+    it was declared anew, and refuses   the owner of the partition says so (`QueueRefuses`, in the topic of heartbeats)
+    a policy makes it refuse            the metadata log says so. The policy is applied to the queue only when each
+                                        node has shown that it knows the policy (`NodeAlive.metadata_offset`)
+
+Rules of this file
+- A heartbeat's `metadata_offset`: the node had folded the metadata log so far, and all that it had appended by then is
+  in the log.
+- A message may be on its way to a queue that is deleted and declared anew in the same moment. The new queue may refuse
+  it, and the publisher gets a confirm: the message came before the deletion, and went with the queue.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from rewindmq.engine.cluster.partition import ReadBackPartition
+from rewindmq.projections.machine.rules.versions import LATE_PUBLISHES
+from rewindmq.projections.topology.topology import Topology
+from rewindmq.schemas.events import NodeAlive, QueueRefuses
+
+LOOK_SECONDS = 0.1
+
+Name = tuple[str, str]  # vhost and queue
+
+
+class Awareness:
+    """`epoch` returns this node's. `partitions` are those of queues, by name."""
+
+    def __init__(self, topology: Topology, partitions: Sequence[ReadBackPartition], epoch: Callable[[], int]) -> None:
+        self._topology = topology
+        self._partitions = {partition.name: partition for partition in partitions}
+        self._epoch = epoch
+        self._known: dict[int, int] = {}  # by epoch: the metadata offset of the last heartbeat
+        self._refusing: dict[Name, QueueRefuses] = {}
+        self._settled = -1
+        self._candidate: tuple[int, tuple[int, ...]] | None = None  # a metadata offset, and append positions of then
+
+    # -- heartbeats ---------------------------------------------------------------------------------------------------
+
+    def metadata_offset(self) -> int:
+        """The offset for this node's next heartbeat."""
+        partitions = self._partitions.values()
+        if self._candidate is not None:
+            offset, positions = self._candidate
+            if all(each.durable_position >= at for each, at in zip(partitions, positions, strict=True)):
+                self._settled = offset
+                self._candidate = None
+        if self._candidate is None:
+            self._candidate = (self._topology.next_offset, tuple(each.append_position for each in partitions))
+        return self._settled
+
+    def note_beat(self, event: NodeAlive) -> None:
+        """Note a heartbeat of any node."""
+        self._known[event.epoch] = event.metadata_offset
+
+    def is_known_everywhere(self, offset: int) -> bool:
+        """Whether each living node has folded the metadata log up to this offset, and has nothing older under way."""
+        nodes = self._topology.nodes
+        for epoch in [epoch for epoch in self._known if epoch not in nodes]:
+            del self._known[epoch]
+        return all(
+            self._known.get(epoch, -1) >= offset
+            for epoch, joined in nodes.items()
+            if epoch != self._epoch() and joined.machine_version >= LATE_PUBLISHES  # older nodes pause nothing
+        )
+
+    async def until_known(self, offset: int) -> None:
+        """Wait until `is_known_everywhere`. A node that stays silent is declared lost, and not waited for."""
+        while not self.is_known_everywhere(offset):
+            await asyncio.sleep(LOOK_SECONDS)
+
+    # -- queues that refuse -------------------------------------------------------------------------------------------
+
+    def note_refusing(self, event: QueueRefuses) -> None:
+        """Note what the owner of a partition says, unless this node has folded that far."""
+        partition = self._partitions.get(event.partition)
+        if partition is not None and event.offset >= partition.next_offset:
+            self._refusing[event.vhost, event.queue] = event
+
+    def is_refusing(self, name: Name) -> bool:
+        """Whether the queue was declared, behind the state that this node has, as one that refuses."""
+        event = self._refusing.get(name)
+        return event is not None and event.offset >= self._partitions[event.partition].next_offset
+
+    def forget_folded(self) -> None:
+        """Drop what this node has folded since."""
+        for name in [name for name in self._refusing if not self.is_refusing(name)]:
+            del self._refusing[name]

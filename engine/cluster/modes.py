@@ -1,0 +1,138 @@
+"""Which partitions this node folds: those that it needs. It only appends to the others.
+
+    current  --- not needed for `UNUSED_SECONDS`, nothing under way ---> paused
+    paused   --- a duty, a standby, or a client that needs the fold ---> current, when all records so far are folded
+
+A node needs the fold of a partition
+- that it owns: its duties follow from the fold;
+- as a standby. The nodes of a cluster have an order of their own for each partition, and the first ones of it fold the
+  partition (`standbys`, and one more, because the owner may be among them);
+- while a client here consumes, gets, declares, deletes or purges, has an exclusive queue there, or looks (HTTP);
+- while a client here publishes to a queue that may refuse a message, or publishes mandatorily.
+
+Rules of this file
+- A mode is a matter of cost, never of meaning. Each answer that only the fold gives is given when the partition is
+  current (`Partition.enter`).
+- A publish to a paused partition is confirmed when the log has it. The fold takes it in, also if this node is lost
+  before (machine version 5, LATE_PUBLISHES).
+- A paused partition keeps its state in memory and in RocksDB, and goes on from there.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any
+
+from rewindmq.engine.cluster.partition import ReadBackPartition
+from rewindmq.engine.log.shared_contract import SharedLog
+from rewindmq.engine.runtime.certainty import Certainty
+from rewindmq.engine.runtime.sessions import Session
+
+UNUSED_SECONDS = 60.0
+
+logger = logging.getLogger(__name__)
+
+
+class Modes:
+    """Pauses and resumes the partitions of a node.
+
+    `standbys`: how many nodes fold a partition beside its owner; None: all nodes fold all partitions.
+    `sessions` yields the open sessions. `changed` is called when a partition is current again, or no longer."""
+
+    def __init__(
+        self,
+        node: str,
+        standbys: int | None,
+        log: SharedLog,
+        partitions: Sequence[ReadBackPartition],
+        certainty: Certainty,
+        sessions: Callable[[], Iterable[Session]],
+        changed: Callable[[], None],
+    ) -> None:
+        self._node = node
+        self._standbys = standbys
+        self._log = log
+        self._partitions = partitions
+        self._certainty = certainty
+        self._sessions = sessions
+        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        self._work: dict[ReadBackPartition, asyncio.Task[None]] = {}  # changes of mode that are under way
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Change no mode any more."""
+        self._stopped = True
+        for task in self._work.values():
+            task.cancel()
+
+    async def enter(self, partition: ReadBackPartition) -> None:
+        """Fold the partition, and return when this node has caught up with what was in the log at the call."""
+        partition.used_at = self._loop.time()
+        while not partition.current:
+            if partition not in self._work:
+                self._begin(partition, self._resume(partition))
+            await asyncio.shield(self._work[partition])
+
+    def look(self, nodes: Iterable[str]) -> None:
+        """Enter partitions that this node needs, and pause others. `nodes`: the names of the living ones."""
+        if self._standbys is None or self._stopped:
+            return
+        living = sorted(set(nodes))
+        unused = []
+        now = self._loop.time()
+        for partition in self._partitions:
+            if partition in self._work:
+                continue
+            if partition.owned or self._stands_by(partition, living):
+                partition.used_at = now
+                if not partition.current:
+                    self._begin(partition, self._resume(partition))
+            elif partition.consumers or partition.getters:
+                partition.used_at = now
+            elif partition.can_pause and now - partition.used_at >= UNUSED_SECONDS:
+                unused.append(partition)
+        if unused:
+            attached = self._attached()
+            for partition in unused:
+                if partition in attached:
+                    partition.used_at = now
+                else:
+                    self._begin(partition, self._pause(partition))
+
+    def _stands_by(self, partition: ReadBackPartition, nodes: list[str]) -> bool:
+        assert self._standbys is not None
+        if self._standbys == 0:
+            return False
+        order = sorted(nodes, key=lambda node: hashlib.sha256(f"{partition.name} {node}".encode()).digest())
+        return self._node in order[: self._standbys + 1]
+
+    def _attached(self) -> set[object]:
+        """The partitions that have consumers, holders or queues of this node's clients."""
+        found: set[object] = set()
+        for session in self._sessions():
+            found.update(session.owns_queues_in)
+            for attached in session.attached.values():
+                found.update(attached)
+        return found
+
+    def _begin(self, partition: ReadBackPartition, work: Coroutine[Any, Any, None]) -> None:
+        task = self._work[partition] = self._loop.create_task(work)
+        task.add_done_callback(lambda _: self._work.pop(partition, None))
+
+    async def _pause(self, partition: ReadBackPartition) -> None:
+        logger.info(
+            "%s: no client here needs its fold, it is paused at offset %d", partition.name, partition.next_offset
+        )
+        partition.pause()
+        self._changed()
+        await self._log.pause(partition.name)
+
+    async def _resume(self, partition: ReadBackPartition) -> None:
+        logger.info("%s: it is folded from offset %d on", partition.name, partition.next_offset)
+        partition.resume()
+        self._log.resume(partition.name, partition.next_offset)
+        await self._certainty.wait()
+        partition.read_back_again()
+        self._changed()

@@ -1,0 +1,243 @@
+"""Partitions that a node pauses and resumes, on a real Kafka: nothing is lost, nothing comes twice, and each answer is
+that of a node that folds everything."""
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import AMQPError, NackError, UnroutableError
+
+from rewindmq.engine.log.kafka.log import KafkaLog
+from rewindmq.engine.log.placement import partition_of
+from rewindmq.schemas.single_object import wrap
+from tests.support.deadlines import until
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.following import Following
+from tests.support.kafka.nodes import Nodes, api, connect
+from tests.support.running import RunningBroker
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+PARTITIONS = 2
+
+
+def test_records_come_once_however_often_a_partition_is_paused(kafka: KafkaCluster) -> None:
+    async def story() -> None:
+        log = KafkaLog.open(kafka.bootstrap, f"modes-{uuid.uuid4().hex[:12]}", reports=True)
+        following = Following(log)
+        partition, name = log.queues[0], log.queues[0].name
+        partition.report(True)
+        numbers = itertools.count()
+        sent: list[bytes] = []
+
+        def send(count: int) -> None:
+            for number in itertools.islice(numbers, count):
+                sent.append(wrap(b"%d" % number))
+                partition.append(b"/q", sent[-1])
+            log.flush()
+
+        for pause in range(8):
+            send(300 if pause % 2 else 3)
+            await log.pause(name)
+            came = len(following.values[name])
+            send(100)
+            await following.until(lambda: len(following.delivered_at[name]) == len(sent))
+            assert len(following.values[name]) == came, "a record came while the partition was paused"
+            log.resume(name, following.offsets[name][-1] + 1 if came else 0)
+            await log.read_to_end()
+            assert following.values[name] == sent
+        assert following.delivered_at[name] == following.offsets[name]
+        partition.report(False)
+        send(10)
+        await following.until(lambda: len(following.values[name]) >= len(sent))
+        assert following.values[name] == sent
+        assert len(following.delivered_at[name]) == len(sent) - 10
+        assert not following.troubles
+        assert not following.failures
+        log.close()
+
+    asyncio.run(story())
+
+
+@pytest.fixture(scope="module")
+def nodes(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    with Nodes(tmp_path_factory.mktemp("modes"), kafka, timeout=10, standbys="0") as nodes:
+        nodes.start("north")
+        nodes.start("south")
+        yield nodes
+        nodes.digests()
+
+
+def modes(node: RunningBroker) -> dict[str, str]:
+    """The mode of each partition at a node. To ask for metrics changes none."""
+    with api(node) as client:
+        text = client.get("../metrics").text
+    lines = [line for line in text.splitlines() if line.startswith("rewindmq_partition_mode{")]
+    labels = [
+        dict(part.split("=") for part in line[line.index("{") + 1 : line.index("}")].split(",")) for line in lines
+    ]
+    return {label["partition"].strip('"'): label["mode"].strip('"') for label in labels}
+
+
+@contextmanager
+def confirmed(node: RunningBroker) -> Iterator[BlockingChannel]:
+    with connect(node) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        yield channel
+
+
+class Story:
+    """A queue whose partition south has paused, and north folds. It is bound to amq.fanout."""
+
+    def __init__(self, nodes: Nodes, there: BlockingChannel) -> None:
+        self.nodes = nodes
+        self.there = there
+        names = [queue_in(partition) for partition in range(PARTITIONS)]
+        for name in names:
+            there.queue_declare(name, durable=True)
+        nodes.stop("south")
+        nodes.start("south")  # it begins with its state, and pauses what it does not need
+        until(self._is_paused, "south does not pause the one partition, and fold the other")
+        self.name = names[self.partition]
+        self.unused = names[1 - self.partition]
+        there.queue_bind(self.name, "amq.fanout")
+
+    def _is_paused(self) -> bool:
+        found = modes(self.nodes.running["south"])
+        self.partition = next((n for n in range(PARTITIONS) if found[f"queues-{n}"] == "append"), 0)
+        return sorted(found.values()) == ["append", "fold"]
+
+    @property
+    def mode(self) -> str:
+        return modes(self.nodes.running["south"])[f"queues-{self.partition}"]
+
+    def count(self) -> int:
+        found: int = self.there.queue_declare(self.name, passive=True).method.message_count
+        return found
+
+
+@pytest.fixture
+def story(nodes: Nodes) -> Iterator[Story]:
+    with confirmed(nodes.running["north"]) as there:
+        story = Story(nodes, there)
+        yield story
+        there.queue_delete(story.name)
+        there.queue_delete(story.unused)
+
+
+@pytest.fixture
+def here(story: Story) -> Iterator[BlockingChannel]:
+    with confirmed(story.nodes.running["south"]) as here:
+        yield here
+
+
+def queue_in(partition: int) -> str:
+    """A new name that lies in this partition."""
+    names = (f"q-{uuid.uuid4().hex[:8]}" for _ in itertools.count())
+    return next(name for name in names if partition_of("/", name, PARTITIONS) == partition)
+
+
+def test_a_node_confirms_what_it_does_not_fold(story: Story, here: BlockingChannel) -> None:
+    for number in range(200):
+        here.basic_publish("amq.fanout" if number % 2 else "", story.name, b"%d" % number, PERSISTENT)
+    assert story.mode == "append"
+    assert story.count() == 200
+    got = [story.there.basic_get(story.name, auto_ack=True)[2] for _ in range(200)]
+    assert got == [b"%d" % number for number in range(200)]
+
+
+def test_a_consumer_comes_to_a_node_that_had_paused_its_partition(story: Story, here: BlockingChannel) -> None:
+    for number in range(50):
+        here.basic_publish("", story.name, b"%d" % number, PERSISTENT)
+    assert story.mode == "append"
+    got: list[bytes] = []
+    for method, _, body in here.consume(story.name, auto_ack=True):
+        got.append(body)
+        if len(got) == 50:
+            break
+        assert method is not None
+    here.cancel()
+    assert got == [b"%d" % number for number in range(50)]
+    assert story.mode == "fold"
+    assert story.count() == 0
+
+
+def test_answers_that_only_the_fold_has(story: Story, here: BlockingChannel) -> None:
+    with pytest.raises(UnroutableError):
+        here.basic_publish("", queue_in(story.partition), b"nowhere", PERSISTENT, mandatory=True)
+    assert story.mode == "fold"
+    here.basic_publish("", story.name, b"", PERSISTENT, mandatory=True)
+    assert here.queue_declare(story.name, passive=True).method.message_count == 1
+    assert here.queue_purge(story.name).method.message_count == 1
+
+
+def test_a_queue_that_was_declared_a_moment_ago_is_found(story: Story, here: BlockingChannel) -> None:
+    name = queue_in(story.partition)
+    story.there.queue_declare(name, durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    here.basic_publish("", name, b"taken", PERSISTENT)
+    with pytest.raises(NackError):
+        here.basic_publish("", name, b"refused", PERSISTENT)
+    story.there.queue_delete(name)
+
+
+def test_a_queue_that_refuses_since_it_was_declared_anew(story: Story, here: BlockingChannel) -> None:
+    here.basic_publish("", story.name, b"0", PERSISTENT)
+    assert story.mode == "append"
+    story.there.queue_delete(story.name)
+    arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    story.there.queue_declare(story.name, durable=True, arguments=arguments)
+    with connect(story.nodes.running["south"]) as connection:
+        channel = connection.channel()  # another node's word takes a moment
+        until(lambda: refuses(channel, story.name), "the queue's publishers are not told that it refuses")
+
+
+def refuses(channel: BlockingChannel, queue: str) -> bool:
+    channel.confirm_delivery()
+    try:
+        channel.basic_publish("", queue, b"", PERSISTENT)
+    except NackError:
+        return True
+    return False
+
+
+def test_a_policy_that_refuses_reaches_a_queue_when_every_node_knows_it(story: Story, here: BlockingChannel) -> None:
+    here.basic_publish("amq.fanout", "", b"0", PERSISTENT)
+    assert story.mode == "append"
+    policy = {"pattern": f"^{story.name}$", "definition": {"max-length": 2, "overflow": "reject-publish"}}
+    with api(story.nodes.running["north"]) as client:
+        assert client.put(f"policies/%2F/{story.name}", json=policy).status_code == 201
+    here.basic_publish("amq.fanout", "", b"1", PERSISTENT)
+    with pytest.raises(NackError):
+        here.basic_publish("amq.fanout", "", b"2", PERSISTENT)
+    assert story.count() == 2
+
+
+def test_messages_published_at_a_node_that_is_killed_are_there(story: Story) -> None:
+    south = story.nodes.running["south"]
+    with connect(south) as connection:
+        here = connection.channel()
+        here.confirm_delivery()
+        for number in range(100):
+            here.basic_publish("amq.fanout", "", b"%d" % number, PERSISTENT)
+        assert story.mode == "append"
+        story.nodes.kill("south")
+        with pytest.raises(AMQPError):
+            here.basic_publish("amq.fanout", "", b"lost", PERSISTENT)
+    until(lambda: story.count() >= 100, "messages are missing")
+    got = [story.there.basic_get(story.name, auto_ack=True)[2] for _ in range(100)]
+    assert got == [b"%d" % number for number in range(100)]
+    story.nodes.start("south")
+
+
+def test_a_listing_shows_every_queue(story: Story) -> None:
+    south = story.nodes.running["south"]
+    assert story.mode == "append"
+    with api(south) as client:
+        names = {queue["name"] for queue in client.get("queues").json()}
+    assert {story.name, story.unused} <= names
+    assert story.mode == "fold"
