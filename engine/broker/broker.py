@@ -148,6 +148,11 @@ class Broker:
         self.parameters = Parameters(metadata, self.operator_policies, config.cluster_name)
         self.marks = Marks(metadata, partitions)
         self.erasures = Erasures(metadata, self.subjects)
+        self._watch(config, log_clock)
+
+    def _watch(self, config: Config, log_clock: LogClock) -> None:
+        """Make the parts that look after the node while it runs."""
+        metadata, partitions, keeper = self.metadata, self.partitions, self.keeper
         self.alarms = Alarms(config, self.memory, self.turns, self.sessions.by_id, partitions, self.forwarder)
         end_turn = self.turns.end
         self.expiry = Expiry(config, log_clock, metadata, partitions, keeper, self.subjects, end_turn, self.loop_share)
@@ -155,7 +160,7 @@ class Broker:
         self.history_size = HistorySize(config.data, lambda: self.alarms.disk_limit_bytes, in_kafka=in_kafka)
         ends: list[LogEnd] = [metadata, *partitions]
         url, measured = config.archive.url, self.history_size.take
-        self.archive = ArchiveStatus(url, ends, clock, in_kafka=measured) if url else None
+        self.archive = ArchiveStatus(url, ends, self.clock, in_kafka=measured) if url else None
         self.trims = HistoryTrims(config.keep_history_ms, metadata, partitions, self.turns)
         self.events = EventExchange(
             config, self.router, metadata, partitions, keeper, self.counters, self.turns, self.loop_share

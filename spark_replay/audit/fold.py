@@ -74,7 +74,6 @@ from rewindmq.spark_replay.audit.checks import (
     LAST_WORDS,
     PREFETCH,
     RECORDS,
-    SETTLEMENT,
 )
 from rewindmq.spark_replay.audit.consumers import Attached
 from rewindmq.spark_replay.audit.dead_letter_join import LetterRows
@@ -82,6 +81,7 @@ from rewindmq.spark_replay.audit.ledger import Account
 from rewindmq.spark_replay.audit.operators import OF_OPERATORS, book_operator, check_operator
 from rewindmq.spark_replay.audit.plain_traffic import PlainTraffic
 from rewindmq.spark_replay.audit.prefetch import Prefetches
+from rewindmq.spark_replay.audit.settlement import check_settlement
 from rewindmq.spark_replay.history.outcomes import batch_of
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ class AuditProduct:
             if settled is not None:
                 touched[settled] = None
             self._book_effects(event, effects, touched)
-            self._settled(event, effects)
+            check_settlement(self, event, effects)
         else:
             self._book_rare_event(actor, event, effects, touched)
             self.plain.forget()
@@ -266,7 +266,7 @@ class AuditProduct:
         """Book the effects of an ack from `at` on, and compare the books. Those before are booked in `account`."""
         touched: dict[Account, None] = {account: None}
         self._book_effects(event, effects[at:], touched)
-        self._settled(event, effects)
+        check_settlement(self, event, effects)
         self._close(touched)
 
     def _close(self, touched: dict[Account, None]) -> None:
@@ -548,27 +548,6 @@ class AuditProduct:
         if letter.sequence != last + 1:
             account.fail(DEAD_LETTERS, letter.message_id, f"dead letter number {letter.sequence} after {last}")
         self.letters[queue.queue_id] = letter.sequence
-
-    def _settled(self, event: Acked | Nacked, effects: list[Effect]) -> None:
-        """Check that an ack or nack settled as many messages as it names."""
-        requested = settled = 0
-        for first, last in event.messages:
-            requested += last - first + 1
-        consumer = event.consumer
-        effect: Any  # as in `_book_effects`
-        for effect in effects:
-            kind = type(effect)
-            if kind is Deliver:
-                continue
-            if kind is Quarantine:
-                return
-            if (kind is Forget or kind is Requeue) and effect.consumer == consumer:
-                settled += len(effect.message_ids)
-            elif kind is Delay and effect.consumer == consumer:
-                settled += 1
-        if settled != requested:
-            name = f"{event.vhost}/{event.queue}"
-            self.fail(SETTLEMENT, name, None, f"{type(event).__name__} of {requested} messages settled {settled}")
 
     # -- the end ----------------------------------------------------------------------------------------------------
 

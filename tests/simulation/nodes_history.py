@@ -177,7 +177,7 @@ class Drive:
         world = self.world
         world.record.trace.append("    healing")
         world.history.heal()
-        rewindmq.engine.cluster.modes.UNUSED_SECONDS = 1e9  # whoever drains needs every fold
+        rewindmq.engine.cluster.modes.UNUSED_SECONDS = 1e9  # draining needs every fold
         rewindmq.engine.broker.open_sessions.EPOCH_IDS = (
             1 << 24
         )  # as `running` leaves it: who drains does not have to join again

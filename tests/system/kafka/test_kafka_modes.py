@@ -25,7 +25,7 @@ PERSISTENT = pika.BasicProperties(delivery_mode=2)
 PARTITIONS = 2
 
 
-def test_records_come_once_however_often_a_partition_is_paused(kafka: KafkaCluster) -> None:
+def test_b49_records_come_once_however_often_a_partition_is_paused(kafka: KafkaCluster) -> None:
     async def story() -> None:
         log = KafkaLog.open(kafka.bootstrap, f"modes-{uuid.uuid4().hex[:12]}", reports=True)
         following = Following(log)
@@ -142,7 +142,7 @@ def queue_in(partition: int) -> str:
     return next(name for name in names if partition_of("/", name, PARTITIONS) == partition)
 
 
-def test_a_node_confirms_what_it_does_not_fold(story: Story, here: BlockingChannel) -> None:
+def test_b49_a_node_confirms_what_it_does_not_fold(story: Story, here: BlockingChannel) -> None:
     for number in range(200):
         here.basic_publish("amq.fanout" if number % 2 else "", story.name, b"%d" % number, PERSISTENT)
     assert story.mode == "append"
@@ -151,7 +151,7 @@ def test_a_node_confirms_what_it_does_not_fold(story: Story, here: BlockingChann
     assert got == [b"%d" % number for number in range(200)]
 
 
-def test_a_consumer_comes_to_a_node_that_had_paused_its_partition(story: Story, here: BlockingChannel) -> None:
+def test_b49_a_consumer_comes_to_a_node_that_had_paused_its_partition(story: Story, here: BlockingChannel) -> None:
     for number in range(50):
         here.basic_publish("", story.name, b"%d" % number, PERSISTENT)
     assert story.mode == "append"
@@ -167,7 +167,7 @@ def test_a_consumer_comes_to_a_node_that_had_paused_its_partition(story: Story, 
     assert story.count() == 0
 
 
-def test_answers_that_only_the_fold_has(story: Story, here: BlockingChannel) -> None:
+def test_b49_answers_that_only_the_fold_has(story: Story, here: BlockingChannel) -> None:
     with pytest.raises(UnroutableError):
         here.basic_publish("", queue_in(story.partition), b"nowhere", PERSISTENT, mandatory=True)
     assert story.mode == "fold"
@@ -176,7 +176,7 @@ def test_answers_that_only_the_fold_has(story: Story, here: BlockingChannel) -> 
     assert here.queue_purge(story.name).method.message_count == 1
 
 
-def test_a_queue_that_was_declared_a_moment_ago_is_found(story: Story, here: BlockingChannel) -> None:
+def test_b49_a_queue_that_was_declared_a_moment_ago_is_found(story: Story, here: BlockingChannel) -> None:
     name = queue_in(story.partition)
     story.there.queue_declare(name, durable=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     here.basic_publish("", name, b"taken", PERSISTENT)
@@ -185,7 +185,7 @@ def test_a_queue_that_was_declared_a_moment_ago_is_found(story: Story, here: Blo
     story.there.queue_delete(name)
 
 
-def test_a_queue_that_refuses_since_it_was_declared_anew(story: Story, here: BlockingChannel) -> None:
+def test_b49_a_queue_that_refuses_since_it_was_declared_anew(story: Story, here: BlockingChannel) -> None:
     here.basic_publish("", story.name, b"0", PERSISTENT)
     assert story.mode == "append"
     story.there.queue_delete(story.name)
@@ -205,7 +205,9 @@ def refuses(channel: BlockingChannel, queue: str) -> bool:
     return False
 
 
-def test_a_policy_that_refuses_reaches_a_queue_when_every_node_knows_it(story: Story, here: BlockingChannel) -> None:
+def test_b49_a_policy_that_refuses_reaches_a_queue_when_every_node_knows_it(
+    story: Story, here: BlockingChannel
+) -> None:
     here.basic_publish("amq.fanout", "", b"0", PERSISTENT)
     assert story.mode == "append"
     policy = {"pattern": f"^{story.name}$", "definition": {"max-length": 2, "overflow": "reject-publish"}}
@@ -217,7 +219,7 @@ def test_a_policy_that_refuses_reaches_a_queue_when_every_node_knows_it(story: S
     assert story.count() == 2
 
 
-def test_messages_published_at_a_node_that_is_killed_are_there(story: Story) -> None:
+def test_b49_messages_published_at_a_node_that_is_killed_are_there(story: Story) -> None:
     south = story.nodes.running["south"]
     with connect(south) as connection:
         here = connection.channel()
@@ -234,7 +236,7 @@ def test_messages_published_at_a_node_that_is_killed_are_there(story: Story) -> 
     story.nodes.start("south")
 
 
-def test_a_listing_shows_every_queue(story: Story) -> None:
+def test_b49_a_listing_shows_every_queue(story: Story) -> None:
     south = story.nodes.running["south"]
     assert story.mode == "append"
     with api(south) as client:
