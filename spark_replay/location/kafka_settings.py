@@ -16,7 +16,7 @@ client alone (`for_librdkafka`).
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from rewindmq.engine.log.kafka.settings_file import BadSettings, pair, read_settings_file
+from rewindmq.engine.log.settings_file import BadSettings, pair, read_settings_file
 from rewindmq.spark_replay.location.ranges import BadRequest
 
 _LOGIN_MODULES = {

@@ -12,8 +12,8 @@ from rewindmq.engine.cli.client import HTTP_PORT
 from rewindmq.engine.cli.configuration.sources import DEFAULT, FLAG, ConfigError, Value
 from rewindmq.engine.cli.configuration.table import SETTINGS
 from rewindmq.engine.config import ArchiveConfig, Config
-from rewindmq.engine.log.kafka.settings_file import BadSettings, lines_of, read_settings_file
 from rewindmq.engine.log.secret_file import BadSecret, secret_in
+from rewindmq.engine.log.settings_file import BadSettings, lines_of, read_settings_file
 from rewindmq.engine.runtime.durations import UNIT_MS
 from rewindmq.engine.tls import TlsListener
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from rewindmq.engine.log.kafka.settings_file import BadSettings, pair
+from rewindmq.engine.log.settings_file import BadSettings, pair
 from rewindmq.engine.runtime.durations import UNIT_MS, duration_ms
 
 
