@@ -116,8 +116,10 @@ class Transaction:
         self.forget()
         logged = [await self.logged(pending) for pending in publishes]
         waited = any(encryption is not None for _, encryption in logged)
-        for to in {to.partition for pending in publishes for to in pending.destinations if not to.partition.current}:
-            await to.enter()
+        partitions = {to.partition for pending in publishes for to in pending.destinations}
+        while not all(partition.current for partition in partitions):
+            for partition in partitions:
+                await partition.enter()
             waited = True
         logged_bytes = sum(len(pending.body) * len(pending.destinations) for pending in publishes)
         if logged_bytes >= LARGE_BYTES:

@@ -51,11 +51,14 @@ class EffectivePolicies:
         for partition in self._partitions:
             await partition.enter()
         pace = Pace(self._turns.written)
+        begun, known = self._topology.next_offset, 0  # every node decides by the metadata log up to `known`
         async for partition, queue in in_slices(queues_in(self._partitions, vhost)):
             applied = self.outstanding(queue)
+            while applied is not None and may_refuse(queue, applied) and known < max(begun, newest(applied)):
+                known = self._topology.next_offset
+                await self._keeper.until_known(known)
+                applied = None if queue.gone else self.outstanding(queue)  # others may have set policies meanwhile
             if applied is not None:
-                if may_refuse(queue, applied):
-                    await self._keeper.until_known(self._topology.next_offset)
                 partition.append(actor, applied)
                 await pace.changed()
         for partition in self._partitions:
@@ -83,6 +86,11 @@ def may_refuse(queue: Queue, applied: PolicyApplied) -> bool:
     definitions = [json.loads(policy.definition) for policy in (applied.policy, applied.operator_policy) if policy]
     overflows = [each.get("overflow") for each in definitions] + [None if asked is None else asked.value]
     return REJECT_PUBLISH in overflows or REJECT_PUBLISH_DLX in overflows
+
+
+def newest(applied: PolicyApplied) -> int:
+    """The offset of the metadata log behind the newer one of these policies."""
+    return 1 + max((policy.version for policy in (applied.policy, applied.operator_policy) if policy), default=-1)
 
 
 class Policies:

@@ -85,8 +85,11 @@ class Queues:
 
     async def enter_all(self) -> None:
         """Make sure that this node folds every partition."""
-        for partition in self._partitions:
-            await partition.enter()
+        while True:
+            for partition in self._partitions:
+                await partition.enter()
+            if all(partition.current for partition in self._partitions):  # none was paused meanwhile
+                return
 
     def all(self, vhost: str | None = None) -> list[Queue]:
         """The queues of a vhost (None: of all vhosts), by vhost and name. Hidden queues are among them.

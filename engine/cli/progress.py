@@ -29,6 +29,12 @@ class Progress:
         sys.stderr.flush()
         self._shown = True
 
+    def note(self, text: str) -> None:
+        """Show a line that stays."""
+        if self._terminal:
+            sys.stderr.write(f"{_CLEAR if self._shown else ''}{text}\n")
+            self._shown = False
+
     def __enter__(self) -> "Progress":
         return self
 

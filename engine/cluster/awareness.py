@@ -12,8 +12,9 @@ such a queue before it publishes to it. A node that has paused the partition kno
 Rules of this file
 - A heartbeat's `metadata_offset`: the node had folded the metadata log so far, and all that it had appended by then is
   in the log.
-- A message may be on its way to a queue that is deleted and declared anew in the same moment. The new queue may refuse
-  it, and the publisher gets a confirm: the message came before the deletion, and went with the queue.
+- One answer is not closed: a queue is deleted, and declared anew as one that refuses. Until the owner of the partition
+  has told it, a node that has paused the partition confirms what the new queue refuses, as it would have confirmed what
+  goes with the deletion.
 """
 
 import asyncio
@@ -38,6 +39,7 @@ class Awareness:
         self._epoch = epoch
         self._known: dict[int, int] = {}  # by epoch: the metadata offset of the last heartbeat
         self._refusing: dict[Name, QueueRefuses] = {}
+        self._stopped = False
         self._settled = -1
         self._candidate: tuple[int, tuple[int, ...]] | None = None  # a metadata offset, and append positions of then
 
@@ -72,8 +74,12 @@ class Awareness:
 
     async def until_known(self, offset: int) -> None:
         """Wait until `is_known_everywhere`. A node that stays silent is declared lost, and not waited for."""
-        while not self.is_known_everywhere(offset):
+        while not (self._stopped or self.is_known_everywhere(offset)):
             await asyncio.sleep(LOOK_SECONDS)
+
+    def stop(self) -> None:
+        """Let nobody wait any longer: the node stops."""
+        self._stopped = True
 
     # -- queues that refuse -------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Which partitions this node folds: those that it needs. It only appends to the others.
 
     current  --- not needed for `UNUSED_SECONDS`, nothing under way ---> paused
-    paused   --- a duty, a standby, or a client that needs the fold ---> current, when all records so far are folded
+    paused   --- a duty, a standby, a client that needs the fold, or `PAUSED_SECONDS` ---> current, when it has read on
 
 A node needs the fold of a partition
 - that it owns: its duties follow from the fold;
@@ -25,11 +25,16 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from rewindmq.engine.cluster.partition import ReadBackPartition
+from rewindmq.engine.errors import ConnectionForced
+from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.shared_contract import SharedLog
-from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.sessions import Session
 
 UNUSED_SECONDS = 60.0
+# A paused partition is folded on now and then: so a pause never lasts longer than Kafka or the archive keep what was
+# missed, and going on never takes long.
+PAUSED_SECONDS = 3_600.0
+AGAIN_SECONDS = 0.25
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +43,8 @@ class Modes:
     """Pauses and resumes the partitions of a node.
 
     `standbys`: how many nodes fold a partition beside its owner; None: all nodes fold all partitions.
-    `sessions` yields the open sessions. `changed` is called when a partition is current again, or no longer."""
+    `sessions` yields the open sessions. `changed` is called when a partition is current again, or no longer, `failed`
+    when a change of mode fails."""
 
     def __init__(
         self,
@@ -46,17 +52,17 @@ class Modes:
         standbys: int | None,
         log: SharedLog,
         partitions: Sequence[ReadBackPartition],
-        certainty: Certainty,
         sessions: Callable[[], Iterable[Session]],
         changed: Callable[[], None],
+        failed: Callable[[Exception], None],
     ) -> None:
         self._node = node
         self._standbys = standbys
         self._log = log
         self._partitions = partitions
-        self._certainty = certainty
         self._sessions = sessions
         self._changed = changed
+        self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._work: dict[ReadBackPartition, asyncio.Task[None]] = {}  # changes of mode that are under way
         self._stopped = False
@@ -68,9 +74,12 @@ class Modes:
             task.cancel()
 
     async def enter(self, partition: ReadBackPartition) -> None:
-        """Fold the partition, and return when this node has caught up with what was in the log at the call."""
-        partition.used_at = self._loop.time()
+        """Fold the partition, and return when this node has caught up with what was in the log at the call.
+
+        ConnectionForced: the node is stopping."""
         while not partition.current:
+            if self._stopped:
+                raise ConnectionForced("the node is stopping")
             if partition not in self._work:
                 self._begin(partition, self._resume(partition))
             await asyncio.shield(self._work[partition])
@@ -88,6 +97,9 @@ class Modes:
             if partition.owned or self._stands_by(partition, living):
                 partition.used_at = now
                 if not partition.current:
+                    self._begin(partition, self._resume(partition))
+            elif not partition.current:
+                if now - partition.paused_at >= PAUSED_SECONDS:
                     self._begin(partition, self._resume(partition))
             elif partition.consumers or partition.getters:
                 partition.used_at = now
@@ -119,13 +131,21 @@ class Modes:
 
     def _begin(self, partition: ReadBackPartition, work: Coroutine[Any, Any, None]) -> None:
         task = self._work[partition] = self._loop.create_task(work)
-        task.add_done_callback(lambda _: self._work.pop(partition, None))
+        task.add_done_callback(lambda done: self._ended(partition, done))
+
+    def _ended(self, partition: ReadBackPartition, task: "asyncio.Task[None]") -> None:
+        self._work.pop(partition, None)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            logger.error("%s: its mode could not be changed: %s", partition.name, error)
+            self._failed(error)
 
     async def _pause(self, partition: ReadBackPartition) -> None:
-        logger.info(
-            "%s: no client here needs its fold, it is paused at offset %d", partition.name, partition.next_offset
-        )
+        if partition.owned or partition.consumers or partition.getters or not partition.can_pause:
+            return  # it was taken into use since `look`
+        logger.info("%s: not needed here, paused at offset %d", partition.name, partition.next_offset)
         partition.pause()
+        partition.paused_at = self._loop.time()
         self._changed()
         await self._log.pause(partition.name)
 
@@ -133,6 +153,13 @@ class Modes:
         logger.info("%s: it is folded from offset %d on", partition.name, partition.next_offset)
         partition.resume()
         self._log.resume(partition.name, partition.next_offset)
-        await self._certainty.wait()
+        while True:
+            try:
+                await self._log.catch_up(partition.name)
+                break
+            except LogError as error:
+                logger.debug("%s", error)
+                await asyncio.sleep(AGAIN_SECONDS)
         partition.read_back_again()
+        partition.used_at = self._loop.time()
         self._changed()

@@ -100,6 +100,7 @@ class Node:
         self._arrived_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._held_reports: list[tuple[str, list[int]]] = []  # of appends, until this node knows that it is not lost
         self._duties: frozenset[str] = frozenset()  # the names of the partitions whose duties are this node's
         self._stopped = False
         self._broken = False  # the fold failed: the states differ from the log
@@ -123,9 +124,9 @@ class Node:
             self._config.standbys,
             self.log,
             partitions,
-            broker.certainty,
             lambda: broker.sessions.by_id.values(),
             broker.router.queues_changed,
+            self.fail,
         )
 
     def kick(self) -> None:
@@ -172,10 +173,26 @@ class Node:
                 partition.doubt()
 
     def delivered(self, name: str, offsets: list[int]) -> None:
-        """Own records are in the log, of a partition that does not come back."""
+        """Own records are in the log, of a partition that does not come back.
+
+        After a long silence nothing is confirmed before this node has read whether it was declared lost."""
         if self._stopped or self._broken:
             return
+        silent = self.joined and self._loop.time() - self._arrived_at > self._config.node_timeout_ms / 2_000
+        if silent or self._held_reports:
+            self._held_reports.append((name, offsets))
+            if len(self._held_reports) == 1:
+                self._begin(self._release_reports())
+            return
         self._by_name[name].delivered(offsets)
+        self._broker.turns.end()
+        self._broker.turns.landed()
+
+    async def _release_reports(self) -> None:
+        await self._broker.certainty.wait()
+        held, self._held_reports = self._held_reports, []
+        for name, offsets in held:
+            self._by_name[name].delivered(offsets)
         self._broker.turns.end()
         self._broker.turns.landed()
 
@@ -385,7 +402,7 @@ class Node:
         if partition.name not in self._duties or partition.owned or self._stopped:
             return
         logger.info("%s: its duties are this node's now", partition.name)
-        partition.owned = True
+        partition.own()
         self._repairs.look_at_everything()
         for queue in list(partition.machine.outboxes()):
             self._broker.forwarder.recover(partition, queue)
@@ -492,6 +509,7 @@ class Node:
         self.joined = False
         turns.stop()
         self._modes.stop()
+        self._awareness.stop()
         self._repairs.stop()
         self._broker.certainty.stop()
         if self._timer is not None:

@@ -32,7 +32,7 @@ from rewindmq.engine.runtime.partition import Confirms, Partition
 from rewindmq.engine.runtime.partition_listener import EventTap
 from rewindmq.projections.machine.data.effects import Effect, Refuse
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.rules.versions import CLOCK_SET
+from rewindmq.projections.machine.rules.versions import CLOCK_SET, LATE_PUBLISHES
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.store.store import Projector
 from rewindmq.projections.topology.topology import INTERNAL
@@ -113,6 +113,7 @@ class ReadBackPartition(Partition):
         self.current = True
         self.folds = True  # records come back; it is current, or becomes so
         self.used_at = 0.0  # seconds of the loop's clock: when a client last needed the fold (cluster/modes.py)
+        self.paused_at = 0.0  # the same: when it was paused last
         self._node = listener
         self.lost_appended: dict[int, None] = {}  # epochs whose end this node has appended here
         self._decode = FramedDecoder().decode
@@ -186,12 +187,14 @@ class ReadBackPartition(Partition):
         return position
 
     def publish_then(self, actor: Actor, message: Published, folded: Callable[[], None]) -> int:
+        self.used_at = asyncio.get_running_loop().time()
         return self._send(actor, message, lambda _position, _offset, _effects: folded())
 
     def _send(self, actor: Actor, event: Event, folded: Folded | None) -> int:
         now = self._clock()
         if now != self._prefix_ms or actor is not self._prefix_actor:
             self._renew_prefix(now, actor)
+        assert folded is None or not self._by_report, "only the fold has this answer"
         value = self.encoder.encode(self._prefix, event)
         try:
             self.log.append(event_key(event), value)
@@ -200,13 +203,13 @@ class ReadBackPartition(Partition):
         position = self._append_position
         self._append_position = position + 1
         if self._by_report:
-            assert folded is None, "only the fold has this answer"
             self._reported.append(position)
         else:
             self._sent.append((value, actor, event, folded))
         return position
 
     async def enter(self) -> None:
+        self.used_at = asyncio.get_running_loop().time()
         if not self.current:
             await self._node.enter(self)
 
@@ -370,8 +373,10 @@ class ReadBackPartition(Partition):
 
     @property
     def can_pause(self) -> bool:
-        """Whether nothing is under way that has to come back."""
-        return self.current and not (self._sent or self._reported or self._kept_until or self._waiters or self.effects)
+        """Whether nothing is under way that has to come back, and the fold takes late publishes."""
+        under_way = self._sent or self._reported or self._kept_until or self._waiters or self.effects
+        late = self.machine.machine_version >= LATE_PUBLISHES
+        return self.current and late and not under_way and self.log.all_reported
 
     def pause(self) -> None:
         """Fold no more. From now on the log reports own records."""
@@ -401,7 +406,7 @@ class ReadBackPartition(Partition):
             self._reported.popleft()
             self._offsets.append(offset)
             self._durable_position += 1
-            self._reported_below = offset + 1
+            self._reported_below = max(self._reported_below, offset + 1)
         self._end_reports()
         self._tell_waiters()
 

@@ -47,7 +47,7 @@ class Repairs:
         self._topology = broker.topology
         self._round: Iterator[Name] = iter(())
         self._version = -1  # of the routing, when the last round began
-        self._tasks: set[asyncio.Task[None]] = set()  # of `_apply`
+        self._tasks: dict[Queue, asyncio.Task[None]] = {}  # of `_apply`
         self._seen: dict[Name, dict[str, int]] = {}  # unfinished work there, and in how many looks
 
     def look_at_everything(self) -> None:
@@ -127,9 +127,9 @@ class Repairs:
 
     def _apply(self, partition: Partition, queue: Queue) -> None:
         """Give the queue its policies, when every node knows them (awareness.py)."""
-        task = asyncio.ensure_future(self._apply_when_known(partition, queue))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if queue not in self._tasks:
+            task = self._tasks[queue] = asyncio.ensure_future(self._apply_when_known(partition, queue))
+            task.add_done_callback(lambda _: self._tasks.pop(queue, None))
 
     async def _apply_when_known(self, partition: Partition, queue: Queue) -> None:
         await self._broker.keeper.until_known(self._topology.next_offset)
@@ -140,5 +140,5 @@ class Repairs:
 
     def stop(self) -> None:
         """Repair nothing more."""
-        for task in self._tasks:
+        for task in list(self._tasks.values()):
             task.cancel()

@@ -71,6 +71,10 @@ class SharedPartition(Protocol):
 
         Raises RecordTooLarge."""
 
+    @property
+    def all_reported(self) -> bool:
+        """Whether the log has reported every append so far to this program. It does so late for some of them."""
+
     def report(self, on: bool) -> None:
         """Tell the listener of each append from now on when it is in the log (`Listener.delivered`), or no longer."""
 
@@ -150,7 +154,12 @@ class SharedLog(Protocol):
         """Follow this queue partition no longer. When this returns, none of its records arrives."""
 
     def resume(self, name: str, offset: int) -> None:
-        """Follow a paused queue partition again, from this offset."""
+        """Follow a paused queue partition again, from this offset. `read_to_end` does not wait for it yet."""
+
+    async def catch_up(self, name: str) -> None:
+        """Wait until every record of a resumed partition that was in the log at the call has arrived.
+
+        Raises LogError as `read_to_end`."""
 
     def flush(self) -> None:
         """End a turn: appended records need not wait for further ones."""

@@ -25,6 +25,8 @@ OF_EXTRAS = (  # everything else is imported without an extra
     "rewindmq.engine.cluster.topic_source",
     "rewindmq.engine.cluster.topic_space",
     "rewindmq.engine.cluster.topic_trim",
+    "rewindmq.engine.cluster.keep_topics",
+    "rewindmq.engine.cluster.retention",
 )
 
 

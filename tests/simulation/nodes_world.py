@@ -174,7 +174,7 @@ class World:
             kafka="memory",
             snapshot_events=self.snapshot_events,
             metadata_snapshot_events=self.metadata_snapshot_events,
-            standbys=self.standbys[life.node],
+            standbys=self.standbys.get(life.node),
         )
         config.data.mkdir(exist_ok=True)
         self._starting = life

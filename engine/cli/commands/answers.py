@@ -159,7 +159,7 @@ def found(settings: Settings, queue: str | None, asked: dict[str, str], limit: i
             if page["next"] is None:
                 break
             asked = asked | {"next": str(page["next"])}
-    settings.banner(f"... searched {searched} records, and read {read} of them")
+        progress.note(f"... searched {searched} records, and read {read} of them")
 
 
 def message_row(message: Json) -> dict[str, Value]:

@@ -49,6 +49,8 @@ class SharedKafkaPartition(KafkaPartition):
         super().__init__(clients, topic, number, name)
         self.probe: Probe | None = None  # set in the loop, removed in the thread that reads back
         self.reporting = False
+        self._produced = 0
+        self.reports = 0  # counted in the thread that takes reports
         self.reported: deque[int] = deque()  # offsets of own records that the loop does not know yet
         self._log = log
         self._backlog = log.backlog
@@ -71,6 +73,7 @@ class SharedKafkaPartition(KafkaPartition):
             self.probe = self._log.patience.probe(value)
         try:
             self._produce(self.topic, value, key, self.number)
+            self._produced += 1
         except BufferError:
             if probing:
                 self.probe = None
@@ -78,6 +81,10 @@ class SharedKafkaPartition(KafkaPartition):
         except KafkaException as error:
             self._log.failed(LogError(f"Kafka: {self.name} takes no more events: {text_of(error)}"))
         return True
+
+    @property
+    def all_reported(self) -> bool:
+        return self._produced == self.reports and not self._backlog
 
     def report(self, on: bool) -> None:
         self.reporting = on
@@ -135,7 +142,7 @@ class KafkaLog:
         self._all = {each.name: each for each in (self.metadata, self.nodes, *self.queues)}
         self._by_place: dict[tuple[str | None, int | None], SharedKafkaPartition]
         self._by_place = {(each.topic, each.number): each for each in self.queues}
-        self._paused: set[str] = set()
+        self._apart: set[str] = set()  # names of partitions that are paused, or have not caught up since
         self._nodes_from = self.nodes.next_offset
         self._loop: asyncio.AbstractEventLoop | None = None
         self._following: KafkaFollowing | None = None
@@ -203,13 +210,17 @@ class KafkaLog:
     async def pause(self, name: str) -> None:
         assert self._following is not None
         assert self._has_reports
-        self._paused.add(name)
+        self._apart.add(name)
         await self._following.pause(name)
 
     def resume(self, name: str, offset: int) -> None:
         assert self._following is not None
-        self._paused.remove(name)
         self._following.resume(name, offset)
+
+    async def catch_up(self, name: str) -> None:
+        assert self._following is not None
+        await self._following.reached(await self._ends_now([self._all[name]]))
+        self._apart.discard(name)
 
     def flush(self) -> None:
         """Give the producer the records for which it had no room; it sends by itself."""
@@ -221,14 +232,14 @@ class KafkaLog:
 
     async def read_to_end(self) -> None:
         assert self._following is not None
-        await self._following.reached(await self._ends_now())
+        followed = [each for each in self._all.values() if each.name not in self._apart]
+        await self._following.reached(await self._ends_now(followed))
 
-    async def _ends_now(self) -> dict[str, int]:
-        """The end of each partition that is followed, by name: everything below can be read now.
+    async def _ends_now(self, partitions: Sequence[KafkaPartition]) -> dict[str, int]:
+        """The end of each of these partitions, by name: everything below can be read now.
 
         Raises NoAnswer, LogError."""
-        followed = [each for each in self._all.values() if each.name not in self._paused]
-        wanted = {TopicPartition(each.topic, each.number): each.name for each in followed}
+        wanted = {TopicPartition(each.topic, each.number): each.name for each in partitions}
         latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         asked = self._clients.admin().list_offsets(dict.fromkeys(wanted, latest), request_timeout=ANSWER_MS / 1000)
         try:
@@ -350,8 +361,11 @@ class KafkaLog:
             self._delivery_failed(error, message)
             return
         partition = self._by_place.get((message.topic(), message.partition()))
-        if partition is not None and partition.reporting:
+        if partition is None:
+            return
+        if partition.reporting:
             partition.reported.append(message.offset() or 0)
+        partition.reports += 1
 
     def _tell_reports(self) -> None:
         """Give the reports to the listener. In the loop."""

@@ -180,6 +180,7 @@ class MemorySharedPartition:
         self.held = False  # no record of it arrives for now
         self.under_way: deque[tuple[bytes, bytes]] = deque()
         self.paused = False
+        self.lagging = False  # resumed, and not caught up yet
         self.reporting = False
         self.unreported: deque[int] = deque()  # offsets of own appends that the listener does not know yet
         self._log = log
@@ -231,6 +232,10 @@ class MemorySharedPartition:
             if self.reporting:
                 self.unreported.append(offset)
         self._log.tell_delivered(self)
+
+    @property
+    def all_reported(self) -> bool:
+        return not self.under_way
 
     def report(self, on: bool) -> None:
         self.reporting = on
@@ -302,10 +307,12 @@ class MemorySharedLog:
         """Do nothing: appended records are on their way already."""
 
     async def read_to_end(self) -> None:
+        await self._read_to([each for each in self.partitions if not (each.paused or each.lagging)])
+
+    async def _read_to(self, followed: Sequence[MemorySharedPartition]) -> None:
         await asyncio.sleep(self._lag * self.shared.faults.arrival_seconds / 2)
         if self.is_cut or self.closed:
             raise LogError("the log in memory does not say where it ends: the node is cut off")
-        followed = [each for each in self.partitions if not each.paused]
         ends = {each.name: each.history.offsets[-1] + 1 for each in followed if each.history.offsets}
         arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._reading.append((ends, arrived))
@@ -331,8 +338,14 @@ class MemorySharedLog:
         resumed = self._queue(name)
         assert resumed.paused
         resumed.paused = False
+        resumed.lagging = True
         resumed.position = offset
         self.fetch()
+
+    async def catch_up(self, name: str) -> None:
+        resumed = self._queue(name)
+        await self._read_to([resumed])
+        resumed.lagging = False
 
     def _queue(self, name: str) -> MemorySharedPartition:
         return next(partition for partition in self.queues if partition.name == name)
