@@ -40,6 +40,7 @@ from rewindmq.schemas.values import Actor, Argument, Encryption, Origin, Policy,
 __all__ = ["CLASSES", "Decoder", "Encoder", "UndecodableRecord", "strip_body"]
 
 _CACHED: Final = 4096  # routes, actors and consumers that an encoder or decoder remembers, each; then it starts anew
+_REMEMBERED_PROPERTIES: Final = 1_024  # bytes; messages with more are not remembered
 
 # What a record of this name becomes; a record that is not here is a plain tuple.
 CLASSES: Final[dict[str, Any]] = {
@@ -377,6 +378,8 @@ class Decoder:
 
     def _remember(self, known: _KnownRoute, record: bytes, end: int, size: bytes, event: Published) -> None:
         """Remember a plain message. `end`: where the size of its body stands, which is written as `size`."""
+        if len(event.properties) > _REMEMBERED_PROPERTIES:
+            return
         head = known.head
         if end != head.end or not record.startswith(head.head, 2):
             if event.properties != known.properties:  # in many messages they are the same again

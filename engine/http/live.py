@@ -199,7 +199,7 @@ class Live:
             listener.call.require_account()
         except ApiError:
             return False
-        return listener.token is None or self.logins.find(listener.token) is not None
+        return listener.token is None or self.logins.find(listener.token, used=False) is not None
 
 
 class Stream:

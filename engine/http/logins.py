@@ -62,8 +62,8 @@ class Logins:
         self._of_user.setdefault(user, OrderedDict())[key] = None
         return token
 
-    def find(self, token: str) -> Login | None:
-        """The login of a token, which is in use now; None if it ended."""
+    def find(self, token: str, used: bool = True) -> Login | None:
+        """The login of a token; None if it ended. `used`: it is in use now, which counts against its idle time."""
         key = _hash(token)
         login, now = self._by_hash.get(key), self.now()
         if login is None:
@@ -71,6 +71,8 @@ class Logins:
         if now - login.used > IDLE_SECONDS or now - login.since > LONGEST_SECONDS:
             self._end(key)
             return None
+        if not used:
+            return login
         login.used = now
         self._by_hash.move_to_end(key)
         self._of_user[login.user].move_to_end(key)

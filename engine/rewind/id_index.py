@@ -32,6 +32,7 @@ from rewindmq.projections.store.rocks import column_families, open_column_famili
 HASH_BYTES: Final = 6
 PARTITION_BYTES: Final = 2
 OFFSET_BYTES: Final = 6
+MOST_OFFSET: Final = (1 << 8 * OFFSET_BYTES) - 1
 ENTRY_BYTES: Final = HASH_BYTES + PARTITION_BYTES + OFFSET_BYTES
 STRETCH: Final = b"stretch/"
 MOST_OFFSETS: Final = 20_000  # in one answer, over all partitions
@@ -180,7 +181,10 @@ class IdIndex:
     def _offsets(self, bucket: Rdict, prefix: bytes, end: int | None, most: int) -> list[int]:
         """The newest offsets of an id in a bucket, the newest first."""
         at = bucket.iter()
-        at.seek_for_prev(past(prefix) if end is None else prefix + (end - 1).to_bytes(OFFSET_BYTES, "big"))
+        if end is None or end > MOST_OFFSET:  # a client may ask for any number
+            at.seek_for_prev(past(prefix))
+        else:
+            at.seek_for_prev(prefix + (end - 1).to_bytes(OFFSET_BYTES, "big"))
         found: list[int] = []
         while at.valid() and len(found) < most:
             place = cast(bytes, at.key())

@@ -19,14 +19,14 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rewindmq.engine.errors import NotFound, ResourceError
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.location import History, HistoryPartition, begun_anew
 from rewindmq.engine.rewind.bindings_at import LostBinding, bind_again, bindings_at, missing
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, folded_queue, log_of, published_at
-from rewindmq.engine.rewind.worker import WorkerPool
+from rewindmq.engine.rewind.worker import TooManyQuestions, WorkerPool
 from rewindmq.engine.runtime.flow_control import no_room
 from rewindmq.projections.machine.data.effects import Duplicate, Effect, Refuse, endings
 from rewindmq.projections.machine.data.reasons import (
@@ -160,6 +160,10 @@ class Restoration:
             await asyncio.wait_for(self._cancelled.wait(), seconds)
 
 
+MOST_OF_USER: Final = 4  # restorations at once; each holds its plan, 160 bytes a message
+MOST_RESTORATIONS: Final = 16
+
+
 class Restorations:
     """The restorations that are under way at this broker."""
 
@@ -168,7 +172,10 @@ class Restorations:
 
     @contextmanager
     def begun(self, restoration: Restoration) -> Iterator[None]:
-        """Have it among them inside this context."""
+        """Have it among them inside this context. TooManyQuestions: the user, or the broker, has too many."""
+        of_user = sum(each.user == restoration.user for each in self._all)
+        if of_user >= MOST_OF_USER or len(self._all) >= MOST_RESTORATIONS:
+            raise TooManyQuestions(f"{of_user} restorations of yours are under way here, of {len(self._all)} in all")
         self._all.append(restoration)
         try:
             yield
@@ -396,6 +403,7 @@ async def restore(
             back = f"{number + begin} of {len(plan.messages)} messages are back"
             await room(broker, sum(len(event.body) for event in portion), f"; {back}; ask again when there is room")
             broker.sessions.check_open(session)
+            broker.access.check(session.user, session.vhost, "write", "queue", target)  # it may take days
             outcomes = Counter(await publish(broker, session, partition, portion))
             broker.sessions.check_open(session)  # else they may not be in the queue
             came.update(outcomes)

@@ -55,6 +55,7 @@ from rewindmq.schemas.values import BROKER, Actor
 MOST_WAITING: Final = 10_000  # events
 MOST_FED: Final = 1_000  # queues of a vhost that get events; if there are more, all of the vhost count as such
 ROUND: Final = 100  # events in a slice: some 2 ms
+QUEUES_AN_EVENT: Final = 20  # an event for so many queues costs as much as one more event
 
 logger = logging.getLogger(__name__)
 
@@ -333,27 +334,30 @@ class EventExchange:
         while budget and self._waiting and self._waiting[0].durable:
             occurrence = self._waiting[0]
             ids = occurrence.message_ids
+            taken = queues = 0
             if ids is None:
-                self._publish(occurrence, occurrence.headers)
+                queues += self._publish(occurrence, occurrence.headers)
                 taken = 1
             else:
-                taken = min(budget, len(ids))
-                for message_id in ids[:taken]:
-                    self._publish(occurrence, {"message_id": message_id, **occurrence.headers})
+                while taken < len(ids) and taken + queues // QUEUES_AN_EVENT < budget:
+                    queues += self._publish(occurrence, {"message_id": ids[taken], **occurrence.headers})
+                    taken += 1
                 occurrence.message_ids = ids[taken:]
-            budget -= taken
+            budget = max(0, budget - taken - queues // QUEUES_AN_EVENT)
             self._count -= taken
             if not occurrence.message_ids:
                 self._waiting.popleft()
         self._turns.end()
         self._go_on()
 
-    def _publish(self, occurrence: Occurrence, headers: dict[str, object]) -> None:
+    def _publish(self, occurrence: Occurrence, headers: dict[str, object]) -> int:
+        """Publish an event. Returns the number of queues that get it."""
         vhost, key, time_ms = occurrence.vhost, occurrence.key, occurrence.time_ms
         flow = self._keeper.flow
         if flow.crowded or not self._keeper.joined:
             self._drop(1)
-            return
+            return 0
+        queues = 0
         try:
             table = tables.with_length(tables.encode({"timestamp_in_ms": time_ms, **headers}))
             timestamp = (time_ms // 1000).to_bytes(8, "big")
@@ -361,14 +365,16 @@ class EventExchange:
             content = Content(raw) if self._router.needs_content(vhost, EVENT_EXCHANGE) else None
             for to in self._router.route(vhost, EVENT_EXCHANGE, key, content):
                 to.partition.publish(BROKER, Published(to.route, raw, None, None, True, None, None, b"", 0))
+                queues += len(to.route.queues)
         except (AmqpError, Unacceptable) as error:  # its headers are larger than a record may be
             logger.warning("an event %s was dropped: %s", key, error)
             self._drop(1)
-            return
+            return queues
         self._counters[EVENTS_PUBLISHED] += 1
         if self._dropped:
             logger.warning("%d events were dropped", self._dropped)
             self._dropped = 0
+        return queues
 
 
 # Events of the metadata log at which exchanges and bindings go that are not durable.

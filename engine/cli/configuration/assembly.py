@@ -100,6 +100,8 @@ def require_possible(given: Given) -> None:
     for name in ("archive_lag", "keep_local", "archive_credentials"):
         require(given.archive or not given.given(name), f"{SETTINGS[name].option} needs --archive", name)
     require(given.default_user, "--default-user has to be a name", "default_user")
+    text = "--default-user needs --default-pass-file: else its password would be guest, and known to everybody"
+    require(given.default_user == "guest" or given.default_pass_file is not None, text, "default_user")
     require(given.kafka != "", "'' is not an address: --kafka HOST:PORT", "kafka")
     require(given.kafka_prefix, "'' is not a prefix: --kafka-prefix", "kafka_prefix")
     for name in ("kafka_prefix", "kafka_config"):

@@ -109,11 +109,13 @@ async def auth(call: Call) -> Response:
 async def configuration(call: Call) -> Response:
     """Answers with the configuration as text, a setting a line.
 
-    Settings of Kafka's clients may be secrets: only their names are shown."""
+    Settings of Kafka's clients may be secrets: only their names are shown. A field that is one itself is left out."""
     call.require()
     config = call.broker.config
     lines = []
     for each in fields(config):
+        if not each.repr:
+            continue
         value = getattr(config, each.name)
         if each.name == "kafka_settings":
             value = tuple(name for name, _ in value)

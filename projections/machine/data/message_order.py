@@ -272,6 +272,9 @@ class Order:
                 for index in range(start, len(chunk.ids)):
                     if chunk.ids[index] in missing:
                         places.append((at, index))
+                        missing.remove(chunk.ids[index])
+                if not missing:
+                    break
             start = 0
         return places
 
