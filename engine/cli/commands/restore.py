@@ -29,8 +29,8 @@ from rewindmq.projections.rewind import UnreadableTime, absolute
 @click.option(
     "--only",
     multiple=True,
-    metavar="FATE",
-    help="Only messages with this fate: purged, removed, deleted, expired, maxlen, rejected, delivery_limit,"
+    metavar="OUTCOME",
+    help="Only messages with this outcome: purged, removed, deleted, expired, maxlen, rejected, delivery_limit,"
     " transient, acked, delivered, moved, ready, unacked; or all. May be given several times. Default: with --at"
     " the messages that are lost, with --undo the messages that were removed.",
 )
