@@ -129,6 +129,7 @@ def test_what_it_says_of_itself(cli: Cli, broker: RunningBroker) -> None:
     assert "global_qos" in cli("list_deprecated_features", "-s", "name").stdout
     assert cli("list_deprecated_features", "-s", "--used").stdout == ""
     assert f"amqp_port = {broker.amqp_port}\n" in cli("environment").stdout
+    assert "default_pass" not in cli("environment").stdout
     report = cli("report").stdout
     for part in ("Runtime\n", "Cluster name: ", "Listing queues for vhost / ...\n", "qq\t2\n", "End of server status"):
         assert part in report, part

@@ -150,6 +150,17 @@ def test_b46_only_what_the_index_names_is_read(tmp_path: Path) -> None:
     index.index.close()
 
 
+def test_b46_a_range_that_ends_behind_every_offset_is_no_other_question(tmp_path: Path) -> None:
+    append(tmp_path, many(100, str), now_ms() - DAY_MS)
+    index = opened(tmp_path)
+    key = key_of(MESSAGE_ID, b"71")
+    ends: list[int | None] = [None, 1 << 48, 10**30]
+    one, *others = [index.index.lookup(key, {"queues-0": end, "queues-1": end}) for end in ends]
+    assert sum(len(each.offsets) for each in one.values()) == 1
+    assert others == [one, one]
+    index.index.close()
+
+
 def test_b46_what_is_older_than_is_kept_leaves_the_index_and_is_found_in_the_log(tmp_path: Path) -> None:
     append(tmp_path, many(10, str), now_ms() - 5 * DAY_MS)
     index = opened(tmp_path)

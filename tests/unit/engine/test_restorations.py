@@ -1,0 +1,28 @@
+"""How many restorations may be under way at once: each holds its plan in the broker."""
+
+from contextlib import ExitStack
+from typing import cast
+
+import pytest
+
+from rewindmq.engine.rewind.restore import MOST_OF_USER, MOST_RESTORATIONS, Plan, Restoration, Restorations
+from rewindmq.engine.rewind.worker import TooManyQuestions
+
+
+def begun(all_of: Restorations, stack: ExitStack, user: str) -> None:
+    plan = cast(Plan, None)  # nothing of it is asked here
+    stack.enter_context(all_of.begun(Restoration(user, plan, "q", "name")))
+
+
+def test_a_user_and_a_broker_have_only_so_many() -> None:
+    all_of = Restorations()
+    with ExitStack() as stack:
+        for number in range(MOST_RESTORATIONS):
+            begun(all_of, stack, f"user {number // MOST_OF_USER}")
+            if number == MOST_OF_USER - 1:
+                with pytest.raises(TooManyQuestions):
+                    begun(all_of, stack, "user 0")
+        with pytest.raises(TooManyQuestions):
+            begun(all_of, stack, "another")
+    with ExitStack() as stack:
+        begun(all_of, stack, "user 0")
