@@ -182,6 +182,9 @@ class DoubleQueues:
     def __getitem__(self, name: str) -> DoubleQueue:
         return self.by_name[name]
 
+    def partition_for(self, vhost: str, name: str) -> DoublePartition:
+        return self.broker.partition_of(name)
+
     def usable(self, name: str) -> DoubleQueue:
         if name not in self.by_name:
             raise NotFound(f"no queue '{name}' in vhost '/'")

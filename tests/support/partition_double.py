@@ -18,6 +18,7 @@ class PartitionDouble(Partition):
 
     def __init__(self, index: int = 0) -> None:
         self.index, self.appended = index, 0
+        self.current = True
         self.machine = Machine(f"queues-{index}")
 
     def knows(self, queue: Queue) -> None:

@@ -10,7 +10,7 @@ from rewindmq.schemas.events import Published
 from tests.support.broker_harness import PERSISTENT, Client, Harness, args
 
 DAY_MS = 86_400_000
-SEGMENT_BYTES = 60_000
+SEGMENT_BYTES = 62_753
 QUEUES = {
     "orders": args(),
     "urgent": args(x_max_priority=5),

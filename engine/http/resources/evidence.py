@@ -13,6 +13,7 @@ change a result that is kept beside it.
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
@@ -21,12 +22,15 @@ from rewindmq.engine.http.listing import Item, listed
 from rewindmq.engine.http.resources.outcomes import found
 from rewindmq.engine.http.resources.past import number_of
 from rewindmq.engine.log.location import History
-from rewindmq.engine.log.seals.seal import BadFile, Keys, keys_in
 from rewindmq.engine.rewind.outcomes import Deadline
-from rewindmq.engine.rewind.seals import NoSuchPartition, Sealed, check, sealed
 from rewindmq.projections.rewind import format_time
 from rewindmq.projections.topology.about_history import Floor
 
+if TYPE_CHECKING:
+    from rewindmq.engine.log.seals.seal import Keys
+    from rewindmq.engine.rewind.seals import Sealed
+
+# Seals are imported where they are asked for: with them comes cryptography, which a broker seldom needs.
 DEFAULT_COUNT = 100  # of quarantined records
 PORTION_SECONDS = 1.0
 MOST_KEYS = 20
@@ -70,12 +74,14 @@ async def list_seals(call: Call) -> Response:
 
 def found_seals(history: History) -> Item:
     """The rows as JSON, in the shape of a list. Raises LogError."""
+    from rewindmq.engine.rewind.seals import sealed
+
     items = [sealed_item(each) for each in sealed(history)]
     counts = {"total_count": len(items), "item_count": len(items), "filtered_count": len(items)}
     return {**counts, "page": 1, "page_size": len(items), "page_count": 1, "items": items}
 
 
-def sealed_item(found: Sealed) -> Item:
+def sealed_item(found: "Sealed") -> Item:
     """A partition as JSON."""
     return {
         "partition": found.partition,
@@ -96,6 +102,8 @@ async def check_seals(call: Call) -> Response:
     texts = call.request.query_params.getlist("public_key")
     if len(texts) > MOST_KEYS:
         raise bad_request(f"at most {MOST_KEYS} keys")
+    from rewindmq.engine.log.seals.seal import BadFile
+
     try:
         named_keys(texts)
     except BadFile as error:
@@ -106,8 +114,10 @@ async def check_seals(call: Call) -> Response:
     return await found(call, find)
 
 
-def named_keys(texts: Sequence[str]) -> Keys:
+def named_keys(texts: Sequence[str]) -> "Keys":
     """The keys in the query. Raises BadFile."""
+    from rewindmq.engine.log.seals.seal import keys_in
+
     return keys_in({f"public_key {number}": text.encode() for number, text in enumerate(texts, 1)})
 
 
@@ -115,6 +125,8 @@ def found_check(partition: str, texts: Sequence[str], first: int, history: Histo
     """A portion as JSON. `texts`: public keys, which cannot be sent to another process as such.
 
     Raises LogError, ApiError (404)."""
+    from rewindmq.engine.rewind.seals import NoSuchPartition, check
+
     keys = named_keys(texts) or None
     try:
         portion = check(history, partition, keys, first, Deadline(PORTION_SECONDS))

@@ -237,7 +237,7 @@ def test_messages_by_their_ids_whenever_they_were(
         ({}, 400, "give one of time, offset and undo, or messages"),
         ({"messages": [0]}, 400, "the event at 0 is no publish"),
         ({"messages": [10**9]}, 400, "has no message 1000000000"),
-        ({"undo": "ack"}, 400, "undo is one of purge, delete, not 'ack'"),
+        ({"undo": "ack"}, 400, "undo is one of purge, delete, remove, not 'ack'"),
         ({"undo": "purge"}, 404, "nobody has asked to purge queue"),
         ({"offset": 0}, 404, "no queue"),
         ({"offset": -1}, 400, "offset is a whole number"),

@@ -48,7 +48,7 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-def busy(data: Path, seed: int = 3, events: int = 150, segment_bytes: int = 45_000) -> Recorder:
+def busy(data: Path, seed: int = 3, events: int = 150, segment_bytes: int = 47_753) -> Recorder:
     """A closed history of two partitions with the marks `early`, `late` and one that was cleared."""
     history = Recorder(data, digests=True, segment_bytes=segment_bytes)
     random_history(history, seed, events)
@@ -104,7 +104,7 @@ def require_state(archive: Objects, data: Path, at: dict[str, At]) -> None:
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 1 << 30),
-    segment_bytes=st.sampled_from([1, 38_000, 45_000, 1 << 20]),
+    segment_bytes=st.sampled_from([1, 40_753, 47_753, 1 << 20]),
     block_bytes=st.sampled_from([1, 300, 4 << 20]),
 )
 def test_the_state_is_that_of_the_archive_at_the_moment(
