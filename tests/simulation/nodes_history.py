@@ -203,6 +203,12 @@ class Drive:
                 if publish.client is client and not client.closed and not client.life.ended:
                     assert len(publish.answers) == len(publish.places), f"{publish.body!r} was never answered"
 
+        for taker in self.clients.takers:
+            if taker.consumes and taker.attached and taker.may_settle and taker.queue_is_there:
+                assert taker.queue is not None
+                told = f"{taker.client.life.name}: consumer {taker.consumer_id} is nobody's, and was not told"
+                assert taker.consumer_id in taker.queue.holders, told
+
     def drain(self) -> None:
         """No policies: everything that is left must come out, be acked, and leave nothing behind."""
         world, clients = self.world, self.clients

@@ -45,7 +45,7 @@ def test_b37_figures_change_without_another_question(
 ) -> None:
     log_in(page, broker)
     cells = {
-        f"#/queues/%2F/{queue}": page.get_by_role("table", name="Now").locator("tbody tr td").nth(2),
+        f"#/queues/%2F/{queue}": page.get_by_role("table", name="Now").locator("tbody tr td").nth(3),
         "#/queues": page.get_by_role("row").filter(has=page.get_by_role("link", name=queue)).locator("td").nth(6),
         "#/": page.get_by_role("row")
         .filter(has=page.get_by_role("cell", name="Ready", exact=True))
@@ -77,7 +77,7 @@ def test_b37_without_a_stream_the_page_asks(
     page.route("**/api/live/**", refuse)
     log_in(page, broker)
     go(page, broker, f"#/queues/%2F/{queue}")
-    cell = page.get_by_role("table", name="Now").locator("tbody tr td").nth(2)
+    cell = page.get_by_role("table", name="Now").locator("tbody tr td").nth(3)
     expect(cell).to_have_text("0")
     publish(api, 2)
     expect(cell).to_have_text("2")

@@ -72,6 +72,14 @@ def nodes(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
         nodes.digests()
 
 
+def owned(node: RunningBroker) -> dict[str, bool]:
+    """Whether a node owns each partition."""
+    with api(node) as client:
+        text = client.get("../metrics").text
+    lines = [line for line in text.splitlines() if line.startswith("rewindmq_partition_owned{")]
+    return {line.split('"')[1]: line.endswith(" 1") or line.endswith(" 1.0") for line in lines}
+
+
 def modes(node: RunningBroker) -> dict[str, str]:
     """The mode of each partition at a node. To ask for metrics changes none."""
     with api(node) as client:
@@ -102,15 +110,19 @@ class Story:
             there.queue_declare(name, durable=True)
         nodes.stop("south")
         nodes.start("south")  # it begins with its state, and pauses what it does not need
-        until(self._is_paused, "south does not pause the one partition, and fold the other")
+        until(self._is_paused, "south pauses no partition that north owns")
         self.name = names[self.partition]
         self.unused = names[1 - self.partition]
         there.queue_bind(self.name, "amq.fanout")
 
     def _is_paused(self) -> bool:
         found = modes(self.nodes.running["south"])
-        self.partition = next((n for n in range(PARTITIONS) if found[f"queues-{n}"] == "append"), 0)
-        return sorted(found.values()) == ["append", "fold"]
+        north, south = owned(self.nodes.running["north"]), owned(self.nodes.running["south"])
+        if not all(north[name] != south[name] for name in north):
+            return False  # duties are on their way
+        paused = [n for n in range(PARTITIONS) if found[f"queues-{n}"] == "append" and north[f"queues-{n}"]]
+        self.partition = paused[0] if paused else 0
+        return bool(paused)
 
     @property
     def mode(self) -> str:
