@@ -222,6 +222,7 @@ class Node:
             await self._begin_epoch()
         for partition in self._partitions:
             partition.epoch = self.epoch
+            partition.used_at = 0.0  # by no client of this epoch
             if partition.current:  # else its owner does it
                 self._append_ended(partition)
         self.joined = True
