@@ -36,13 +36,12 @@ LOOK_SECONDS: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What became of a removal: the messages that left, and the reasons of those that did not, by message id.
+    """The outcome of a removal: the messages that left, and the reasons of those that stayed, by message id.
 
     `queue`: from which. `letters`: the numbers of the first and last moved message in its outbox; (1, 0) for none.
     `held`: some stayed because consumers have them."""
 
     queue: Queue
-
     left: list[int]
     stayed: dict[int, str]
     held: bool

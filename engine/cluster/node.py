@@ -358,9 +358,6 @@ class Node:
     async def until_known(self, offset: int) -> None:
         await self._awareness.until_known(offset)
 
-    def is_known_everywhere(self, offset: int) -> bool:
-        return self._awareness.is_known_everywhere(offset)
-
     def is_declared(self, vhost: str, queue: str) -> bool:
         if self._broker.queues.partition_for(vhost, queue).machine.queue(vhost, queue) is not None:
             return True
