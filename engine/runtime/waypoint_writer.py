@@ -10,8 +10,8 @@ fold passes over one that is damaged.
 
 Rules of this file
 - A waypoint is written only when all of its events are durable.
-- A large state is packed more rarely (BYTES_AN_EVENT). If it is not packed within PACK_SECONDS, it is given up, and the
-  next one is tried RARELY events later.
+- A large state is packed more rarely (BYTES_AN_EVENT). If it is not packed within PACK_SECONDS, or the disk refuses
+  it, it is given up, and the next one is tried RARELY events later.
 - A partition keeps its newest MOST_FILES waypoints, and at most MOST_BYTES of them.
 - One waypoint is under way at a time.
 """
@@ -95,6 +95,7 @@ class WaypointWriter:
                 self._snapshots.remove_waypoint(partition, gone)
         except OSError as error:
             logger.warning("%s: no waypoint could be written: %s", partition, error)
+            self._due[partition] = offset + RARELY
 
     def stop(self) -> None:
         """Begin no other, and wait for the one that is being written."""
