@@ -243,8 +243,8 @@ class Exchanges:
         key = next((each for each in NODE_WIDE if exchange_types.topic_matches(routing_key, each)), None)
         if key is not None:
             text = (
-                f"'{routing_key}' matches the event {key} of the whole node, for which user '{session.user}' needs the tag"
-                f" {' or '.join(NODE_WIDE_TAGS)}: bind to narrower keys, such as queue.# and message.#"
+                f"'{routing_key}' matches {key}, an event of the whole node: user '{session.user}' needs the tag"
+                f" {' or '.join(NODE_WIDE_TAGS)}, or narrower keys, such as queue.# and message.#"
             )
             raise AccessRefused(text, ("exchange", source))
 

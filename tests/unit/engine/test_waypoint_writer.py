@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from unittest.mock import patch
 
@@ -53,7 +54,7 @@ def test_b44_a_broker_leaves_waypoints_that_equal_the_fold(h: Harness) -> None:
     snapshots, log = Snapshots(data / "snapshots"), EmbeddedLogReader(data).queues[0]
     offsets = left(h)
     assert len(offsets) >= 4
-    assert all(behind - before >= 20 for before, behind in zip(offsets, offsets[1:], strict=False))
+    assert all(behind - before >= 20 for before, behind in pairwise(offsets))
     assert offsets[-1] <= log.durable_offset
     assert snapshots.offsets(NAME) == []  # they are no snapshots
     for offset in offsets:
@@ -95,7 +96,7 @@ def test_b44_a_large_state_leaves_waypoints_further_apart(h: Harness) -> None:
         publish(h, 130)
     offsets = left(h)
     assert len(offsets) >= 2
-    assert min(behind - before for before, behind in zip(offsets, offsets[1:], strict=False)) >= 60
+    assert min(behind - before for before, behind in pairwise(offsets)) >= 60
 
 
 def test_b44_a_state_that_takes_long_to_pack_is_tried_rarely(h: Harness) -> None:
