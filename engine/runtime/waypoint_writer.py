@@ -10,8 +10,9 @@ fold passes over one that is damaged.
 
 Rules of this file
 - A waypoint is written only when all of its events are durable.
-- A large state is packed more rarely (BYTES_AN_EVENT). If it is not packed within PACK_SECONDS, or the disk refuses
-  it, it is given up, and the next one is tried RARELY events later.
+- Waypoints take a hundredth of the broker's CPU at most: after a large state the next one comes later (SECONDS_AN_EVENT).
+- If a state is not packed within PACK_SECONDS, or the disk refuses it, it is given up, and the next one is tried RARELY
+  events later.
 - A partition keeps its newest MOST_FILES waypoints, and at most MOST_BYTES of them.
 - One waypoint is under way at a time.
 """
@@ -28,7 +29,7 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store.snapshots import Snapshots, state_of, waypoint_metadata
 
 RARELY: Final = 1_000_000
-BYTES_AN_EVENT: Final = 50  # of a packed state
+SECONDS_AN_EVENT: Final = 0.000_000_2  # of CPU, for waypoints; an event costs the broker a hundred times as much
 PACK_SECONDS: Final = 0.01  # of the loop's time
 MOST_FILES: Final = 1_000  # of a partition: ten million events
 MOST_BYTES: Final = 268_435_456  # of a partition's files
@@ -66,26 +67,28 @@ class WaypointWriter:
         return self._waiting or (self._in_thread is not None and not self._in_thread.done())
 
     def _begin(self, machine: Machine, when_durable: Callable[[Callable[[], None]], object]) -> None:
-        offset = machine.next_offset
+        offset, began = machine.next_offset, time.thread_time()
         pieces = _packed(machine)
         if pieces is None:
             self._due[machine.partition] = offset + RARELY
             return
-        size = sum(len(piece["content"]) for piece in pieces)
-        self._due[machine.partition] = offset + max(self._every, size // BYTES_AN_EVENT)
+        self._due[machine.partition] = offset + self._every
         metadata = waypoint_metadata(machine)
+        spent = time.thread_time() - began
         self._waiting = True
 
         def durable() -> None:
             self._waiting = False
             if not self._stopped:
-                self._in_thread = _in_thread(lambda: self._write(machine.partition, offset, metadata, pieces))
+                self._in_thread = _in_thread(lambda: self._write(machine.partition, offset, metadata, pieces, spent))
 
         when_durable(durable)
 
-    def _write(self, partition: str, offset: int, metadata: dict[str, str], pieces: Pieces) -> None:
-        """Write a waypoint, and remove the oldest ones. In the thread, one at a time."""
-        kept = self._kept[partition]
+    def _write(
+        self, partition: str, offset: int, metadata: dict[str, str], pieces: Pieces, spent: float
+    ) -> None:
+        """Write a waypoint, and remove the oldest ones. In the thread, one at a time. `spent`: CPU seconds so far."""
+        kept, began = self._kept[partition], time.thread_time()
         try:
             kept.append((offset, self._snapshots.leave_waypoint(partition, offset, metadata, pieces)))
             total = sum(size for _, size in kept)
@@ -93,6 +96,8 @@ class WaypointWriter:
                 gone, size = kept.popleft()
                 total -= size
                 self._snapshots.remove_waypoint(partition, gone)
+            spent += time.thread_time() - began
+            self._due[partition] = offset + max(self._every, int(spent / SECONDS_AN_EVENT))
         except OSError as error:
             logger.warning("%s: no waypoint could be written: %s", partition, error)
             self._due[partition] = offset + RARELY
