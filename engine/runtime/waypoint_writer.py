@@ -10,7 +10,7 @@ fold passes over one that is damaged.
 
 Rules of this file
 - A waypoint is written only when all of its events are durable.
-- Waypoints take a hundredth of the broker's CPU at most: after a large state the next one comes later (SECONDS_AN_EVENT).
+- Waypoints take a hundredth of the broker's CPU at most: after a large state the next one comes later.
 - If a state is not packed within PACK_SECONDS, or the disk refuses it, it is given up, and the next one is tried RARELY
   events later.
 - A partition keeps its newest MOST_FILES waypoints, and at most MOST_BYTES of them.
@@ -84,9 +84,7 @@ class WaypointWriter:
 
         when_durable(durable)
 
-    def _write(
-        self, partition: str, offset: int, metadata: dict[str, str], pieces: Pieces, spent: float
-    ) -> None:
+    def _write(self, partition: str, offset: int, metadata: dict[str, str], pieces: Pieces, spent: float) -> None:
         """Write a waypoint, and remove the oldest ones. In the thread, one at a time. `spent`: CPU seconds so far."""
         kept, began = self._kept[partition], time.thread_time()
         try:
