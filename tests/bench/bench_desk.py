@@ -91,7 +91,7 @@ def make(data: Path, events: int, waypoints: bool) -> None:
         write_history(data, events)
         partition = EmbeddedLogReader(data).queues[0]
         machine = Machine(partition.name)
-        snapshots, apart = Snapshots(data / "snapshots"), Config().waypoint_events
+        snapshots, apart = Snapshots(data / "snapshots"), Config(data).waypoint_events
         for end in range(apart, events + 1, apart):
             drive_to(machine, partition, end)
             if end % EVERY == 0:
