@@ -80,7 +80,7 @@ class WaypointWriter:
         def durable() -> None:
             self._waiting = False
             if not self._stopped:
-                self._in_thread = _in_thread(lambda: self._write(machine.partition, offset, metadata, pieces, spent))
+                self._in_thread = in_thread(lambda: self._write(machine.partition, offset, metadata, pieces, spent))
 
         when_durable(durable)
 
@@ -119,7 +119,8 @@ def _packed(machine: Machine) -> Pieces | None:
     return made
 
 
-def _in_thread(work: Callable[[], None]) -> "Future[None]":
+def in_thread(work: Callable[[], None]) -> "Future[None]":
+    """Do the work in a thread of its own."""
     threads = ThreadPoolExecutor(1, "waypoint")
     try:
         return threads.submit(work)
