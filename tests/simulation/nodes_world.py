@@ -29,7 +29,7 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.metadata_verification import verify_metadata
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store.projector import Projector
-from rewindmq.projections.store.snapshots import Snapshots, load
+from rewindmq.projections.store.snapshots import WAYPOINT, Snapshots, load
 from rewindmq.projections.store.store import StateStore
 from rewindmq.projections.verify import verify_partition
 from tests.simulation.nodes_loop import NodesLoop
@@ -250,6 +250,7 @@ class World:
                 path = snapshots.nearest(partition.name, offset)
                 assert path is not None
                 self.record.claims.append(Claim(f"snapshot of {node}", index, offset, load(path).digest()))
+                self.record.counts["waypoints"] += path.suffix == WAYPOINT
         topology = verify_metadata(self.history.metadata, snapshots)
         assert topology.equal, f"{node}, snapshots of the topology: {topology.differences}"
         self.record.counts["snapshots of the topology"] += topology.compared

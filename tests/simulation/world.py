@@ -26,7 +26,7 @@ from rewindmq.projections.metadata_verification import verify_metadata
 from rewindmq.projections.replay import catch_up, recover
 from rewindmq.projections.store import rocks
 from rewindmq.projections.store.projector import Projector
-from rewindmq.projections.store.snapshots import Snapshots, load
+from rewindmq.projections.store.snapshots import WAYPOINT, Snapshots, load
 from rewindmq.projections.store.store import StateStore
 from rewindmq.projections.verify import verify_partition
 from tests.simulation.virtual import VirtualBatch, VirtualLoop, VirtualRocks, at_once
@@ -73,7 +73,7 @@ class World:
             snapshot_events=self.dice.choice((40, 150, 10_000)),
             # with dice of its own: seeds keep the histories that they had before the topology had snapshots
             metadata_snapshot_events=random.Random(f"metadata {seed}").choice((3, 20, 10_000)),
-            waypoint_events=random.Random(f"waypoints {seed}").choice((20, 100, 10_000)),
+            waypoint_events=random.Random(f"waypoints {seed}").choice((7, 40, 10_000)),
         )
         self.sizes = {
             "rewindmq.engine.runtime.partition.PREPARE_EVENTS": self.dice.choice((1, 7, 40)),
@@ -260,7 +260,7 @@ class World:
                 claim = Claim("snapshot", index, offset, load(path).digest())
                 if claim not in self.witness.claims:
                     self.witness.claims.append(claim)
-                    self.witness.counts["snapshots"] += 1
+                    self.witness.counts["waypoints" if path.suffix == WAYPOINT else "snapshots"] += 1
         assert all(offset <= self.log.metadata.durable_offset for offset in snapshots.offsets("metadata-0"))
         topology = verify_metadata(self.log.metadata, snapshots)
         assert topology.equal, f"snapshots of the topology: {topology.differences}"
