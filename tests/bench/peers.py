@@ -78,7 +78,7 @@ class Broker:
         self.process.wait()
 
 
-def wait_for_amqp(port: int, process: subprocess.Popen[bytes], seconds: float = 60) -> None:
+def wait_for_amqp(port: int, process: subprocess.Popen[bytes], seconds: float = 180) -> None:
     """Until the broker answers the protocol header with connection.start."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -1,6 +1,7 @@
 """A broker in a process of its own, as an operator starts it, on free ports."""
 
 import ctypes
+import os
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
-START_SECONDS = 30
+START_SECONDS = 120
 
 # Linux ends a child with the *thread* that started it (PR_SET_PDEATHSIG), so one thread that lives as long as the test
 # run starts them all.
@@ -87,6 +88,11 @@ class RunningBroker:
     @property
     def http_url(self) -> str:
         return f"http://{self.host}:{self.http_port}"
+
+    def cpu_seconds(self) -> float:
+        """What its process has used of the processors."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> int:
         """End it as an operator does (SIGTERM). Returns its exit code."""
