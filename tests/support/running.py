@@ -1,7 +1,6 @@
 """A broker in a process of its own, as an operator starts it, on free ports."""
 
 import ctypes
-import os
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.ports import free_port
+from tests.support.processes import cpu_seconds_of
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 120
@@ -91,8 +91,7 @@ class RunningBroker:
 
     def cpu_seconds(self) -> float:
         """What its process has used of the processors."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return cpu_seconds_of(self.process.pid)
 
     def stop(self) -> int:
         """End it as an operator does (SIGTERM). Returns its exit code."""
