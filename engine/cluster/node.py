@@ -117,6 +117,8 @@ class Node:
         self._partitions = partitions
         self._by_name = {partition.name: partition for partition in partitions}
         self._metadata_snapshots = MetadataSnapshots(self.snapshots, metadata, self._config.metadata_snapshot_events)
+        for partition in partitions:
+            self.snapshots.remove_leftovers(partition.name)
         self._waypoints = WaypointWriter(self.snapshots, partitions, self._config.waypoint_events)
         self._asked = {partition.name: partition.machine.next_offset for partition in partitions}  # checkpoints
         self.flow = RoundTripFlow(list(partitions))

@@ -35,7 +35,7 @@ class Client:
         self.reads = asyncio.Event()
         self.reads.set()
         self.gone = asyncio.Event()
-        scope = {"type": "http", "method": "GET", "path": "/live", "headers": [], "scheme": "http"}
+        scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/live", "headers": [], "scheme": "http"}
         scope |= {"server": ("127.0.0.1", 1), "query_string": query.encode()}
         self.call = Call(Request(scope, self.receive), h.broker._broker, WorkerPool(), user, tags)
 
