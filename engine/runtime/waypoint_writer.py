@@ -1,4 +1,4 @@
-"""Writes waypoints of the partitions while the broker runs, so that a moment of late costs no long fold.
+"""Writes waypoints of the partitions while the broker runs, so that a moment that is not long ago costs no long fold.
 
     every `waypoint_events` -> packed in the loop (a few ms) -> durable? -> a thread: checksum, compress, write, rename
 
@@ -98,6 +98,9 @@ class WaypointWriter:
             self._due[partition] = offset + max(self._every, int(spent / SECONDS_AN_EVENT))
         except OSError as error:
             logger.warning("%s: no waypoint could be written: %s", partition, error)
+            self._due[partition] = offset + RARELY
+        except Exception:  # a defect here must cost no more than the waypoint
+            logger.exception("%s: no waypoint was written", partition)
             self._due[partition] = offset + RARELY
 
     def stop(self) -> None:
