@@ -47,6 +47,8 @@ LONG = (
     "system/archive/test_archive_keep_local.py::*",
     "system/archive/test_archive_trim.py::*",
     "system/archive/test_archive_trim_kills.py::*",
+    "system/cli/test_cli_register.py::test_b51_a_history_that_was_cut_*",
+    "system/cli/test_cli_register.py::test_b51_a_witness_*",
     "system/cli/test_cli_spans_collector.py::*",
     "system/clients/test_clients_celery.py::test_tasks_for_later_do_not_keep_one_for_now_waiting",
     "system/clients/test_clients_celery_canvas.py::*",

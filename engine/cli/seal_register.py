@@ -77,11 +77,12 @@ class Book:
         """The seals that are in the register."""
         return [] if self._register is None else list(self._register.seals)
 
-    def add(self, partition: Sealable, found: Sequence[Stored]) -> None:
-        """Add the seals of a partition that one of our keys signed."""
+    def add(self, partition: Sealable, new: Sequence[Stored]) -> None:
+        """Add the seals of a partition that one of our keys signed. `new`: those that this run has made."""
         if self._register is not None:
-            new = [each for each in found if each.seal.digest not in self._register.digests]
-            self._register.add(sealing.sound(partition, new, self._keys))
+            known = self._register.digests
+            found = [each for each in (*partition.seals()[0], *new) if each.seal.digest not in known]
+            self._register.add(sealing.sound(partition, found, self._keys))
 
     def sign(self) -> list[str]:
         """Sign a note over all seals, and ask others for theirs. Returns what is lacking, and why."""

@@ -171,13 +171,11 @@ def seal(
         with registered(asked, private, before) as book:
             kept += book.seals
             for partition in _partitions(data, kafka):
-                found, _ = partition.seals()
                 for each in sealing.seal(partition, private, now_ms, before, kept):
                     new.append(each)
-                    found = [*found, each]
                     if copies is not None:
                         _add_copy(copies, each)
-                book.add(partition, found)
+                book.add(partition, new)
             lacking[:] = book.sign()
         return new
 

@@ -333,7 +333,7 @@ def check_stamp(stamped: bytes, answer: bytes, roots: Path | None) -> Stamp:
         note, reply = Path(home, "note"), Path(home, "stamp.tsr")
         note.write_bytes(stamped)
         reply.write_bytes(answer)
-        command = ["openssl", "ts", "-verify", "-data", note, "-in", reply, "-CAfile", roots]
+        command = ["openssl", "ts", "-verify", "-data", str(note), "-in", str(reply), "-CAfile", str(roots)]
         try:
             done = subprocess.run([*command, "-attime", str(stamp.seconds)], capture_output=True, timeout=60)
         except (OSError, subprocess.SubprocessError):
@@ -346,8 +346,8 @@ def check_stamp(stamped: bytes, answer: bytes, roots: Path | None) -> Stamp:
 
 # -- proofs ------------------------------------------------------------------------------------------------------------
 
-_SEAL = dict.fromkeys(("log", "partition", "root", "chain", "prints", "previous"), str)
-_SEAL |= dict.fromkeys(("base_offset", "next_offset", "time_ms"), int)
+_SEAL_TEXTS, _SEAL_NUMBERS = "log partition root chain prints previous", "base_offset next_offset time_ms"
+_SEAL: dict[str, type] = {**dict.fromkeys(_SEAL_TEXTS.split(), str), **dict.fromkeys(_SEAL_NUMBERS.split(), int)}
 _PROOF = {"partition": str, "offset": int, "record": str, "path": list, "seal": dict, "key": str, "signature": str}
 _REGISTER = {"entry": int, "path": list, "note": str}
 

@@ -118,10 +118,8 @@ class Register:
         sizes = [] if entry is None else [size for size in self.sizes if size > entry]
         if entry is None or not sizes:
             raise BadSeal(f"{self.directory}: no note is over the seal: run 'rewindmq seal --register' with it")
-        stamped, seen = (
-            [size for size in sizes if self._path(size, suffix).exists()] for suffix in ("tsr", "cosignatures")
-        )
-        size = next(iter([*(each for each in stamped if each in seen), *stamped, *seen, *sizes]))
+        with_both = (self._path(size, "tsr").exists() + self._path(size, "cosignatures").exists() for size in sizes)
+        size = max(zip(with_both, sizes, strict=True), key=lambda each: (each[0], -each[1]))[1]
         note = self.note(size)
         found = {
             "entry": entry,
@@ -188,7 +186,8 @@ class Registrar(Register):
 
     def add(self, found: Iterable[Stored]) -> None:
         """Append the seals that are not in the register yet, durably."""
-        new = [dataclasses.replace(each, prints_at=None) for each in found if each.seal.digest not in self._entries]
+        unknown = {each.seal.digest: each for each in found if each.seal.digest not in self._entries}
+        new = [dataclasses.replace(each, prints_at=None) for each in unknown.values()]
         if not new:
             return
         with (self.directory / SEALS).open("ab") as file:

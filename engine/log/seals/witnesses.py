@@ -12,9 +12,10 @@ from rewindmq.engine.log.seals.proof_verifier import Unsound, VerifierKey, parse
 from rewindmq.engine.log.seals.register import Registrar
 from rewindmq.engine.log.seals.seal import BadSeal
 
+_UNKNOWN = "it does not know the register, or this key of it: give it the line in the file verifier_key"
 _REASONS = {
-    403: "it does not trust the key of the register: give it the line in the file verifier_key",
-    404: "it does not know the register: give it the line in the file verifier_key",
+    403: _UNKNOWN,
+    404: _UNKNOWN,
     422: "it has seen other seals: the register was changed, or is not the one that it knows",
 }
 
