@@ -62,8 +62,8 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     proof = json.loads(shown.stdout)
     (home / "proof.json").write_bytes(shown.stdout)
     trust = Trust([verifier.public_key(keys.public)], ORIGIN, [witness.key], authority.roots)
-    options = ("--public-key", str(keys.public), "--origin", ORIGIN, "--witness", str(witness.key))
-    options = (*options, "--timestamp-roots", str(authority.roots))
+    named = ("--origin", ORIGIN, "--witness", str(witness.key), "--timestamp-roots", str(authority.roots))
+    options = ("--public-key", str(keys.public), *named)
     return Case(home, proof, trust, verifier.verify(proof, trust), options)
 
 
