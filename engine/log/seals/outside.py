@@ -33,17 +33,17 @@ def asked(url: str, content: bytes, kind: str) -> tuple[int, Mapping[str, str], 
     except TimeoutError:
         raise NotGiven(f"{url}: no answer within {ANSWER_SECONDS:.0f} seconds") from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise NotGiven(f"{url}: no answer: {error or type(error).__name__}") from None
+        raise NotGiven(f"{url}: no answer: {str(error) or type(error).__name__}") from None
 
 
 async def _asked(url: str, content: bytes, kind: str) -> tuple[int, Mapping[str, str], bytes]:
-    headers = {"content-type": kind, "user-agent": f"rewindmq/{__version__}"}
+    headers = {"content-type": kind, "user-agent": f"rewindmq/{__version__}", "accept-encoding": "identity"}
     async with (
         httpx.AsyncClient(timeout=ANSWER_SECONDS, trust_env=False) as client,
         client.stream("POST", url, content=content, headers=headers) as answer,
     ):
         body = b""
-        async for piece in answer.aiter_bytes():
+        async for piece in answer.aiter_raw():  # not unpacked: what is packed can be of any size
             body += piece
             if len(body) > MOST_BYTES:
                 raise NotGiven(f"{url}: its answer is longer than {MOST_BYTES} bytes")
