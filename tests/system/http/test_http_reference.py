@@ -175,7 +175,7 @@ class World:
     def reconnect(self) -> None:
         """Connects again, after the broker closed all connections."""
         self.connection = pika.BlockingConnection(pika.ConnectionParameters(self.broker.host, self.broker.amqp_port))
-        del self.connection_name
+        vars(self).pop("connection_name", None)
 
     def _make(self) -> None:
         channel = self.connection.channel()
