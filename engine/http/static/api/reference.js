@@ -53,7 +53,7 @@ function shown(method, path, operation) {
 
 function described([name, schema]) {
   const fields = Object.entries(schema.properties ?? {});
-  return h("section", {id: name}, h("h3", {}, name), schema.description ? h("p", {}, schema.description) : null,
+  return h("details", {id: name}, h("summary", {}, h("code", {}, name)), schema.description ? h("p", {}, schema.description) : null,
     table(`Fields of ${name}`, [{title: "Field", cell: each => h("code", {}, each[0])}, {title: "Type", cell: each => type(each[1])},
       {title: "Always", cell: each => needed(schema.required, each[0])},
       {title: "", cell: each => each[1].description ?? ""}], fields));
@@ -68,12 +68,20 @@ function group(tag) {
 // Only the operations whose path or summary has this text.
 function choose(text) {
   const wanted = text.toLowerCase();
-  for (const each of document.querySelectorAll("main details")) {
+  for (const each of document.querySelectorAll("main section[id^=of-] details")) {
     each.hidden = !each.querySelector("summary").textContent.toLowerCase().includes(wanted);
   }
   for (const each of document.querySelectorAll("main section[id^=of-]")) {
     each.hidden = !each.querySelector("details:not([hidden])");
   }
+}
+
+// Opens and shows what the address names.
+function unfold() {
+  const named = location.hash && document.getElementById(location.hash.slice(1));
+  if (!named) return;
+  if (named.tagName === "DETAILS") named.open = true;
+  named.scrollIntoView();
 }
 
 try {
@@ -82,15 +90,16 @@ try {
   reference = await answer.json();
   const tags = reference.tags.map(each => each.name);
   $("nav").append(...tags.map(tag => h("a", {href: "#of-" + tag}, tag)), h("a", {href: "#types"}, "types"));
-  $("main").append(
+  $("main").append(h("div", {},
     h("h1", {}, `HTTP API of ${reference.info.title} ${reference.info.version}`),
     reference.info.description.trim().split("\n\n").map(text => h("p", {}, text)),
     h("p", {}, "As a document for programs: ", h("a", {href: "openapi.json"}, "openapi.json"), ", OpenAPI ", reference.openapi, "."),
     h("p", {class: "field"}, h("label", {for: "wanted"}, "Path or word"),
       h("input", {id: "wanted", type: "search", oninput: event => choose(event.target.value)})),
     tags.map(group),
-    h("section", {id: "types"}, h("h2", {}, "Types"), Object.entries(reference.components.schemas).map(described)));
-  if (location.hash) document.getElementById(location.hash.slice(1))?.scrollIntoView();
+    h("section", {id: "types"}, h("h2", {}, "Types"), Object.entries(reference.components.schemas).map(described))));
+  addEventListener("hashchange", unfold);
+  unfold();
 } catch (error) {
   $("error").textContent = error.message;
 }
