@@ -19,6 +19,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -132,7 +133,10 @@ def newest_seals(data_dir: Path) -> dict[str, float]:
     """When the newest seal of each partition was written, in seconds since 1970. Raises OSError."""
     found = {}
     for partition in _directories(data_dir / LOG):
-        times = [seal.stat().st_mtime for seal in Path(partition.path).glob(SEALS)]
+        times = []
+        for seal in Path(partition.path).glob(SEALS):
+            with suppress(FileNotFoundError):  # a trim removed it meanwhile
+                times.append(seal.stat().st_mtime)
         if times:
             found[partition.name] = max(times)
     return found

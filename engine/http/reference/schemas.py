@@ -21,7 +21,7 @@ class Schemas:
 
     def __init__(self, place: str) -> None:
         self._place = place
-        self._types: dict[str, object] = {}
+        self._types: dict[str, Any] = {}
         self.by_name: dict[str, Schema] = {}
 
     def of(self, kind: Any) -> Schema:
