@@ -24,6 +24,7 @@ Rules of this file
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
@@ -34,6 +35,7 @@ from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.http.call import ApiError, Call, api_error, bad_request, hung_up
 from rewindmq.engine.http.logins import Logins, cookie_of
 from rewindmq.engine.http.pieces import encode
+from rewindmq.engine.http.reference.operation import streamed
 from rewindmq.engine.runtime.loop_share import Work
 
 if TYPE_CHECKING:
@@ -113,7 +115,7 @@ class Live:
             listener.offer(frame)
             return Stream(self, listener)
 
-        return stream
+        return streamed(handler, stream)
 
     def close(self) -> None:
         """End all streams: the node stops."""
@@ -256,6 +258,7 @@ def asks_for_stream(request: Request) -> bool:
 def paged(handler: Handler) -> Handler:
     """The handler of a listing, for a request that asks for one page."""
 
+    @wraps(handler)
     async def page(call: Call) -> Response:
         if "page" not in call.request.query_params:
             raise bad_request("live figures of a listing are those of one page: give page and page_size")
