@@ -79,34 +79,27 @@ class Bench:
         self.nodes = nodes
         self.standbys = standbys
         self.queues = queues
-        self.owned = self._settled()  # by node: its partitions
-
-    def _settled(self) -> list[list[int]]:
-        """Wait until each partition has one owner, and the modes have not changed for some seconds."""
-        before, since, deadline = None, time.monotonic(), time.monotonic() + WAIT_SECONDS
-        while True:
-            found = [(owned_by(node), folded_by(node)) for node in self.nodes]
-            owned = [sorted(each) for each, _ in found]
-            if found != before or sorted(number for each in owned for number in each) != list(range(PARTITIONS)):
-                before, since = found, time.monotonic()
-            elif time.monotonic() - since >= SETTLED_SECONDS:
-                return owned
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"the nodes do not come to rest: {found}")
-            time.sleep(0.5)
+        self.owned = settled(nodes)
 
     def run(self, case: str, pairs: dict[int, tuple[int, int]], seconds: int) -> list[Row]:
         """Publish and consume. `pairs`: by partition, the numbers of the publisher's node and of the consumer's."""
         sent: list[Result] = []
         received: list[Result] = []
         threads = []
+
+        def load(node: int, queue: str, options: list[str], ends: tuple[int, int]) -> None:
+            producers, consumers = ends
+            timed = ["-p", "-e", "amq.direct", "-k", queue, "-z", str(seconds), *options]
+            result = perftest(self.nodes[node], timed, producers, consumers, queue)
+            (received if consumers else sent).append(result)
+
         for partition, (publisher, consumer) in pairs.items():
-            timed = ["-p", "-e", "amq.direct", "-k", self.queues[partition], "-z", str(seconds)]
+            queue = self.queues[partition]
             if publisher == consumer:
-                plans = [(publisher, [*PUBLISH, *CONSUME, *timed], 1, 1, received)]
+                plans = [(publisher, queue, [*PUBLISH, *CONSUME], (1, 1))]
             else:
-                plans = [(consumer, [*CONSUME, *timed], 0, 1, received), (publisher, [*PUBLISH, *timed], 1, 0, sent)]
-            threads += [threading.Thread(target=self._load, args=(self.queues[partition], *plan)) for plan in plans]
+                plans = [(consumer, queue, CONSUME, (0, 1)), (publisher, queue, PUBLISH, (1, 0))]
+            threads += [threading.Thread(target=load, args=plan) for plan in plans]
         used, servers, began = [used_by(node) for node in self.nodes], self.server.cpu_seconds(), time.monotonic()
         for thread in threads:
             thread.start()
@@ -133,11 +126,6 @@ class Bench:
         ]
         kafkas = (self.server.cpu_seconds() - servers) * 1e6 / messages
         return [*rows, Row(len(self.nodes), self.standbys, case, KAFKA, rate, kafkas, 0.0, kafkas * rate / 1e6)]
-
-    def _load(
-        self, queue: str, node: int, options: list[str], producers: int, consumers: int, results: list[Result]
-    ) -> None:
-        results.append(perftest(self.nodes[node], options, producers, consumers, queue))
 
     def _role(self, number: int, pairs: dict[int, tuple[int, int]]) -> str:
         """What the node does for the messages of a run with one pair; of several pairs, all."""
@@ -201,6 +189,24 @@ def queue_in(partition: int) -> str:
     return next(
         name for number in range(10_000) if partition_of("/", name := f"bench-{number}", PARTITIONS) == partition
     )
+
+
+def settled(nodes: list[Broker]) -> list[list[int]]:
+    """Wait until each partition has one owner, and the modes have not changed for some seconds.
+
+    Returns the partitions of each node."""
+    before: list[tuple[set[int], set[int]]] = []
+    since, deadline = time.monotonic(), time.monotonic() + WAIT_SECONDS
+    while True:
+        found = [(owned_by(node), folded_by(node)) for node in nodes]
+        owned = [sorted(each) for each, _ in found]
+        if found != before or sorted(number for each in owned for number in each) != list(range(PARTITIONS)):
+            before, since = found, time.monotonic()
+        elif time.monotonic() - since >= SETTLED_SECONDS:
+            return owned
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the nodes do not come to rest: {found}")
+        time.sleep(0.5)
 
 
 def gauges(node: Broker, name: str) -> dict[int, str]:
