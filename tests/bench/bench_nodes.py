@@ -44,6 +44,7 @@ WARM, TOGETHER, APART, SPREAD = "warm", "together", "apart", "spread"
 BOTH, APPENDS, PUBLISHES = "publishes, folds, consumes", "publishes, only appends", "publishes, folds"
 CONSUMES, FOLDS, NEITHER = "folds, consumes", "only folds", "neither"
 SHARE, KAFKA = "its own pair", "Kafka"
+ALONE = (APPENDS, PUBLISHES)  # roles whose messages are those that were published, and not those that arrived
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,25 +108,20 @@ class Bench:
             thread.join()
         took = time.monotonic() - began
         spent = [used_by(node).since(before) for node, before in zip(self.nodes, used, strict=True)]
-        messages = sum(result.messages for result in received)
-        if len(received) + len(sent) != len(threads) or not messages:
+        if len(received) + len(sent) != len(threads):
             raise RuntimeError("a run of PerfTest failed")
-        rate = messages / seconds
-        rows = [
-            Row(
-                len(self.nodes),
-                self.standbys,
-                case,
-                self._role(number, pairs),
-                rate,
-                each.whole * 1e6 / messages,
-                each.python * 1e6 / messages,
-                each.whole / took,
-            )
-            for number, each in enumerate(spent)
-        ]
-        kafkas = (self.server.cpu_seconds() - servers) * 1e6 / messages
-        return [*rows, Row(len(self.nodes), self.standbys, case, KAFKA, rate, kafkas, 0.0, kafkas * rate / 1e6)]
+        messages = sum(result.messages for result in received)
+        published = sum(result.messages for result in sent)
+        rows = []
+        for number, each in enumerate(spent):
+            role = self._role(number, pairs)
+            rows.append(self._row(case, role, messages, published if role in ALONE else messages, seconds, took, each))
+        kafkas = self.server.cpu_seconds() - servers
+        return [*rows, self._row(case, KAFKA, messages, messages, seconds, took, Used(kafkas, 0.0))]
+
+    def _row(self, case: str, role: str, messages: float, of_node: float, seconds: int, took: float, used: Used) -> Row:
+        whole, python = used.whole * 1e6 / of_node, used.python * 1e6 / of_node
+        return Row(len(self.nodes), self.standbys, case, role, messages / seconds, whole, python, used.whole / took)
 
     def _role(self, number: int, pairs: dict[int, tuple[int, int]]) -> str:
         """What the node does for the messages of a run with one pair; of several pairs, all."""
@@ -264,9 +260,8 @@ def costs_of(rows: list[Row], sessions: list[float]) -> Costs:
 
     folders = [(1 + sum(row.role == FOLDS for row in run), kafkas.whole_us) for run, kafkas in runs_of(rows)]
     write, read = line_through(folders)
-    # A node that does neither is busy with heartbeats: those of all nodes.
-    idle = mean(row.core / row.nodes for row in rows if row.role == NEITHER and row.case == TOGETHER) * 1e6
-    return Costs(of(BOTH), of(APPENDS), of(CONSUMES), of(FOLDS), write, read, idle, mean(sessions))
+    idle, beat = line_through([(row.nodes, row.core * 1e6) for row in rows if row.role == NEITHER])
+    return Costs(of(BOTH), of(APPENDS), of(CONSUMES), of(FOLDS), write, read, idle, beat, mean(sessions))
 
 
 def runs_of(rows: list[Row]) -> Iterator[tuple[list[Row], Row]]:

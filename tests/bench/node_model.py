@@ -15,8 +15,8 @@ class Costs:
 
     `both`: the node publishes it, folds it and delivers it. `append`: it only publishes. `consume`: it folds and
     delivers what another node publishes. `fold`: it only folds. `kafka_write` and `kafka_read`: Kafka's, for the one
-    replica and for each node that folds. `beat`: a node's, for one heartbeat of any node. `session`: a node's, for a
-    connection that opens and closes at another one."""
+    replica and for each node that folds. `session`: a node's, for a connection that opens and closes at another one.
+    In each second a node takes `idle`, and `beat` for each node that lives."""
 
     both: float
     append: float
@@ -24,6 +24,7 @@ class Costs:
     fold: float
     kafka_write: float
     kafka_read: float
+    idle: float
     beat: float
     session: float
 
@@ -58,7 +59,7 @@ def other_folders(nodes: int, standbys: int | None) -> float:
 def limits(costs: Costs, cluster: Cluster) -> dict[str, float]:
     """Messages a second that each thing can carry."""
     others = other_folders(cluster.nodes, cluster.standbys)
-    free = 1e6 - costs.beat * cluster.nodes  # microseconds of a node's core in a second
+    free = 1e6 - costs.idle - costs.beat * cluster.nodes  # microseconds of a node's core in a second
     at_owner = (1 - cluster.apart) * costs.both + cluster.apart * costs.consume
     message = at_owner + cluster.apart * costs.append + others * costs.fold
     hottest = cluster.hottest or 1 / cluster.partitions
