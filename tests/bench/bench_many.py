@@ -109,7 +109,7 @@ def bench(home: Path, queues: int, connections: int, backlog: int, standbys: str
             for number in range(NODES):
                 with clock.time(f"node {number} starts {'anew' if number else 'with its state'}"):
                     nodes.append(start(number))
-            owned = settled(nodes)
+            owned = settled(nodes, standbys)
             memory(nodes, "after the start")
             with clock.time(f"{connections:,} connections are opened, one after the other"):
                 opened += [connect(nodes[number % NODES]) for number in range(connections)]
