@@ -9,6 +9,7 @@ each node pauses soon what it does not need. About twenty seconds a round.
 
 import argparse
 import asyncio
+import logging
 import random
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -79,6 +80,8 @@ def main() -> None:
     parser.add_argument("--standbys", default=ALL)
     asked = parser.parse_args()
     totals = Totals()
+    for name in ("aio_pika", "aiormq"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # connections break, as they should
     with tempfile.TemporaryDirectory() as home:
         kafka = KafkaCluster(Path(home) / "kafka", nodes=3, settings=FAST)
         try:
