@@ -20,7 +20,6 @@ from confluent_kafka import (
     Consumer,
     ConsumerGroupState,
     KafkaError,
-    KafkaException,
     TopicPartition,
 )
 from confluent_kafka.admin import ConsumerGroupDescription
@@ -111,26 +110,30 @@ class KafkaOwners:
 
     def _learn(self) -> None:
         """Ask the group for the owners of all partitions after a change, and take the answer when it is there."""
-        if self._asked is None:
-            if self._ask_at is not None and time.monotonic() >= self._ask_at:
+        try:
+            if self._asked is not None and self._asked.done():
+                asked, self._asked = self._asked, None
+                self._take(asked.result())
+            if self._asked is None and self._ask_at is not None and time.monotonic() >= self._ask_at:
                 self._ask_at = None
-                asking = self._clients.admin().describe_consumer_groups([self._group], request_timeout=ANSWER_MS / 1000)
-                self._asked = asking[self._group]
-        elif self._asked.done():
-            asked, self._asked = self._asked, None
-            try:
-                group = asked.result()
-            except KafkaException as error:
-                logger.debug("Kafka: the group %s: %s", self._group, text_of(error))
-            else:
-                if group.state == ConsumerGroupState.STABLE:
-                    self.known = {
-                        partition.partition: member.client_id
-                        for member in group.members
-                        for partition in member.assignment.topic_partitions
-                    }
-                    return
-            self._ask_at = self._ask_at or time.monotonic() + _AGAIN_SECONDS
+                admin = self._clients.admin()
+                self._asked = admin.describe_consumer_groups([self._group], request_timeout=ANSWER_MS / 1000)[
+                    self._group
+                ]
+        except Exception as error:  # whatever it is: this node's own duties do not depend on the answer
+            logger.debug("Kafka: the group %s: %s", self._group, error)
+            self._ask_at = time.monotonic() + _AGAIN_SECONDS
+
+    def _take(self, group: ConsumerGroupDescription) -> None:
+        """Take an answer, or ask again soon if the group is changing."""
+        if group.state == ConsumerGroupState.STABLE:
+            self.known = {
+                partition.partition: member.client_id
+                for member in group.members
+                for partition in member.assignment.topic_partitions
+            }
+        elif self._ask_at is None:
+            self._ask_at = time.monotonic() + _AGAIN_SECONDS
 
     def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         consumer.incremental_assign([TopicPartition(each.topic, each.partition, OFFSET_END) for each in partitions])

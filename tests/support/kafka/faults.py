@@ -130,7 +130,7 @@ class Trial:
     async def until(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not condition():
-            assert time.monotonic() < deadline, f"{what}:\n  {self.ledger.summary()}"
+            assert time.monotonic() < deadline, f"{what}:\n  {self.ledger.summary()}{self.nodes.last_words()}"
             await asyncio.sleep(0.05)
 
     async def watch(self) -> None:

@@ -129,6 +129,11 @@ class Nodes:
         for node in (*self.ended, *self.running.values()):
             assert "Traceback" not in "".join(node.errors), "".join(node.errors)
 
+    def last_words(self) -> str:
+        """What the nodes that have ended by themselves said last."""
+        ended = {name: node for name, node in self.running.items() if node.process.poll() is not None}
+        return "".join(f"\n{name} ended: {''.join(node.errors[-30:])}" for name, node in ended.items())
+
     def partitions(self) -> Sequence[Any]:
         """The queue partitions, to read."""
         return KafkaLogReader(self.kafka.bootstrap, self.prefix).queues
