@@ -37,20 +37,23 @@ def test_a_publisher_elsewhere_costs_two_nodes() -> None:
 
 def test_a_hot_partition_is_the_limit_of_its_owner() -> None:
     rate, full = capacity(COSTS, Cluster(16, 0, 32, hottest=0.25))
-    assert (rate, full) == (pytest.approx((1e6 - 2_600) / (0.25 * 10)), HOTTEST)
+    assert rate == pytest.approx((1e6 - 2_600) / (0.25 * 10))
+    assert full == HOTTEST
 
 
 def test_kafka_is_the_limit_of_many_nodes() -> None:
     rate, full = capacity(COSTS, Cluster(64, 0, 128, kafka_cores=8))
-    assert (rate, full) == (pytest.approx(8e6 / (8.0 * 2 + 1.0)), KAFKA)
+    assert rate == pytest.approx(8e6 / (8.0 * 2 + 1.0))
+    assert full == KAFKA
 
 
 def test_clients_that_connect_for_each_message_fill_the_metadata_log() -> None:
     rate, full = capacity(COSTS, Cluster(16, 0, 32, sent_in_session=1))
-    assert (rate, full) == (pytest.approx((1e6 - 2_600) / 50), METADATA)
+    assert rate == pytest.approx((1e6 - 2_600) / 50)
+    assert full == METADATA
 
 
 def test_the_line_through_measured_points() -> None:
-    assert line_through([(1, 9.0), (2, 10.0), (4, 12.0)]) == (pytest.approx(8.0), pytest.approx(1.0))
-    assert line_through([(1, 9.0), (4, 6.0)]) == (pytest.approx(7.5), 0.0)
+    assert line_through([(1, 9.0), (2, 10.0), (4, 12.0)]) == pytest.approx((8.0, 1.0))
+    assert line_through([(1, 9.0), (4, 6.0)]) == pytest.approx((7.5, 0.0))
     assert line_through([(1, 9.0)]) == (9.0, 0.0)

@@ -109,9 +109,13 @@ def knows_owner(nodes: dict[str, RunningBroker]) -> bool:
     return all({queue_of(node)["node"]} == owners for node in nodes.values())
 
 
+def spreads_evenly(node: RunningBroker) -> bool:
+    return command(node, "rebalance", "owners").returncode == 0
+
+
 def test_b49_owners_are_shown(nodes: dict[str, RunningBroker]) -> None:
     for node in nodes.values():
-        until(lambda node=node: command(node, "rebalance", "owners").returncode == 0, "owners are spread evenly")
+        until(spreads_evenly, "owners are not spread evenly", node)
         done = command(node, "rebalance", "owners", "--silent", "--formatter", "json")
         rows = json.loads(done.stdout)
         assert [(row["Node name"], row["Owned partitions"]) for row in rows] == [("north", 1), ("south", 1)]
