@@ -84,8 +84,6 @@ QUEUE: dict[str, Column] = (
         "consumers",
         "state",
         "type",
-        "node",
-        "folded_at",
         "leader",
         "members",
         "online",

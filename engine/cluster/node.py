@@ -32,7 +32,7 @@ from rewindmq.engine.config import VERSION, Config
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.shared_contract import Arrived, SharedLog
 from rewindmq.engine.runtime import eager
-from rewindmq.engine.runtime.lifecycle import Members, Place, mend_store, persist
+from rewindmq.engine.runtime.lifecycle import Members, mend_store, persist
 from rewindmq.engine.runtime.metadata import ReadBackMetadata
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.snapshot_writer import MetadataSnapshots
@@ -473,11 +473,6 @@ class Node:
             if found.partition == partition.name:
                 return Members(found.leader, found.replicas, found.in_sync)
         return Members("", (), ())
-
-    def place(self, partition: Partition) -> Place:
-        """Return the nodes that are near a partition. While the owner is not known, this node counts as it."""
-        owner = "" if partition.owned else self.log.owners().get(partition.name, "")
-        return Place(owner or self._config.node, self._modes.folded_at(partition, owner or self._config.node))
 
     def take_snapshots(self) -> None:
         """Do nothing: the log says where every node takes a snapshot (`checkpoint_asked`)."""

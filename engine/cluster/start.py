@@ -48,7 +48,6 @@ def open_log(config: Config) -> "KafkaLog":
         dict(config.kafka_settings),
         None if config.archive.url is None else LAGS_KEPT * config.archive.lag_ms,
         config.standbys is not None,
-        config.node,
     )
 
 

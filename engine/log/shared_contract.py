@@ -174,11 +174,6 @@ class SharedLog(Protocol):
 
         Never waits."""
 
-    def owners(self) -> Mapping[str, str]:
-        """The node that has the duties of each queue partition, by the partition's name, as far as it is known.
-
-        Never waits. After a change it is a second or so old."""
-
     def placement(self) -> Sequence[Placement]:
         """The places of the queue partitions, in their order; some seconds old at the most."""
 

@@ -35,16 +35,6 @@ class Members:
     online: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The nodes that are near a partition.
-
-    `owner` has its duties (timers, dead letters). `folded_at`: the nodes that fold it whatever their clients do."""
-
-    owner: str
-    folded_at: tuple[str, ...]
-
-
 class Keeper(Protocol):
     """Keeps a broker's life in the log."""
 
@@ -90,9 +80,6 @@ class Keeper(Protocol):
 
     def members(self, partition: "Partition") -> Members:
         """Return the members of a partition."""
-
-    def place(self, partition: "Partition") -> Place:
-        """Return the nodes that are near a partition."""
 
     def behind(self, partition: "Partition") -> int:
         """Return how many known offsets of the log are not folded yet."""

@@ -47,8 +47,8 @@ class Nodes:
         """Open a log in the place of `KafkaLog.open`."""
         return self.history.open(self._opening)
 
-    async def start(self, name: str, standbys: int | None = None) -> Broker:
-        config = Config(data=self.directory / name, partitions=2, node=name, kafka="memory", standbys=standbys)
+    async def start(self, name: str) -> Broker:
+        config = Config(data=self.directory / name, partitions=2, node=name, kafka="memory")
         config.data.mkdir(exist_ok=True)
         self._opening = name
         broker = self.brokers[name] = await open_node(config, self.failures.append, lambda: self.now_ms)

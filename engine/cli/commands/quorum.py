@@ -144,16 +144,10 @@ def shrink(settings: Settings, node: str) -> None:
 @click.command("rebalance")
 @click.option("--vhost-pattern", default=".*", show_default=True, help="Pattern of the names of virtual hosts.")
 @click.option("--queue-pattern", default=".*", show_default=True, help="Pattern of the names of queues.")
-@click.argument("kind", metavar="<all|quorum|owners>", type=click.Choice(["all", "quorum", "owners"]))
+@click.argument("kind", metavar="<all|quorum>", type=click.Choice(["all", "quorum"]))
 @with_settings
 def rebalance(settings: Settings, kind: str, vhost_pattern: str, queue_pattern: str) -> None:
-    """Give matching quorum queues their preferred leaders back.
-
-    `owners` (ours) moves nothing: Kafka spreads the duties of partitions evenly by itself. It shows which node has
-    which, and fails if they are not spread evenly now."""
-    if kind == "owners":
-        show_owners(settings)
-        return
+    """Give matching quorum queues their preferred leaders back."""
     settings.banner(
         "Re-balancing leaders of quorum queues..."
         if kind == "quorum"
@@ -162,25 +156,6 @@ def rebalance(settings: Settings, kind: str, vhost_pattern: str, queue_pattern: 
     rows = request(settings, "POST", ("rebalance", "queues"), vhost_pattern=vhost_pattern, queue_pattern=queue_pattern)
     settings.update(formatter=settings.formatter or "pretty_table")
     settings.show(("Node name", "Number of quorum queues"), rows)
-
-
-def show_owners(settings: Settings) -> None:
-    """Show the partitions that each node owns. CliError: a node has two more than another."""
-    settings.banner("Owners of partitions ...")
-    owned = {str(item["name"]): cast(list[str], item["owned_partitions"]) for item in settings.client().get("nodes")}
-    rows = [
-        {"Node name": name, "Owned partitions": len(names), "Partitions": ", ".join(names)}
-        for name, names in owned.items()
-    ]
-    settings.update(formatter=settings.formatter or "pretty_table")
-    settings.show(("Node name", "Owned partitions", "Partitions"), rows)
-    counts = [len(names) for names in owned.values()]
-    if max(counts) - min(counts) > 1:
-        raise CliError(
-            UNAVAILABLE,
-            "the partitions are not spread evenly: a node has just come or gone, and Kafka moves them within seconds."
-            " If this stays, a node is not in Kafka's consumer group (its log says why)",
-        )
 
 
 @click.command("check_if_node_is_quorum_critical")

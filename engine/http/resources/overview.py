@@ -262,11 +262,8 @@ def node_items(broker: "Broker") -> list[Item]:
     """All nodes that share the log and are alive, by name.
 
     The other nodes are described by the events with which they joined. `owned_partitions`: the partitions whose duties
-    (timers, dead letters) the node has."""
+    (timers, dead letters) the node has; null: only the node itself knows."""
     own = broker.keeper.epoch
-    owned: dict[str, list[str]] = {}
-    for partition in broker.partitions:
-        owned.setdefault(broker.keeper.place(partition).owner, []).append(partition.name)
     others: list[Item] = [
         {
             "name": joined.node,
@@ -274,7 +271,7 @@ def node_items(broker: "Broker") -> list[Item]:
             "running": True,
             "address": joined.address,
             "epoch": epoch,
-            "owned_partitions": list(owned.get(joined.node, ())),
+            "owned_partitions": None,
             "partitions": [],
             "applications": [{"name": "rewindmq", "description": "RewindMQ", "version": joined.version}],
         }

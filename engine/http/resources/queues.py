@@ -51,7 +51,6 @@ async def queues_of(call: Call, vhosts: set[str]) -> Response:
 
 def plain_item(broker: "Broker", partition: "Partition", queue: "Queue", with_totals: bool) -> Item:
     """A queue for `disable_stats=true`, with or without `enable_queue_totals=true`."""
-    place = broker.keeper.place(partition)
     item: Item = {
         "name": queue.name,
         "vhost": queue.vhost,
@@ -61,8 +60,7 @@ def plain_item(broker: "Broker", partition: "Partition", queue: "Queue", with_to
         "exclusive": queue.exclusive,
         "arguments": table_of(queue.arguments),
         "argument_types": dict(types_of(queue.arguments)),
-        "node": node_of(broker, queue, place.owner),
-        "folded_at": list(place.folded_at),
+        "node": node_of(broker, queue),
         "state": "paused" if queue.paused else "running",
     }
     if queue.policy:
@@ -213,13 +211,12 @@ def of_rabbitmq_4_3(queue: "Queue") -> Item:
     return item
 
 
-def node_of(broker: "Broker", queue: "Queue", owner: str) -> str:
+def node_of(broker: "Broker", queue: "Queue") -> str:
     """The node of a queue.
 
-    An exclusive queue is at the node of its connection. Any other is at every node, and nearest at the owner of its
-    partition."""
+    An exclusive queue is at the node of its connection. Any other is at every node, so at this one."""
     joined = broker.topology.nodes.get(queue.owner >> EPOCH_SHIFT) if queue.exclusive else None
-    return owner if joined is None else joined.node
+    return broker.config.node if joined is None else joined.node
 
 
 def head_timestamp(partition: "Partition", queue: "Queue") -> Json:

@@ -110,7 +110,6 @@ class KafkaLog:
         partitions: int,
         found: int,
         reports: bool = False,
-        node: str = "rewindmq",
     ) -> None:
         self._listener: Listener  # from `follow` on, as `_loop` is
         self.max_record_bytes = most - OVERHEAD_BYTES
@@ -126,7 +125,6 @@ class KafkaLog:
         )
         self._reports = threading.Thread(target=self._take_reports, name="kafka-reports", daemon=True)
         self._has_reports = reports
-        self._node = node
         # Records that did not fit into the producer's queue, in order.
         self.backlog: deque[tuple[SharedKafkaPartition, bytes, bytes]] = deque()
         self._prefix, self._topics, self._clients = prefix, topics, clients
@@ -150,8 +148,6 @@ class KafkaLog:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._following: KafkaFollowing | None = None
         self._owners: KafkaOwners | None = None
-        self._known: Mapping[int, str] = {}  # owners, as they were last asked for, and the same by name
-        self._by_name: Mapping[str, str] = {}
         self._failure: LogError | None = None
         self._lost_events = False
         self._closed = False
@@ -168,20 +164,19 @@ class KafkaLog:
         settings: Mapping[str, str] | None = None,
         expiry_ms: int | None = None,
         reports: bool = False,
-        node: str = "rewindmq",
     ) -> Self:
         """Open the log of all nodes that have this prefix.
 
         `partitions` of queues: None: as many as there are, two when they are made; fewer than there are: the first
         ones. `expiry_ms`: an archive keeps what Kafka drops, so the queues' topic may have a retention of so long at
-        least. `reports`: queue partitions may be paused. `node`: the name under which others find this one (`owners`).
+        least. `reports`: queue partitions may be paused.
         Raises LogError when Kafka does not answer, or the topics are not as they have to be."""
         clients = KafkaClients(bootstrap, settings)
         clients.require_answer(TIMEOUT_SECONDS)
         topics = KafkaTopics(clients, prefix)
         topics.create(partitions, replication)
         most, found = topics.check(partitions, expiry_ms)
-        return cls(prefix, topics, clients, most, partitions or found, found, reports, node)
+        return cls(prefix, topics, clients, most, partitions or found, found, reports)
 
     def follow(self, offsets: Mapping[str, int], listener: Listener) -> None:
         """Follow the partitions, each from its offset.
@@ -205,7 +200,6 @@ class KafkaLog:
             self._clients,
             f"{self._prefix}.owners",
             self._topics.queues,
-            self._node,
             self._owned,
             failed=lambda error: self.failed(error, lost_events=False),
         )
@@ -244,14 +238,6 @@ class KafkaLog:
 
     def ends(self) -> Mapping[str, int]:
         return {} if self._following is None else self._following.ends
-
-    def owners(self) -> Mapping[str, str]:
-        if self._owners is None:
-            return {}
-        if self._owners.known is not self._known:
-            self._known = self._owners.known
-            self._by_name = {f"queues-{number}": node for number, node in self._known.items()}
-        return self._by_name
 
     def placement(self) -> list[Replicas]:
         """The places of the queue partitions a few seconds ago. Never waits."""

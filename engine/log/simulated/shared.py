@@ -369,9 +369,6 @@ class MemorySharedLog:
     def ends(self) -> Mapping[str, int]:
         return {partition.name: partition.next_offset for partition in self.shared.partitions}
 
-    def owners(self) -> Mapping[str, str]:
-        return {name: nodes[0] for name, nodes in self.shared.owners.items() if nodes}
-
     def placement(self) -> Sequence[Placement]:
         return ()
 
