@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests start brokers and Spark's workers by the hundred: without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup compile s3-server gcs-server azure-server collector wheel demo notebook stack stack-stop check beside bytecode test test-all test-compiled compare acceptance lint bench rabbitmq43 soak lock clean
+.PHONY: setup compile s3-server gcs-server azure-server collector witness wheel demo notebook stack stack-stop check beside bytecode test test-all test-compiled compare acceptance lint bench rabbitmq43 soak lock clean
 
 setup: .venv/.ready
 
@@ -33,6 +33,10 @@ azure-server: setup
 # The same for the OpenTelemetry Collector that the tests of `rewindmq spans` start.
 collector: setup
 	$(BIN)/python -c "from tests.support.collector.server import build; build()"
+
+# The same for the witness that the tests of `rewindmq seal` ask.
+witness: setup
+	$(BIN)/python -c "from tests.support.witness.server import build; build()"
 
 # A wheel in dist/: pure, or with REWINDMQ_COMPILE=1 the compiled build for this Python and platform.
 wheel: setup
@@ -80,8 +84,10 @@ beside: setup
 bytecode: setup
 	$(BIN)/python -m pytest --collect-only --quiet > /dev/null
 
-# Everything. PART=rest: without the tests that `make test` has run.
+# Everything but the rare ones of tests/tiers.py. PART=rest: without the tests that `make test` has run. In four processes:
+# most of these tests start a Kafka, a Spark or a browser, which leave two cores no time to wait.
 PART ?= all
+test-all: PYTEST_OPTIONS = -n 4 --dist loadscope --no-loadscope-reorder
 test-all: lint
 	$(PYTEST) --tier $(PART)
 
@@ -110,10 +116,11 @@ bench: setup
 rabbitmq43: setup
 	$(BIN)/python -m tests.support.debian_unstable
 
-# The long simulation, then hours of mixed traffic, with memory and latency a minute: SOAK_OPTIONS="--hours 8".
+# The long simulation and the rare tests, then hours of mixed traffic, with memory and latency a minute: SOAK_OPTIONS="--hours 8".
 SOAK_OPTIONS ?= --hours 2
 soak: setup
 	$(BIN)/python -m pytest -m slow --timeout=7200
+	$(PYTEST) --tier rare
 	$(BIN)/python -m tests.bench.soak $(SOAK_OPTIONS)
 
 # requirements.lock has everything; compose/ what its two images and their wheel need of it.
