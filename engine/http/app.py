@@ -248,10 +248,11 @@ ROUTES: dict[str, dict[str, Handler]] = {
 # Answers that there are as live figures, below /api/live.
 LIVE: dict[str, Handler] = {
     "/overview": overview.overview,
-    "/queues": paged(queues.list_all),
-    "/queues/{vhost}": paged(queues.list_vhost),
+    "/queues": queues.list_all,
+    "/queues/{vhost}": queues.list_vhost,
     "/queues/{vhost}/{queue}": queues.show,
 }
+PAGED = {"/queues", "/queues/{vhost}"}  # those of them that are listings
 
 # Handlers without the time limit of an answer: they read history, ask Kafka, wait for the disk, or ask repeatedly.
 PATIENT = {
@@ -284,8 +285,73 @@ PATIENT = {
 }
 
 
-# Modules of handlers that never look at a queue. All others look at any queue: so the node folds every partition first.
+# A node may have paused partitions (cluster/modes.py). What a handler looks at says which of them the node folds first.
+# All handlers that are in none of these sets look at any queue: then the node folds every partition.
 LOOK_AT_NO_QUEUE = {module.__name__ for module in (access, clock, erasures, health, listeners, parameters)}
+# They show counters: those of the fold, or those that the owner of the partition has published.
+LOOK_AT_COUNTERS = {
+    overview.overview,
+    overview.whoami,
+    overview.version,
+    overview.nodes,
+    overview.node,
+    overview.memory,
+    overview.cluster_name,
+    clients.connections,
+    clients.connection,
+    clients.user_connections,
+    clients.vhost_connections,
+    clients.connection_channels,
+    clients.channels,
+    clients.channel,
+    clients.vhost_channels,
+    exchanges.list_all,
+    exchanges.list_vhost,
+    exchanges.show,
+    policies.list_all,
+    policies.list_vhost,
+    policies.show,
+    vhosts.list_vhosts,
+    vhosts.show_vhost,
+    queues.list_all,
+    queues.list_vhost,
+}
+# They look at the queue in the path, and at no other one.
+LOOK_AT_ONE_QUEUE = {
+    queues.show,
+    queues.declare,
+    queues.delete,
+    queues.purge,
+    queues.act,
+    queues.unacked,
+    queues.peek,
+    queues.pause,
+    queues.resume,
+    messages.get,
+    messages.remove,
+    messages.delete,
+    bindings.of_queue,
+    quorum.status,
+}
+# The same, and the queue and its vhost may be gone.
+LOOK_AT_THE_PAST_OF_ONE = {past.at, outcomes.show_depth, outcomes.show_changes}
+
+
+async def fold_for(handler: Handler, call: Call) -> None:
+    """Fold the partitions that the handler needs, as far as this node does not.
+
+    A vhost that does not exist, or that the user may not see, is refused by the handler without a fold."""
+    queues = call.broker.queues
+    if handler.__module__ in LOOK_AT_NO_QUEUE:
+        return
+    if handler in LOOK_AT_COUNTERS:
+        await queues.enter_uncounted()
+    elif handler in LOOK_AT_ONE_QUEUE or handler in LOOK_AT_THE_PAST_OF_ONE:
+        vhost = call.segment("vhost")
+        if handler in LOOK_AT_THE_PAST_OF_ONE or vhost in call.visible_vhosts():
+            await queues.partition_for(vhost, call.segment("queue")).enter()
+    else:
+        await queues.enter_all()
 
 
 def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = None) -> ASGIApp:
@@ -295,7 +361,11 @@ def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = Non
     logins = live.logins
     read_to_end = partial(read_to_end_in_time, broker)
 
-    def endpoint(handler: Callable[[Call], Awaitable[ASGIApp]]) -> Callable[[Request], Awaitable[ASGIApp]]:
+    def endpoint(
+        handler: Callable[[Call], Awaitable[ASGIApp]], of_figures: Handler
+    ) -> Callable[[Request], Awaitable[ASGIApp]]:
+        """The endpoint of a handler. `of_figures`: itself, or the one whose figures it sends again and again."""
+
         async def respond(request: Request) -> ASGIApp:
             held: Call | None = None
             response: ASGIApp
@@ -311,8 +381,7 @@ def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = Non
                 held.user, held.tags, held.account = user, tags, account
                 held.require_account()
                 require_change_allowed(broker, request)
-                if handler.__module__ not in LOOK_AT_NO_QUEUE:
-                    await broker.queues.enter_all()
+                await fold_for(of_figures, held)
                 return await handler(held)
 
             try:
@@ -337,11 +406,14 @@ def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = Non
         return respond
 
     routes = [
-        Route("/api" + path, endpoint(handler), methods=[method])
+        Route("/api" + path, endpoint(handler, handler), methods=[method])
         for path, handlers in ROUTES.items()
         for method, handler in handlers.items()
     ]
-    routes += (Route("/api/live" + path, endpoint(live.of(handler)), methods=["GET"]) for path, handler in LIVE.items())
+    for path, handler in LIVE.items():
+        ready = partial(fold_for, handler)
+        shown = paged(handler) if path in PAGED else handler
+        routes.append(Route("/api/live" + path, endpoint(live.of(shown, ready), handler), methods=["GET"]))
     routes += login_routes(broker, logins)
     routes += metrics_routes(broker, body_workers, logins)
     routes += (Route(path, web.page(path), methods=["GET"]) for path in web.FILES)
