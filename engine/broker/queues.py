@@ -94,12 +94,9 @@ class Queues:
 
     async def enter_uncounted(self) -> None:
         """Make sure that this node folds each partition whose queues' counters it does not have."""
-        while True:
-            for partition in self._partitions:
-                if partition.counted is None:
-                    await partition.enter()
-            if all(partition.current or partition.counted is not None for partition in self._partitions):
-                return
+        while waiting := [partition for partition in self._partitions if partition.must_enter]:
+            for partition in waiting:
+                await partition.enter()
 
     def all(self, vhost: str | None = None) -> list[Queue]:
         """The queues of a vhost (None: of all vhosts), by vhost and name. Hidden queues are among them.

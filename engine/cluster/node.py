@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
 
 HEARTBEAT_SECONDS = 1.0
+OUTDATED_MS = 60_000  # of counters; an owner that died has a successor before
 
 logger = logging.getLogger(__name__)
 
@@ -346,6 +347,10 @@ class Node:
             return 0
         log_ms, then = self._log_time
         return max(0, log_ms + int((self._loop.time() - then) * 1_000) - time_ms)
+
+    def is_outdated(self, time_ms: int) -> bool:
+        """Whether the log gave this time so long ago that no owner publishes any more, though the log works."""
+        return self._log_time is not None and self._log_time[0] - time_ms > OUTDATED_MS
 
     # -- modes --------------------------------------------------------------------------------------------------------
 

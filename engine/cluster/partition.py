@@ -87,6 +87,9 @@ class NodeListener(Protocol):
     def age_ms(self, time_ms: int) -> int:
         """How long ago the log gave this time, in ms."""
 
+    def is_outdated(self, time_ms: int) -> bool:
+        """Whether no owner publishes counters any more, if this is the time of the last ones."""
+
 
 class ReadBackPartition(Partition):
     """A queue partition that many nodes append to.
@@ -222,6 +225,13 @@ class ReadBackPartition(Partition):
     def counted(self) -> CounterTable | None:
         table = self.counter_table
         return None if self.current or table is None or not table.ready else table
+
+    @property
+    def must_enter(self) -> bool:
+        if self.current:
+            return False
+        table = self.counted
+        return table is None or table.round_ms is None or self._node.is_outdated(table.round_ms)
 
     @property
     def counters_age_ms(self) -> int | None:

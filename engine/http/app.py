@@ -36,6 +36,7 @@ from rewindmq.engine.http.call import (
     way_of,
 )
 from rewindmq.engine.http.disconnects import Ending
+from rewindmq.engine.http.folding import fold_for
 from rewindmq.engine.http.live import Live, asks_for_stream, paged
 from rewindmq.engine.http.logins import Logins, cookie_of
 from rewindmq.engine.http.resources import (
@@ -283,75 +284,6 @@ PATIENT = {
     quorum.shrink,
     quorum.rebalance,
 }
-
-
-# A node may have paused partitions (cluster/modes.py). What a handler looks at says which of them the node folds first.
-# All handlers that are in none of these sets look at any queue: then the node folds every partition.
-LOOK_AT_NO_QUEUE = {module.__name__ for module in (access, clock, erasures, health, listeners, parameters)}
-# They show counters: those of the fold, or those that the owner of the partition has published.
-LOOK_AT_COUNTERS = {
-    overview.overview,
-    overview.whoami,
-    overview.version,
-    overview.nodes,
-    overview.node,
-    overview.memory,
-    overview.cluster_name,
-    clients.connections,
-    clients.connection,
-    clients.user_connections,
-    clients.vhost_connections,
-    clients.connection_channels,
-    clients.channels,
-    clients.channel,
-    clients.vhost_channels,
-    exchanges.list_all,
-    exchanges.list_vhost,
-    exchanges.show,
-    policies.list_all,
-    policies.list_vhost,
-    policies.show,
-    vhosts.list_vhosts,
-    vhosts.show_vhost,
-    queues.list_all,
-    queues.list_vhost,
-}
-# They look at the queue in the path, and at no other one.
-LOOK_AT_ONE_QUEUE = {
-    queues.show,
-    queues.declare,
-    queues.delete,
-    queues.purge,
-    queues.act,
-    queues.unacked,
-    queues.peek,
-    queues.pause,
-    queues.resume,
-    messages.get,
-    messages.remove,
-    messages.delete,
-    bindings.of_queue,
-    quorum.status,
-}
-# The same, and the queue and its vhost may be gone.
-LOOK_AT_THE_PAST_OF_ONE = {past.at, outcomes.show_depth, outcomes.show_changes}
-
-
-async def fold_for(handler: Handler, call: Call) -> None:
-    """Fold the partitions that the handler needs, as far as this node does not.
-
-    A vhost that does not exist, or that the user may not see, is refused by the handler without a fold."""
-    queues = call.broker.queues
-    if handler.__module__ in LOOK_AT_NO_QUEUE:
-        return
-    if handler in LOOK_AT_COUNTERS:
-        await queues.enter_uncounted()
-    elif handler in LOOK_AT_ONE_QUEUE or handler in LOOK_AT_THE_PAST_OF_ONE:
-        vhost = call.segment("vhost")
-        if handler in LOOK_AT_THE_PAST_OF_ONE or vhost in call.visible_vhosts():
-            await queues.partition_for(vhost, call.segment("queue")).enter()
-    else:
-        await queues.enter_all()
 
 
 def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = None) -> ASGIApp:

@@ -222,6 +222,12 @@ class Partition(ABC):
         return None
 
     @property
+    def must_enter(self) -> bool:
+        """Whether even a listing needs the fold: it is not current, and there are no counters, or nobody publishes
+        them any more."""
+        return False
+
+    @property
     def counters_age_ms(self) -> int | None:
         """How old `counted` is; None where that is None."""
         return None
