@@ -16,6 +16,7 @@ Rules of this file
 import asyncio
 import hashlib
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from rewindmq.engine.cluster.partition import ReadBackPartition
@@ -35,6 +36,8 @@ from rewindmq.engine.runtime.queue_counters import (
 COUNT_SECONDS = 5.0  # RabbitMQ's collect_statistics_interval
 BATCH = 1_000  # records
 BATCH_SECONDS = 0.05
+AT_ONCE = 50  # records that are taken in without a look at the clock: a millisecond
+MOST_WAITING = 20_000  # records
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +62,8 @@ class Counting:
         self._tables: dict[str, CounterTable] = {}
         self._rounds: list[Rounds] = []
         self._told: set[str] = set()  # names of topics' partitions with records that make no sense
+        self._parts: deque[tuple[CounterTable, Arrived]] = deque()
+        self._waiting = 0  # records in them
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         for partition, topic in zip(partitions, topics, strict=False):
@@ -80,22 +85,34 @@ class Counting:
         """Begin the next round at once: this node has the duties of another partition."""
         self._wake.set()
 
-    def arrived(self, batch: Arrived) -> bool:
-        """Take in records of a partition of counters. Returns False if it is none."""
-        table = self._tables.get(batch.partition)
-        if table is None:
-            return False
-        table.take(batch.offsets, batch.timestamps_ms, batch.values)
-        if table.skipped and batch.partition not in self._told:
-            self._told.add(batch.partition)
+    def arrived(self, batch: Arrived) -> None:
+        """Take in records of a partition of counters, in slices of the loop's time."""
+        table = self._tables[batch.partition]
+        self._waiting += len(batch.values)
+        for first in range(0, len(batch.values), AT_ONCE):
+            some = slice(first, first + AT_ONCE)
+            part = Arrived(batch.partition, batch.offsets[some], batch.timestamps_ms[some], batch.values[some])
+            self._parts.append((table, part))
+            self._share.call(self._take)
+        while self._waiting > MOST_WAITING:
+            self._take()
+
+    def _take(self) -> None:
+        """Take in the next part, if it was not taken in at once."""
+        if not self._parts:
+            return
+        table, part = self._parts.popleft()
+        self._waiting -= len(part.values)
+        table.take(part.offsets, part.timestamps_ms, part.values)
+        if table.skipped and part.partition not in self._told:
+            self._told.add(part.partition)
             logger.warning(
-                "%s: a record before offset %d is not one of queues' counters (%s): it is skipped, and so is each"
+                "%s: a record below offset %d is not one of queues' counters (%s): it is skipped, and so is each"
                 " further one",
-                batch.partition,
-                batch.offsets[-1] + 1,
+                part.partition,
+                part.offsets[-1] + 1,
                 table.why_skipped,
             )
-        return True
 
     async def _count(self) -> None:
         loop = asyncio.get_running_loop()

@@ -180,12 +180,10 @@ class Statistics:
         if not isinstance(queue, QueueCounters):
             key = partition.index, queue.queue_id
             return self.rates.shown((key, "depth"), depth) | self.message_stats(key, served)
-        table = partition.counted
-        changed = None if table is None else table.changed_of(queue)
-        before, covers_ms = (queue, 1) if changed is None else changed
-        item = with_rates(depth, depth_of([before]), covers_ms / 1_000)
+        before, seconds = (queue, 1.0) if queue.before is None else (queue.before, queue.covers_ms / 1_000)
+        item = with_rates(depth, depth_of([before]), seconds)
         if any(served.values()):
-            item["message_stats"] = with_rates(served, self.of_queue(partition, before), covers_ms / 1_000)
+            item["message_stats"] = with_rates(served, self.of_queue(partition, before), seconds)
         return item
 
     def message_stats(self, key: object, numbers: Numbers) -> Item:

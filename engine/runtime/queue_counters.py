@@ -41,6 +41,7 @@ MOST: Final = (1 << 63) - 1
 ALWAYS: Final = tuple(Outcomes().counters)  # outcomes that a listing shows also where they are 0
 NO_TABLE: Final[Mapping[str, Any]] = {}
 ROUND_KEY: Final = b""
+INTERNED: Final = ("vhost", "type")  # words that many queues have in common
 
 
 class NoCounters(ValueError):
@@ -87,8 +88,8 @@ class QueueCounters:
     redeliver: int = 0
     at: int = field(default=0, compare=False)
     covers_ms: int = field(default=0, compare=False)
-    before: "QueueCounters | None" = field(default=None, compare=False, repr=False)  # of the round before
-    round: int = field(default=0, compare=False, repr=False)  # the reader's count of rounds when it came
+    # Of the round before, while the queue changes. Only a reader keeps it.
+    before: "QueueCounters | None" = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, queue: Queue, served: Served | None, at: int, covers_ms: int = 0) -> "QueueCounters":
@@ -160,14 +161,16 @@ class QueueCounters:
 
 Listed = Queue | QueueCounters  # a queue in a listing
 
-WORDS: Final = ("vhost", "name", "type")
+WORDS: Final = ("vhost", "name", "type", "exclusive_tag", "active_tag")
 FLAGS: Final = ("durable", "auto_delete", "exclusive", "paused")
-TAGS: Final = ("exclusive_tag", "active_tag")
 TABLES: Final = ("argument_table", "argument_types", "outcomes")
-KEPT_HERE: Final = ("before", "round")
 NUMBERS: Final = tuple(
-    each.name for each in fields(QueueCounters) if each.name not in (*WORDS, *FLAGS, *TAGS, *TABLES, *KEPT_HERE)
+    each.name for each in fields(QueueCounters) if each.name not in (*WORDS, *FLAGS, *TABLES, "before")
 )
+KINDS: Final[Mapping[str, type]] = (
+    dict.fromkeys(WORDS, str) | dict.fromkeys(FLAGS, bool) | dict.fromkeys(TABLES, dict) | dict.fromkeys(NUMBERS, int)
+)
+USUAL: Final = QueueCounters("", "", 0)  # what is as in it is not in a record
 
 
 # -- the codec --------------------------------------------------------------------------------------------------------
@@ -190,12 +193,11 @@ def name_in(key: bytes) -> Name:
 
 
 def encoded(history: str, counters: QueueCounters) -> bytes:
-    """The record of a queue's counters. Zeros and empty tables are left out."""
-    record: dict[str, object] = {"kind": "queue", "history": history}
-    for name in (*WORDS, *FLAGS):
-        record[name] = getattr(counters, name)
-    for name in (*TAGS, *TABLES, *NUMBERS):
-        if value := getattr(counters, name):
+    """The record of a queue's counters."""
+    record: dict[str, object] = {"kind": "queue", "history": history, "vhost": counters.vhost, "name": counters.name}
+    for name in KINDS:
+        value = getattr(counters, name)
+        if value != getattr(USUAL, name):
             record[name] = value
     return _json(record)
 
@@ -230,25 +232,20 @@ def decoded(value: bytes) -> dict[str, Any]:
 
 def counters_in(record: dict[str, Any]) -> QueueCounters:
     """The counters in a record of kind `queue`. Raises NoCounters: a field has a value that it cannot have."""
-    vhost, name_in_vhost = name_of(record)
-    counters = QueueCounters(intern(vhost), name_in_vhost, _number(record, "queue_id"))
-    counters.type = intern(_word(record, "type"))
-    for name in FLAGS:
-        if not isinstance(record.get(name), bool):
-            raise NoCounters(f"{name} is neither true nor false")
-        setattr(counters, name, record[name])
-    for name in TAGS:
-        if record.get(name) is not None:
-            setattr(counters, name, _word(record, name))
-    for name in TABLES:
-        table = record.get(name, NO_TABLE)
-        if not isinstance(table, Mapping):
-            raise NoCounters(f"{name} is no object")
-        setattr(counters, name, table or NO_TABLE)
+    counters = QueueCounters(*name_of(record), 0)
+    for name, value in record.items():
+        kind = KINDS.get(name)
+        if kind is int:
+            _number(record, name)
+        elif kind is str:
+            value = intern(_word(record, name)) if name in INTERNED else _word(record, name)
+        elif kind is None or type(value) is not kind:
+            if kind is None:
+                continue
+            raise NoCounters(f"{name} is no {kind.__name__}")
+        setattr(counters, name, value)
     for name in counters.outcomes:
         _number(counters.outcomes, name)
-    for name in NUMBERS:
-        setattr(counters, name, _number(record, name))
     return counters
 
 
@@ -291,6 +288,8 @@ class CounterTable:
         self._ends_at = ends_at
         self._read_to = 0
         self._floor = 0  # the offset at which the last round began
+        self._now: list[QueueCounters] = []  # what changed since the last round
+        self._last: list[QueueCounters] = []  # and in it
         self._stay: dict[Name, None] = {}  # queues whose next record without a value belongs to a late `gone`
 
     @property
@@ -322,6 +321,9 @@ class CounterTable:
                     self._floor = at
                     self.round_ms = time_ms
                     self.rounds += 1
+                    for counters in self._last:
+                        counters.before = None
+                    self._last, self._now = self._now, []
             case "gone":
                 name = name_of(record)
                 if self._is_late(name, at):
@@ -349,11 +351,11 @@ class CounterTable:
         before = self.queues.get(name)
         if before is None and len(self.queues) >= MOST_QUEUES:
             raise NoCounters(f"there are counters of {MOST_QUEUES} queues already")
-        counters.round = self.rounds
         if before is not None:
             before.before = None
-            if before.queue_id == counters.queue_id:
+            if before.queue_id == counters.queue_id and counters.covers_ms:
                 counters.before = before
+                self._now.append(counters)
         self.queues[name] = counters
 
     def _remove(self, name: Name) -> None:
@@ -361,12 +363,6 @@ class CounterTable:
             del self._stay[name]
         elif self.queues.pop(name, None) is not None:
             note(self.late, name)  # an owner that still has the queue publishes it again
-
-    def changed_of(self, counters: QueueCounters) -> tuple[QueueCounters, int] | None:
-        """The figures of the round before, and the milliseconds between both; None: nothing changes at present."""
-        if counters.before is None or not counters.covers_ms or counters.round < self.rounds - 1:
-            return None
-        return counters.before, counters.covers_ms
 
 
 def note(names: dict[Name, None], name: Name) -> None:

@@ -214,17 +214,24 @@ def test_b50_the_table_is_ready_at_the_end_and_after_a_round() -> None:
 
 
 def test_b50_rates_are_those_between_two_rounds() -> None:
-    topic, name = Topic().put(record(10, 1), round_record(HISTORY, 10)), ("/", "q")
-    assert topic.table.changed_of(topic.table.queues[name]) is None
-    topic.put(record(20, 6), round_record(HISTORY, 20))
-    before, covers_ms = topic.table.changed_of(topic.table.queues[name]) or (None, 0)
-    assert (before and before.messages_ready, covers_ms) == (1, 5_000)
+    topic = Topic()
+
+    def before() -> int | None:
+        found = topic.table.queues["/", "q"].before
+        return None if found is None else found.messages_ready
+
+    topic.put(record(10, 1), round_record(HISTORY, 10))
+    assert before() is None
+    topic.put(record(20, 6))
+    assert before() == 1
+    topic.put(round_record(HISTORY, 20))
+    assert before() == 1
     topic.put(round_record(HISTORY, 20))  # a whole round without a change
-    assert topic.table.changed_of(topic.table.queues[name]) is None
+    assert before() is None
     topic.put(record(30, 7, queue_id=25))  # another queue of this name
-    assert topic.table.changed_of(topic.table.queues[name]) is None
+    assert before() is None
     topic.put(record(40, 9, queue_id=25, covers_ms=0))  # a new owner
-    assert topic.table.changed_of(topic.table.queues[name]) is None
+    assert before() is None
 
 
 def test_b50_only_the_figures_of_one_round_before_are_kept() -> None:
