@@ -24,7 +24,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.cluster.awareness import Awareness
-from rewindmq.engine.cluster.counting import Counting
+from rewindmq.engine.cluster.counter_rounds import CounterRounds
 from rewindmq.engine.cluster.flow_control import RoundTripFlow
 from rewindmq.engine.cluster.modes import Modes
 from rewindmq.engine.cluster.partition import ReadBackPartition
@@ -131,7 +131,7 @@ class Node:
             broker.router.queues_changed,
             self.fail,
         )
-        self._counting = Counting(
+        self._counter_rounds = CounterRounds(
             self.log.counters,
             partitions,
             self.log.identity,
@@ -159,7 +159,7 @@ class Node:
                 elif batch.partition == self.log.nodes.name:
                     self._note_beats(batch)
                 else:
-                    self._counting.arrived(batch)
+                    self._counter_rounds.arrived(batch)
         except Exception as error:  # this node's fold is broken, so the node must stop
             if isinstance(error, NewerHistory):
                 logger.error("%s", error)
@@ -248,7 +248,7 @@ class Node:
             ", ".join(joined.node for joined in topology.nodes.values()),
         )
         self._beat()
-        self._counting.start()
+        self._counter_rounds.start()
 
     async def _begin_epoch(self) -> None:
         joined = NodeJoined(self._config.node, VERSION, MACHINE_VERSION, self._config.address)
@@ -432,7 +432,7 @@ class Node:
             self._broker.forwarder.recover(partition, queue)
         for queue in list(partition.machine.by_name.values()):  # the owner of before may have died meanwhile
             self._tell_refusing(partition, queue)
-        self._counting.soon()
+        self._counter_rounds.soon()
         self._broker.turns.end()
 
     def _look_after(self) -> None:
@@ -535,7 +535,7 @@ class Node:
         turns.stop()
         self._modes.stop()
         self._awareness.stop()
-        self._counting.stop()
+        self._counter_rounds.stop()
         self._repairs.stop()
         self._broker.certainty.stop()
         if self._timer is not None:

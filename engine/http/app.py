@@ -36,7 +36,7 @@ from rewindmq.engine.http.call import (
     way_of,
 )
 from rewindmq.engine.http.disconnects import Ending
-from rewindmq.engine.http.folding import fold_for
+from rewindmq.engine.http.folds import fold_for
 from rewindmq.engine.http.live import Live, asks_for_stream, paged
 from rewindmq.engine.http.logins import Logins, cookie_of
 from rewindmq.engine.http.resources import (

@@ -89,7 +89,7 @@ PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is fo
         r"taken in more than once",
     ),
     "queues that are gone stay in the listings of others": (
-        "rewindmq.engine.cluster.counting.Rounds._remove_gone",
+        "rewindmq.engine.cluster.counter_rounds.PartitionRounds._remove_gone",
         owned_still,
         r"does not come to that",
     ),

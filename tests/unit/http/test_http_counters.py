@@ -30,7 +30,7 @@ WAITS = 500  # of 10 ms
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rewindmq.engine.cluster.node.HEARTBEAT_SECONDS", 0.05)
-    monkeypatch.setattr("rewindmq.engine.cluster.counting.COUNT_SECONDS", 0.05)
+    monkeypatch.setattr("rewindmq.engine.cluster.counter_rounds.COUNT_SECONDS", 0.05)
     monkeypatch.setattr(modes, "UNUSED_SECONDS", 0.0)
 
 

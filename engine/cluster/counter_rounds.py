@@ -42,7 +42,7 @@ MOST_WAITING = 20_000  # records
 logger = logging.getLogger(__name__)
 
 
-class Counting:
+class CounterRounds:
     """The counters of all partitions, and the rounds of those that this node owns.
 
     `topics`: the log's partitions of counters, in the order of `partitions`. `held_back` returns whether the log takes
@@ -60,7 +60,7 @@ class Counting:
         self._share = share
         self._held_back = held_back
         self._tables: dict[str, CounterTable] = {}
-        self._rounds: list[Rounds] = []
+        self._rounds: list[PartitionRounds] = []
         self._told: set[str] = set()  # names of topics' partitions with records that make no sense
         self._parts: deque[tuple[CounterTable, Arrived]] = deque()
         self._waiting = 0  # records in them
@@ -69,7 +69,7 @@ class Counting:
         for partition, topic in zip(partitions, topics, strict=False):
             table = CounterTable(partition.index, len(partitions), self._history, topic.opened_at)
             self._tables[topic.name] = partition.counter_table = table
-            self._rounds.append(Rounds(partition, topic, table, self._history))
+            self._rounds.append(PartitionRounds(partition, topic, table, self._history))
 
     def start(self) -> None:
         """Begin with the rounds."""
@@ -132,7 +132,7 @@ class Counting:
                 continue
 
 
-class Rounds:
+class PartitionRounds:
     """The rounds of one partition."""
 
     def __init__(self, partition: ReadBackPartition, topic: CounterTopic, table: CounterTable, history: str) -> None:
