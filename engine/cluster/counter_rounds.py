@@ -10,7 +10,7 @@ Rules of this file
 - A new owner looks at all queues once. After that, only at those that changed.
 - Every node reads the counters of all partitions. So an owner sees what is in the topic: it writes only what differs,
   removes queues that are gone, and writes again what a late record of another owner has covered (`CounterTable.late`).
-- While the log takes nothing, no round begins: nothing piles up.
+- While the log takes nothing, no round begins and none goes on. So no more than BATCH records wait for the log.
 """
 
 import asyncio
@@ -150,6 +150,8 @@ class PartitionRounds:
             self._counted_at = None
             partition.projector.changed = None
             return
+        if not self._topic.all_reported:
+            return  # the log has not taken the last round yet: the next one has all that changes meanwhile
         machine, at = partition.machine, partition.machine.next_offset
         written, partition.projector.changed = partition.projector.changed, set()
         if self._counted_at is None or written is None:
@@ -204,6 +206,8 @@ class PartitionRounds:
         if self._appended >= BATCH:
             self._appended = 0
             await asyncio.sleep(BATCH_SECONDS)
+            while self._partition.owned and not self._topic.all_reported:
+                await asyncio.sleep(BATCH_SECONDS)
 
     def _append(self, key: bytes, value: bytes | None) -> None:
         self._appended += 1

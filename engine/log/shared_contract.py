@@ -107,6 +107,10 @@ class CounterTopic(Protocol):
     name: str
     opened_at: int  # behind the last record of when the log was opened
 
+    @property
+    def all_reported(self) -> bool:
+        """Whether every append so far is in the log, or was refused."""
+
     def append(self, key: bytes, value: bytes | None) -> None:
         """Send a record to the log; None: the key has no value any more.
 

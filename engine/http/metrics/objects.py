@@ -24,7 +24,7 @@ class QueueSeen:
     def __init__(self, known: Statistics, partition: "Partition", queue: "Listed") -> None:
         self.queue = queue
         self.labels = {"vhost": queue.vhost, "queue": queue.name}
-        self.counted = known.of_queue(partition, queue)
+        self.counted = known.never_less(((partition, queue),))
         self.ahead, self.ahead_bytes = queue.in_lookahead()
 
 
@@ -58,7 +58,7 @@ async def all_queues(work: Work, known: Statistics, pairs: "list[tuple[Partition
     total, counted = Together(), known.of_queues(())
     for first in range(0, len(pairs), AT_ONCE):
         part = pairs[first : first + AT_ONCE]
-        counted = summed((counted, known.of_queues(part)))
+        counted = summed((counted, known.never_less(part)))
         for _, queue in part:
             ahead, ahead_bytes = queue.in_lookahead()
             total.messages_ready += queue.messages_ready + ahead

@@ -50,7 +50,8 @@ class SharedKafkaPartition(KafkaPartition):
     ) -> None:
         super().__init__(clients, topic, number, name)
         self.probe: Probe | None = None  # set in the loop, removed in the thread that reads back
-        self.reporting = not watched  # or: nothing waits for its records, so their absence is no trouble
+        self.watched = watched  # else nothing waits for its records, and their absence is no trouble
+        self.reporting = not watched
         self._produced = 0
         self.reports = 0  # counted in the thread that takes reports
         self.reported: deque[int] = deque()  # offsets of own records that the loop does not know yet
@@ -156,7 +157,7 @@ class KafkaLog:
         ]
         self._all = {each.name: each for each in (self.metadata, self.nodes, *self.queues, *self.counters)}
         self._by_place: dict[tuple[str | None, int | None], SharedKafkaPartition]
-        self._by_place = {(each.topic, each.number): each for each in self.queues}
+        self._by_place = {(each.topic, each.number): each for each in (*self.queues, *self.counters)}
         # Names of partitions that are paused, or have not caught up since; and those of counters.
         self._apart = {each.name for each in self.counters}
         self._without_counters = False  # Kafka has refused some
@@ -383,7 +384,7 @@ class KafkaLog:
         partition = self._by_place.get((message.topic(), message.partition()))
         if partition is None:
             return
-        if partition.reporting:
+        if partition.reporting and partition.watched:
             partition.reported.append(message.offset() or 0)
         partition.reports += 1
 
@@ -397,6 +398,7 @@ class KafkaLog:
     def _delivery_failed(self, error: KafkaError, message: Message) -> None:
         """Report an event that cannot be delivered; only these are reported."""
         if message.topic() == self._topics.counters:
+            self._by_place[message.topic(), message.partition()].reports += 1
             if not self._without_counters:
                 self._without_counters = True
                 logger.error("Kafka: %s refused counters of queues: %s", message.topic(), text_of(error))

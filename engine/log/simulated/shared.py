@@ -208,6 +208,10 @@ class MemoryCounters:
             self.under_way.append((key, value))
             self.move()
 
+    @property
+    def all_reported(self) -> bool:
+        return not self.under_way
+
     def move(self) -> None:
         """Let records of this node into the log, and those that are in the log to this node, after a while."""
         faults, dice = self._log.shared.faults, self._log.shared.counter_dice

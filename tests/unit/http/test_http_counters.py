@@ -14,6 +14,7 @@ import pytest
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster import modes
 from rewindmq.engine.http.app import make_app
+from rewindmq.engine.http.statistics import statistics
 from rewindmq.engine.log.placement import partition_of
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.queue_counters import key_of
@@ -60,6 +61,8 @@ def paused(broker: Broker) -> list[bool]:
 async def story(nodes: Nodes) -> tuple[Broker, Broker]:
     """`a` owns all partitions, and has a queue with three messages in each. `b` folds none, and has their counters."""
     owner, other = await nodes.start("a", standbys=0), await nodes.start("b", standbys=0)
+    for broker in (owner, other):
+        statistics(broker)  # counting begins with the node
     own_all(nodes, "a")
     await until(lambda: all(partition.owned for partition in owner.partitions))
     who = session(owner)
@@ -142,8 +145,39 @@ def test_b50_one_queue_enters_its_partition_only(tmp_path: Path, monkeypatch: py
             assert {each["name"]: "counters_age_ms" in each for each in mixed} == {NAMES[0]: True, NAMES[1]: False}
             assert (await api.get("overview")).json()["queue_totals"]["messages"] == 6
             assert paused(other) == [True, False]
+            assert "\nrabbitmq_queue_messages_published_total 6\n" in (await api.get("../metrics")).text
             assert (await api.get("consumers")).json() == []  # counters have no consumers
             assert paused(other) == [False, False]
+            assert "\nrabbitmq_queue_messages_published_total 6\n" in (await api.get("../metrics")).text
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_b50_metrics_of_deliveries_go_on_where_they_stood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prometheus takes a counter that goes back for a restart, and one that jumps for a burst."""
+
+    async def test(nodes: Nodes) -> None:
+        owner, other = await story(nodes)
+        home, who = other.partitions[0], session(owner)
+        await home.enter()
+        await owner.consumers.fetch(who, 1, Client(), NAMES[0], True)
+
+        async def fetched() -> float:
+            async with http(other) as api:
+                text = (await api.get("../metrics")).text
+            [line] = [line for line in text.splitlines() if line.startswith("rabbitmq_queue_get_total ")]
+            return float(line.split()[1])
+
+        await until(lambda: other.queues.get("/", NAMES[0]) and queue_of(other, NAMES[0]).messages_ready == 2)
+        assert await fetched() == 1
+        modes.UNUSED_SECONDS = 0.0
+        await until(lambda: not home.current)
+        modes.UNUSED_SECONDS = 60.0
+        await owner.consumers.fetch(who, 1, Client(), NAMES[0], True)
+        await until(lambda: counted(other, NAMES[0]) == 1)
+        assert await fetched() == 1
+        await home.enter()
+        assert await fetched() == 2
 
     run(test, tmp_path, monkeypatch)
 
