@@ -53,8 +53,11 @@ async def queues_of(call: Call, vhosts: set[str]) -> Response:
 
 def plain_item(broker: "Broker", partition: "Partition", queue: Listed, with_totals: bool) -> Item:
     """A queue for `disable_stats=true`, with or without `enable_queue_totals=true`."""
-    counted = isinstance(queue, QueueCounters)
     policy, _ = policies_of(broker, queue)
+    if isinstance(queue, QueueCounters):
+        table, types = queue.argument_table, queue.argument_types
+    else:
+        table, types = table_of(queue.arguments), dict(types_of(queue.arguments))
     item: Item = {
         "name": queue.name,
         "vhost": queue.vhost,
@@ -62,14 +65,14 @@ def plain_item(broker: "Broker", partition: "Partition", queue: Listed, with_tot
         "durable": queue.durable,
         "auto_delete": queue.auto_delete,
         "exclusive": queue.exclusive,
-        "arguments": queue.argument_table if counted else table_of(queue.arguments),
-        "argument_types": queue.argument_types if counted else dict(types_of(queue.arguments)),
+        "arguments": table,
+        "argument_types": types,
         "node": node_of(broker, queue),
         "state": "paused" if queue.paused else "running",
     }
     if policy:
         item["policy"] = policy.name
-    if counted:
+    if isinstance(queue, QueueCounters):
         item["counters_age_ms"] = partition.counters_age_ms
     if queue.type in ("quorum", "stream"):
         members = broker.keeper.members(partition)

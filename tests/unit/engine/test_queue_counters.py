@@ -274,9 +274,9 @@ def told(draw: st.DrawFn) -> tuple[list[list[bytes]], dict[Name, int]]:
         for at, now in enumerate(states):
             if at < len(states) - 1 and draw(st.booleans()):
                 continue  # it does not publish each state
-            for (vhost, name), (queue_id, ready) in now.items():
-                if known.get((vhost, name)) != (queue_id, ready):
-                    records.append(encoded(HISTORY, QueueCounters(vhost, name, queue_id, messages_ready=ready, at=at)))
+            for there, (queue_id, ready) in now.items():
+                if known.get(there) != (queue_id, ready):
+                    records.append(encoded(HISTORY, QueueCounters(*there, queue_id, messages_ready=ready, at=at)))
             for gone_name in sorted(known.keys() - now.keys()):
                 records += [gone_record(HISTORY, gone_name, at), REMOVED + key_of(*gone_name)]
             records.append(round_record(HISTORY, at))
