@@ -281,7 +281,7 @@ class CounterTable:
         self.queues: dict[Name, QueueCounters] = {}
         self.rounds = 0  # rounds that were read
         self.round_ms: int | None = None  # the log's time of the last one
-        self.late: dict[Name, None] = {}  # queues of which a late record came: the owner publishes them again
+        self.late: dict[Name, None] = {}  # queues with a late record: the owner publishes them again
         self.skipped = 0
         self.why_skipped = ""  # of the first one
         self._index, self._partitions, self._history = index, partitions, history
