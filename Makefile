@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests start brokers and Spark's workers by the hundred: without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup compile s3-server gcs-server azure-server collector wheel demo notebook stack stack-stop check beside bytecode test test-all test-compiled compare acceptance lint bench rabbitmq43 soak lock clean
+.PHONY: setup compile s3-server gcs-server azure-server collector witness wheel demo notebook stack stack-stop check beside bytecode test test-all test-compiled compare acceptance lint bench rabbitmq43 soak lock clean
 
 setup: .venv/.ready
 
@@ -33,6 +33,10 @@ azure-server: setup
 # The same for the OpenTelemetry Collector that the tests of `rewindmq spans` start.
 collector: setup
 	$(BIN)/python -c "from tests.support.collector.server import build; build()"
+
+# The same for the witness that the tests of `rewindmq seal` ask.
+witness: setup
+	$(BIN)/python -c "from tests.support.witness.server import build; build()"
 
 # A wheel in dist/: pure, or with REWINDMQ_COMPILE=1 the compiled build for this Python and platform.
 wheel: setup

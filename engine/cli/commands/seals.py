@@ -23,6 +23,7 @@ from rewindmq.projections.rewind import format_time
 from rewindmq.schemas.events import Published
 
 if TYPE_CHECKING:
+    from rewindmq.engine.log.seals.proof_verifier import Proven
     from rewindmq.engine.log.seals.seal import Stored
     from rewindmq.engine.log.seals.sealer import Checked, Sealable
 
@@ -41,6 +42,20 @@ _public = click.option(
     type=click.Path(path_type=Path),
     help="The public key, PEM (openssl pkey -pubout). May be given several times, for older keys.",
 )
+
+
+_register = click.option(
+    "--register",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The directory of a register: all seals in one order, with signed notes.",
+)
+
+
+def _existing(register: Path) -> Path:
+    """The directory of a register. Raises CliError where there is none."""
+    if not register.is_dir():
+        raise CliError(DATA, f"{register}: no register is here: 'rewindmq seal --register' makes one")
+    return register
 
 
 def _done(code: int, what: Callable[[], T], in_kafka: bool = False) -> T:
@@ -102,37 +117,74 @@ def _where(data: Path | None, kafka: Kafka) -> str:
     type=click.Path(dir_okay=False, path_type=Path),
     help="A file of yours: new seals are appended, and the seals in it must still be in the log.",
 )
+@_register
+@click.option("--origin", metavar="NAME", help="The name of a new register, such as example.org/orders.")
+@click.option(
+    "--timestamp", "authority", metavar="URL", help="A time-stamp authority (RFC 3161) that stamps the register."
+)
+@click.option(
+    "--timestamp-roots",
+    type=click.Path(path_type=Path),
+    help="Certificates, PEM: the certificate of the authority must lead to one of them.",
+)
+@click.option(
+    "--witness",
+    "witnesses",
+    nargs=2,
+    multiple=True,
+    metavar="VKEY URL",
+    help="A witness that cosigns the register: its key, and its address. May be given several times.",
+)
 @with_settings
 def seal(
-    settings: Settings, data: Path | None, kafka: Kafka, key: Path, older: tuple[Path, ...], copies: Path | None
+    settings: Settings,
+    data: Path | None,
+    kafka: Kafka,
+    key: Path,
+    older: tuple[Path, ...],
+    copies: Path | None,
+    register: Path | None,
+    **outside: Any,
 ) -> None:
     """Sign all that is in the log: a Merkle root and the hash chain of each partition.
 
-    May run beside brokers. Keep the copies on another machine: without them nobody sees that the newest seals were
-    removed.
+    May run beside brokers. Keep the copies or the register on another machine: without them nobody sees that the newest
+    seals were removed. A register is for readers who trust neither log nor key: other people stamp and cosign it.
 
     \b
     Examples:
       rewindmq seal --data ./data --key seal.pem --copies seals.txt
+      rewindmq seal --data ./data --key seal.pem --register register --origin example.org/orders
     """
+    from rewindmq.engine.cli.seal_register import Outside, registered
     from rewindmq.engine.log.seals import seal as seals
     from rewindmq.engine.log.seals import sealer as sealing
+
+    asked = Outside.of(register, **outside)
+    lacking: list[str] = []
 
     def sealed() -> "list[Stored]":
         private, before = seals.private_key(key), seals.public_keys(older)
         kept = seals.read_copies(copies) if copies is not None and copies.exists() else []
         new = []
         now_ms = time.time_ns() // 1_000_000
-        for partition in _partitions(data, kafka):
-            for each in sealing.seal(partition, private, now_ms, before, kept):
-                new.append(each)
-                if copies is not None:
-                    _add_copy(copies, each)
+        with registered(asked, private, before) as book:
+            kept += book.seals
+            for partition in _partitions(data, kafka):
+                for each in sealing.seal(partition, private, now_ms, before, kept):
+                    new.append(each)
+                    if copies is not None:
+                        _add_copy(copies, each)
+                book.add(partition, new)
+            lacking[:] = book.sign()
         return new
 
     settings.banner(f"Sealing {_where(data, kafka)} ...")
     rows = [_row(each.seal) for each in _done(DATA, sealed, data is None)]
     settings.show(("partition", "from", "to", "root", "chain", "seal"), rows)
+    if lacking:
+        more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
+        raise CliError(UNAVAILABLE, f"{lacking[0]}{more}; the seals and the note are kept: the next 'seal' asks again")
 
 
 def _add_copy(path: Path, sealed: "Stored") -> None:
@@ -151,6 +203,7 @@ def _add_copy(path: Path, sealed: "Stored") -> None:
     type=click.Path(path_type=Path),
     help="A file or directory of seals that were kept elsewhere: all must still be in the log.",
 )
+@_register
 @click.option(
     "--parent-copies",
     type=click.Path(path_type=Path),
@@ -163,6 +216,7 @@ def verify_seals(
     kafka: Kafka,
     public_keys: tuple[Path, ...],
     copies: Path | None,
+    register: Path | None,
     parent_copies: Path | None,
 ) -> None:
     """Check the whole log against its seals.
@@ -175,12 +229,17 @@ def verify_seals(
     """
     from rewindmq.engine.log.seals import seal as seals
     from rewindmq.engine.log.seals import sealer as sealing
+    from rewindmq.engine.log.seals.register import Register
 
     def checked() -> "list[Checked]":
         keys = seals.public_keys(public_keys)
         kept = [] if copies is None else seals.read_copies(copies)
         partitions = _partitions(data, kafka)
         found: list[Checked] = []
+        if register is not None:
+            book = Register(_existing(register))
+            kept += book.seals
+            found += [sealing.Checked(None, sealing.Harm("register", None, what)) for what in book.check(keys)]
         if parent_copies is None or kept or any(each.seals()[0] for each in partitions):
             found += sealing.check(partitions, keys, kept)
         if parent_copies is not None:
@@ -230,71 +289,129 @@ def export_seals(settings: Settings, data: Path | None, kafka: Kafka) -> None:
 @click.command("prove")
 @_data
 @with_kafka_and_archive
+@_register
 @click.argument("event", metavar="PARTITION:OFFSET")
 @with_settings
-def prove(settings: Settings, data: Path | None, kafka: Kafka, event: str) -> None:
+def prove(settings: Settings, data: Path | None, kafka: Kafka, register: Path | None, event: str) -> None:
     """Print a proof that an event is in the sealed history.
 
-    `check_proof` checks it with the public key alone.
+    `check_proof` checks it with the public key alone, and so does the file proof_verifier.py, without RewindMQ. With
+    --register the proof has what witnesses and a time-stamp authority signed.
 
     \b
-    Example:
+    Examples:
       rewindmq prove --data ./data queues-0:123 > proof.json
+      rewindmq prove --data ./data --register register queues-0:123 > proof.json
     """
     from rewindmq.engine.log.contract import LogError
     from rewindmq.engine.log.seals import sealer as sealing
+    from rewindmq.engine.log.seals.register import Register
 
     name, _, offset = event.rpartition(":")
     if not name or not offset.isdigit():
         raise CliError(USAGE, f"{event!r} is no event: write PARTITION:OFFSET, such as queues-0:123")
 
     def proof() -> dict[str, Any]:
+        book = None if register is None else Register(_existing(register))
         for partition in _partitions(data, kafka):
             if partition.name == name:
-                return sealing.prove(partition, int(offset))
+                return sealing.prove(partition, int(offset), book)
         raise LogError(f"{_where(data, kafka)}: there is no partition {name}")
 
     click.echo(json.dumps(_done(DATA, proof, data is None), indent=1))
 
 
 @click.command("check_proof")
-@click.argument("proof", type=click.File("r"), default="-")
+@click.argument("proof", type=click.File("rb"), default="-")
 @_public
+@click.option("--origin", metavar="NAME", help="The name that the register must have.")
+@click.option(
+    "--witness",
+    "witnesses",
+    multiple=True,
+    metavar="VKEY",
+    help="The key of a witness that must have cosigned. May be given several times.",
+)
+@click.option(
+    "--timestamp-roots",
+    type=click.Path(path_type=Path),
+    help="Certificates, PEM, to which the time stamp must lead. Needs openssl.",
+)
 @click.option("--format", "form", type=click.Choice(["text", "json"]), help="text, or a JSON object for programs.")
 @with_settings
-def check_proof(settings: Settings, proof: Any, public_keys: tuple[Path, ...], form: str | None) -> None:
+def check_proof(
+    settings: Settings,
+    proof: Any,
+    public_keys: tuple[Path, ...],
+    origin: str | None,
+    witnesses: tuple[str, ...],
+    timestamp_roots: Path | None,
+    form: str | None,
+) -> None:
     """Check a proof and show its event.
 
-    Reads PROOF, or the standard input. Exit code 1 when the proof does not hold.
+    Reads PROOF, or the standard input. Exit code 1 when the proof does not hold. What --origin, --witness and
+    --timestamp-roots name must be in the proof.
 
     \b
     Example:
       rewindmq check_proof proof.json --public-key seal.pub.pem
     """
+    from rewindmq.engine.cli.seal_register import witness_key
     from rewindmq.engine.log.seals import seal as seals
+    from rewindmq.engine.log.seals.proof_verifier import Unusable, parsed_proof, sentences
 
     try:
-        given = json.load(proof)
-    except (ValueError, RecursionError):
-        raise CliError(DATA, f"{proof.name}: not JSON") from None
-    sealed, record = _done(DIFFERENT, lambda: seals.check_proof(given, seals.public_keys(public_keys)))
+        given = parsed_proof(proof.read())
+    except (ValueError, RecursionError) as error:
+        raise CliError(DATA, f"{proof.name}: not JSON: {error}") from None
+    named = [witness_key(each) for each in witnesses]
+
+    def checked() -> "Proven":
+        try:
+            return seals.check_proof(given, seals.public_keys(public_keys), origin, named, timestamp_roots)
+        except Unusable as error:
+            raise CliError(error.code, str(error)) from None
+        except OSError as error:
+            raise seals.BadFile(f"{error.filename}: {error.strerror}") from None
+
+    proven = _done(DIFFERENT, checked)
     found = {
-        "partition": sealed.partition,
-        "offset": given["offset"],
-        "sealed": format_time(sealed.time_ms),
-        "seal": sealed.digest,
-        **_shown(sealed.log, record),
+        "partition": proven.partition,
+        "offset": proven.offset,
+        "sealed": format_time(proven.seal["time_ms"]),
+        "seal": proven.digest,
+        **_in_register(proven),
+        **_shown(proven.seal["log"], proven.record),
     }
     if form == "json" or (form is None and settings.formatter in MACHINE_READABLE):
         click.echo(json.dumps({name: value for name, value in found.items() if name != "what"}, ensure_ascii=False))
         return
     settings.banner(
-        f"The proof holds: event {given['offset']} of {sealed.partition} is in the history that was sealed at"
+        f"The proof holds: event {proven.offset} of {proven.partition} is in the history that was sealed at"
         f" {found['sealed']}."
     )
     for name in ("time", "user", "what", "body"):
         if name in found:
             click.echo(f"{name + ':':<6}{describe.printable(str(found[name])) or '-'}")
+    for sentence in sentences(proven)[2:] if proven.origin is not None else ():
+        click.echo(describe.printable(sentence))
+
+
+def _in_register(proven: "Proven") -> dict[str, Any]:
+    """What a proof shows of a register, for programs; nothing if it has none."""
+    if proven.origin is None:
+        return {}
+    return {
+        "register": {
+            "origin": proven.origin,
+            "entry": proven.entry,
+            "size": proven.size,
+            "witnesses": [{"name": name, "seconds": seconds} for name, seconds in proven.witnesses],
+            "time_stamp": proven.stamp,
+            "time_stamp_is_checked": proven.stamp_is_checked,
+        }
+    }
 
 
 def _shown(log: str, record: bytes) -> dict[str, Any]:

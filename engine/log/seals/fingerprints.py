@@ -6,7 +6,7 @@ These prints prove nothing (the Merkle root does) but locate a change, for 4 byt
 their bytes alone, so a record that moved is recognised.
 """
 
-from rewindmq.engine.log.seals.merkle import leaf_hash
+from rewindmq.engine.log.seals.proof_verifier import leaf_hash
 
 WIDTH = 4
 _SURE = 8 * WIDTH  # this many bytes of equal prints in a row, or all remaining ones, are no coincidence

@@ -6,7 +6,7 @@ too. A file is written whole under another name and then linked, so a seal is ne
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from rewindmq.engine.log.embedded.reader import CutMeanwhile, PartitionReader, P
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, sync_directory
 from rewindmq.engine.log.seals.seal import BadSeal, Stored, parsed_line
 from rewindmq.engine.log.seals.sealer import Harm, Run
+from rewindmq.engine.log.whole_file import write_whole
 
 
 class SegmentedPartition:
@@ -89,9 +90,9 @@ class SegmentedPartition:
 
     def store(self, sealed: Stored, prints: bytes) -> Stored:
         path = seal_path(self.directory, sealed.seal.base_offset)
-        if path.exists() or not _write(path, (sealed.line + "\n").encode(), os.link):
+        if path.exists() or not write_whole(path, (sealed.line + "\n").encode(), os.link):
             raise LogError(f"{path}: exists already: another process is sealing, or the file is damaged")
-        _write(prints_path(self.directory, sealed.seal.base_offset), prints, os.rename)
+        write_whole(prints_path(self.directory, sealed.seal.base_offset), prints, os.rename)
         sync_directory(self.directory)
         return sealed
 
@@ -104,22 +105,6 @@ def seal_path(directory: Path, base_offset: int) -> Path:
 def prints_path(directory: Path, base_offset: int) -> Path:
     """The path of the prints of the stretch that begins at this offset."""
     return directory / f"_{base_offset:020d}.prints"
-
-
-def _write(path: Path, content: bytes, give_name: Callable[[Path, Path], None]) -> bool:
-    """Write a file whole or not at all. Returns False if it exists and `give_name` does not replace it."""
-    new = path.with_name(f"{path.name}.{os.getpid()}.new")
-    try:
-        with new.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        give_name(new, path)
-    except FileExistsError:
-        return False
-    finally:
-        new.unlink(missing_ok=True)
-    return True
 
 
 def segmented(data_dir: Path) -> list[SegmentedPartition]:

@@ -5,19 +5,13 @@ One hash stands for all records, and a short proof shows that a record is among 
     leaf = SHA-256(0x00 || record)          node = SHA-256(0x01 || left || right)
 
 The left part of a tree has as many leaves as the largest power of two that leaves some for the right part.
+proof_verifier.py has the hashes, and checks a proof.
 """
 
 import hashlib
 from collections.abc import Sequence
 
-
-def leaf_hash(record: bytes) -> bytes:
-    """The hash of a record's leaf."""
-    return hashlib.sha256(b"\x00" + record).digest()
-
-
-def _node(left: bytes, right: bytes) -> bytes:
-    return hashlib.sha256(b"\x01" + left + right).digest()
+from rewindmq.engine.log.seals.proof_verifier import node_hash
 
 
 class Tree:
@@ -31,7 +25,7 @@ class Tree:
         """Add the next leaf."""
         size = self.size
         while size & 1:
-            leaf = _node(self._whole.pop(), leaf)
+            leaf = node_hash(self._whole.pop(), leaf)
             size >>= 1
         self._whole.append(leaf)
         self.size += 1
@@ -42,7 +36,7 @@ class Tree:
             return hashlib.sha256(b"").digest()
         *rest, found = self._whole
         for left in reversed(rest):
-            found = _node(left, found)
+            found = node_hash(left, found)
         return found
 
 
@@ -52,35 +46,29 @@ def proof(leaves: Sequence[bytes], index: int) -> list[bytes]:
         return []
     left = 1 << (len(leaves) - 1).bit_length() - 1
     if index < left:
-        return [*proof(leaves[:left], index), _root(leaves[left:])]
-    return [*proof(leaves[left:], index - left), _root(leaves[:left])]
+        return [*proof(leaves[:left], index), root(leaves[left:])]
+    return [*proof(leaves[left:], index - left), root(leaves[:left])]
 
 
-def root_of(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> bytes:
-    """The root to which a proof leads.
+def consistency(leaves: Sequence[bytes], size: int) -> list[bytes]:
+    """The hashes that show that the tree of the first `size` leaves is the beginning of the whole tree.
 
-    Raises ValueError when the proof cannot be one of a tree of this size."""
-    if not 0 <= index < size:
-        raise ValueError(f"a tree of {size} leaves has no leaf number {index}")
-    found, at, last = leaf, index, size - 1
-    for other in path:
-        if last == 0:
-            raise ValueError("the proof is too long")
-        if at & 1 or at == last:
-            found = _node(other, found)
-            while not at & 1 and at:
-                at >>= 1
-                last >>= 1
-        else:
-            found = _node(found, other)
-        at >>= 1
-        last >>= 1
-    if last:
-        raise ValueError("the proof is too short")
-    return found
+    RFC 6962, section 2.1.2. `size` 0: nothing has to be shown."""
+    return _consistency(leaves, size, True) if size else []
 
 
-def _root(leaves: Sequence[bytes]) -> bytes:
+def _consistency(leaves: Sequence[bytes], size: int, whole: bool) -> list[bytes]:
+    """`whole`: the reader knows the root of these first leaves already."""
+    if size == len(leaves):
+        return [] if whole else [root(leaves)]
+    left = 1 << (len(leaves) - 1).bit_length() - 1
+    if size <= left:
+        return [*_consistency(leaves[:left], size, whole), root(leaves[left:])]
+    return [*_consistency(leaves[left:], size - left, False), root(leaves[:left])]
+
+
+def root(leaves: Sequence[bytes]) -> bytes:
+    """The root over these leaves."""
     tree = Tree()
     for leaf in leaves:
         tree.add(leaf)

@@ -11,13 +11,14 @@
   themselves stand elsewhere: a seal is one line of JSON, of some 700 bytes.
 - A seal is never changed, and never taken away. in_files.py (`log` "embedded", files) and in_topic.py ("kafka", a
   topic) say where seals live, and which bytes a record is. sealer.py makes and checks them.
-- A proof is the record, its path to the root, and the seal. A reader needs only the public key to check it.
+- A proof is the record, its path to the root, and the seal. A reader needs only the public key to check it, and
+  proof_verifier.py. With a register (register.py) it also has the way from the seal to a note that others have signed.
 """
 
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.seals.merkle import leaf_hash, root_of
+from rewindmq.engine.log.seals.proof_verifier import Proven, Trust, Unsound, VerifierKey, statement, verify
 
 
 class BadSeal(Exception):
@@ -60,8 +61,7 @@ class Seal:
     @property
     def statement(self) -> bytes:
         """The seal as canonical JSON: the bytes that are signed."""
-        fields = {name: getattr(self, name) for name in self.__slots__}
-        return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+        return statement({name: getattr(self, name) for name in self.__slots__})
 
     @property
     def digest(self) -> str:
@@ -225,21 +225,18 @@ def read_copies(path: Path) -> list[Stored]:
 # -- proofs ------------------------------------------------------------------------------------------------------------
 
 
-def check_proof(given: Any, keys: Keys) -> tuple[Seal, bytes]:
-    """Check a proof. Returns the seal, and the record that it covers.
+def check_proof(
+    given: Any,
+    keys: Keys,
+    origin: str | None = None,
+    witnesses: Sequence[VerifierKey] = (),
+    roots: Path | None = None,
+) -> Proven:
+    """Check a proof, as proof_verifier.py does.
 
-    Raises BadSeal."""
-    stored = parsed(given, "the proof")
-    seal = stored.seal
-    verify_signature(stored, keys)
+    Raises BadSeal, Unusable, OSError (for `roots`)."""
+    trust = Trust([key.public_bytes_raw() for key in keys.values()], origin, witnesses, roots)
     try:
-        record = base64.b64decode(given["record"], validate=True)
-        partition, offset = given["partition"], int(given["offset"])
-        path = [bytes.fromhex(each) for each in given["path"]]
-        size = seal.next_offset - seal.base_offset
-        root = root_of(leaf_hash(record), offset - seal.base_offset, size, path)
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadSeal(f"the proof makes no sense: {error}") from None
-    if partition != seal.partition or root.hex() != seal.root:
-        raise BadSeal("the proof does not lead to the sealed root: the record is another one")
-    return seal, record
+        return verify(given, trust)
+    except Unsound as error:
+        raise BadSeal(str(error)) from None

@@ -14,7 +14,7 @@ Two sealers at the same time make two seals of one stretch. Both are true, and b
 import base64
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -22,7 +22,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.index import first_chain
 from rewindmq.engine.log.seals.fingerprints import located, print_of
-from rewindmq.engine.log.seals.merkle import Tree, leaf_hash, proof
+from rewindmq.engine.log.seals.merkle import Tree, proof
+from rewindmq.engine.log.seals.proof_verifier import leaf_hash
+from rewindmq.engine.log.seals.register import Register
 from rewindmq.engine.log.seals.seal import BadSeal, Keys, Seal, Stored, fingerprint, signed, verify_signature
 
 STRETCH_RECORDS = 65_536  # a stretch is sealed when it has this many, or where the log ends
@@ -125,7 +127,7 @@ def seal(
     it was taken away, and the remaining log must not be signed again. Raises CorruptLog, LogError, BadSeal."""
     trusted = {fingerprint(key.public_key()): key.public_key(), **(older or {})}
     stored, _ = partition.seals()
-    before = [each for each in stored if _wrong(partition, each, trusted) is None]
+    before = sound(partition, stored, trusted)
     if stored and not before:
         raise BadSeal(f"{partition.name}: its seals are of another key ({stored[-1].key[:16]}...): name that one, too")
     there = {each.seal.digest for each in stored}
@@ -160,6 +162,11 @@ def seal(
         )
         previous = new.seal.digest
         yield partition.store(new, prints)
+
+
+def sound(partition: Sealable, stored: Iterable[Stored], keys: Keys | None) -> list[Stored]:
+    """The seals that are about the partition and signed by one of the keys. `keys` None: signed by anybody."""
+    return [each for each in stored if _wrong(partition, each, keys) is None]
 
 
 def _stretches(partition: Sealable, offset: int, chain: bytes) -> Iterator[tuple[int, Tree, bytes, bytes]]:
@@ -372,14 +379,17 @@ def unchecked(start: int, seal: Seal) -> str:
 # -- proofs ------------------------------------------------------------------------------------------------------------
 
 
-def prove(partition: Sealable, offset: int) -> dict[str, Any]:
-    """A proof that the record at `offset` is in the sealed history.
+def prove(partition: Sealable, offset: int, register: Register | None = None) -> dict[str, Any]:
+    """A proof that the record at `offset` is in the sealed history, and in a note of the register.
 
-    Raises BadSeal when no seal covers it; LogError."""
-    stored = [each for each in partition.seals()[0] if _wrong(partition, each, None) is None]
-    found = next((each for each in stored if each.seal.base_offset <= offset < each.seal.next_offset), None)
-    if found is None:
+    Raises BadSeal when no seal or no note covers it; BadFile; LogError."""
+    stored = sound(partition, partition.seals()[0], None)
+    covering = [each for each in stored if each.seal.base_offset <= offset < each.seal.next_offset]
+    if not covering:
         raise BadSeal(f"{partition.name}: offset {offset} is not sealed yet: run 'rewindmq seal'")
+    known = () if register is None else register.digests  # two sealers may have sealed it, and one has the register
+    found = next((each for each in covering if each.seal.digest in known), covering[0])
+    way = {} if register is None else {"register": register.way_to(found.seal.digest)}
     seal = found.seal
     start = partition.beginning[0]
     if seal.base_offset < start:
@@ -395,5 +405,6 @@ def prove(partition: Sealable, offset: int) -> dict[str, Any]:
         "offset": offset,
         "record": base64.b64encode(records[index]).decode(),
         "path": [each.hex() for each in path],
-        **found.content,
+        **replace(found, prints_at=None).content,
+        **way,
     }

@@ -22,6 +22,7 @@ from rewindmq.engine.log.kafka.log import KafkaLog
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.engine.log.seals import sealer as sealing
 from rewindmq.engine.log.seals.in_topic import in_topics, split_time
+from rewindmq.engine.log.seals.proof_verifier import main
 from rewindmq.engine.log.seals.seal import BadSeal, Stored, check_proof
 from rewindmq.engine.log.seals.sealer import Harm, check, prove
 from rewindmq.schemas.events import Purged
@@ -105,7 +106,7 @@ def test_b05_ends_of_transactions_have_their_place_and_sealing_goes_on(kafka: Ka
     assert seal(topics) == []
     [_, queues] = in_topics(topics.log)
     for offset, length in ((1_000, 100), (1_001, 0), (1_003, 0)):
-        _, record = check_proof(prove(queues, offset), KEYS)
+        record = check_proof(prove(queues, offset), KEYS).record
         assert bool(record) == bool(length)
     topics.append("queues", [purge(5)])
     [new] = seal(topics)
@@ -174,6 +175,16 @@ def test_the_commands(
     (tmp_path / "proof.json").write_text(capsys.readouterr().out)
     assert run(["check_proof", str(tmp_path / "proof.json"), "--public-key", str(public)]) == 0
     assert "Purged queue='queue 17'" in capsys.readouterr().out
+    register = ("--register", str(tmp_path / "register"))
+    assert run(["seal", *there, "--key", str(private), *register, "--origin", "example.org/kafka"]) == 0
+    assert run([*verify, *there, *register]) == 0
+    capsys.readouterr()
+    assert run(["prove", "queues-0:18", *there, *register]) == 0
+    (tmp_path / "proof.json").write_text(capsys.readouterr().out)
+    assert main([str(tmp_path / "proof.json"), "--public-key", str(public), "--origin", "example.org/kafka"]) == 0
+    shown = capsys.readouterr().out
+    assert f"register: seal number 1 of the {len(rows)} in example.org/kafka" in shown
+    assert "queue 18" in shown
     with forged(topics) as bad:
         bad.queues[17] = bad.queues[18]
         bad.chain = [(0, line.encode()) for line in copies.read_text().splitlines()]

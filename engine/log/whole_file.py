@@ -1,0 +1,21 @@
+"""Writes a small file so that a reader or a crash meets all of it or nothing."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+
+def write_whole(path: Path, content: bytes, give_name: Callable[[Path, Path], None]) -> bool:
+    """Write a file whole or not at all. Returns False if it exists and `give_name` does not replace it."""
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        with new.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        give_name(new, path)
+    except FileExistsError:
+        return False
+    finally:
+        new.unlink(missing_ok=True)
+    return True
