@@ -50,16 +50,20 @@ MOST_OF_USER: Final = 20
 HEADERS: Final = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
 
 Handler = Callable[[Call], Awaitable[Response]]
+Ready = Callable[[Call], Awaitable[None]]
 Key = tuple[Handler, str, str, str]
 
 logger = logging.getLogger(__name__)
 
 
 class Listener:
-    """A client of a stream, as it asked. `token`: of its browser's login; None: it came with a password."""
+    """A client of a stream, as it asked. `token`: of its browser's login; None: it came with a password.
 
-    def __init__(self, call: Call, key: Key, token: str | None) -> None:
+    `ready`: makes this node fold what the answer needs."""
+
+    def __init__(self, call: Call, key: Key, token: str | None, ready: Ready) -> None:
         self.call = call
+        self.ready = ready
         self.key = key
         self.token = token
         self.ended = False
@@ -97,8 +101,8 @@ class Live:
         self._ticking: dict[Key, asyncio.Task[None]] = {}
         self._closed = False
 
-    def of(self, handler: Handler) -> Callable[[Call], Awaitable[ASGIApp]]:
-        """A handler that answers with the stream of another's answers."""
+    def of(self, handler: Handler, ready: Ready) -> Callable[[Call], Awaitable[ASGIApp]]:
+        """A handler that answers with the stream of another's answers. `ready` is called before each further answer."""
 
         async def stream(call: Call) -> ASGIApp:
             self._require_room(call.user)
@@ -111,7 +115,7 @@ class Live:
             )
             audience = "" if "administrator" in call.tags else call.user
             key = (handler, call.request.url.path, call.request.url.query, audience)
-            listener = Listener(call, key, token)
+            listener = Listener(call, key, token, ready)
             listener.offer(frame)
             return Stream(self, listener)
 
@@ -167,22 +171,23 @@ class Live:
         for listener in list(group):
             if not self._may_listen(listener):
                 listener.end(b"event: end\ndata: {}\n\n")
-        call = next((listener.call for listener in group if not listener.ended), None)
-        if call is None:
+        first = next((listener for listener in group if not listener.ended), None)
+        if first is None:
             return
-        frame = await self._made(key[0], call)
+        frame = await self._made(key[0], first)
         if frame is not None:
             for listener in group:
                 if not listener.ended:
                     listener.offer(frame)
 
-    async def _made(self, handler: Handler, call: Call) -> bytes | None:
-        """The answer of now; None if it takes too long."""
+    async def _made(self, handler: Handler, listener: Listener) -> bytes | None:
+        """The answer of now, for this listener and its like; None if it takes too long."""
+        call = listener.call
         await self._broker.loop_share.turn()
         call.work = Work(self._broker.loop_share)
         try:
             async with asyncio.timeout(MAKE_SECONDS):
-                await self._broker.queues.enter_all()
+                await listener.ready(call)
                 return figures(await handler(call))
         except TimeoutError:
             return None
