@@ -133,7 +133,7 @@ def drive(
     effects: list[Effect] = []
     remaining = iter(groups)
     for group in remaining:
-        offsets, records, times = _between(group, machine.next_offset, end)
+        offsets, records, times = records_between(group, machine.next_offset, end)
         index, behind = 0, len(offsets)
         while index < behind:
             if repeats is not None:
@@ -160,13 +160,13 @@ def drive(
                 effects.clear()
             if repeats is not None:
                 repeats.learn(offset, record, envelope_ms, actor, event)
-        if end is not None and (rest := _between(group, end, None))[0]:
+        if end is not None and (rest := records_between(group, end, None))[0]:
             return chain((rest,), remaining)
     return iter(())
 
 
-def _between(group: RecordGroup, start: int, end: int | None) -> RecordGroup:
-    """The group's records from offset `start` to `end` (exclusive)."""
+def records_between(group: RecordGroup, start: int, end: int | None = None) -> RecordGroup:
+    """The group's records from offset `start` to `end` (exclusive; None: all of them)."""
     offsets, records, times = group
     first, stop = bisect_left(offsets, start), len(offsets) if end is None else bisect_left(offsets, end)
     if first == 0 and stop == len(offsets):

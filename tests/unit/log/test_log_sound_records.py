@@ -28,11 +28,7 @@ def record(event: Event, timestamp_ms: int = START_MS, actor: Actor = ANN) -> by
 
 
 def refused(check: SoundRecords, found: bytes) -> bool:
-    try:
-        check.require(found)
-    except UndecodableRecord:
-        return True
-    return False
+    return check.first_unsound((found,)) is not None
 
 
 def undecodable(found: bytes) -> bool:
@@ -65,7 +61,7 @@ def test_every_bit_flipped_and_every_end_cut_off_is_judged_as_by_the_decoder(siz
     flipped = [sound[:at] + bytes([sound[at] ^ 1 << bit]) + sound[at + 1 :] for at in range(head) for bit in range(8)]
     for found in (*flipped, *(sound[:end] for end in range(head)), sound[:-1], sound + b"\0"):
         check = SoundRecords()
-        check.require(sound)
+        assert not refused(check, sound)
         assert refused(check, found) == undecodable(found), found[:head].hex()
 
 
@@ -101,7 +97,7 @@ def test_a_short_time_is_no_head_to_compare_with() -> None:
     """Two bytes that say that the time goes on would take the actor for the rest of it."""
     short = record(publish(ROUTES[0], 3), 5)
     check = SoundRecords()
-    check.require(short)
+    assert not refused(check, short)
     found = b"\x80\x80" + short[2:]
     assert refused(check, found) == undecodable(found)
 
@@ -128,5 +124,5 @@ def test_every_bit_flipped_in_an_ack_is_judged_as_by_the_decoder(
     longer = [sound[:at] + b"\x80" * many + sound[at:] for at in range(9, len(sound)) for many in (1, 7, 8, 9, 10)]
     for found in (sound, *flipped, *longer, *(sound[:end] for end in range(len(sound))), sound + b"\0"):
         check = SoundRecords()
-        check.require(first)
+        assert not refused(check, first)
         assert refused(check, found) == undecodable(found), found.hex()
