@@ -101,18 +101,12 @@ class PlainTraffic:
         """Fold a group of records, and book each event, as `drive` (projections/replay.py) does with `product.event`.
 
         A burst is booked here: the last plain message once more, at the same time, in a queue without limit and TTL,
-        which stayed there or went straight to a consumer with room, which acks. `published` says what is looked at."""
-        product, rooms, decode, apply, book = (
-            self.product,
-            self.rooms,
-            decoder.decode,
-            machine.apply,
-            self.product.event,
-        )
+        which stayed there or went straight to a consumer with room. `published` says what is looked at."""
+        product, rooms, decode, apply = self.product, self.rooms, decoder.decode, machine.apply
         offsets, records, times = group
         effects: list[Any] = []
         line: Line | None = None
-        told_ms, count = -1, 0
+        latest_ms, count = -1, 0
         for offset, record, logged_ms in zip(offsets, records, times or repeat(None), strict=False):
             try:
                 timestamp_ms, actor, event = decode(record, False, stripped)
@@ -122,36 +116,46 @@ class PlainTraffic:
                 continue
             if logged_ms is not None:
                 timestamp_ms = logged_ms
-            if type(event) is Checkpointed:
-                product.before(offset, timestamp_ms, event)
+            if event is not self.event or actor is not self.actor or timestamp_ms != latest_ms:
+                latest_ms = timestamp_ms
+                if type(event) is Checkpointed:
+                    product.before(offset, timestamp_ms, event)
+                apply(offset, timestamp_ms, actor, event, effects)
+                product.event(offset, timestamp_ms, actor, event, effects)
+                effects.clear()
+                continue
             apply(offset, timestamp_ms, actor, event, effects)
-            booked = False
-            if event is self.event and actor is self.actor and timestamp_ms == told_ms:
-                if line is not self.line:
-                    line = self.line
-                    account, queue, counters, simple = line.account, line.queue, line.counters, line.simple
-                    sizes, held_by, waiting, last_first = line.sizes, line.out, line.waiting, account.last_first
-                many, size = len(effects), event.body_size
-                if simple and 0 < many < 3 and type(effects[0]) is Keep and effects[0].queue is queue:
-                    if many == 1:
-                        booked = offset not in sizes
-                        account.bytes_ready += size if booked else 0
-                    elif type(sent := effects[1]) is Deliver and sent.queue is queue and offset not in sizes:
-                        consumer = sent.consumer
-                        room = rooms.get(consumer)
-                        booked = (
-                            room is not None
-                            and room.account is account
-                            and sent.message_id == offset
-                            and (held := room.holding.get(consumer, 0)) < room.most
-                            and not (sent.redelivered or sent.final or sent.delivery_count or sent.acquired_count)
-                            and offset >= last_first.get(0, -1)
-                        )
-                        if booked:
-                            last_first[0] = offset
-                            held_by[offset] = consumer
-                            account.bytes_out += size
-                            room.holding[consumer] = held + 1
+            if line is not self.line:
+                line = self.line
+                account, queue, counters, simple = line.account, line.queue, line.counters, line.simple
+                sizes, held_by, waiting, last_first = line.sizes, line.out, line.waiting, account.last_first
+            many, size, booked = len(effects), event.body_size, False
+            if (
+                simple
+                and 0 < many < 3
+                and type(effects[0]) is Keep
+                and effects[0].queue is queue
+                and offset not in sizes
+            ):
+                if many == 1:
+                    account.bytes_ready += size
+                    booked = True
+                elif type(sent := effects[1]) is Deliver and sent.queue is queue:
+                    consumer = sent.consumer
+                    room = rooms.get(consumer)
+                    if (
+                        room is not None
+                        and room.account is account
+                        and sent.message_id == offset
+                        and (held := room.holding.get(consumer, 0)) < room.most
+                        and not (sent.redelivered or sent.final or sent.delivery_count or sent.acquired_count)
+                        and offset >= last_first.get(0, -1)
+                    ):
+                        held_by[offset] = consumer
+                        account.bytes_out += size
+                        room.holding[consumer] = held + 1
+                        last_first[0] = offset
+                        booked = True
             if booked:
                 sizes[offset] = size
                 counters["published"] += 1
@@ -168,8 +172,7 @@ class PlainTraffic:
                     product.offset = offset
                     account.compare(offset)
             else:
-                told_ms = timestamp_ms
-                book(offset, timestamp_ms, actor, event, effects)
+                product.event(offset, timestamp_ms, actor, event, effects)
             effects.clear()
         product.events += count
         product.offset = offsets[-1] if offsets else product.offset

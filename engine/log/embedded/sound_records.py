@@ -49,15 +49,17 @@ class SoundRecords:
     def first_unsound(self, records: Iterable[bytes]) -> tuple[int, str] | None:
         """The first of some records that is no envelope of today's schema: its index, and what is wrong with it."""
         head, end = self._head, self._end
+        latest: bytes | None = None  # the head of the record before, with its time
         for at, record in enumerate(records):
-            if record.startswith(head, _TIME_SIZE):
+            alike = latest is not None and record.startswith(latest)
+            if not alike and record.startswith(head, _TIME_SIZE) and _goes_on(record):
+                alike, latest = True, record[:end]
+            if alike:
                 left = len(record) - end  # the body, and its size in one byte or in two
                 if left <= 64:
-                    fits = left > 0 and record[end] == 2 * left - 2
-                else:
-                    size = 2 * left - 4
-                    fits = size < 1 << 14 and record[end] == size & 0x7F | 0x80 and record[end + 1] == size >> 7
-                if fits and record[0] & 0x81 == 0x80 and record[1] > 0x7F:
+                    if left > 0 and record[end] == 2 * left - 2:
+                        continue
+                elif left < 1 << 13 and record[end] == 2 * left - 4 & 0x7F | 0x80 and record[end + 1] == left - 2 >> 6:
                     continue
             elif (
                 record.startswith(self._ack_head, _TIME_SIZE)
@@ -69,7 +71,7 @@ class SoundRecords:
                 self._judge(record)
             except UndecodableRecord as error:
                 return at, str(error)
-            head, end = self._head, self._end
+            head, end, latest = self._head, self._end, None
         return None
 
     def _judge(self, record: bytes) -> None:
