@@ -436,7 +436,7 @@ class AuditProduct:
             if kind is Keep:  # the message was booked by its publish
                 continue
             if kind is Deliver:
-                plain = self.plain.delivered(account, effects, at - 1)
+                plain = 0 if effect.redelivered else self.plain.delivered(account, effects, at - 1)
                 if plain:
                     at += plain - 1
                 else:

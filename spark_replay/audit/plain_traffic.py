@@ -130,32 +130,26 @@ class PlainTraffic:
                 account, queue, counters, simple = line.account, line.queue, line.counters, line.simple
                 sizes, held_by, waiting, last_first = line.sizes, line.out, line.waiting, account.last_first
             many, size, booked = len(effects), event.body_size, False
-            if (
-                simple
-                and 0 < many < 3
-                and type(effects[0]) is Keep
-                and effects[0].queue is queue
-                and offset not in sizes
-            ):
+            if simple and 0 < many < 3 and type(keep := effects[0]) is Keep and keep.queue is queue:
                 if many == 1:
-                    account.bytes_ready += size
-                    booked = True
-                elif type(sent := effects[1]) is Deliver and sent.queue is queue:
+                    booked = offset not in sizes
+                    account.bytes_ready += size if booked else 0
+                elif type(sent := effects[1]) is Deliver and sent.queue is queue and offset not in sizes:
                     consumer = sent.consumer
                     room = rooms.get(consumer)
-                    if (
+                    booked = (
                         room is not None
                         and room.account is account
                         and sent.message_id == offset
                         and (held := room.holding.get(consumer, 0)) < room.most
                         and not (sent.redelivered or sent.final or sent.delivery_count or sent.acquired_count)
                         and offset >= last_first.get(0, -1)
-                    ):
+                    )
+                    if booked:
                         held_by[offset] = consumer
                         account.bytes_out += size
                         room.holding[consumer] = held + 1
                         last_first[0] = offset
-                        booked = True
             if booked:
                 sizes[offset] = size
                 counters["published"] += 1

@@ -43,52 +43,10 @@ def on_published(state: State, offset: int, actor: Actor, event: Published, effe
     queues = state.routes.get(event.route)
     if queues is None:
         queues = _resolve(state, event, effects)
-    origin = event.origin
     for queue in queues:
         if not queue.dirty:
             state.touch(queue)
-        if origin is not None and is_repeated(queue, origin):
-            queue.duplicates += 1
-            effects.append(Duplicate(queue, offset))
-            continue
-        if queue.limited and _refuses(queue, size):
-            _refuse(queue, offset, size, effects)
-            continue
-        if origin is not None:
-            remember(queue, origin)
-        queue.published += 1
-        if queue.has_own_publish:
-            if queue.stream:
-                _keep_in_stream(state, queue, offset, size, effects)
-            else:
-                _keep_waiting(state, queue, offset, size, expiration_ms, effects)
-            continue
-        word = size | PERSISTENT if event.persistent or queue.quorum else size
-        expiry = NONE
-        if expiration_ms is not None or queue.settings.message_ttl_ms is not None:
-            expiry = expiry_of(queue, state.clock_ms, expiration_ms)
-            if decided_by_property(queue, expiration_ms):
-                word |= BY_PROPERTY
-        if queue.prioritized is not None:
-            word |= queue.prioritized.level_of(event.priority) << LEVEL_SHIFT
-        if origin is not None and origin.restore:
-            word = as_it_was(queue, word, origin)
-
-        if queue.messages_ready == 0 and queue.attached > 0:
-            consumer = next_consumer(queue)
-            if consumer is not None:
-                if not consumer.no_ack:
-                    effects.append(Keep(queue, offset))
-                hand_over(queue, consumer, offset, word, expiry, effects)
-                continue
-        effects.append(Keep(queue, offset))
-        queue.arrived.append(offset, word, expiry)
-        queue.messages_ready += 1
-        queue.message_bytes_ready += size
-        if queue.limited:
-            enforce(state, queue, effects)
-        if expiry != NONE and queue.messages_ready > 0:
-            expire_heads(state, queue, effects)
+        _publish(state, queue, offset, event, size, effects)
 
 
 def _resolve(state: State, event: Published, effects: list[Effect]) -> list[Queue]:
@@ -111,6 +69,52 @@ def _resolve(state: State, event: Published, effects: list[Effect]) -> list[Queu
             state.routes.clear()
         state.routes[route] = queues
     return queues
+
+
+def _publish(state: State, queue: Queue, message_id: int, event: Published, size: int, effects: list[Effect]) -> None:
+    origin = event.origin
+    if origin is not None and is_repeated(queue, origin):
+        queue.duplicates += 1
+        effects.append(Duplicate(queue, message_id))
+        return
+    if queue.limited and _refuses(queue, size):
+        _refuse(queue, message_id, size, effects)
+        return
+    if origin is not None:
+        remember(queue, origin)
+    queue.published += 1
+    if queue.has_own_publish:
+        if queue.stream:
+            _keep_in_stream(state, queue, message_id, size, effects)
+        else:
+            _keep_waiting(state, queue, message_id, size, event.expiration_ms, effects)
+        return
+    word = size | PERSISTENT if event.persistent or queue.quorum else size
+    expiry = NONE
+    if event.expiration_ms is not None or queue.settings.message_ttl_ms is not None:
+        expiry = expiry_of(queue, state.clock_ms, event.expiration_ms)
+        if decided_by_property(queue, event.expiration_ms):
+            word |= BY_PROPERTY
+    if queue.prioritized is not None:
+        word |= queue.prioritized.level_of(event.priority) << LEVEL_SHIFT
+    if origin is not None and origin.restore:
+        word = as_it_was(queue, word, origin)
+
+    if queue.messages_ready == 0 and queue.attached > 0:
+        consumer = next_consumer(queue)
+        if consumer is not None:
+            if not consumer.no_ack:
+                effects.append(Keep(queue, message_id))
+            hand_over(queue, consumer, message_id, word, expiry, effects)
+            return
+    effects.append(Keep(queue, message_id))
+    queue.arrived.append(message_id, word, expiry)
+    queue.messages_ready += 1
+    queue.message_bytes_ready += size
+    if queue.limited:
+        enforce(state, queue, effects)
+    if expiry != NONE and queue.messages_ready > 0:
+        expire_heads(state, queue, effects)
 
 
 def _keep_waiting(
