@@ -17,8 +17,9 @@ Rules
   audit folds event by event.
 - A fold ends with NewerHistory where the log goes on under a machine version that this code does not know.
 - The driver needs only groups of records in order. So a program that reads the log by other means can use it.
-- Two programs apply events without the driver. The live partitions (engine/embedded, engine/cluster) have the events
-  that they appended in memory, and do not decode them. versions/worker.py runs another version's machine.
+- Three programs apply events without the driver. The live partitions (engine/embedded, engine/cluster) have the events
+  that they appended in memory, and do not decode them. versions/worker.py runs another version's machine. The audit
+  books the messages of a burst where it folds them (spark_replay/audit/plain_traffic.py).
 """
 
 import logging

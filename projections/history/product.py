@@ -4,6 +4,7 @@
 
 A product that can be told of repeats (projections/machine/repeats.py) does not see the events that the fast path
 applies: it is told their outcomes. A record that cannot be decoded is shown to the product, as every fold skips it.
+A product may bring a loop of its own in place of `drive` (`FoldsItself`): the audit does.
 """
 
 from collections.abc import Iterable, Iterator

@@ -99,17 +99,7 @@ _ABOUT_BROKERS = (SessionClosed, BrokerStarted, NodeLost, CheckpointAsked, Clock
 _KEEPS_OUT = (Refuse, Duplicate)
 _CHANGES_MESSAGES = (Deliver, FetchReply, Forget, Requeue, Delay)
 # Fields of AuditProduct that are not stored with it
-_NO_BELIEFS = (
-    "partition",
-    "machine",
-    "rows",
-    "owed",
-    "accounts",
-    "account_of",
-    "plain",
-    "quarantine",
-    "letter_rows",
-)
+_NO_BELIEFS = ("partition", "machine", "rows", "owed", "accounts", "account_of", "plain", "quarantine", "letter_rows")
 _Row = tuple[str, bool, str, int | None, str | None, int | None, str]
 
 

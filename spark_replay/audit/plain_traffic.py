@@ -1,10 +1,15 @@
 """Books plain publishes and acks in few steps: most of a history is nothing else.
 
+    plain.fold_group(machine, group, decoder, False) folds a group of records; all events are booked
     plain.published(offset, actor, event, effects)   True: the one queue of its route took the message; all is booked
     plain.acked(offset, event, effects)              True: the consumer had the messages, and they left; all is booked
     plain.delivered(account, effects, at)            how many of the effects from `at` on are first deliveries about
                                                      which nothing is odd; they are booked
     plain.forget()                                   consumers, policies or queues may have changed
+
+A burst is the last plain message again and again, at the same time, in a queue without limit and TTL, where it stays or
+goes straight to a consumer with room. `fold_group` books it, without a call for each message. It looks at all that
+`published` looks at, and hands on every other event.
 
 This file finds nothing. It looks at all that fold.py, ledger.py, consumers.py and prefetch.py look at, and books what
 they would book, if none of them could say anything. Else it books nothing and says False: then they judge.
@@ -98,10 +103,7 @@ class PlainTraffic:
             self.lines[route] = Line(account)
 
     def fold_group(self, machine: Machine, group: RecordGroup, decoder: Decoder, stripped: bool) -> None:
-        """Fold a group of records, and book each event, as `drive` (projections/replay.py) does with `product.event`.
-
-        A burst is booked here: the last plain message once more, at the same time, in a queue without limit and TTL,
-        which stayed there or went straight to a consumer with room. `published` says what is looked at."""
+        """Fold a group of records and book their events, as `drive` (projections/replay.py) does with `product.event`."""
         product, rooms, decode, apply = self.product, self.rooms, decoder.decode, machine.apply
         offsets, records, times = group
         effects: list[Any] = []
