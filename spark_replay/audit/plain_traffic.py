@@ -103,7 +103,7 @@ class PlainTraffic:
             self.lines[route] = Line(account)
 
     def fold_group(self, machine: Machine, group: RecordGroup, decoder: Decoder, stripped: bool) -> None:
-        """Fold a group of records and book their events, as `drive` (projections/replay.py) does with `product.event`."""
+        """Fold a group of records and book its events, as `drive` does with `product.event` (projections/replay.py)."""
         product, rooms, decode, apply = self.product, self.rooms, decoder.decode, machine.apply
         offsets, records, times = group
         effects: list[Any] = []
