@@ -60,22 +60,13 @@ def hand_over(queue: Queue, consumer: Consumer, message_id: int, word: int, expi
     final = consumer.no_ack
     if final:
         queue.delivered += 1
-    else:  # as `hold` does it; for each message a call would be dear
-        consumer.held[message_id] = word
-        queue.messages_unacked += 1
-        queue.message_bytes_unacked += word & SIZE_MASK
-        if expiry != NONE:
-            queue.held_expiries[message_id] = expiry
-        if consumer.limiter is not None:
-            consumer.limiter.outstanding += 1
+    else:
+        hold(queue, consumer, message_id, word, expiry)
     if consumer.windowed:
         consumer.credit -= 1
     effects.append(Deliver(queue, message_id, consumer.consumer, word & REDELIVERED != 0, count, final, acquired))
     if not queue.quorum or consumer.has_room():
-        level = consumer.level
-        assert level is not None
-        level.service.append(consumer)
-        consumer.serviced = True
+        serve(consumer)
 
 
 def hold(queue: Queue, holder: Consumer, message_id: int, word: int, expiry: int) -> None:
