@@ -80,8 +80,10 @@ beside: setup
 bytecode: setup
 	$(BIN)/python -m pytest --collect-only --quiet > /dev/null
 
-# Everything. PART=rest: without the tests that `make test` has run.
+# Everything but the rare ones of tests/tiers.py. PART=rest: without the tests that `make test` has run. In four processes:
+# most of these tests start a Kafka, a Spark or a browser, which leave two cores no time to wait.
 PART ?= all
+test-all: PYTEST_OPTIONS = -n 4 --dist loadscope --no-loadscope-reorder
 test-all: lint
 	$(PYTEST) --tier $(PART)
 
@@ -110,10 +112,11 @@ bench: setup
 rabbitmq43: setup
 	$(BIN)/python -m tests.support.debian_unstable
 
-# The long simulation, then hours of mixed traffic, with memory and latency a minute: SOAK_OPTIONS="--hours 8".
+# The long simulation and the rare tests, then hours of mixed traffic, with memory and latency a minute: SOAK_OPTIONS="--hours 8".
 SOAK_OPTIONS ?= --hours 2
 soak: setup
 	$(BIN)/python -m pytest -m slow --timeout=7200
+	$(PYTEST) --tier rare
 	$(BIN)/python -m tests.bench.soak $(SOAK_OPTIONS)
 
 # requirements.lock has everything; compose/ what its two images and their wheel need of it.

@@ -35,7 +35,7 @@ FIRST = (SPARK, KAFKA, "tests/install/", "tests/simulation/", "tests/system/")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--tier", choices=TIERS, default="all", help="which tests to run: tests/tiers.py")
+    parser.addoption("--tier", choices=TIERS, default="", help="which tests to run: tests/tiers.py")
     parser.addoption("--build", choices=(builds.COMPILED,), default="", help="the build that must run: tests/tiers.py")
 
 

@@ -3,7 +3,10 @@
 --tier quick     what `make check` and `make test` run: not LONG, nor what asks an S3 server, nor most seeds; few
                  examples of each property
 --tier rest      what quick left out, and whole what quick shortens: properties, and tests that ask `rounds`
---tier all       everything (the default)
+--tier all       quick and rest: what CI runs
+--tier rare      RARE, which the others leave out
+
+Without a tier pytest runs every test that it is given.
 
 Which tests run on the compiled build (rewindmq/builds.py), and which only there:
 
@@ -20,7 +23,7 @@ from hypothesis import is_hypothesis_test
 from rewindmq.builds import COMPILED
 from tests.support.examples import rounds
 
-TIERS = ("quick", "rest", "all")
+TIERS = ("quick", "rest", "all", "rare")
 SEEDS = 20  # of each kind of simulated history, in the quick tier
 
 # Node ids below tests/, as fnmatch patterns. Chosen by durations in two processes on two busy cores: a test that takes
@@ -147,6 +150,23 @@ LONG = (
     "unit/machine/test_machine_lookahead.py::test_many_come_back_before_many_that_wait",
     "unit/spark/test_spark_repeats.py::test_the_rows_are_those_of_the_events",
 )
+# A sibling shows nearly the same, on another store or with another seed, and each takes more than a minute of a busy
+# machine: CI has ninety for everything. `make soak` runs them.
+RARE = (
+    "system/archive/test_archive_beside.py::test_kills_of_both_*[[]directory]",
+    "system/archive/test_archive_keep_local.py::test_spark_reads_through[[]directory]",
+    "system/archive/test_archive_trim_kills.py::*[[]do_trim-all]",
+    "system/archive/test_archive_trim_kills.py::*[[]do_archive-all]",
+    "system/kafka/test_kafka_bench.py::*",
+    "system/spark/test_spark_answers.py::test_b29_a_search_finds_what_spark_finds[[]3]",
+    "system/spark/test_spark_answers.py::test_b34_a_policy_would_have_done_what_spark_says[[]True]",
+    "system/spark/test_spark_bench.py::*",
+    "system/spark/test_spark_clouds.py::*[[]gs]",
+    "system/spark/test_spark_golden.py::test_slo_is_as_it_was[[]in_pieces-1*",
+    "system/spark/test_spark_golden.py::test_slo_is_as_it_was[[]in_pieces-7*",
+    "system/spark/test_spark_kept_history.py::*was_cut_short_is_done_again[[]parquet]",
+    "system/spark/test_spark_lineage.py::test_sparks_names_hold_and_its_console_is_stderr[[]spark-submit]",
+)
 # What `--build compiled` leaves out: tests that start a Kafka or Spark.
 OF_OTHERS = (
     "install/test_install_spark.py::*",
@@ -189,10 +209,16 @@ def is_shortened(item: pytest.Item) -> bool:
     return is_hypothesis_test(function) or rounds.__name__ in inspect.unwrap(function).__code__.co_names
 
 
+def is_rare(nodeid: str) -> bool:
+    """Only the tier `rare` runs it."""
+    return any(fnmatchcase(nodeid, f"tests/{pattern}") for pattern in RARE)
+
+
 def belongs(item: pytest.Item, tier: str) -> bool:
-    """Whether a tier runs a test."""
-    if tier == "all":
-        return True
-    if tier == "rest" and is_shortened(item):
+    """Whether a tier runs a test. `tier`: empty, if none was named."""
+    rare = is_rare(item.nodeid)
+    if not tier or tier == "rare" or rare:
+        return not tier or (tier == "rare") == rare
+    if tier == "all" or (tier == "rest" and is_shortened(item)):
         return True
     return (is_long(item.nodeid) or asks_a_store(item)) == (tier == "rest")

@@ -8,7 +8,6 @@ id; a search is one of the command line's requests, over HTTP.
 """
 
 import argparse
-import os
 import tempfile
 import time
 from pathlib import Path
@@ -17,21 +16,10 @@ from statistics import median
 import httpx
 import pika
 
+from tests.support.processes import children_of, cpu_seconds_of
 from tests.support.running import RunningBroker
 
-TICKS = os.sysconf("SC_CLK_TCK")
 SECONDS = 120
-
-
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
-
-
-def beside(pid: int) -> list[int]:
-    """The processes that a broker has started."""
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]
 
 
 def publish(port: int, messages: int) -> float:
@@ -64,14 +52,14 @@ def measured(messages: int, *options: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as place:
         broker = RunningBroker(Path(place) / "data", *options)
         time.sleep(2)
-        cpu = cpu_seconds(broker.process.pid)
+        cpu = broker.cpu_seconds()
         rate = publish(broker.amqp_port, messages)
-        cpu = cpu_seconds(broker.process.pid) - cpu
-        processes = beside(broker.process.pid)
+        cpu = broker.cpu_seconds() - cpu
+        processes = children_of(broker.process.pid)
         deadline = time.monotonic() + SECONDS
         while options and found(broker)[0] > 1 and time.monotonic() < deadline:
             time.sleep(1)
-        index_cpu = sum(cpu_seconds(pid) for pid in processes) if options else 0.0
+        index_cpu = sum(map(cpu_seconds_of, processes)) if options else 0.0
         _, seconds = found(broker)
         broker.stop()
         size = sum(path.stat().st_size for path in (Path(place) / "data" / "find-index").glob("*.sst"))

@@ -10,7 +10,6 @@
 
 import argparse
 import asyncio
-import os
 import shutil
 import tempfile
 import time
@@ -76,14 +75,9 @@ def start(data: Path, what: str) -> None:
     began = time.monotonic()
     broker = RunningBroker(data)
     ready = time.monotonic() - began
-    used = cpu_seconds(broker.process.pid)
+    used = broker.cpu_seconds()
     broker.stop()
     print(f"start {what:32} {ready:6.2f} s until clients may come, {used:6.2f} CPU-s", flush=True)
-
-
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def steps(data: Path) -> None:

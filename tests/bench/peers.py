@@ -23,10 +23,10 @@ from pathlib import Path
 from rewindmq import builds
 from tests.support import debian_unstable
 from tests.support.ports import free_port, free_ports
+from tests.support.processes import cpu_seconds_of, tree_of
 from tests.support.running import start_process
 
 RABBITMQ = "/" / debian_unstable.RABBITMQ
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
@@ -37,28 +37,13 @@ class Broker:
     data: Path
     http_port: int = 0
 
-    def _tree(self) -> list[int]:
-        pids, todo = [], [self.process.pid]
-        while todo:
-            pid = todo.pop()
-            pids.append(pid)
-            for task in Path(f"/proc/{pid}/task").glob("*/children"):
-                with contextlib.suppress(OSError):
-                    todo += [int(child) for child in task.read_text().split()]
-        return pids
-
     def cpu_seconds(self) -> float:
         """User + system time of the tree's living processes so far."""
-        ticks = 0
-        for pid in self._tree():
-            with contextlib.suppress(OSError):
-                fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-                ticks += int(fields[11]) + int(fields[12])
-        return ticks / TICKS
+        return sum(map(cpu_seconds_of, tree_of(self.process.pid)))
 
     def rss_bytes(self) -> int:
         total = 0
-        for pid in self._tree():
+        for pid in tree_of(self.process.pid):
             with contextlib.suppress(OSError):
                 total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
         return total
@@ -78,7 +63,7 @@ class Broker:
         self.process.wait()
 
 
-def wait_for_amqp(port: int, process: subprocess.Popen[bytes], seconds: float = 60) -> None:
+def wait_for_amqp(port: int, process: subprocess.Popen[bytes], seconds: float = 180) -> None:
     """Until the broker answers the protocol header with connection.start."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.ports import free_port
+from tests.support.processes import cpu_seconds_of
 
 ROOT = Path(__file__).resolve().parents[2]
-START_SECONDS = 30
+START_SECONDS = 120
 
 # Linux ends a child with the *thread* that started it (PR_SET_PDEATHSIG), so one thread that lives as long as the test
 # run starts them all.
@@ -87,6 +88,10 @@ class RunningBroker:
     @property
     def http_url(self) -> str:
         return f"http://{self.host}:{self.http_port}"
+
+    def cpu_seconds(self) -> float:
+        """What its process has used of the processors."""
+        return cpu_seconds_of(self.process.pid)
 
     def stop(self) -> int:
         """End it as an operator does (SIGTERM). Returns its exit code."""

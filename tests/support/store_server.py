@@ -13,7 +13,7 @@ from typing import ClassVar, Self
 from tests.support.ports import free_port
 from tests.support.running import start_process
 
-START_SECONDS = 30
+START_SECONDS = 120
 
 
 class StoreServer(ABC):

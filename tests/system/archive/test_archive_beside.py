@@ -27,6 +27,7 @@ from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
 from tests.support.deadlines import until
 from tests.support.examples import rounds
 from tests.support.forked import run
+from tests.support.processes import children_of
 from tests.support.running import RunningBroker, start_process
 from tests.support.s3.server import SECRET_KEY, S3Server
 from tests.system.archive.conftest import Place
@@ -83,12 +84,8 @@ def all_archived(broker: RunningBroker) -> None:
 
 def archiver_of(broker: RunningBroker) -> int | None:
     """The process id of the broker's archiver: its child that is nice."""
-    pid = broker.process.pid
-    children = [
-        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
-    ]
     nice = []
-    for child in children:
+    for child in children_of(broker.process.pid):
         try:
             if os.getpriority(os.PRIO_PROCESS, child) == NICENESS:
                 nice.append(child)

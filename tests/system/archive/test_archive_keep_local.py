@@ -87,7 +87,7 @@ def taken(channel: BlockingChannel, queue: str, count: int, **arguments: Any) ->
     """Numbers of the first messages that a consumer gets."""
     numbers: list[int] = []
     channel.basic_qos(prefetch_count=200)
-    for method, _, body in channel.consume(queue, arguments=arguments or None, inactivity_timeout=20):
+    for method, _, body in channel.consume(queue, arguments=arguments or None, inactivity_timeout=60):
         assert method is not None, f"{len(numbers)} of {count} came"
         numbers.append(int(body[:6]))
         channel.basic_ack(method.delivery_tag)

@@ -68,7 +68,7 @@ def test_events_tell_the_life_of_a_task(worker: Worker) -> None:
         receiver = app.events.Receiver(connection, handlers={"*": seen.append})
         with receiver.consumer_context() as (listening, _, _):
             uuid = celery_canvas_app.double.delay(4).id
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while time.monotonic() < deadline and not any(each["type"] == "task-succeeded" for each in seen):
                 with contextlib.suppress(TimeoutError):
                     listening.drain_events(timeout=1)

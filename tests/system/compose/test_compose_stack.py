@@ -12,18 +12,10 @@ import pika
 from tests.support.kafka.cluster import START_SECONDS
 from tests.support.kafka.fixtures import require_kafka
 from tests.support.ports import free_ports
+from tests.support.processes import tree_of
 from tests.support.running import ROOT
 
 STACK = ROOT / "compose" / "stack.py"
-
-
-def children_of(pid: int) -> list[int]:
-    """All of them, and theirs."""
-    found = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in path.read_text().split():
-            found += [int(child), *children_of(int(child))]
-    return found
 
 
 def command_of(pid: int) -> str:
@@ -56,7 +48,7 @@ def test_up_and_down(tmp_path: Path) -> None:
             assert line, f"it ended with {process.wait()}: {said}"
             said += line
         assert f"amqp://guest:guest@127.0.0.1:{amqp + 1}/" in said
-        began = children_of(process.pid)
+        began = tree_of(process.pid)[1:]
         commands = {pid: command_of(pid) for pid in began}
         assert sum("kafka.Kafka" in each for each in commands.values()) == 3
 

@@ -14,7 +14,7 @@ from tests.demo.services import declare
 
 NOTEBOOK = ROOT / "docs" / "history.ipynb"
 FLIGHTS = slice(2_000, 2_900)  # before the blizzard and in it; one of them goes to Sacramento
-SECONDS = 120
+SECONDS = 300
 
 
 @pytest.fixture

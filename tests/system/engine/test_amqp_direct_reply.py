@@ -62,7 +62,7 @@ def request(channel: BlockingChannel, server: BlockingChannel, correlation: str 
 
 
 def pump(connection: pika.BlockingConnection, done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not done():
         assert time.monotonic() < deadline, "it did not come"
         connection.process_data_events(time_limit=0.05)

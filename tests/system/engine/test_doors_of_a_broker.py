@@ -45,7 +45,7 @@ def test_idle_sockets_of_one_host_take_nothing_from_amqp_or_the_store(tmp_path: 
         body = bytes(20_000)
         for _ in range(1_500):  # more than three memtables
             channel.basic_publish("", "q", body, pika.BasicProperties(delivery_mode=2))
-        for taken, (method, _, found) in enumerate(channel.consume("q", inactivity_timeout=20), 1):
+        for taken, (method, _, found) in enumerate(channel.consume("q", inactivity_timeout=60), 1):
             assert method is not None, "nothing more came"
             assert found == body
             channel.basic_ack(method.delivery_tag)

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.support.moments import now
+from tests.support.processes import children_of
 from tests.support.running import RunningBroker
 
 
@@ -134,11 +135,7 @@ def test_b29_the_process_that_searches_gives_way_to_the_broker(
     api: httpx.Client, broker: RunningBroker, queue: str
 ) -> None:
     find(api, f"%2F/{queue}", body="x")
-    niceness = {
-        os.getpriority(os.PRIO_PROCESS, int(child))
-        for task in Path(f"/proc/{broker.process.pid}/task").iterdir()
-        for child in (task / "children").read_text().split()
-    }
+    niceness = {os.getpriority(os.PRIO_PROCESS, child) for child in children_of(broker.process.pid)}
     own = os.getpriority(os.PRIO_PROCESS, broker.process.pid)
     assert min(19, own + 10) in niceness
 

@@ -15,6 +15,7 @@ from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.fixtures import require_kafka
 from tests.support.kafka.producers import ordered_producer
 from tests.support.ports import free_ports
+from tests.support.processes import children_of
 from tests.support.running import ROOT
 
 SECONDS = 60
@@ -51,8 +52,7 @@ def test_nodes_die_with_the_process_that_started_them(tmp_path: Path) -> None:
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert "ready" in process.stdout.readline()
-        children = Path(f"/proc/{process.pid}/task").glob("*/children")
-        nodes = [int(pid) for path in children for pid in path.read_text().split()]
+        nodes = children_of(process.pid)
         assert len(nodes) == 1
         process.send_signal(signal.SIGKILL)
     deadline = time.monotonic() + SECONDS

@@ -102,7 +102,7 @@ def expired(node: RunningBroker) -> set[str]:
 def past(channel: Any, queue: str, count: int) -> list[Any]:
     channel.basic_qos(prefetch_count=10)
     found: list[Any] = []
-    for each in channel.consume(queue, arguments={"x-stream-offset": "first"}, inactivity_timeout=20):
+    for each in channel.consume(queue, arguments={"x-stream-offset": "first"}, inactivity_timeout=60):
         assert each[0] is not None, f"only {found}"
         channel.basic_ack(each[0].delivery_tag)
         found.append(each)

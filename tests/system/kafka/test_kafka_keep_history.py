@@ -303,6 +303,7 @@ def traffic(nodes: TrimmingNodes, ended: threading.Event) -> None:
     while not ended.is_set():
         node = next(iter(nodes.running.values()), None)
         if node is None:
+            time.sleep(0.1)
             continue
         with suppress(pika.exceptions.AMQPError, OSError), connect(node) as connection:
             channel = connection.channel()
@@ -313,7 +314,7 @@ def traffic(nodes: TrimmingNodes, ended: threading.Event) -> None:
                     for _ in range(20):
                         channel.basic_publish("", queue, b"." * 100)
                     channel.queue_purge(queue)
-                connection.sleep(0.05)
+                connection.sleep(0.2)
         time.sleep(0.1)
 
 

@@ -106,7 +106,7 @@ def test_nothing_is_wrong_with_the_whole_archive(archive: Archive) -> None:
     read_everything(archive)
 
 
-@settings(max_examples=examples(1_500), deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(data=st.data(), at=st.floats(0, 1, exclude_max=True), mask=st.integers(1, 255))
 def test_a_changed_byte_is_found_and_located(archive: Archive, data: st.DataObject, at: float, mask: int) -> None:
     key = data.draw(st.sampled_from(archive.keys))

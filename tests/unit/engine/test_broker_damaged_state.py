@@ -96,7 +96,7 @@ def taken(h: Harness) -> list[bytes]:
 
 
 def until_good(h: Harness) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while "store" in h.broker.turns.problems:
         assert time.monotonic() < deadline, h.broker.turns.problems
         h.pass_time(1)
