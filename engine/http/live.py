@@ -24,6 +24,7 @@ Rules of this file
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
@@ -34,6 +35,7 @@ from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.http.call import ApiError, Call, api_error, bad_request, hung_up
 from rewindmq.engine.http.logins import Logins, cookie_of
 from rewindmq.engine.http.pieces import encode
+from rewindmq.engine.http.reference.operation import streamed
 from rewindmq.engine.runtime.loop_share import Work
 
 if TYPE_CHECKING:
@@ -48,16 +50,20 @@ MOST_OF_USER: Final = 20
 HEADERS: Final = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
 
 Handler = Callable[[Call], Awaitable[Response]]
+Ready = Callable[[Call], Awaitable[None]]
 Key = tuple[Handler, str, str, str]
 
 logger = logging.getLogger(__name__)
 
 
 class Listener:
-    """A client of a stream, as it asked. `token`: of its browser's login; None: it came with a password."""
+    """A client of a stream, as it asked. `token`: of its browser's login; None: it came with a password.
 
-    def __init__(self, call: Call, key: Key, token: str | None) -> None:
+    `ready`: makes this node fold what the answer needs."""
+
+    def __init__(self, call: Call, key: Key, token: str | None, ready: Ready) -> None:
         self.call = call
+        self.ready = ready
         self.key = key
         self.token = token
         self.ended = False
@@ -95,8 +101,8 @@ class Live:
         self._ticking: dict[Key, asyncio.Task[None]] = {}
         self._closed = False
 
-    def of(self, handler: Handler) -> Callable[[Call], Awaitable[ASGIApp]]:
-        """A handler that answers with the stream of another's answers."""
+    def of(self, handler: Handler, ready: Ready) -> Callable[[Call], Awaitable[ASGIApp]]:
+        """A handler that answers with the stream of another's answers. `ready` is called before each further answer."""
 
         async def stream(call: Call) -> ASGIApp:
             self._require_room(call.user)
@@ -109,11 +115,11 @@ class Live:
             )
             audience = "" if "administrator" in call.tags else call.user
             key = (handler, call.request.url.path, call.request.url.query, audience)
-            listener = Listener(call, key, token)
+            listener = Listener(call, key, token, ready)
             listener.offer(frame)
             return Stream(self, listener)
 
-        return stream
+        return streamed(handler, stream)
 
     def close(self) -> None:
         """End all streams: the node stops."""
@@ -165,22 +171,23 @@ class Live:
         for listener in list(group):
             if not self._may_listen(listener):
                 listener.end(b"event: end\ndata: {}\n\n")
-        call = next((listener.call for listener in group if not listener.ended), None)
-        if call is None:
+        first = next((listener for listener in group if not listener.ended), None)
+        if first is None:
             return
-        frame = await self._made(key[0], call)
+        frame = await self._made(key[0], first)
         if frame is not None:
             for listener in group:
                 if not listener.ended:
                     listener.offer(frame)
 
-    async def _made(self, handler: Handler, call: Call) -> bytes | None:
-        """The answer of now; None if it takes too long."""
+    async def _made(self, handler: Handler, listener: Listener) -> bytes | None:
+        """The answer of now, for this listener and its like; None if it takes too long."""
+        call = listener.call
         await self._broker.loop_share.turn()
         call.work = Work(self._broker.loop_share)
         try:
             async with asyncio.timeout(MAKE_SECONDS):
-                await self._broker.queues.enter_all()
+                await listener.ready(call)
                 return figures(await handler(call))
         except TimeoutError:
             return None
@@ -256,6 +263,7 @@ def asks_for_stream(request: Request) -> bool:
 def paged(handler: Handler) -> Handler:
     """The handler of a listing, for a request that asks for one page."""
 
+    @wraps(handler)
     async def page(call: Call) -> Response:
         if "page" not in call.request.query_params:
             raise bad_request("live figures of a listing are those of one page: give page and page_size")

@@ -279,7 +279,7 @@ class World:
     def open(self, *settings: Any) -> MemorySharedLog:
         """Stands in for `KafkaLog.open`."""
         life = self._starting
-        life.log = self.history.open(life.node)
+        life.log = self.history.open(life.node, pauses=self.standbys.get(life.node) is not None)
         return life.log
 
     def _recover(self, log: Any, store: StateStore) -> Any:
