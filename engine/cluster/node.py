@@ -37,6 +37,7 @@ from rewindmq.engine.runtime.lifecycle import Members, mend_store, persist
 from rewindmq.engine.runtime.metadata import ReadBackMetadata
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.snapshot_writer import MetadataSnapshots
+from rewindmq.engine.runtime.waypoint_writer import WaypointWriter
 from rewindmq.projections.machine.data.delayed_order import exchange_of
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
@@ -119,6 +120,9 @@ class Node:
         self._partitions = partitions
         self._by_name = {partition.name: partition for partition in partitions}
         self._metadata_snapshots = MetadataSnapshots(self.snapshots, metadata, self._config.metadata_snapshot_events)
+        for partition in partitions:
+            self.snapshots.remove_leftovers(partition.name)
+        self._waypoints = WaypointWriter(self.snapshots, partitions, self._config.waypoint_events)
         self._asked = {partition.name: partition.machine.next_offset for partition in partitions}  # checkpoints
         self.flow = RoundTripFlow(list(partitions))
         self._awareness = Awareness(metadata.topology, partitions, lambda: self.epoch)
@@ -502,7 +506,8 @@ class Node:
         return Members("", (), ())
 
     def take_snapshots(self) -> None:
-        """Do nothing: the log says where every node takes a snapshot (`checkpoint_asked`)."""
+        """Take the waypoints that are due. The log says where every node takes a snapshot (`checkpoint_asked`)."""
+        self._waypoints.take_if_due(self._loop.call_soon)
 
     def mend_store(self) -> None:
         if self._store.failed is not None and self._store.has_room():
@@ -533,6 +538,7 @@ class Node:
         self._stopped = True
         self.joined = False
         turns.stop()
+        self._waypoints.stop()
         self._modes.stop()
         self._awareness.stop()
         self._counter_rounds.stop()

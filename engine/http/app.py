@@ -8,8 +8,9 @@
 - A handler raises `ApiError`, or lets the broker's `AmqpError` through; both become {"error", "reason"}.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
+from functools import cache, partial, wraps
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -39,6 +40,8 @@ from rewindmq.engine.http.disconnects import Ending
 from rewindmq.engine.http.folds import fold_for
 from rewindmq.engine.http.live import Live, asks_for_stream, paged
 from rewindmq.engine.http.logins import Logins, cookie_of
+from rewindmq.engine.http.reference.document import document_text
+from rewindmq.engine.http.reference.operation import Media, operation
 from rewindmq.engine.http.resources import (
     access,
     bindings,
@@ -67,6 +70,7 @@ from rewindmq.engine.http.resources import (
     state,
     vhosts,
 )
+from rewindmq.engine.http.shapes.node import Login
 from rewindmq.engine.http.statistics import statistics
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.admission import Guest
@@ -286,6 +290,9 @@ PATIENT = {
 }
 
 
+METRICS = Media("text/plain", "Prometheus' text format. At the port of the metrics it needs no login")
+
+
 def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = None) -> ASGIApp:
     """The application. `body_workers` read large bodies, `live` has the live figures; the caller closes them."""
     statistics(broker)  # counting begins here
@@ -298,6 +305,7 @@ def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = Non
     ) -> Callable[[Request], Awaitable[ASGIApp]]:
         """The endpoint of a handler. `of_figures`: itself, or the one whose figures it sends again and again."""
 
+        @wraps(handler)
         async def respond(request: Request) -> ASGIApp:
             held: Call | None = None
             response: ASGIApp
@@ -348,6 +356,7 @@ def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = Non
         routes.append(Route("/api/live" + path, endpoint(live.of(shown, ready), handler), methods=["GET"]))
     routes += login_routes(broker, logins)
     routes += metrics_routes(broker, body_workers, logins)
+    routes.append(reference_route(routes))
     routes += (Route(path, web.page(path), methods=["GET"]) for path in web.FILES)
     starlette = Starlette(
         routes=routes, exception_handlers={HTTPException: no_such_path, ApiError: refused, Exception: unexpected}
@@ -356,10 +365,29 @@ def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = Non
     return Ending(Guarded(Undecoded(starlette, broker.config.prometheus_port)))
 
 
+def reference_route(routes: list[Route]) -> Route:
+    """The route of the document about all routes, itself included.
+
+    It needs no login, as the desk's files need none: it is about the program, not about this broker. RabbitMQ's own
+    reference is open, too."""
+    text = cache(lambda: document_text(routes))
+
+    @operation("The OpenAPI document of this API", login=False, answer=dict[str, object])
+    async def show(request: Request) -> Response:
+        return Response(
+            await asyncio.to_thread(text), media_type="application/json", headers={"cache-control": "no-cache"}
+        )
+
+    return Route("/api/openapi.json", show, methods=["GET"])
+
+
 def login_routes(broker: "Broker", logins: Logins) -> list[Route]:
     """The routes of /api/login. A login is refused only when the log says so."""
     read_to_end = partial(read_to_end_in_time, broker)
 
+    @operation(
+        "Begins the login of a browser, with a cookie", login=False, body=Login, answers={204: None}, errors=(401, 408)
+    )
     async def log_in(request: Request) -> Response:
         try:
             name, password = await login.name_and_password(request)
@@ -374,6 +402,7 @@ def login_routes(broker: "Broker", logins: Logins) -> list[Route]:
             note_refusal(broker, request, None, error)
             return refuse(error, request)
 
+    @operation("Ends the login of a browser", login=False, answers={204: None})
     async def log_out(request: Request) -> Response:
         return login.log_out_browser(request, logins)
 
@@ -403,16 +432,20 @@ def metrics_routes(broker: "Broker", body_workers: WorkerPool, logins: Logins) -
         await broker.loop_share.turn()
         return Call(request, broker, body_workers, user, tags).monitored_vhosts()
 
+    @operation("Metrics of the node", answer=METRICS)
     async def show_metrics(request: Request) -> Response:
         await vhosts_seen(request)
         return await metrics.metrics(broker)
 
+    @operation("Metrics of each queue, channel and connection", answer=METRICS)
     async def show_metrics_per_object(request: Request) -> Response:
         return await metrics.metrics(broker, apart=True, seen=await vhosts_seen(request))
 
+    @operation("Chosen metrics of each object", query=metrics.CHOICE, answer=METRICS)
     async def show_metrics_detailed(request: Request) -> Response:
         return await metrics.detailed(broker, request, await vhosts_seen(request))
 
+    @operation("Metrics of the memory", answer=METRICS)
     async def show_memory_breakdown(request: Request) -> Response:
         await vhosts_seen(request)
         return metrics.memory_breakdown(broker)

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from rewindmq.engine.http.call import ApiError, Call, bad_request, natural, reply
 from rewindmq.engine.http.filters import NameFilter
 from rewindmq.engine.http.pieces import answer, array, members
+from rewindmq.engine.http.reference.operation import Query
 from rewindmq.engine.runtime.loop_share import Work
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from rewindmq.engine.runtime.queue_counters import Listed
     from rewindmq.projections.machine.data.queue import Queue
 
+STATS = (
+    Query("disable_stats", bool, "Without figures"),
+    Query("enable_queue_totals", bool, "With disable_stats: with the numbers of messages all the same"),
+)
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 500
 Item = dict[str, object]

@@ -44,6 +44,11 @@ def history_metrics(broker: "Broker") -> Iterator[Metric]:
         help = "Days until the disk is full, by the growth of the history in the last hours"
         yield single("rewindmq_disk_full_in_days", help, full_in_days)
     yield from _trims(broker.trims)
+    if size.sealed:
+        sealed = Metric("rewindmq_sealed_timestamp_seconds", "gauge", "Time at which the newest seal was written")
+        for name, written in size.sealed.items():
+            sealed.add(written, {"partition": name})
+        yield sealed
     if archive is None:
         return
     help = "Passes of the archiver that failed, and archivers that ended"

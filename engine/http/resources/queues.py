@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from rewindmq.engine.http.call import Call, arguments_in, bad_request, boolean, done, natural, not_found, reply, text
-from rewindmq.engine.http.listing import Item, columns_of, listed, listed_queues, single
+from rewindmq.engine.http.listing import STATS, Item, columns_of, listed, listed_queues, single
 from rewindmq.engine.http.properties import properties_of
+from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Query, operation
 from rewindmq.engine.http.resources.clients import channel_details, consumer_item, elsewhere, peer_details
+from rewindmq.engine.http.shapes.basics import Why
+from rewindmq.engine.http.shapes.queues import Action, PeekedMessage, QueueWish, QueueWithConsumers, UnackedMessage
+from rewindmq.engine.http.shapes.queues import Queue as QueueJson
 from rewindmq.engine.http.statistics import depth_of, statistics
 from rewindmq.engine.runtime.queue_counters import Listed, QueueCounters
 from rewindmq.projections.machine.data.message_word import is_redelivered, size_of
@@ -30,11 +34,13 @@ MOST_REASON = 1_000  # letters
 PEEKED_BYTES = 64  # bytes of a body, as in rabbitmq-queues
 
 
+@operation("Lists the queues of all virtual hosts", query=STATS, listing=QueueJson)
 async def list_all(call: Call) -> Response:
     """Answers GET /api/queues and /api/queues/detailed: here both have all fields."""
     return await queues_of(call, set(call.visible_vhosts()))
 
 
+@operation("Lists the queues of a virtual host", query=STATS, listing=QueueJson)
 async def list_vhost(call: Call) -> Response:
     """Answers GET /api/queues/{vhost}."""
     return await queues_of(call, {call.vhost})
@@ -88,6 +94,7 @@ def policies_of(broker: "Broker", queue: Listed) -> tuple[Policy | None, Policy 
     return broker.topology.effective_policy(*which), broker.topology.effective_operator_policy(*which)
 
 
+@operation("Shows a queue", columns=True, answer=QueueWithConsumers)
 async def show(call: Call) -> Response:
     """Answers GET /api/queues/{vhost}/{queue}."""
     queue = call.queue()
@@ -99,6 +106,7 @@ async def show(call: Call) -> Response:
     return single(call, item | {"deliveries": [], "incoming": []})
 
 
+@operation("Lists the messages that consumers hold", listing=UnackedMessage)
 async def unacked(call: Call) -> Response:
     """Answers GET .../unacked, as LavinMQ does: the unacked messages, with their consumers.
 
@@ -120,6 +128,7 @@ def unacked_item(broker: "Broker", holder: "Consumer", message_id: int, word: in
     }
 
 
+@operation("Shows a ready message, which stays where it is; the next one is 1", answer=PeekedMessage)
 async def peek(call: Call) -> Response:
     """Answers GET .../peek/N: the Nth ready message from the front (the next is 1), which stays where it is.
 
@@ -151,6 +160,7 @@ async def peek(call: Call) -> Response:
     )
 
 
+@operation("Carries out an action of mirrors. There are none", who=ADMINISTRATOR, body=Action, answers={204: None})
 async def act(call: Call) -> Response:
     """Answers POST .../actions: these are actions of mirrors. There are no mirrors, so nothing is left to do."""
     call.require()
@@ -249,6 +259,7 @@ def head_timestamp(partition: "Partition", queue: "Queue") -> Json:
     return properties_of(message.properties).get("timestamp")
 
 
+@operation("Declares a queue", body=QueueWish, answers={201: None, 204: None})
 async def declare(call: Call) -> Response:
     """Answers PUT /api/queues/{vhost}/{queue}."""
     vhost, name = call.vhost, call.segment("queue")
@@ -262,6 +273,14 @@ async def declare(call: Call) -> Response:
     return done(new)
 
 
+@operation(
+    "Deletes a queue. The header X-Messages-Deleted counts its messages",
+    query=(
+        Query("if-unused", bool, "Only if it has no consumers"),
+        Query("if-empty", bool, "Only if it has no messages"),
+    ),
+    answers={204: None},
+)
 async def delete(call: Call) -> Response:
     """Answers DELETE /api/queues/{vhost}/{queue}."""
     queue = call.queue()
@@ -273,6 +292,7 @@ async def delete(call: Call) -> Response:
     return response
 
 
+@operation("Removes all ready messages. The header X-Messages-Purged counts them", answers={204: None})
 async def purge(call: Call) -> Response:
     """Answers DELETE /api/queues/{vhost}/{queue}/contents."""
     queue = call.queue()
@@ -284,6 +304,7 @@ async def purge(call: Call) -> Response:
     return response
 
 
+@operation("Pauses a queue: it delivers nothing", body=Why, answers={204: None})
 async def pause(call: Call) -> Response:
     """Answers PUT .../pause, as LavinMQ does; the body may have a `reason`."""
     queue = call.queue()
@@ -294,6 +315,7 @@ async def pause(call: Call) -> Response:
     return Response(status_code=204)
 
 
+@operation("Resumes a paused queue", answers={204: None})
 async def resume(call: Call) -> Response:
     """Answers PUT .../resume, as LavinMQ does."""
     queue = call.queue()

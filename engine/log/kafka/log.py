@@ -18,7 +18,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 10.0
 PLACEMENT_SECONDS = 5.0
+LEADERS_SECONDS = 2.0
 _REPORT_SECONDS = 0.1
 # Kafka adds at most this many bytes to a record's key and value.
 OVERHEAD_BYTES = 512
@@ -240,7 +241,7 @@ class KafkaLog:
 
     async def catch_up(self, name: str) -> None:
         assert self._following is not None
-        await self._following.reached(await self._ends_now([self._all[name]]))
+        await self._following.reached(await ends_now(self._clients, [self._all[name]]))
         self._apart.discard(name)
 
     def flush(self) -> None:
@@ -254,19 +255,7 @@ class KafkaLog:
     async def read_to_end(self) -> None:
         assert self._following is not None
         followed = [each for each in self._all.values() if each.name not in self._apart]
-        await self._following.reached(await self._ends_now(followed))
-
-    async def _ends_now(self, partitions: Sequence[KafkaPartition]) -> dict[str, int]:
-        """The end of each of these partitions, by name: everything below can be read now.
-
-        Raises NoAnswer, LogError."""
-        wanted = {TopicPartition(each.topic, each.number): each.name for each in partitions}
-        latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        asked = self._clients.admin().list_offsets(dict.fromkeys(wanted, latest), request_timeout=ANSWER_MS / 1000)
-        try:
-            return {wanted[at]: (await asyncio.wrap_future(found)).offset for at, found in asked.items()}
-        except KafkaException as error:
-            raise LogError(f"Kafka: where the partitions end: {text_of(error)}") from error
+        await self._following.reached(await ends_now(self._clients, followed))
 
     def ends(self) -> Mapping[str, int]:
         return {} if self._following is None else self._following.ends
@@ -413,3 +402,26 @@ class KafkaLog:
         finally:
             self._replicas_at = time.monotonic()
             self._asking_replicas.release()
+
+
+async def ends_now(clients: KafkaClients, partitions: Sequence[KafkaPartition]) -> dict[str, int]:
+    """The end of each of these partitions, by name: everything below can be read now.
+
+    Raises NoAnswer, LogError."""
+    wanted = {TopicPartition(each.topic, each.number): each.name for each in partitions}
+    latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    asked = clients.admin().list_offsets(dict.fromkeys(wanted, latest), request_timeout=ANSWER_MS / 1000)
+    try:
+        return {wanted[at]: (await asyncio.wrap_future(found)).offset for at, found in asked.items()}
+    except KafkaException as error:
+        await asyncio.to_thread(_look_for_leaders, clients, {each.topic for each in partitions})
+        raise LogError(f"Kafka: where the partitions end: {text_of(error)}") from error
+
+
+def _look_for_leaders(clients: KafkaClients, topics: Iterable[str]) -> None:
+    """Let the client ask for the leaders anew. Else it keeps for a quarter of an hour that there was none."""
+    try:
+        for topic in topics:
+            clients.admin().list_topics(topic, timeout=LEADERS_SECONDS)
+    except KafkaException as error:
+        logger.debug("Kafka: leaders: %s", text_of(error))

@@ -30,13 +30,13 @@ def h(tmp_path: Path) -> Iterator[Harness]:
 class Client:
     """A client of a stream, which takes what is sent while it `reads`."""
 
-    def __init__(self, h: Harness, user: str, tags: tuple[str, ...]) -> None:
+    def __init__(self, h: Harness, user: str, tags: tuple[str, ...], query: str = "") -> None:
         self.sent: list[bytes] = []
         self.reads = asyncio.Event()
         self.reads.set()
         self.gone = asyncio.Event()
-        scope = {"type": "http", "method": "GET", "path": "/live", "query_string": b"", "headers": [], "scheme": "http"}
-        scope |= {"server": ("127.0.0.1", 1)}
+        scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/live", "headers": [], "scheme": "http"}
+        scope |= {"server": ("127.0.0.1", 1), "query_string": query.encode()}
         self.call = Call(Request(scope, self.receive), h.broker._broker, WorkerPool(), user, tags)
 
     async def receive(self) -> Message:
@@ -126,6 +126,37 @@ def test_b37_a_slow_client_misses_answers_and_holds_one(h: Harness, monkeypatch:
         for client in (slow, fast):
             client.gone.set()
         await asyncio.gather(*tasks)
+
+    play(h, test, monkeypatch)
+
+
+def test_b37_streams_whose_answers_take_long_do_not_delay_others(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    h.broker.users.set(ADMIN, "bob", "secret", ("management",))
+
+    async def test(streams: Live) -> None:
+        released = asyncio.Event()
+        begun: set[str] = set()
+
+        async def slow(call: Call) -> Response:
+            query = call.request.url.query
+            if query in begun:  # not the first answer, which the request itself makes
+                await released.wait()
+            begun.add(query)
+            return reply({"for": query})
+
+        slow_clients = [Client(h, "guest", ("administrator",), query=f"page={number}") for number in range(10)]
+        fast = Client(h, "bob", ("management",))
+        stream = streams.of(slow)
+        tasks = [await client.listen(stream) for client in slow_clients]
+        tasks.append(await fast.listen(streams.of(Counting())))
+        await until(lambda: len(fast.sent) > 20)
+        assert len(begun) == 10
+        assert all(len(client.sent) == 1 for client in slow_clients)
+        released.set()
+        for client in (*slow_clients, fast):
+            client.gone.set()
+        await asyncio.gather(*tasks)
+        assert (streams._groups, streams._ticking, streams._of_user) == ({}, {}, {})
 
     play(h, test, monkeypatch)
 
