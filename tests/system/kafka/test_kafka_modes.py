@@ -118,8 +118,8 @@ class Story:
     def _is_paused(self) -> bool:
         found = modes(self.nodes.running["south"])
         north, south = owned(self.nodes.running["north"]), owned(self.nodes.running["south"])
-        if not all(north[name] != south[name] for name in north):
-            return False  # duties are on their way
+        if sorted(north.values()) != [False, True] or any(north[name] == south[name] for name in north):
+            return False  # duties are on their way: each node comes to own one of both
         paused = [n for n in range(PARTITIONS) if found[f"queues-{n}"] == "append" and north[f"queues-{n}"]]
         self.partition = paused[0] if paused else 0
         return bool(paused)

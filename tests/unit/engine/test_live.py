@@ -146,9 +146,9 @@ def test_b37_streams_whose_answers_take_long_do_not_delay_others(h: Harness, mon
 
         slow_clients = [Client(h, "guest", ("administrator",), query=f"page={number}") for number in range(10)]
         fast = Client(h, "bob", ("management",))
-        stream = streams.of(slow)
+        stream = streams.of(slow, nothing)
         tasks = [await client.listen(stream) for client in slow_clients]
-        tasks.append(await fast.listen(streams.of(Counting())))
+        tasks.append(await fast.listen(streams.of(Counting(), nothing)))
         await until(lambda: len(fast.sent) > 20)
         assert len(begun) == 10
         assert all(len(client.sent) == 1 for client in slow_clients)
