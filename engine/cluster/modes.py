@@ -65,6 +65,8 @@ class Modes:
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._work: dict[ReadBackPartition, asyncio.Task[None]] = {}  # changes of mode that are under way
+        self._living: list[str] = []  # the nodes of the last look
+        self._stands_by: set[str] = set()  # names of the partitions for which this node is a standby among them
         self._stopped = False
 
     def stop(self) -> None:
@@ -89,12 +91,16 @@ class Modes:
         if self._standbys is None or self._stopped:
             return
         living = sorted(set(nodes))
+        if living != self._living:
+            self._living = living
+            names = (partition.name for partition in self._partitions)
+            self._stands_by = {name for name in names if self._is_standby(name)}
         unused = []
         now = self._loop.time()
         for partition in self._partitions:
             if partition in self._work:
                 continue
-            if partition.owned or self._stands_by(partition, living):
+            if partition.owned or partition.name in self._stands_by:
                 partition.used_at = now
                 if not partition.current:
                     self._begin(partition, self._resume(partition))
@@ -113,11 +119,12 @@ class Modes:
                 else:
                     self._begin(partition, self._pause(partition))
 
-    def _stands_by(self, partition: ReadBackPartition, nodes: list[str]) -> bool:
+    def _is_standby(self, partition: str) -> bool:
+        """Whether this node is among the first ones of a partition's order."""
         assert self._standbys is not None
         if self._standbys == 0:
             return False
-        order = sorted(nodes, key=lambda node: hashlib.sha256(f"{partition.name} {node}".encode()).digest())
+        order = sorted(self._living, key=lambda node: hashlib.sha256(f"{partition} {node}".encode()).digest())
         return self._node in order[: self._standbys + 1]
 
     def _attached(self) -> set[object]:

@@ -37,6 +37,7 @@ from rewindmq.engine.http.call import (
     way_of,
 )
 from rewindmq.engine.http.disconnects import Ending
+from rewindmq.engine.http.folds import fold_for
 from rewindmq.engine.http.live import Live, asks_for_stream, paged
 from rewindmq.engine.http.logins import Logins, cookie_of
 from rewindmq.engine.http.reference.document import document_text
@@ -252,10 +253,11 @@ ROUTES: dict[str, dict[str, Handler]] = {
 # Answers that there are as live figures, below /api/live.
 LIVE: dict[str, Handler] = {
     "/overview": overview.overview,
-    "/queues": paged(queues.list_all),
-    "/queues/{vhost}": paged(queues.list_vhost),
+    "/queues": queues.list_all,
+    "/queues/{vhost}": queues.list_vhost,
     "/queues/{vhost}/{queue}": queues.show,
 }
+PAGED = {"/queues", "/queues/{vhost}"}  # those of them that are listings
 
 # Handlers without the time limit of an answer: they read history, ask Kafka, wait for the disk, or ask repeatedly.
 PATIENT = {
@@ -290,9 +292,6 @@ PATIENT = {
 
 METRICS = Media("text/plain", "Prometheus' text format. At the port of the metrics it needs no login")
 
-# Modules of handlers that never look at a queue. All others look at any queue: so the node folds every partition first.
-LOOK_AT_NO_QUEUE = {module.__name__ for module in (access, clock, erasures, health, listeners, parameters)}
-
 
 def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = None) -> ASGIApp:
     """The application. `body_workers` read large bodies, `live` has the live figures; the caller closes them."""
@@ -301,7 +300,11 @@ def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = Non
     logins = live.logins
     read_to_end = partial(read_to_end_in_time, broker)
 
-    def endpoint(handler: Callable[[Call], Awaitable[ASGIApp]]) -> Callable[[Request], Awaitable[ASGIApp]]:
+    def endpoint(
+        handler: Callable[[Call], Awaitable[ASGIApp]], of_figures: Handler
+    ) -> Callable[[Request], Awaitable[ASGIApp]]:
+        """The endpoint of a handler. `of_figures`: itself, or the one whose figures it sends again and again."""
+
         @wraps(handler)
         async def respond(request: Request) -> ASGIApp:
             held: Call | None = None
@@ -318,8 +321,7 @@ def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = Non
                 held.user, held.tags, held.account = user, tags, account
                 held.require_account()
                 require_change_allowed(broker, request)
-                if handler.__module__ not in LOOK_AT_NO_QUEUE:
-                    await broker.queues.enter_all()
+                await fold_for(of_figures, held)
                 return await handler(held)
 
             try:
@@ -344,11 +346,14 @@ def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = Non
         return respond
 
     routes = [
-        Route("/api" + path, endpoint(handler), methods=[method])
+        Route("/api" + path, endpoint(handler, handler), methods=[method])
         for path, handlers in ROUTES.items()
         for method, handler in handlers.items()
     ]
-    routes += (Route("/api/live" + path, endpoint(live.of(handler)), methods=["GET"]) for path, handler in LIVE.items())
+    for path, handler in LIVE.items():
+        ready = partial(fold_for, handler)
+        shown = paged(handler) if path in PAGED else handler
+        routes.append(Route("/api/live" + path, endpoint(live.of(shown, ready), handler), methods=["GET"]))
     routes += login_routes(broker, logins)
     routes += metrics_routes(broker, body_workers, logins)
     routes.append(reference_route(routes))

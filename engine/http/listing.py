@@ -21,6 +21,7 @@ from rewindmq.engine.runtime.loop_share import Work
 
 if TYPE_CHECKING:
     from rewindmq.engine.runtime.partition import Partition
+    from rewindmq.engine.runtime.queue_counters import Listed
     from rewindmq.projections.machine.data.queue import Queue
 
 STATS = (
@@ -101,6 +102,11 @@ def holding(part: str) -> Callable[[str], bool]:
 async def queues_in(call: Call, vhosts: Container[str]) -> "list[tuple[Partition, Queue]]":
     """The queues of vhosts by name, each with its partition."""
     return await call.broker.queues.by_name(call.work, vhosts)
+
+
+async def listed_queues(call: Call, vhosts: Container[str]) -> "list[tuple[Partition, Listed]]":
+    """The queues of vhosts by name, of each partition that is not folded here their counters."""
+    return await call.broker.queues.listed(call.work, vhosts)
 
 
 def single(call: Call, item: Item) -> Response:

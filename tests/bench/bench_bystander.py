@@ -73,9 +73,11 @@ FLOODS: dict[str, Ask | None] = {
 }
 
 
-def definitions(queues: int) -> bytes:
+def definitions(queues: int, first: int = 0) -> bytes:
+    """A document that declares so many queues, q0 and so on, or from another number on."""
     named = [
-        {"name": f"q{n}", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}} for n in range(queues)
+        {"name": f"q{n}", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
+        for n in range(first, first + queues)
     ]
     return json.dumps({"queues": named}).encode()
 

@@ -14,7 +14,7 @@ from tests.support.prometheus import NOT_INSTALLED, PROMTOOL
 from tests.tidy import references
 
 ROOT = Path(__file__).resolve().parents[2]
-MONITORING = ROOT / "monitoring"
+MONITORING = ROOT / "compose" / "monitoring"
 PAGE = "docs/operators/alerts.md"
 SEVERITIES = {"critical", "warning", "info"}
 OURS = re.compile(r"\brewindmq_[a-z_]+")

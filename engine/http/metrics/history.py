@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
     from rewindmq.engine.broker.history_trims import HistoryTrims
     from rewindmq.engine.runtime.partition import Partition
-    from rewindmq.projections.machine.data.queue import Queue
+    from rewindmq.engine.runtime.queue_counters import Listed
 
-    Pairs = list[tuple[Partition, Queue]]
+    Pairs = list[tuple[Partition, Listed]]
 
 ARCHIVE = "archive"
 # Bytes in the log besides the body: of a publish with its routing, and of an ack, each in a group commit of many.
@@ -124,7 +124,7 @@ def _shares(
                 yield "", labels, round(size * min(1.0, weight(queue) / whole))
 
 
-def weight(queue: "Queue") -> float:
+def weight(queue: "Listed") -> float:
     """The bytes of a queue's events, roughly."""
     there = queue.messages_ready + queue.messages_unacked + queue.messages_delayed
     held_bytes = queue.message_bytes_ready + queue.message_bytes_unacked + queue.message_bytes_delayed

@@ -60,7 +60,7 @@ async def metrics(broker: "Broker", apart: bool = False, seen: list[str] | None 
         found += of_node(broker)
     now = await totals(broker, work)
     found += object_totals(now)
-    pairs = await broker.queues.by_name(work, broker.topology.vhosts)
+    pairs = await broker.queues.listed(work, broker.topology.vhosts)
     vhosts = seen if apart else None
     if apart:
         shown = [pair for pair in pairs if vhosts is None or pair[1].vhost in vhosts]
@@ -91,7 +91,7 @@ async def detailed(broker: "Broker", request: Request, seen: list[str] | None = 
     if vhosts is not None and seen is not None:
         vhosts = [each for each in vhosts if each in seen]
     work = Work(broker.loop_share)
-    everywhere = await broker.queues.by_name(work, broker.topology.vhosts)
+    everywhere = await broker.queues.listed(work, broker.topology.vhosts)
     pairs = [pair for pair in everywhere if vhosts is None or pair[1].vhost in vhosts]
     if wanted := query.get("queue"):
         if len(wanted) > MAX_PATTERN:

@@ -61,7 +61,7 @@ async def totals(
     broker: "Broker", work: Work, vhosts: Container[str] | None = None, sessions: "list[Session] | None" = None
 ) -> dict[str, int]:
     """The totals of these vhosts and sessions, or of all."""
-    pairs = await broker.queues.by_name(work, broker.topology.vhosts if vhosts is None else vhosts)
+    pairs = await broker.queues.listed(work, broker.topology.vhosts if vhosts is None else vhosts)
     depth, consumers = depth_of(()), 0
     for first in range(0, len(pairs), AT_ONCE):
         queues = [queue for _, queue in pairs[first : first + AT_ONCE]]
@@ -111,6 +111,8 @@ async def overview(call: Call) -> Response:
     }
     vhosts, sessions = call.monitored_vhosts(), visible_sessions(call, None)
     now = await (totals(broker, call.work) if monitors else totals(broker, call.work, vhosts, sessions))
+    ages = [age for partition in broker.partitions if (age := partition.counters_age_ms) is not None]
+    item["counters_age_ms"] = max(ages, default=None)
     item["object_totals"] = {key: now[key] for key in ("channels", "connections", "consumers", "exchanges", "queues")}
     if not call.asks("disable_stats"):
         item |= overview_stats(broker, now, call.user if not monitors else None, sessions)

@@ -1,6 +1,6 @@
 """A queue as it was: GET /api/queues/{vhost}/{queue}/at?time=...|offset=... [&first=0] [&count=100].
 
-`time` is ISO 8601 with a zone, milliseconds since the epoch, how long ago (`-10m`), or mark:NAME; `offset` is one of
+`time` is ISO 8601 with a zone, milliseconds since the epoch, how long ago (`10m`), or mark:NAME; `offset` is one of
 the queue's partition. A user who may read the queue may read its past, back to its declaration: an earlier queue of the
 same name is another incarnation. An administrator may also ask for queues and vhosts that are gone, and for an
 `incarnation` by its queue id.

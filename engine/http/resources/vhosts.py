@@ -31,7 +31,7 @@ async def numbers_of(broker: "Broker", work: Work, vhosts: Container[str]) -> di
     A vhost without queues has no entry."""
     known = statistics(broker)
     found: dict[str, tuple[Numbers, Numbers]] = {}
-    queues = await broker.queues.by_name(work, vhosts)
+    queues = await broker.queues.listed(work, vhosts)
     for first in range(0, len(queues), AT_ONCE):
         for vhost, pairs in groupby(queues[first : first + AT_ONCE], lambda pair: pair[1].vhost):
             some = list(pairs)

@@ -1,7 +1,10 @@
 """A trial: clients publish and consume through a fault, everything is drained, and the account is judged.
 
     trial = Trial(nodes, seed)
-    await trial.run(fault)        fault(trial): done while clients publish (confirms) and consume (manual acks)
+    await trial.run(fault, totals)    fault(trial): done while clients publish (confirms) and consume (manual acks)
+
+`apart`: consumers are at one node, and publishers at the others. `line`: node `north` reaches Kafka by it, and it can
+be cut.
 
 The conditions are those of tests/system/durability/ledger.py and two more. A node delivers only durable messages, so a
 message that comes a second time has the redelivered flag, also after a crash. All nodes and a plain fold of the topics
@@ -9,14 +12,16 @@ agree on the digest of every partition.
 """
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import aio_pika
 import httpx
 
 from tests.support.kafka.nodes import Nodes, api
+from tests.support.kafka.proxy import Proxies
 from tests.system.durability.ledger import Ledger
 from tests.system.durability.load import ACCOUNTS, CONSUMED, QUEUES, TARGETS, Clients
 
@@ -33,21 +38,25 @@ class Totals:
     lost: int = 0
     unknown: int = 0
     again: int = 0
-    longest_pause: float = 0.0
+    pauses: dict[str, list[float]] = field(default_factory=dict)  # by fault: the longest of each trial
 
     def __str__(self) -> str:
-        return (
+        said = (
             f"{self.trials} trials: {self.confirmed} confirmed, {self.lost} of them lost, {self.unknown} without an"
-            f" answer, {self.again} deliveries again (flagged), no confirm for {self.longest_pause:.1f} s at the most"
+            f" answer, {self.again} deliveries again (flagged). The longest time without a confirm, s:"
         )
+        pauses = (f"{name} {max(found):.1f} ({len(found)} trials)" for name, found in sorted(self.pauses.items()))
+        return f"{said} {', '.join(pauses)}"
 
 
 class Trial:
-    def __init__(self, nodes: Nodes, seed: int) -> None:
+    def __init__(self, nodes: Nodes, seed: int, apart: bool = False, line: Proxies | None = None) -> None:
         self.nodes = nodes
+        self.line = line
         self.ledger = Ledger(ACCOUNTS)
-        self.clients = Clients(self.ledger, seed, nodes=True)
+        self.clients = Clients(self.ledger, seed, nodes=True, apart=apart)
         self.random = self.clients.random
+        self.places = random.Random(seed)
         self.longest_pause = 0.0
 
     async def run(self, fault: Callable[["Trial"], Awaitable[None]], totals: Totals) -> None:
@@ -78,7 +87,7 @@ class Trial:
             for task in left:
                 task.print_stack()
             assert not left, f"{len(left)} clients do not end"
-        self.judge(totals)
+        self.judge(fault.__name__, totals)
         await asyncio.to_thread(self.nodes.digests)
         self.nodes.check_errors()
 
@@ -91,6 +100,8 @@ class Trial:
     def serve(self) -> None:
         """Connect clients to the nodes that run now."""
         self.clients.urls = [node.amqp_url for node in self.nodes.running.values()]
+        if self.clients.apart:
+            self.places.shuffle(self.clients.urls)
 
     async def declare(self) -> None:
         """Make the queues anew."""
@@ -119,7 +130,7 @@ class Trial:
     async def until(self, condition: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + DEADLINE_SECONDS
         while not condition():
-            assert time.monotonic() < deadline, f"{what}:\n  {self.ledger.summary()}"
+            assert time.monotonic() < deadline, f"{what}:\n  {self.ledger.summary()}{self.nodes.last_words()}"
             await asyncio.sleep(0.05)
 
     async def watch(self) -> None:
@@ -160,7 +171,7 @@ class Trial:
                 found.append(f"{name}: not all queues are there")
         return found
 
-    def judge(self, totals: Totals) -> None:
+    def judge(self, fault: str, totals: Totals) -> None:
         summary = f"{self.ledger.summary()}\n  longest pause {self.longest_pause:.1f} s"
         print(summary)
         accounts = self.ledger.queues.values()
@@ -169,7 +180,7 @@ class Trial:
         totals.lost += sum(len(account.expected - account.acked) for account in accounts)
         totals.unknown += self.ledger.unknown
         totals.again += sum(account.delivered.total() - len(account.delivered) for account in accounts)
-        totals.longest_pause = max(totals.longest_pause, self.longest_pause)
+        totals.pauses.setdefault(fault, []).append(self.longest_pause)
         wrong = self.ledger.judge()
         assert not wrong, "\n".join([*wrong, summary])
 
@@ -229,15 +240,31 @@ async def stand_still(trial: Trial) -> None:
     """Let a node stand still for longer than the others wait for it."""
     nodes = trial.nodes
     name = trial.random.choice(list(nodes.running))
+    before = times_lost(nodes, name)
     nodes.pause(name)
     trial.clients.urls = [node.amqp_url for other, node in nodes.running.items() if other != name]
     await asyncio.sleep(nodes.timeout + 2)
     nodes.go_on(name)
-    await trial.until(lambda: declared_lost(nodes, name), f"{name} was not declared lost")
+    await trial.until(lambda: times_lost(nodes, name) > before, f"{name} was not declared lost")
 
 
-def declared_lost(nodes: Nodes, name: str) -> bool:
-    return any("was declared lost" in line for line in nodes.running[name].errors)
+async def cut_a_node_off(trial: Trial) -> None:
+    """Take the line to Kafka away from node `north`, for longer than the others wait for it."""
+    nodes, line = trial.nodes, trial.line
+    assert line is not None
+    before = times_lost(nodes, "north")
+    line.blackhole()
+    trial.clients.urls = [node.amqp_url for other, node in nodes.running.items() if other != "north"]
+    try:
+        await asyncio.sleep(nodes.timeout + 4)
+    finally:
+        line.resume()
+    await trial.until(lambda: times_lost(nodes, "north") > before, "north was not declared lost")
+
+
+def times_lost(nodes: Nodes, name: str) -> int:
+    """How often the node that runs now has read that it was declared lost."""
+    return sum("was declared lost" in line for line in nodes.running[name].errors)
 
 
 async def restart_kafka(trial: Trial) -> None:

@@ -8,7 +8,7 @@ with Nodes(directory, kafka, "prefix") as nodes:
 import itertools
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -53,16 +53,26 @@ class Nodes:
     """The nodes of a test.
 
     Each node's data directory is found by its name: a node that is started again goes on where it was. All are stopped
-    at the end, and must end cleanly, unless they were ended before. `standbys`: as the option of `start`."""
+    at the end, and must end cleanly, unless they were ended before. `standbys`: as the option of `start`. `program`:
+    what runs. `lines`: other ways to the same Kafka (a proxy's), by node."""
 
     def __init__(
-        self, directory: Path, kafka: KafkaCluster, prefix: str = "", timeout: int = 3, standbys: str = "all"
+        self,
+        directory: Path,
+        kafka: KafkaCluster,
+        prefix: str = "",
+        timeout: int = 3,
+        standbys: str = "all",
+        program: type[RunningBroker] = RunningBroker,
+        lines: Mapping[str, str] | None = None,
     ) -> None:
         self.directory = directory
         self.kafka = kafka
         self.prefix = prefix or f"nodes-{next(PREFIXES)}"
         self.timeout = timeout
         self.standbys = standbys
+        self.program = program
+        self.lines = lines or {}
         self.running: dict[str, RunningBroker] = {}
         self.ended: list[RunningBroker] = []
 
@@ -80,14 +90,14 @@ class Nodes:
 
     def start(self, name: str, bootstrap: str = "", data: str = "") -> RunningBroker:
         """Start a node. `bootstrap`: another way to the same Kafka (a proxy's)."""
-        node = RunningBroker(self.directory / (data or name), *self.options(name, bootstrap))
+        node = self.program(self.directory / (data or name), *self.options(name, bootstrap))
         self.running[name] = node
         return node
 
     def options(self, name: str, bootstrap: str = "") -> tuple[str, ...]:
         return (
             "--kafka",
-            bootstrap or self.kafka.bootstrap,
+            bootstrap or self.lines.get(name) or self.kafka.bootstrap,
             "--kafka-prefix",
             self.prefix,
             "--node",
@@ -118,6 +128,11 @@ class Nodes:
         """Check that no node has met a defect of its own."""
         for node in (*self.ended, *self.running.values()):
             assert "Traceback" not in "".join(node.errors), "".join(node.errors)
+
+    def last_words(self) -> str:
+        """What the nodes that have ended by themselves said last."""
+        ended = {name: node for name, node in self.running.items() if node.process.poll() is not None}
+        return "".join(f"\n{name} ended: {''.join(node.errors[-30:])}" for name, node in ended.items())
 
     def partitions(self) -> Sequence[Any]:
         """The queue partitions, to read."""

@@ -6,7 +6,8 @@
 
 Each is a connection of its own (aio-pika) that connects again when the broker comes back, on whatever port. Where there
 are several nodes it takes them in turn, and a publisher that connects again counts as another one: what its old node
-still has on its way may come into the log later than what its new node takes.
+still has on its way may come into the log later than what its new node takes. `apart`: consumers are at the first
+node, and publishers at the others.
 """
 
 import asyncio
@@ -70,10 +71,11 @@ def until_gone() -> Iterator[None]:
 class Clients:
     """`urls` says where the broker is now, or its nodes; empty while there is none."""
 
-    def __init__(self, ledger: Ledger, seed: int, nodes: bool = False) -> None:
+    def __init__(self, ledger: Ledger, seed: int, nodes: bool = False, apart: bool = False) -> None:
         self.ledger = ledger
         self.random = random.Random(seed)
         self.nodes = nodes
+        self.apart = apart
         self.urls: list[str] = []
         self.connects = itertools.count()
         self.publishers = itertools.count(100)
@@ -108,12 +110,18 @@ class Clients:
             finally:
                 await connection.close()  # the first may have taken too long; this one only notes that it is closed
 
-    async def again_and_again(self, work: Callable[[AbstractChannel], Awaitable[None]]) -> None:
+    def urls_of(self, publishes: bool) -> list[str]:
+        """Where such a client may connect now."""
+        if not self.apart or len(self.urls) < 2:
+            return self.urls
+        return self.urls[1:] if publishes else self.urls[:1]
+
+    async def again_and_again(self, publishes: bool, work: Callable[[AbstractChannel], Awaitable[None]]) -> None:
         while not self.ended:
             life = self.ledger.life
-            if self.urls:
+            if urls := self.urls_of(publishes):
                 with until_gone():
-                    async with self.connected(self.urls[next(self.connects) % len(self.urls)]) as channel:
+                    async with self.connected(urls[next(self.connects) % len(urls)]) as channel:
                         await work(channel)
             while life == self.ledger.life and not self.urls and not self.ended:
                 await asyncio.sleep(0.01)
@@ -132,7 +140,7 @@ class Clients:
             while not self.ended:
                 await asyncio.sleep(0.1)
 
-        await self.again_and_again(work)
+        await self.again_and_again(True, work)
 
     async def publish(self, exchange: AbstractExchange, key: str, accounts: list[str], number: int) -> None:
         self.sequence += 1
@@ -153,7 +161,7 @@ class Clients:
         async def work(channel: AbstractChannel) -> None:
             await Consuming(self, name, channel).run()
 
-        await self.again_and_again(work)
+        await self.again_and_again(False, work)
 
 
 class Consuming:

@@ -1,17 +1,16 @@
 """Two nodes on three of Kafka's (replication 3, at least 2 in sync), under load, and everything that can die dies.
 
-After each fault everything is drained and accounted for: see faults.py. The long form goes through many rounds of
-faults, chosen at random.
+After each fault everything is drained and accounted for: see faults.py. Many rounds of faults, chosen at random, are by
+hand: fault_rounds.py.
 """
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.kafka import faults
+from tests.support.kafka import fault_rounds, faults
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.faults import Totals, Trial
 from tests.support.kafka.nodes import Nodes, connect
@@ -24,13 +23,6 @@ SHORT: list[Callable[[Trial], Awaitable[None]]] = [
     faults.kill_a_kafka_node,
     faults.restart_everything,
     faults.slow_kafka,
-]
-LONG: list[Callable[[Trial], Awaitable[None]]] = [
-    *SHORT,
-    faults.kill_a_node_and_start_it_at_once,
-    faults.kill_each_kafka_node,
-    faults.restart_kafka,
-    faults.stand_still,
 ]
 
 pytestmark = pytest.mark.timeout(300)
@@ -91,7 +83,7 @@ async def cut_off(trial: Trial, line: Proxies) -> None:
     await trial.until(lambda: publisher.unblocked == 1, "connection.unblocked never came")
     await trial.until(lambda: publisher.confirmed > held_at + 10, "publishing did not go on")
     await trial.progress()
-    assert not faults.declared_lost(nodes, "north")
+    assert not faults.times_lost(nodes, "north")
     early = publisher.ended
     assert not early
 
@@ -99,7 +91,7 @@ async def cut_off(trial: Trial, line: Proxies) -> None:
     trial.clients.urls = [nodes.running["south"].amqp_url]
     await asyncio.sleep(nodes.timeout + 4)
     line.resume()
-    await trial.until(lambda: faults.declared_lost(nodes, "north"), "it was not declared lost")
+    await trial.until(lambda: bool(faults.times_lost(nodes, "north")), "it was not declared lost")
     await trial.until(lambda: bool(publisher.ended), "its client's connection is not closed")
     assert publisher.ended == "ConnectionClosedByBroker"
     publisher.join()
@@ -109,13 +101,28 @@ async def cut_off(trial: Trial, line: Proxies) -> None:
     assert publisher.confirmed <= count <= publisher.published
 
 
+# Few, so that they take a minute at the most. fault_rounds.py goes through all.
+WHERE_NEEDED: dict[str, list[fault_rounds.Fault]] = {
+    "0": [faults.kill_a_node, faults.cut_a_node_off],
+    "1": [faults.kill_a_kafka_node],
+}
+
+
+@pytest.mark.parametrize("standbys", WHERE_NEEDED)
+def test_b49_nothing_is_lost_where_nodes_fold_what_they_must(
+    kafka: KafkaCluster, totals: Totals, tmp_path: Path, standbys: str
+) -> None:
+    """Publishers are at other nodes than the consumers."""
+    with fault_rounds.three_nodes(tmp_path, kafka, standbys) as (nodes, line):
+        fault_rounds.go_through(nodes, line, enumerate(WHERE_NEEDED[standbys]), totals)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_nothing_confirmed_is_lost_by_many_faults(nodes: Nodes, totals: Totals) -> None:
+@pytest.mark.parametrize("standbys", [fault_rounds.ALL, "0", "1"])
+def test_nothing_confirmed_is_lost_by_many_faults(
+    kafka: KafkaCluster, totals: Totals, tmp_path: Path, standbys: str
+) -> None:
     """Chosen at random; after each the same account."""
-    chance = random.Random(ROUNDS)
-    for seed in range(ROUNDS):
-        fault = chance.choice(LONG)
-        print(seed, fault.__name__)
-        asyncio.run(Trial(nodes, seed).run(fault, totals))
-    print(totals)
+    with fault_rounds.three_nodes(tmp_path, kafka, standbys) as (nodes, line):
+        fault_rounds.go_through(nodes, line, fault_rounds.at_random(0, ROUNDS), totals)

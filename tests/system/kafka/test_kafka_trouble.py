@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.log.contract import LogError, NoAnswer
-from rewindmq.engine.log.kafka.log import KafkaLog
+from rewindmq.engine.log.kafka.clients import KafkaClients
+from rewindmq.engine.log.kafka.log import KafkaLog, ends_now
 from rewindmq.engine.log.kafka.patience import PATIENCE_SECONDS
-from rewindmq.engine.log.kafka.reader import KafkaLogReader
+from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.engine.log.kafka.topics import KafkaTopics
+from tests.support.deadlines import SECONDS, until
 from tests.support.kafka.cluster import FAST, KafkaCluster
 from tests.support.kafka.fixtures import require_kafka
 from tests.support.kafka.following import Following
@@ -92,6 +94,40 @@ def test_each_of_three_nodes_dies_in_turn(kafka3: KafkaCluster, prefix: str) -> 
     following, count = asyncio.run(run())
     all_are_there_in_order(following, count)
     troubles_were_told_and_taken_back(following)
+
+
+def test_a_partition_without_a_leader_at_the_first_question_has_an_end_later(kafka3: KafkaCluster, prefix: str) -> None:
+    """Kafka's client keeps for a quarter of an hour that there was no leader. So a node could not answer that a thing
+    is missing, nor fold a partition that it had paused."""
+    log = KafkaLog.open(kafka3.bootstrap, prefix, replication=1)
+    leader = kafka3.bootstrap.split(",").index(log.placement()[0].leader) + 1
+    clients = KafkaClients(kafka3.bootstrap)
+    partition = KafkaPartition(clients, log.queues[0].topic, 0, "queues-0")
+    log.close()
+
+    kafka3.kill(leader)
+    try:
+        until(lambda: leader_of(kafka3, partition) == -1, "the partition still has a leader")
+        with pytest.raises(LogError, match="No leaders found"):
+            asyncio.run(ends_now(clients, [partition]))
+    finally:
+        kafka3.start_node(leader)
+        kafka3.wait_in_sync()
+    until(lambda: has_end(clients, partition), "the end of the partition is not known")
+
+
+def leader_of(kafka: KafkaCluster, partition: KafkaPartition) -> int:
+    """The number of the broker, as Kafka says it to a client that asks for the first time; -1: there is none."""
+    found = KafkaClients(kafka.bootstrap).admin().list_topics(partition.topic, timeout=SECONDS)
+    leader: int = found.topics[partition.topic].partitions[partition.number].leader
+    return leader
+
+
+def has_end(clients: KafkaClients, partition: KafkaPartition) -> bool:
+    try:
+        return asyncio.run(ends_now(clients, [partition])) == {partition.name: 0}
+    except LogError:
+        return False
 
 
 def test_a_start_waits_for_a_controller(kafka3: KafkaCluster, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from tests.support.running import ROOT, RunningBroker
 
 require(PROMETHEUS and PROMTOOL, NOT_INSTALLED)
 
-MONITORING = ROOT / "monitoring"
+MONITORING = ROOT / "compose" / "monitoring"
 DASHBOARD = json.loads((MONITORING / "grafana" / "history.json").read_text())
 UNTIL_SECONDS = 90.0
 # What our dashboard asks of a log in Kafka, of trims, and of per-object metrics: no sample of this broker.
