@@ -147,7 +147,7 @@ class PlainTraffic:
                         and not (sent.redelivered or sent.final or sent.delivery_count or sent.acquired_count)
                         and offset >= last_first.get(0, -1)
                     )
-                    if booked:
+                    if booked and room is not None:
                         held_by[offset] = consumer
                         account.bytes_out += size
                         room.holding[consumer] = held + 1

@@ -75,7 +75,7 @@ class Counted(PlainTraffic):
 
 
 Step = tuple[int, int, Actor, Event]
-Lie = Callable[[random.Random, list[Effect]], None]
+Planted = tuple[int, Callable[[Machine, list[Any]], None]]
 
 
 def lies(dice: random.Random, effects: list[Effect]) -> None:
@@ -114,10 +114,12 @@ def lies(dice: random.Random, effects: list[Effect]) -> None:
 
 
 class LyingMachine:
-    """A machine that tells the truth, or lies about one in forty events. `seed`: of the lies; None: there are none."""
+    """A machine that tells the truth, or lies about one in forty events. `seed`: of the lies; None: there are none.
 
-    def __init__(self, seed: int | None) -> None:
-        self.machine, self.seed, self.dice = Machine("queues-0"), seed, random.Random(seed)
+    `planted`: the offset of a lie, and the lie."""
+
+    def __init__(self, seed: int | None, planted: Planted | None = None) -> None:
+        self.machine, self.seed, self.dice, self.planted = Machine("queues-0"), seed, random.Random(seed), planted
         self.skip = self.machine.skip
 
     @property
@@ -128,11 +130,15 @@ class LyingMachine:
         self.machine.apply(offset, timestamp_ms, actor, event, effects)
         if self.seed is not None and effects and self.dice.random() < 0.025:
             lies(self.dice, effects)
+        if self.planted is not None and self.planted[0] == offset:
+            self.planted[1](self.machine, effects)
 
 
-def audited(steps: list[Step], plain: type[PlainTraffic], seed: int | None) -> AuditProduct:
-    """The audit of a history, in groups of 150 records. `seed`: of the lies."""
-    liar, product, encoder, decoder = LyingMachine(seed), AuditProduct("queues-0"), Encoder(), Decoder()
+def audited(
+    steps: list[Step], plain: type[PlainTraffic], seed: int | None, planted: Planted | None = None
+) -> AuditProduct:
+    """The audit of a history, in groups of 150 records. `seed`, `planted`: of the lies."""
+    liar, product, encoder, decoder = LyingMachine(seed, planted), AuditProduct("queues-0"), Encoder(), Decoder()
     machine: Any = liar
     product.plain = plain(product)
     product.begin(liar.machine)
@@ -205,6 +211,67 @@ def test_a_queue_with_a_limit_or_a_ttl_is_plain(type: str, name: str, value: int
     assert told(plain) == told(audited(steps, NothingIsPlain, lied))
     assert isinstance(plain.plain, Counted)
     assert value == 0 or plain.plain.count > 20
+
+
+@pytest.mark.parametrize("prefetch", [9, 3], ids=["a consumer with room", "a full consumer"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("message_id", 6),
+        ("consumer", 3),
+        ("consumer", 99),
+        ("redelivered", True),
+        ("final", True),
+        ("delivery_count", 1),
+        ("acquired_count", 1),
+        ("consumer", 2),
+        ("queue", None),
+        ("the queue that keeps it", None),
+        ("no effect", None),
+        ("an effect twice", None),
+        ("nothing is kept", None),
+        ("a gauge", None),
+    ],
+)
+def test_a_lie_about_a_message_of_a_burst_is_found_as_the_ledgers_find_it(
+    name: str, value: object, prefetch: int
+) -> None:
+    """A full consumer is said to get the message all the same."""
+    events: list[Event] = [
+        queue_declared("q"),
+        queue_declared("other"),
+        ConsumerAttached("/", "other", 3, 1, "ctag", False, False, 9, 0, 0, 0, ()),
+        ConsumerAttached("/", "q", 2, 1, "ctag", False, False, prefetch, 0, 0, 0, ()),
+        *[published(Route("/", "", "q", ("q",)), b"xy")] * 6,
+    ]
+    at = len(events) - 2
+
+    def lie(machine: Machine, effects: list[Any]) -> None:
+        queue = effects[0].queue
+        if prefetch == 3:
+            effects.append(Deliver(queue, at, 2, False, 0, False))
+        if name == "queue":
+            effects[1].queue = machine.queue("/", "other")
+        elif name == "the queue that keeps it":
+            effects[0].queue = machine.queue("/", "other")
+        elif name == "no effect":
+            effects.clear()
+        elif name == "an effect twice":
+            effects.append(effects[1])
+        elif name == "nothing is kept":
+            del effects[0]
+        elif name == "a gauge":
+            queue.message_bytes_unacked += 1
+        else:
+            setattr(effects[1], name, value)
+
+    steps = [(offset, START_MS, ANN, event) for offset, event in enumerate(events)]
+    quickly, slowly = (audited(steps, plain, None, (at, lie)) for plain in (Counted, NothingIsPlain))
+    assert told(quickly) == told(slowly)
+    if name in ("message_id", "redelivered", "final", "delivery_count", "acquired_count", "queue", "a gauge"):
+        assert quickly.rows != []
+    assert isinstance(quickly.plain, Counted)
+    assert quickly.plain.in_loop > 1
 
 
 PLAIN = published(Route("/", "", "q", ("q",)), b"x")
