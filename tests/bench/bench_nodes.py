@@ -32,8 +32,9 @@ from rewindmq.engine.cluster.modes import UNUSED_SECONDS
 from rewindmq.engine.log.placement import partition_of
 from tests.bench.bench_kafka import kafka
 from tests.bench.node_model import Cluster, Costs, capacity
-from tests.bench.peers import TICKS, Broker, start_rewindmq
+from tests.bench.peers import Broker, start_rewindmq
 from tests.bench.perftest import Result, perftest
+from tests.support.processes import TICKS
 
 PARTITIONS = 8
 PUBLISH, CONSUME = ["-c", "500"], ["-q", "500"]
