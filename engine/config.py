@@ -66,6 +66,7 @@ class Config:
     find_index_ms: int | None = None  # ids of younger messages are in an index (rewind/id_index.py); None: of none
     snapshot_events: int = 1_000_000
     metadata_snapshot_events: int = 10_000
+    waypoint_events: int = 10_000  # between two waypoints of a partition (runtime/waypoint_writer.py)
     subject_header: str = ""  # the header with the subject of a message: the subject's key encrypts the body
     keys: Path | None = None  # directory of keys; None: `keys` in `data`. Nodes on one Kafka share it
     keep_bodies_days: int | None = None  # each body is encrypted under a key of its day; None: only those of subjects

@@ -1,6 +1,6 @@
 """Rebuilds a partition as it was at an offset, or at a moment in time.
 
-    at = At(time_ms=parse_time("2026-11-21T03:04:05.678+00:00"))       # or parse_time("-10m"), or At(offset=1_000)
+    at = At(time_ms=parse_time("2026-11-21T03:04:05.678+00:00"))       # or parse_time("10m"), or At(offset=1_000)
     machine = state_at(log_partition, snapshots, at)
 
 `state at T` means: everything logged up to T has happened, and the clock stands at T (everything that was due by T has
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECONDS = re.compile(r"[0-9]+")
-_AGO = re.compile(r"-(?:[0-9]{1,9}[smhdw])+")
+_AGO = re.compile(r"-?(?:[0-9]{1,9}[smhdw])+")
 _PART_OF_AGO = re.compile(r"([0-9]+)([smhdw])")
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # from the year 1 to 9999, in UTC
@@ -76,8 +76,8 @@ def parse_time(text: str) -> int:
     """Milliseconds since the epoch of a time as people write it.
 
     `text` is an ISO 8601 time with its zone (`2026-11-21T03:04:05.678+00:00`, `...Z`), a whole number of milliseconds
-    since the epoch, or a time before now by this machine's clock (`-10m`, `-1h30m`; in s, m, h, d and w). Digits finer
-    than a millisecond are cut off. Raises UnreadableTime for any other text."""
+    since the epoch, or how long ago by this machine's clock (`10m`, `1h30m`; in s, m, h, d and w; `-10m` is the same).
+    Digits finer than a millisecond are cut off. Raises UnreadableTime for any other text."""
     text = text.strip()
     if _MILLISECONDS.fullmatch(text):
         return _in_range(text, int(text) if len(text) <= len(str(_LAST_MS)) else _LAST_MS + 1)
@@ -89,7 +89,7 @@ def parse_time(text: str) -> int:
     except ValueError as error:
         raise UnreadableTime(
             f"{text!r} is not a time: give ISO 8601 with a zone, e.g. 2026-11-21T03:04:05.678+00:00, or how long ago,"
-            " e.g. -10m"
+            " e.g. 10m"
         ) from error
     if moment.tzinfo is None:
         raise UnreadableTime(f"{text!r} has no zone: add Z for UTC, or an offset such as +01:00")
@@ -97,7 +97,7 @@ def parse_time(text: str) -> int:
 
 
 def absolute(text: str) -> str:
-    """The time that a text such as `-10m` means now; any other text as it is.
+    """The time that a text such as `10m` (ten minutes ago) means now; any other text as it is.
 
     For a text that is read more than once. Raises UnreadableTime for a time before the year 1."""
     return format_time(parse_time(text)) if _AGO.fullmatch(text.strip()) else text

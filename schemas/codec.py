@@ -236,14 +236,39 @@ class _Prefix:
 class _Head:
     """What stands before the size of the body in plain messages of one actor and route, behind two bytes of the time.
 
-    `by_length`: for a record of this length, the size of the body as it is written, and the message."""
+    `by_length`: the message in a record of this length."""
 
     def __init__(self, head: bytes, start_ms: int, actor: Actor) -> None:
         self.head = head
         self.end = len(head) + 2
         self.start_ms = start_ms
         self.actor = actor
-        self.by_length: dict[int, tuple[bytes, Published]] = {}
+        self.by_length: dict[int, _Message] = {}
+
+
+class _Message:
+    """A plain message. `size`: the size of its body, as it is written.
+
+    `latest`: the bytes of its last record up to the body; `decoded`: what that record became."""
+
+    def __init__(self, size: bytes, event: Published, latest: bytes, decoded: tuple[int, Actor, Event]) -> None:
+        self.size = size
+        self.event = event
+        self.latest = latest
+        self.decoded = decoded
+
+
+class _AckHead:
+    """What stands before the ranges of ids in acks of one actor and consumer, behind two bytes of the time.
+
+    `consumer`: vhost, queue and consumer."""
+
+    def __init__(self, head: bytes, prefix: _Prefix, consumer: tuple[str, str, int]) -> None:
+        self.head = head
+        self.end = len(head) + 2
+        self.start_ms = prefix.start_ms
+        self.actor = prefix.actor
+        self.consumer = consumer
 
 
 class _KnownRoute:
@@ -269,6 +294,7 @@ class Decoder:
         self._known = _KnownRoute(_NEVER, Route("", "", "", ()), self._no_head)  # the last route
         self._consumer_bytes = _NEVER  # the last vhost, queue and consumer
         self._consumer = ("", "", 0)
+        self._ack = _AckHead(_NEVER, self._prefix, self._consumer)
         self._actors: dict[bytes, Actor] = {}
         self._routes: dict[bytes, _KnownRoute] = {}
         self._remembered = 0  # how many messages the heads have, all together
@@ -281,15 +307,30 @@ class Decoder:
         same records are undecodable under all these options, for the same reasons."""
         if stripped and record.startswith(_UNSTRIPPED):
             return self._any(record[len(_UNSTRIPPED) :], False, False)
-        head = self._head
-        if not bodies and not stripped and record.startswith(head.head, 2):
-            known = head.by_length.get(len(record))
-            if known is not None and record.startswith(known[0], head.end):
+        if not bodies and not stripped:
+            head = self._head
+            message = head.by_length.get(len(record))
+            if message is not None:
+                if record.startswith(message.latest):
+                    return message.decoded
+                if record.startswith(head.head, 2) and record.startswith(message.size, head.end):
+                    low = record[0]
+                    high = record[1]
+                    if low & 0x81 == 0x80 and high & 0x80:
+                        timestamp_ms = head.start_ms + ((low & 0x7F) >> 1) + ((high & 0x7F) << 6)
+                        message.latest = record[: head.end + len(message.size)]
+                        message.decoded = timestamp_ms, head.actor, message.event
+                        return message.decoded
+        try:
+            ack = self._ack
+            if record.startswith(ack.head, 2):
+                messages, pos = message_ranges(record, ack.end)
                 low = record[0]
                 high = record[1]
-                if low & 0x81 == 0x80 and high & 0x80:
-                    return head.start_ms + ((low & 0x7F) >> 1) + ((high & 0x7F) << 6), head.actor, known[1]
-        try:
+                if pos == len(record) and low & 0x81 == 0x80 and high & 0x80:
+                    vhost, queue, consumer = ack.consumer
+                    acked = Acked(vhost, queue, consumer, messages)
+                    return ack.start_ms + ((low & 0x7F) >> 1) + ((high & 0x7F) << 6), ack.actor, acked
             prefix = self._prefix
             if not record.startswith(prefix.rest, 2):
                 prefix = self._find_prefix(record)
@@ -373,11 +414,11 @@ class Decoder:
             size = encryption.plain_size
         event = Published(known.route, properties, expiration_ms, priority, persistent, origin, encryption, body, size)
         if middle in _PLAIN and not (bodies or stripped):
-            self._remember(known, record, end, record[end:pos], event)
+            self._remember(known, record, end, pos, event)
         return event
 
-    def _remember(self, known: _KnownRoute, record: bytes, end: int, size: bytes, event: Published) -> None:
-        """Remember a plain message. `end`: where the size of its body stands, which is written as `size`."""
+    def _remember(self, known: _KnownRoute, record: bytes, end: int, body: int, event: Published) -> None:
+        """Remember a plain message. `end`: where the size of its body stands; `body`: where its body stands."""
         if len(event.properties) > _REMEMBERED_PROPERTIES:
             return
         head = known.head
@@ -393,7 +434,9 @@ class Decoder:
             head.by_length.clear()
             self._remembered = 0
         if len(record) not in head.by_length:
-            head.by_length[len(record)] = size, event
+            timestamp_ms = head.start_ms + ((record[0] & 0x7F) >> 1) + ((record[1] & 0x7F) << 6)
+            decoded = timestamp_ms, head.actor, event
+            head.by_length[len(record)] = _Message(record[end:body], event, record[:body], decoded)
             self._remembered += 1
 
     def _origin(self, record: bytes, pos: int) -> tuple[Origin, int]:
@@ -422,6 +465,8 @@ class Decoder:
             raise Surprise
         if record.startswith(self._consumer_bytes, pos):
             end = pos + len(self._consumer_bytes)
+            if kind == _ACKED_BYTE:  # the second in succession, so more of them may come
+                self._ack = _AckHead(record[2:end], self._prefix, self._consumer)
         else:
             _, end = varint(record, two_texts_end(record, pos))
             self._consumer = self._interned_in_queue(record[pos:end])

@@ -79,9 +79,9 @@ class ClientSocket(Protocol):
 
 
 class Connection:
-    """`peer`: "address:port" for people. `loopback`: the client is on this machine, where `guest` may log in. `tls`:
-    what is known of a client over TLS. `listener`: where it came in. `proxy`: the balancer's address, if one
-    speaks for the client."""
+    """`peer`: "address:port" for people. `loopback`: the client is on this machine, where `guest` may log in, and came
+    through no balancer. `tls`: what is known of a client over TLS. `listener`: where it came in. `proxy`: the
+    balancer's address, if one speaks for the client."""
 
     def __init__(
         self,

@@ -77,12 +77,11 @@ class AmqpProtocol(asyncio.Protocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         balancer = transport.get_extra_info("peername") or ("unknown", 0)
         peer = self.guest.client or balancer
-        stranger = self.guest.proxied and self.guest.client is None  # the balancer does not say who it is
         tls, tls_settings = transport.get_extra_info("ssl_object"), self.broker.config.tls
         connection = Connection(
             self.broker,
             f"{bracketed(str(peer[0]))}:{peer[1]}",
-            not stranger and is_loopback(str(peer[0])),
+            not self.guest.proxied and is_loopback(str(peer[0])),  # a balancer's loopback is its own machine's
             self,
             None if tls is None or tls_settings is None else tls_settings.peer(tls),
             self.listener,

@@ -17,11 +17,13 @@ from rewindmq.engine.errors import AccessRefused, NotFound, PreconditionFailed, 
 from rewindmq.engine.routing import exchange_types
 from rewindmq.engine.routing.content import Content
 from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE, HiddenQueues
+from rewindmq.engine.routing.event_headers import NODE_WIDE, NODE_WIDE_TAGS
 from rewindmq.engine.routing.router import Destination, Router
 from rewindmq.engine.runtime.loop_share import Work, by_key
 from rewindmq.engine.runtime.metadata import NOT_RECORDED, Metadata
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.topology.topology import DEFAULT_VHOST, EVENT_EXCHANGE
 from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared
 from rewindmq.schemas.values import Argument
 
@@ -171,6 +173,7 @@ class Exchanges:
         elif (vhost, destination) not in self._topology.exchanges:
             raise NotFound(f"no {resource('exchange', destination, vhost)}")
         exchange_types.matching_type(exchange).check_binding(routing_key, arguments)
+        self._check_node_wide(session, source, routing_key)
         bound = Bound(vhost, source, destination_type, destination, routing_key, _sorted(arguments), queue_id)
         await self._metadata.bind(session.actor, bound)
         if not self._topology.is_bound(bound):  # another client deleted one of the two meanwhile
@@ -229,6 +232,21 @@ class Exchanges:
         exchange = self._topology.exchanges.get((session.vhost, source))
         if exchange is not None:
             self._access.check_topic(session.user, exchange, "read", routing_key)
+
+    def _check_node_wide(self, session: Session, source: str, routing_key: str) -> None:
+        """AccessRefused: the binding would tell of logins, users and vhosts, and the user may not know of them."""
+        user = self._topology.users.get(session.user)
+        if (session.vhost, source) != (DEFAULT_VHOST, EVENT_EXCHANGE) or user is None:  # the broker itself is no user
+            return
+        if any(tag in user.tags for tag in NODE_WIDE_TAGS):
+            return
+        key = next((each for each in NODE_WIDE if exchange_types.topic_matches(routing_key, each)), None)
+        if key is not None:
+            text = (
+                f"'{routing_key}' matches {key}, an event of the whole node: user '{session.user}' needs the tag"
+                f" {' or '.join(NODE_WIDE_TAGS)}, or narrower keys, such as queue.# and message.#"
+            )
+            raise AccessRefused(text, ("exchange", source))
 
     async def bindings_by_source(self, work: Work, vhosts: Container[str]) -> AsyncIterator[Bound]:
         """The bindings of these vhosts by vhost and source, then in the order in which they were made, in slices. The

@@ -1,6 +1,7 @@
 """How much disk the history takes, how fast it grows, and when the disk is full at this pace.
 
-    once a minute, in a thread     names and sizes of the files in DIR/log, DIR/snapshots, DIR/bases
+    once a minute, in a thread     names and sizes of the files in DIR/log, DIR/snapshots, DIR/bases; when seals were
+                                   written there
     every five minutes             a sample is kept, for six hours
 
 - A measurement takes at most a hundredth of the time: after one that took long the next one waits longer.
@@ -18,6 +19,7 @@ import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -29,7 +31,10 @@ WINDOW_SECONDS: Final = 6 * 3_600.0
 LEAST_SECONDS: Final = 600.0  # of growth, for a pace
 DAY_SECONDS: Final = 86_400.0
 LOCAL, KAFKA = "local", "kafka"
-FOLDERS: Final = ("log", "snapshots", "bases")
+LOG: Final = "log"
+FOLDERS: Final = (LOG, "snapshots", "bases")
+SEALS: Final = "_*.seal"  # engine/log/seals/in_files.py, which a broker does not import: with it comes cryptography
+Look = tuple[dict[str, int], dict[str, float]]
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +53,7 @@ class HistorySize:
     ) -> None:
         self.tier = KAFKA if in_kafka else LOCAL
         self.by_partition: dict[str, int] = {}  # bytes; empty: not measured yet
+        self.sealed: dict[str, float] = {}  # by partition that has seals: when the newest was written, since 1970
         self._data_dir = data_dir
         self._limit_bytes = limit_bytes
         self._monotonic = monotonic
@@ -64,7 +70,7 @@ class HistorySize:
         """Measure once a minute from now on."""
         loop = asyncio.get_running_loop()
         began = self._monotonic()
-        measuring = loop.run_in_executor(None, measure, self._data_dir)
+        measuring = loop.run_in_executor(None, look, self._data_dir)
         measuring.add_done_callback(partial(self._measured, began))
 
     def stop(self) -> None:
@@ -105,16 +111,35 @@ class HistorySize:
             return None
         return max(0, free - self._limit_bytes()) / growth
 
-    def _measured(self, began: float, measuring: "asyncio.Future[dict[str, int]]") -> None:
+    def _measured(self, began: float, measuring: "asyncio.Future[Look]") -> None:
         if self._stopped or measuring.cancelled():
             return
         error = measuring.exception()
         if error is None:
-            self.take(measuring.result())
+            by_partition, self.sealed = measuring.result()
+            self.take(by_partition)
         else:
             logger.warning("the size of the history is not known: %s", error)
         pause = max(LOOK_SECONDS, (self._monotonic() - began) * SHARE)
         self._timer = asyncio.get_running_loop().call_later(pause, self.start)
+
+
+def look(data_dir: Path) -> Look:
+    """The sizes of partitions, and the times of their newest seals. Raises OSError."""
+    return measure(data_dir), newest_seals(data_dir)
+
+
+def newest_seals(data_dir: Path) -> dict[str, float]:
+    """When the newest seal of each partition was written, in seconds since 1970. Raises OSError."""
+    found = {}
+    for partition in _directories(data_dir / LOG):
+        times = []
+        for seal in Path(partition.path).glob(SEALS):
+            with suppress(FileNotFoundError):  # a trim removed it meanwhile
+                times.append(seal.stat().st_mtime)
+        if times:
+            found[partition.name] = max(times)
+    return found
 
 
 def measure(data_dir: Path) -> dict[str, int]:

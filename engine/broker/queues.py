@@ -6,7 +6,7 @@ queue.delete). What a declaration may ask for is in declarations.py.
 
 import secrets
 from collections import deque
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from operator import itemgetter
 
 from rewindmq.engine.broker import declarations, limits
@@ -21,6 +21,7 @@ from rewindmq.engine.runtime.flow_control import LARGE_BYTES
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.queue_counters import Listed
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.effects import Forget, QueueGone
 from rewindmq.projections.machine.data.queue import Queue
@@ -91,6 +92,12 @@ class Queues:
             if all(partition.current for partition in self._partitions):  # none was paused meanwhile
                 return
 
+    async def enter_uncounted(self) -> None:
+        """Make sure that this node folds each partition whose queues' counters it does not have."""
+        while waiting := [partition for partition in self._partitions if partition.must_enter]:
+            for partition in waiting:
+                await partition.enter()
+
     def all(self, vhost: str | None = None) -> list[Queue]:
         """The queues of a vhost (None: of all vhosts), by vhost and name. Hidden queues are among them.
 
@@ -116,6 +123,18 @@ class Queues:
             async for key, queue in work.over(list(partition.machine.by_name.items()))
             if key[0] in vhosts and not is_hidden(key[1])
         ]
+        return await work.in_order(entries)
+
+    async def listed(self, work: Work, vhosts: Container[str]) -> list[tuple[Partition, Listed]]:
+        """The same as `by_name`, and the counters of the queues that this node does not fold, as far as it has them."""
+        entries: list[tuple[tuple[str, str], tuple[Partition, Listed]]] = []
+        for partition in self._partitions:
+            table = partition.counted
+            found: Mapping[tuple[str, str], Listed] = partition.machine.by_name if table is None else table.queues
+            if partition.current or table is not None:
+                async for key, queue in work.over(list(found.items())):
+                    if key[0] in vhosts and not is_hidden(key[1]):
+                        entries.append((key, (partition, queue)))
         return await work.in_order(entries)
 
     # -- declaring ----------------------------------------------------------------------------------------------------

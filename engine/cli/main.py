@@ -96,7 +96,7 @@ def rewindmq(settings: Settings) -> None:
     Examples:
       rewindmq start --data ./data
       rewindmq list_queues name messages consumers
-      rewindmq rewind orders --at -10m
+      rewindmq rewind orders --at 10m
       rewindmq restore orders --undo purge
     """
 

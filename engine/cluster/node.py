@@ -24,6 +24,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.cluster.awareness import Awareness
+from rewindmq.engine.cluster.counter_rounds import CounterRounds
 from rewindmq.engine.cluster.flow_control import RoundTripFlow
 from rewindmq.engine.cluster.modes import Modes
 from rewindmq.engine.cluster.partition import ReadBackPartition
@@ -36,6 +37,7 @@ from rewindmq.engine.runtime.lifecycle import Members, mend_store, persist
 from rewindmq.engine.runtime.metadata import ReadBackMetadata
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.snapshot_writer import MetadataSnapshots
+from rewindmq.engine.runtime.waypoint_writer import WaypointWriter
 from rewindmq.projections.machine.data.delayed_order import exchange_of
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
 
 HEARTBEAT_SECONDS = 1.0
+OUTDATED_MS = 60_000  # of counters; an owner that died has a successor before
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +92,7 @@ class Node:
         self._beating = False  # a beat of ours is on its way
         self._beat_at = 0.0
         self._was_under_way = 0.0  # seconds that the last beat took
+        self._log_time: tuple[int, float] | None = None  # the log's ms of the last own beat, and the loop's s of then
         self._config = config
         self._store = store
         self.snapshots = Snapshots(config.data / "snapshots")
@@ -116,6 +120,9 @@ class Node:
         self._partitions = partitions
         self._by_name = {partition.name: partition for partition in partitions}
         self._metadata_snapshots = MetadataSnapshots(self.snapshots, metadata, self._config.metadata_snapshot_events)
+        for partition in partitions:
+            self.snapshots.remove_leftovers(partition.name)
+        self._waypoints = WaypointWriter(self.snapshots, partitions, self._config.waypoint_events)
         self._asked = {partition.name: partition.machine.next_offset for partition in partitions}  # checkpoints
         self.flow = RoundTripFlow(list(partitions))
         self._awareness = Awareness(metadata.topology, partitions, lambda: self.epoch)
@@ -127,6 +134,13 @@ class Node:
             lambda: broker.sessions.by_id.values(),
             broker.router.queues_changed,
             self.fail,
+        )
+        self._counter_rounds = CounterRounds(
+            self.log.counters,
+            partitions,
+            self.log.identity,
+            broker.loop_share,
+            lambda: self._stopped or not self.joined or broker.turns.blocked is not None,
         )
 
     def kick(self) -> None:
@@ -146,8 +160,10 @@ class Node:
                     partition.read_back(batch)
                 elif batch.partition == self.metadata.name:
                     self.metadata.read_back(batch)
-                else:
+                elif batch.partition == self.log.nodes.name:
                     self._note_beats(batch)
+                else:
+                    self._counter_rounds.arrived(batch)
         except Exception as error:  # this node's fold is broken, so the node must stop
             if isinstance(error, NewerHistory):
                 logger.error("%s", error)
@@ -236,6 +252,7 @@ class Node:
             ", ".join(joined.node for joined in topology.nodes.values()),
         )
         self._beat()
+        self._counter_rounds.start()
 
     async def _begin_epoch(self) -> None:
         joined = NodeJoined(self._config.node, VERSION, MACHINE_VERSION, self._config.address)
@@ -303,13 +320,14 @@ class Node:
 
     def _note_beats(self, batch: Arrived) -> None:
         alive = self.metadata.topology.nodes
-        for value in batch.values:
+        for time_ms, value in zip(batch.timestamps_ms, batch.values, strict=True):
             try:
                 event = self._decoder.decode(value)[2]
             except UndecodableRecord:
                 continue
             if isinstance(event, NodeAlive):
                 if event.epoch == self.epoch:
+                    self._log_time = time_ms, self._loop.time()
                     self._beating = False
                     self._was_under_way = self._loop.time() - self._beat_at
                     self.flow.learn(self._was_under_way)
@@ -325,6 +343,18 @@ class Node:
         """The round trip of the last heartbeat, or the wait for the current one if that is longer."""
         waits = self._loop.time() - self._beat_at if self._beating else 0.0
         return max(self._was_under_way, waits)
+
+    def age_ms(self, time_ms: int) -> int:
+        """How long ago the log gave this time. The log's own time counts: this node's last beat shows how late it is
+        there. No other node's clock plays a part."""
+        if self._log_time is None:
+            return 0
+        log_ms, then = self._log_time
+        return max(0, log_ms + int((self._loop.time() - then) * 1_000) - time_ms)
+
+    def is_outdated(self, time_ms: int) -> bool:
+        """Whether the log gave this time so long ago that no owner publishes any more, though the log works."""
+        return self._log_time is not None and self._log_time[0] - time_ms > OUTDATED_MS
 
     # -- modes --------------------------------------------------------------------------------------------------------
 
@@ -406,6 +436,7 @@ class Node:
             self._broker.forwarder.recover(partition, queue)
         for queue in list(partition.machine.by_name.values()):  # the owner of before may have died meanwhile
             self._tell_refusing(partition, queue)
+        self._counter_rounds.soon()
         self._broker.turns.end()
 
     def _look_after(self) -> None:
@@ -475,7 +506,8 @@ class Node:
         return Members("", (), ())
 
     def take_snapshots(self) -> None:
-        """Do nothing: the log says where every node takes a snapshot (`checkpoint_asked`)."""
+        """Take the waypoints that are due. The log says where every node takes a snapshot (`checkpoint_asked`)."""
+        self._waypoints.take_if_due(self._loop.call_soon)
 
     def mend_store(self) -> None:
         if self._store.failed is not None and self._store.has_room():
@@ -506,8 +538,10 @@ class Node:
         self._stopped = True
         self.joined = False
         turns.stop()
+        self._waypoints.stop()
         self._modes.stop()
         self._awareness.stop()
+        self._counter_rounds.stop()
         self._repairs.stop()
         self._broker.certainty.stop()
         if self._timer is not None:

@@ -30,6 +30,7 @@ from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.log.shared_contract import Arrived, RecordTooLarge, SharedPartition
 from rewindmq.engine.runtime.partition import Confirms, Partition
 from rewindmq.engine.runtime.partition_listener import EventTap
+from rewindmq.engine.runtime.queue_counters import CounterTable
 from rewindmq.projections.machine.data.effects import Effect, Refuse
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.versions import CLOCK_SET, LATE_PUBLISHES
@@ -83,6 +84,12 @@ class NodeListener(Protocol):
     def is_declared(self, vhost: str, queue: str) -> bool:
         """Whether the queue exists, as far as this node knows without a fold."""
 
+    def age_ms(self, time_ms: int) -> int:
+        """How long ago the log gave this time, in ms."""
+
+    def is_outdated(self, time_ms: int) -> bool:
+        """Whether no owner publishes counters any more, if this is the time of the last ones."""
+
 
 class ReadBackPartition(Partition):
     """A queue partition that many nodes append to.
@@ -114,6 +121,7 @@ class ReadBackPartition(Partition):
         self.folds = True  # records come back; it is current, or becomes so
         self.used_at = 0.0  # seconds of the loop's clock: when a client last needed the fold (cluster/modes.py)
         self.paused_at = 0.0  # the same: when it was paused last
+        self.counter_table: CounterTable | None = None  # None: no partition is ever paused
         self._node = listener
         self.lost_appended: dict[int, None] = {}  # epochs whose end this node has appended here
         self._decode = FramedDecoder().decode
@@ -212,6 +220,23 @@ class ReadBackPartition(Partition):
         self.used_at = asyncio.get_running_loop().time()
         if not self.current:
             await self._node.enter(self)
+
+    @property
+    def counted(self) -> CounterTable | None:
+        table = self.counter_table
+        return None if self.current or table is None or not table.ready else table
+
+    @property
+    def must_enter(self) -> bool:
+        if self.current:
+            return False
+        table = self.counted
+        return table is None or table.round_ms is None or self._node.is_outdated(table.round_ms)
+
+    @property
+    def counters_age_ms(self) -> int | None:
+        table = self.counted
+        return None if table is None or table.round_ms is None else self._node.age_ms(table.round_ms)
 
     async def catch_up(self) -> None:
         await self.enter()

@@ -8,6 +8,7 @@ Rules of this file
 - An import is checked as a whole before it changes anything (load.py).
 """
 
+import asyncio
 import json
 from collections.abc import Iterable
 from functools import partial
@@ -24,7 +25,7 @@ from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.amqp.json_arguments import table_of
-from rewindmq.schemas.json_values import UnfitJson, require_sane
+from rewindmq.schemas.json_values import Json, UnfitJson, require_sane
 from rewindmq.schemas.metadata_events import (
     Bound,
     ExchangeDeclared,
@@ -205,16 +206,25 @@ def binding_item(bound: Bound) -> Item:
 
 
 async def load(broker: "Broker", path: Path) -> None:
-    """Import definitions at a start: from a file, or from all *.json of a directory, by their names.
+    """Import definitions at a start or a SIGHUP: from a file, or from all *.json of a directory, by their names.
 
+    A thread reads the files, so a slow disk and a large file do not hold up clients.
     Raises PreconditionFailed, which names the file, and OSError."""
-    for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
-        try:
-            document = json.loads(file.read_text())
-            require_sane(document, 0)
-        except (ValueError, RecursionError, UnfitJson) as error:
-            raise PreconditionFailed(f"{file}: {error}") from None
+    for file, document in await asyncio.to_thread(_read, path):
         try:
             await Import(broker, BROKER, document).carry_out()
         except AmqpError as error:
             raise PreconditionFailed(f"{file}: {error.text}") from None
+
+
+def _read(path: Path) -> list[tuple[Path, Json]]:
+    """The documents of `load`, with their files. Raises PreconditionFailed, OSError."""
+    found = []
+    for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
+        try:
+            document: Json = json.loads(file.read_text())
+            require_sane(document, 0)
+        except (ValueError, RecursionError, UnfitJson) as error:
+            raise PreconditionFailed(f"{file}: {error}") from None
+        found.append((file, document))
+    return found

@@ -2,7 +2,7 @@
 
 start   start.py
 on      every `snapshot_events` events of a partition: a snapshot, and a Checkpointed event (the broker's claim); of the
-        metadata log: only a snapshot (runtime/snapshot_writer.py)
+        metadata log: only a snapshot (runtime/snapshot_writer.py); waypoints (runtime/waypoint_writer.py)
 stop    the same for every partition; RocksDB is flushed, files are closed. The Checkpointed is `final` and the very
         last event. If the next start finds another last event, the broker crashed, and its BrokerStarted says so. A
         warning names events behind a final one (projections/last_words.py)
@@ -21,6 +21,7 @@ from rewindmq.engine.runtime.lifecycle import Members, mend_store, persist
 from rewindmq.engine.runtime.metadata import SoleWriterMetadata
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.snapshot_writer import MetadataSnapshots
+from rewindmq.engine.runtime.waypoint_writer import WaypointWriter
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import MACHINE_VERSION
 from rewindmq.projections.store.snapshots import Snapshots
@@ -69,6 +70,7 @@ class Alone:
         self._snapshots = snapshots
         self._ages = ages
         self._metadata_snapshots = MetadataSnapshots(snapshots, metadata, config.metadata_snapshot_events)
+        self._waypoints = WaypointWriter(snapshots, partitions, config.waypoint_events)
         self._snapshot_offsets = {
             name: max(self._snapshots.offsets(name), default=0) for name in (log.name for log in log.queues)
         }
@@ -156,7 +158,8 @@ class Alone:
             mend_store(self._store, self.partitions)
 
     def take_snapshots(self) -> None:
-        """Take the snapshots that are due."""
+        """Take the snapshots and waypoints that are due."""
+        self._waypoints.take_if_due(self._broker.turns.when_durable)
         self._metadata_snapshots.take_if_due(self._broker.turns.when_durable)
         every = self._config.snapshot_events
         due = [
@@ -186,6 +189,7 @@ class Alone:
 
         LogError: the disk refuses. Confirmed publishes are safe."""
         self._stopped = True
+        self._waypoints.stop()
         if self._ages is not None:
             self._ages.stop()
         try:

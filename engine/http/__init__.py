@@ -6,4 +6,5 @@ authentication.py  log-in                                    browsers.py        
 bodies.py          large requests                            pieces.py          large answers
 server.py          sockets and time limits                   statistics.py      counts and rates
 metrics/           the same figures for Prometheus           live.py             answers sent again as they change
+folds.py           what a node on Kafka folds before an answer
 """

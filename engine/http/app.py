@@ -8,8 +8,9 @@
 - A handler raises `ApiError`, or lets the broker's `AmqpError` through; both become {"error", "reason"}.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
+from functools import cache, partial, wraps
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -36,8 +37,11 @@ from rewindmq.engine.http.call import (
     way_of,
 )
 from rewindmq.engine.http.disconnects import Ending
+from rewindmq.engine.http.folds import fold_for
 from rewindmq.engine.http.live import Live, asks_for_stream, paged
 from rewindmq.engine.http.logins import Logins, cookie_of
+from rewindmq.engine.http.reference.document import document_text
+from rewindmq.engine.http.reference.operation import Media, operation
 from rewindmq.engine.http.resources import (
     access,
     bindings,
@@ -66,6 +70,7 @@ from rewindmq.engine.http.resources import (
     state,
     vhosts,
 )
+from rewindmq.engine.http.shapes.node import Login
 from rewindmq.engine.http.statistics import statistics
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.admission import Guest
@@ -248,10 +253,11 @@ ROUTES: dict[str, dict[str, Handler]] = {
 # Answers that there are as live figures, below /api/live.
 LIVE: dict[str, Handler] = {
     "/overview": overview.overview,
-    "/queues": paged(queues.list_all),
-    "/queues/{vhost}": paged(queues.list_vhost),
+    "/queues": queues.list_all,
+    "/queues/{vhost}": queues.list_vhost,
     "/queues/{vhost}/{queue}": queues.show,
 }
+PAGED = {"/queues", "/queues/{vhost}"}  # those of them that are listings
 
 # Handlers without the time limit of an answer: they read history, ask Kafka, wait for the disk, or ask repeatedly.
 PATIENT = {
@@ -284,8 +290,7 @@ PATIENT = {
 }
 
 
-# Modules of handlers that never look at a queue. All others look at any queue: so the node folds every partition first.
-LOOK_AT_NO_QUEUE = {module.__name__ for module in (access, clock, erasures, health, listeners, parameters)}
+METRICS = Media("text/plain", "Prometheus' text format. At the port of the metrics it needs no login")
 
 
 def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = None) -> ASGIApp:
@@ -295,7 +300,12 @@ def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = Non
     logins = live.logins
     read_to_end = partial(read_to_end_in_time, broker)
 
-    def endpoint(handler: Callable[[Call], Awaitable[ASGIApp]]) -> Callable[[Request], Awaitable[ASGIApp]]:
+    def endpoint(
+        handler: Callable[[Call], Awaitable[ASGIApp]], of_figures: Handler
+    ) -> Callable[[Request], Awaitable[ASGIApp]]:
+        """The endpoint of a handler. `of_figures`: itself, or the one whose figures it sends again and again."""
+
+        @wraps(handler)
         async def respond(request: Request) -> ASGIApp:
             held: Call | None = None
             response: ASGIApp
@@ -311,8 +321,7 @@ def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = Non
                 held.user, held.tags, held.account = user, tags, account
                 held.require_account()
                 require_change_allowed(broker, request)
-                if handler.__module__ not in LOOK_AT_NO_QUEUE:
-                    await broker.queues.enter_all()
+                await fold_for(of_figures, held)
                 return await handler(held)
 
             try:
@@ -337,13 +346,17 @@ def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = Non
         return respond
 
     routes = [
-        Route("/api" + path, endpoint(handler), methods=[method])
+        Route("/api" + path, endpoint(handler, handler), methods=[method])
         for path, handlers in ROUTES.items()
         for method, handler in handlers.items()
     ]
-    routes += (Route("/api/live" + path, endpoint(live.of(handler)), methods=["GET"]) for path, handler in LIVE.items())
+    for path, handler in LIVE.items():
+        ready = partial(fold_for, handler)
+        shown = paged(handler) if path in PAGED else handler
+        routes.append(Route("/api/live" + path, endpoint(live.of(shown, ready), handler), methods=["GET"]))
     routes += login_routes(broker, logins)
     routes += metrics_routes(broker, body_workers, logins)
+    routes.append(reference_route(routes))
     routes += (Route(path, web.page(path), methods=["GET"]) for path in web.FILES)
     starlette = Starlette(
         routes=routes, exception_handlers={HTTPException: no_such_path, ApiError: refused, Exception: unexpected}
@@ -352,10 +365,29 @@ def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = Non
     return Ending(Guarded(Undecoded(starlette, broker.config.prometheus_port)))
 
 
+def reference_route(routes: list[Route]) -> Route:
+    """The route of the document about all routes, itself included.
+
+    It needs no login, as the desk's files need none: it is about the program, not about this broker. RabbitMQ's own
+    reference is open, too."""
+    text = cache(lambda: document_text(routes))
+
+    @operation("The OpenAPI document of this API", login=False, answer=dict[str, object])
+    async def show(request: Request) -> Response:
+        return Response(
+            await asyncio.to_thread(text), media_type="application/json", headers={"cache-control": "no-cache"}
+        )
+
+    return Route("/api/openapi.json", show, methods=["GET"])
+
+
 def login_routes(broker: "Broker", logins: Logins) -> list[Route]:
     """The routes of /api/login. A login is refused only when the log says so."""
     read_to_end = partial(read_to_end_in_time, broker)
 
+    @operation(
+        "Begins the login of a browser, with a cookie", login=False, body=Login, answers={204: None}, errors=(401, 408)
+    )
     async def log_in(request: Request) -> Response:
         try:
             name, password = await login.name_and_password(request)
@@ -370,6 +402,7 @@ def login_routes(broker: "Broker", logins: Logins) -> list[Route]:
             note_refusal(broker, request, None, error)
             return refuse(error, request)
 
+    @operation("Ends the login of a browser", login=False, answers={204: None})
     async def log_out(request: Request) -> Response:
         return login.log_out_browser(request, logins)
 
@@ -399,16 +432,20 @@ def metrics_routes(broker: "Broker", body_workers: WorkerPool, logins: Logins) -
         await broker.loop_share.turn()
         return Call(request, broker, body_workers, user, tags).monitored_vhosts()
 
+    @operation("Metrics of the node", answer=METRICS)
     async def show_metrics(request: Request) -> Response:
         await vhosts_seen(request)
         return await metrics.metrics(broker)
 
+    @operation("Metrics of each queue, channel and connection", answer=METRICS)
     async def show_metrics_per_object(request: Request) -> Response:
         return await metrics.metrics(broker, apart=True, seen=await vhosts_seen(request))
 
+    @operation("Chosen metrics of each object", query=metrics.CHOICE, answer=METRICS)
     async def show_metrics_detailed(request: Request) -> Response:
         return await metrics.detailed(broker, request, await vhosts_seen(request))
 
+    @operation("Metrics of the memory", answer=METRICS)
     async def show_memory_breakdown(request: Request) -> Response:
         await vhosts_seen(request)
         return metrics.memory_breakdown(broker)

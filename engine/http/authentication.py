@@ -96,7 +96,9 @@ def from_page(request: Request) -> bool:
 
 
 def from_loopback(request: Request) -> bool:
-    """Whether a request came from this machine."""
+    """Whether a request came from this machine, and not through a balancer: its loopback is its own machine's."""
+    if request.scope.get("state", {}).get("balancer") is not None:
+        return False
     try:
         return request.client is not None and ip_address(request.client.host).is_loopback
     except ValueError:

@@ -16,12 +16,18 @@ from starlette.responses import Response
 from rewindmq.engine.http.call import ApiError, Call, bad_request, natural, reply
 from rewindmq.engine.http.filters import NameFilter
 from rewindmq.engine.http.pieces import answer, array, members
+from rewindmq.engine.http.reference.operation import Query
 from rewindmq.engine.runtime.loop_share import Work
 
 if TYPE_CHECKING:
     from rewindmq.engine.runtime.partition import Partition
+    from rewindmq.engine.runtime.queue_counters import Listed
     from rewindmq.projections.machine.data.queue import Queue
 
+STATS = (
+    Query("disable_stats", bool, "Without figures"),
+    Query("enable_queue_totals", bool, "With disable_stats: with the numbers of messages all the same"),
+)
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 500
 Item = dict[str, object]
@@ -96,6 +102,11 @@ def holding(part: str) -> Callable[[str], bool]:
 async def queues_in(call: Call, vhosts: Container[str]) -> "list[tuple[Partition, Queue]]":
     """The queues of vhosts by name, each with its partition."""
     return await call.broker.queues.by_name(call.work, vhosts)
+
+
+async def listed_queues(call: Call, vhosts: Container[str]) -> "list[tuple[Partition, Listed]]":
+    """The queues of vhosts by name, of each partition that is not folded here their counters."""
+    return await call.broker.queues.listed(call.work, vhosts)
 
 
 def single(call: Call, item: Item) -> Response:

@@ -12,7 +12,9 @@
 Rules of this file
 - An answer is made once a tick for all who may see the same: for all administrators, and for each other user. The first
   one is made at once, with the errors and the permissions of the request itself.
-- Making takes at most a quarter of the time: after a long round the next one comes later.
+- Each answer has ticks of its own. So a stream whose answer takes long does not delay the others: they take turns in
+  the loop's share for long work. After an answer that took long its next one comes later: it is made for at most a
+  quarter of the time.
 - A listener holds one answer, the newest. A slow client misses the others. A client that takes nothing is dropped
   (STALL_SECONDS of server.py).
 - A user has at most MOST_OF_USER streams, a node MOST_STREAMS, and no more than half of the door's connections.
@@ -22,6 +24,7 @@ Rules of this file
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
@@ -32,13 +35,14 @@ from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.http.call import ApiError, Call, api_error, bad_request, hung_up
 from rewindmq.engine.http.logins import Logins, cookie_of
 from rewindmq.engine.http.pieces import encode
+from rewindmq.engine.http.reference.operation import streamed
 from rewindmq.engine.runtime.loop_share import Work
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
 
 TICK_SECONDS: Final = 2.0
-REST: Final = 3  # times as long as a round took
+REST: Final = 3  # times as long as an answer took
 MAKE_SECONDS: Final = 10.0  # an answer that takes longer is given up until the next tick
 HEARTBEAT_SECONDS: Final = 15.0  # proxies end a connection that is silent for some 60 seconds
 MOST_STREAMS: Final = 100
@@ -46,16 +50,20 @@ MOST_OF_USER: Final = 20
 HEADERS: Final = {"content-type": "text/event-stream", "cache-control": "no-store", "x-accel-buffering": "no"}
 
 Handler = Callable[[Call], Awaitable[Response]]
+Ready = Callable[[Call], Awaitable[None]]
 Key = tuple[Handler, str, str, str]
 
 logger = logging.getLogger(__name__)
 
 
 class Listener:
-    """A client of a stream, as it asked. `token`: of its browser's login; None: it came with a password."""
+    """A client of a stream, as it asked. `token`: of its browser's login; None: it came with a password.
 
-    def __init__(self, call: Call, key: Key, token: str | None) -> None:
+    `ready`: makes this node fold what the answer needs."""
+
+    def __init__(self, call: Call, key: Key, token: str | None, ready: Ready) -> None:
         self.call = call
+        self.ready = ready
         self.key = key
         self.token = token
         self.ended = False
@@ -90,11 +98,11 @@ class Live:
         self.logins = logins
         self._groups: dict[Key, dict[Listener, None]] = {}
         self._of_user: dict[str, int] = {}
-        self._ticking: asyncio.Task[None] | None = None
+        self._ticking: dict[Key, asyncio.Task[None]] = {}
         self._closed = False
 
-    def of(self, handler: Handler) -> Callable[[Call], Awaitable[ASGIApp]]:
-        """A handler that answers with the stream of another's answers."""
+    def of(self, handler: Handler, ready: Ready) -> Callable[[Call], Awaitable[ASGIApp]]:
+        """A handler that answers with the stream of another's answers. `ready` is called before each further answer."""
 
         async def stream(call: Call) -> ASGIApp:
             self._require_room(call.user)
@@ -107,11 +115,11 @@ class Live:
             )
             audience = "" if "administrator" in call.tags else call.user
             key = (handler, call.request.url.path, call.request.url.query, audience)
-            listener = Listener(call, key, token)
+            listener = Listener(call, key, token, ready)
             listener.offer(frame)
             return Stream(self, listener)
 
-        return stream
+        return streamed(handler, stream)
 
     def close(self) -> None:
         """End all streams: the node stops."""
@@ -119,8 +127,8 @@ class Live:
         for group in self._groups.values():
             for listener in group:
                 listener.end()
-        if self._ticking is not None:
-            self._ticking.cancel()
+        for task in self._ticking.values():
+            task.cancel()
 
     def _require_room(self, user: str) -> None:
         """Raises ApiError: 429 if the user has too many streams, 503 if the node has."""
@@ -135,8 +143,8 @@ class Live:
         self._groups.setdefault(listener.key, {})[listener] = None
         user = listener.call.user
         self._of_user[user] = self._of_user.get(user, 0) + 1
-        if self._ticking is None:
-            self._ticking = asyncio.ensure_future(self._tick())
+        if listener.key not in self._ticking:
+            self._ticking[listener.key] = asyncio.ensure_future(self._tick(listener.key))
 
     def leave(self, listener: Listener) -> None:
         """Forget a listener."""
@@ -144,44 +152,42 @@ class Live:
         del group[listener]
         if not group:
             del self._groups[listener.key]
+            self._ticking.pop(listener.key).cancel()
         user = listener.call.user
         self._of_user[user] -= 1
         if not self._of_user[user]:
             del self._of_user[user]
 
-    async def _tick(self) -> None:
-        loop = asyncio.get_running_loop()
-        spent = 0.0
-        try:
-            while self._groups:
-                await asyncio.sleep(max(TICK_SECONDS, REST * spent))
-                began = loop.time()
-                for key, group in list(self._groups.items()):
-                    await self._tell(key, group)
-                spent = loop.time() - began
-        finally:
-            self._ticking = None
+    async def _tick(self, key: Key) -> None:
+        """Tell what is new while somebody listens; the last one who leaves ends it."""
+        loop, spent = asyncio.get_running_loop(), 0.0
+        while True:
+            await asyncio.sleep(max(TICK_SECONDS, REST * spent))
+            began = loop.time()
+            await self._tell(key, self._groups[key])
+            spent = loop.time() - began
 
     async def _tell(self, key: Key, group: dict[Listener, None]) -> None:
         for listener in list(group):
             if not self._may_listen(listener):
                 listener.end(b"event: end\ndata: {}\n\n")
-        call = next((listener.call for listener in group if not listener.ended), None)
-        if call is None:
+        first = next((listener for listener in group if not listener.ended), None)
+        if first is None:
             return
-        frame = await self._made(key[0], call)
+        frame = await self._made(key[0], first)
         if frame is not None:
             for listener in group:
                 if not listener.ended:
                     listener.offer(frame)
 
-    async def _made(self, handler: Handler, call: Call) -> bytes | None:
-        """The answer of now; None if it takes too long."""
+    async def _made(self, handler: Handler, listener: Listener) -> bytes | None:
+        """The answer of now, for this listener and its like; None if it takes too long."""
+        call = listener.call
         await self._broker.loop_share.turn()
         call.work = Work(self._broker.loop_share)
         try:
             async with asyncio.timeout(MAKE_SECONDS):
-                await self._broker.queues.enter_all()
+                await listener.ready(call)
                 return figures(await handler(call))
         except TimeoutError:
             return None
@@ -257,6 +263,7 @@ def asks_for_stream(request: Request) -> bool:
 def paged(handler: Handler) -> Handler:
     """The handler of a listing, for a request that asks for one page."""
 
+    @wraps(handler)
     async def page(call: Call) -> Response:
         if "page" not in call.request.query_params:
             raise bad_request("live figures of a listing are those of one page: give page and page_size")

@@ -68,7 +68,7 @@ class HttpProtocol(H11Protocol):
         super().connection_made(cast(asyncio.Transport, transport))
         self.app_state["guest"] = self.guest
         if self.guest.proxied:
-            self.app_state["balancer"] = self.client
+            self.app_state["balancer"] = self.client or ("unknown", 0)
             self.client = self.guest.client  # None: the balancer does not say who it is
         tls = self.transport.get_extra_info("ssl_object")
         if tls is not None:

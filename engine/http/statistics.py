@@ -5,6 +5,8 @@
 - A rate is the difference of two samples. Each read of a count takes a sample (at most one a second), so a count costs
   nothing while it is not read. The node's own counts are sampled every few seconds, so a first read finds a rate, too.
 - Counts of a queue are the same at every node that shares the log. Counts of a channel or a node are the node's own.
+- Of a queue that this node does not fold, the counts of deliveries began with the owner's start, and a rate is the
+  difference of the last two counters that the owner has published.
 
 Not counted, so not shown: messages of each exchange, and of each pair of channel and queue.
 """
@@ -16,13 +18,14 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
 
+from rewindmq.engine.runtime.queue_counters import QueueCounters
 from rewindmq.engine.runtime.sessions import counts
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
     from rewindmq.engine.runtime.partition import Partition
+    from rewindmq.engine.runtime.queue_counters import Listed
     from rewindmq.engine.runtime.sessions import ChannelStatus
-    from rewindmq.projections.machine.data.queue import Queue
 
 Item = dict[str, object]
 Numbers = dict[str, int]
@@ -58,7 +61,7 @@ CHURN = {
 }
 
 
-def depth_of(queues: "Iterable[Queue]") -> Numbers:
+def depth_of(queues: "Iterable[Listed]") -> Numbers:
     """The number of messages in these queues.
 
     Delayed messages are neither ready nor unacknowledged. Those in a consumer's lookahead are ready."""
@@ -100,16 +103,21 @@ class Rates:
     def shown(self, key: object, numbers: Numbers) -> Item:
         """Each number, and its rate in `..._details`."""
         seconds, before = self.note(key, numbers) or (1.0, numbers)
-        item: Item = {}
-        for name, value in numbers.items():
-            item[name] = value
-            item[f"{name}_details"] = {"rate": round((value - before.get(name, 0)) / seconds, 3)}
-        return item
+        return with_rates(numbers, before, seconds)
 
     def prune(self, now: float) -> None:
         if now - self.pruned_at > FORGET_SECONDS:
             self.pruned_at = now
             self.samples = {key: kept for key, kept in self.samples.items() if now - kept[-1][0] <= FORGET_SECONDS}
+
+
+def with_rates(numbers: Numbers, before: Numbers, seconds: float) -> Item:
+    """Each number, and its rate in `..._details`. `before`: the numbers of so many seconds ago."""
+    item: Item = {}
+    for name, value in numbers.items():
+        item[name] = value
+        item[f"{name}_details"] = {"rate": round((value - before.get(name, 0)) / seconds, 3)}
+    return item
 
 
 class Statistics:
@@ -126,17 +134,17 @@ class Statistics:
                 self.began[partition.index, queue.queue_id] = (published(queue), queue.acked)
 
     # -- numbers ----------------------------------------------------------------------------------------------------
-    def of_queue(self, partition: "Partition", queue: "Queue") -> Numbers:
+    def of_queue(self, partition: "Partition", queue: "Listed") -> Numbers:
         return self.of_queues(((partition, queue),))
 
-    def of_queues(self, pairs: "Iterable[tuple[Partition, Queue]]") -> Numbers:
+    def of_queues(self, pairs: "Iterable[tuple[Partition, Listed]]") -> Numbers:
         """The message_stats of some queues together."""
         publish = ack = deliver = no_ack = get = get_no_ack = get_empty = redeliver = 0
         for partition, queue in pairs:
             publishes, acks = self.began.get((partition.index, queue.queue_id), (0, 0))
-            publish += published(queue) - publishes
-            ack += queue.acked - acks
-            served = partition.served.get(queue)
+            publish += max(0, published(queue) - publishes)  # counters of an owner may be older than this node's start
+            ack += max(0, queue.acked - acks)
+            served = queue if isinstance(queue, QueueCounters) else partition.served.get(queue)
             if served is not None:
                 deliver += served.deliver
                 no_ack += served.deliver_no_ack
@@ -156,6 +164,23 @@ class Statistics:
             "redeliver": redeliver,
         }
 
+    def never_less(self, pairs: "Iterable[tuple[Partition, Listed]]") -> Numbers:
+        """The message_stats of some queues together, as counters that never go back, for metrics.
+
+        A queue that is not folded here has the deliveries of when it was. They go on when it is folded again: the fold
+        counts what came meanwhile. The owner's would begin elsewhere."""
+        folded: list[tuple[Partition, Listed]] = []
+        found: list[Numbers] = []
+        for partition, queue in pairs:
+            if not isinstance(queue, QueueCounters):
+                folded.append((partition, queue))
+                continue
+            stood = partition.machine.by_id.get(queue.queue_id)
+            before = self.of_queues(() if stood is None else ((partition, stood),))
+            now = self.of_queue(partition, queue)
+            found.append(before | {name: max(before[name], now[name]) for name in ("publish", "ack")})
+        return summed((self.of_queues(folded), *found))
+
     def sample(self) -> None:
         """Samples the counts of the whole node every few seconds, as long as the loop runs."""
         broker = self.broker()
@@ -166,6 +191,18 @@ class Statistics:
             asyncio.get_running_loop().call_later(WINDOW_SECONDS, self.sample)
 
     # -- as shown -----------------------------------------------------------------------------------------------------
+    def queue_shown(self, partition: "Partition", queue: "Listed") -> Item:
+        """The depth and the message_stats of a queue, with rates."""
+        depth, served = depth_of([queue]), self.of_queue(partition, queue)
+        if not isinstance(queue, QueueCounters):
+            key = partition.index, queue.queue_id
+            return self.rates.shown((key, "depth"), depth) | self.message_stats(key, served)
+        before, seconds = (queue, 1.0) if queue.before is None else (queue.before, queue.covers_ms / 1_000)
+        item = with_rates(depth, depth_of([before]), seconds)
+        if any(served.values()):
+            item["message_stats"] = with_rates(served, self.of_queue(partition, before), seconds)
+        return item
+
     def message_stats(self, key: object, numbers: Numbers) -> Item:
         """{"message_stats": ...}; nothing before the first count, as in RabbitMQ."""
         if not any(numbers.values()):
@@ -173,7 +210,7 @@ class Statistics:
         return {"message_stats": self.rates.shown((key, "message_stats"), numbers)}
 
 
-def published(queue: "Queue") -> int:
+def published(queue: "Listed") -> int:
     """The number of publishes that the queue took or refused."""
     return queue.published + queue.refused
 

@@ -11,6 +11,7 @@ nodes fold the same states, and there is no protocol between them.
     await log.read_to_end()            every record that was in the followed partitions at the call has arrived
     await log.pause("queues-1")        nothing of it arrives any more
     log.resume("queues-1", offset)     it is followed again, from there on
+    log.counters                       one topic's partition for each queue partition; empty where none is paused
     log.flush()                        the turn is over: appended records need not wait for others any longer
 
 Values are Avro single objects (`rewindmq.schemas.single_object`), one event each; keys are `vhost/queue` (UTF-8), or
@@ -18,7 +19,8 @@ empty for events that concern the whole partition. An event's time is the log's 
 appended there (LogAppendTime), not the envelope's.
 
 Besides history (`metadata`, `queues`) there is `nodes`: heartbeats (`NodeAlive` events), kept for an hour only and
-never folded into a state.
+never folded into a state. And `counters` of queues (runtime/queue_counters.py): the log keeps the last record of each
+key. A record without a value removes its key; it arrives as REMOVED and the key.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 # The key of a filler: a record without a value that takes an offset at which the history has no record. Topics that are
 # made from an archive have fillers, where transactions ended in the former ones. All readers skip them.
 FILLER_KEY: Final = b"rewindmq.filler"
+
+
+REMOVED: Final = b"\x00"
 
 
 class RecordTooLarge(LogError):
@@ -96,6 +101,22 @@ class SharedPartition(Protocol):
         """The base with which the partition begins; None if it begins at offset 0, or keeps no bases."""
 
 
+class CounterTopic(Protocol):
+    """A partition of counters, `counters-0` ... Nothing waits for its records, and the log may lose them."""
+
+    name: str
+    opened_at: int  # behind the last record of when the log was opened
+
+    @property
+    def all_reported(self) -> bool:
+        """Whether every append so far is in the log, or was refused."""
+
+    def append(self, key: bytes, value: bytes | None) -> None:
+        """Send a record to the log; None: the key has no value any more.
+
+        Raises RecordTooLarge."""
+
+
 class Placement(Protocol):
     """The place of a partition: addresses of the log's own servers. `leader` is empty while there is none."""
 
@@ -134,7 +155,10 @@ class Listener(Protocol):
 
 
 class SharedLog(Protocol):
-    """A log that several nodes append to."""
+    """A log that several nodes append to. `identity`: of the history; no other one has it."""
+
+    @property
+    def identity(self) -> str: ...
 
     @property
     def metadata(self) -> SharedPartition: ...
@@ -145,8 +169,11 @@ class SharedLog(Protocol):
     @property
     def queues(self) -> Sequence[SharedPartition]: ...
 
+    @property
+    def counters(self) -> Sequence[CounterTopic]: ...
+
     def follow(self, offsets: Mapping[str, int], listener: Listener) -> None:
-        """Begin to read back, each partition from its offset.
+        """Begin to read back, each partition from its offset, and counters from their beginning.
 
         The node then also shares the duties of the queue partitions with the other nodes (Kafka's consumer group)."""
 
@@ -165,7 +192,7 @@ class SharedLog(Protocol):
         """End a turn: appended records need not wait for further ones."""
 
     async def read_to_end(self) -> None:
-        """Wait until every record of the followed partitions that was in the log at the call has arrived.
+        """Wait until every record of the followed partitions that was in the log at the call has arrived. Not counters.
 
         Raises LogError when the log does not say where its partitions end."""
 

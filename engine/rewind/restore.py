@@ -77,6 +77,7 @@ UNDONE_FATES = {"purge": (PURGED,), "delete": (DELETED,), "remove": (REMOVED,)}
 NO_INCARNATION = -1
 PAGE_MESSAGES = 500
 PAGE_BYTES = 8 * 1024 * 1024
+PORTIONS_APART_MS = 10_000  # the longest time between two portions of a removal
 PORTIONS = 10  # a second, of a restoration with a rate
 CROWDED_SECONDS = 0.02  # between two looks whether others crowd the log
 
@@ -286,19 +287,25 @@ class RestoreRequest:
         kind, found = UNDONE[self.undo], -1
         start = max(log.start_offset, self.incarnation or 0)
         decode = decoder_for(log).decode
-        for offsets, records, _ in groups_of(log, start):
-            for offset, record in zip(offsets, records, strict=True):
+        before: _Portion | None = None
+        for offsets, records, times in groups_of(log, start):
+            for index, (offset, record) in enumerate(zip(offsets, records, strict=True)):
                 if offset < start:
                     continue
                 try:
-                    event = decode(record, False)[2]
+                    envelope_ms, actor, event = decode(record, False)
                 except UndecodableRecord:
                     continue
                 if not isinstance(event, Purged | QueueDeleted | MessageRemoved):
                     continue
                 if (event.vhost, event.queue) != (self.vhost, self.queue):
                     continue
-                if isinstance(event, kind) and not (isinstance(event, MessageRemoved) and event.moved):
+                if isinstance(event, MessageRemoved) and not event.moved:
+                    portion = _Portion(envelope_ms if times is None else times[index], actor, event)
+                    if kind is MessageRemoved and not portion.follows(before):
+                        found = offset
+                    before = portion
+                elif isinstance(event, kind) and not isinstance(event, MessageRemoved):
                     found = offset
                 if self.incarnation is not None and isinstance(event, QueueDeleted):
                     return self._found(found)
@@ -309,6 +316,25 @@ class RestoreRequest:
             what = "remove messages of" if self.undo == "remove" else self.undo
             raise NoSuchQueue(f"nobody has asked to {what} queue '{self.queue}' in vhost '{self.vhost}'")
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Portion:
+    """A removal, or a portion of a large one: an event names a thousand messages at most."""
+
+    time_ms: int
+    actor: Actor
+    event: MessageRemoved
+
+    def follows(self, before: "_Portion | None") -> bool:
+        """Whether both are portions of one removal: a client asks for one after the other, and ids ascend."""
+        return (
+            before is not None
+            and (before.actor, before.event.reason) == (self.actor, self.event.reason)
+            and self.time_ms - before.time_ms <= PORTIONS_APART_MS
+            and bool(before.event.messages and self.event.messages)
+            and before.event.messages[-1][1] < self.event.messages[0][0]
+        )
 
 
 def fates_since(machine: Machine, log: HistoryPartition, queue_id: int, ids: set[int]) -> dict[int, str]:

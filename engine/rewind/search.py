@@ -65,7 +65,7 @@ class FoundMessage:
 @dataclass(frozen=True, slots=True)
 class Page:
     """The messages of a portion, the newest first. `searched`: the ranges became shorter by so many records. `read`: so
-    many were read for it; the index knew that none of the others has the id."""
+    many of these were read; the index knew that none of the others has the id."""
 
     found: list[FoundMessage]
     ranges: Ranges
@@ -165,7 +165,8 @@ class Scan:
         self.bytes = limits.bytes_together
         in_records = criteria if subjects.keys.is_empty else criteria.without_body()
         self.needles = in_records.needles()
-        self.read = 0  # records
+        self.read = 0  # records, in the part that has been searched
+        self._in_window = 0
         self._read_from = 0.0  # when the first record of the window came: to open a topic takes its time
 
     @property
@@ -184,26 +185,29 @@ class Scan:
         """The matches of a window in the order of the log, and the first offset that has been searched.
 
         `wanted`: only these records may match; None: all."""
-        kept: deque[FoundMessage] = deque()
+        kept: deque[tuple[FoundMessage, int]] = deque()  # with the number of records that were read before it
         size, cut = 0, False
+        self._in_window = 0
         records = records_between(log, begin, end) if wanted is None else records_at(log, wanted)
         for each in self._matches(log, records):
-            kept.append(each)
+            kept.append((each, self._in_window - 1))
             size += len(each.published.body)
             while len(kept) > self.messages or (size > self.bytes and len(kept) > 1):
-                size -= len(kept.popleft().published.body)
+                size -= len(kept.popleft()[0].published.body)
                 cut = True
         self.messages -= len(kept)
         self.bytes -= size
-        return list(kept), kept[0].offset if cut else begin
+        reached, again = (kept[0][0].offset, kept[0][1]) if cut else (begin, 0)
+        self.read += self._in_window - again  # those before the cut will be read again
+        return [each for each, _ in kept], reached
 
     def _matches(self, log: HistoryPartition, records: Iterable[Record]) -> Iterator[FoundMessage]:
         decode, needles = decoder_for(log).decode, self.needles
         self._read_from = time.monotonic()
-        for count, (offset, time_ms, record) in enumerate(records):
-            self.read += 1
-            if count == 0:
+        for offset, time_ms, record in records:
+            if self._in_window == 0:
                 self._read_from = time.monotonic()
+            self._in_window += 1
             if not all(needle in record for needle in needles):
                 continue
             try:

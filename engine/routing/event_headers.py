@@ -14,7 +14,8 @@
 Rules of this file
 - Names and headers are RabbitMQ's where it has the event (rabbit_exchange_type_event.erl, and the callers of
   `rabbit_event:notify`). Headers of ours stand beside them.
-- What concerns a vhost is told in that vhost. What concerns no vhost, and that vhosts come and go, is told in `/`.
+- What concerns a vhost is told in that vhost. What concerns no vhost, and that vhosts come and go, is told in `/`, to
+  queues that were bound by a user with the tag administrator or monitoring (engine/broker/exchanges.py).
 - No password, no hash and no value of a parameter (it may hold a password) is told.
 """
 
@@ -68,6 +69,22 @@ ITSELF: Final = "rmq-internal"  # RabbitMQ's name for the broker as the one who 
 BY: Final = "user_who_performed_action"
 # First words of the keys that may match an event of a queue partition.
 KINDS: Final = frozenset(("#", "*", "queue", "message", "ack"))
+# Keys of events that concern the whole node, and that are told in `/`. A user who binds to them needs one of the tags.
+NODE_WIDE: Final = (
+    "user.authentication.success",
+    "user.authentication.failure",
+    "user.created",
+    "user.deleted",
+    "user.password.changed",
+    "user.password.cleared",
+    "user.tags.set",
+    "user.limits.set",
+    "vhost.created",
+    "vhost.deleted",
+    "alarm.set",
+    "alarm.cleared",
+)
+NODE_WIDE_TAGS: Final = ("administrator", "monitoring")
 MESSAGES: Final = {
     EXPIRED: "message.expired.",
     MAXLEN: "message.dropped.",

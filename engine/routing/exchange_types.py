@@ -293,6 +293,13 @@ def words_of(key: str) -> list[str]:
     return key.split(".") if key else []
 
 
+def topic_matches(binding_key: str, routing_key: str) -> bool:
+    """Whether a topic exchange takes a message with `routing_key` to a binding with `binding_key`."""
+    trie = TopicTrie()
+    trie.add(0, Bound("", "", "queue", "", binding_key, (), 0))
+    return trie.match(routing_key) != []
+
+
 # -- headers ----------------------------------------------------------------------------------------------------------
 
 

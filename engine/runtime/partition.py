@@ -30,6 +30,7 @@ from typing import Protocol
 from rewindmq.engine.log.contract import BelowStart
 from rewindmq.engine.runtime.counters import DEATHS, DISABLED, Served, dead_lettered
 from rewindmq.engine.runtime.partition_listener import EventTap, PartitionListener
+from rewindmq.engine.runtime.queue_counters import CounterTable
 from rewindmq.projections.machine.data.effects import (
     CancelConsumer,
     DeadLetter,
@@ -213,6 +214,23 @@ class Partition(ABC):
 
     async def enter(self) -> None:  # noqa: B027
         """Make sure that this node folds the partition, and has caught up with it."""
+
+    @property
+    def counted(self) -> CounterTable | None:
+        """The counters of the queues as the owner has published them; None: this node folds the partition, or it has
+        none."""
+        return None
+
+    @property
+    def must_enter(self) -> bool:
+        """Whether even a listing needs the fold: it is not current, and there are no counters, or nobody publishes
+        them any more."""
+        return False
+
+    @property
+    def counters_age_ms(self) -> int | None:
+        """How old `counted` is; None where that is None."""
+        return None
 
     def needs_fold(self, route: Route) -> bool:
         """Say whether a publish on this route has to wait for `enter`: only the fold knows whether a queue refuses

@@ -102,6 +102,7 @@ class Projector:
         self._persisted = machine.next_offset
         self.watch: KeyWatch | None = None  # it is told of each encrypted message that is kept
         self.missing = 0  # bodies that RocksDB should have, and only the log has
+        self.changed: set[int] | None = None  # ids of queues that were written, for a reader that empties it
 
     # -- quarantined records -------------------------------------------------------------------------------------------
 
@@ -143,6 +144,7 @@ class Projector:
         `write`."""
         changes = WriteBatch(raw_mode=True)
         dirty = self.machine.take_dirty()
+        self.changed = None  # which ones is not known
         changes.put(keys.head(self._prefix), dirty.head)
         for queue_id, meta, chunks in self.machine.pieces():
             first = keys.chunks(self._prefix, queue_id)
@@ -433,6 +435,8 @@ class Projector:
         changes.put(keys.quarantine_count(prefix), self.quarantine.count.to_bytes(8, "big"))
         for slot, entry in self.quarantine.unwritten():
             changes.put(keys.quarantined(prefix, slot), entry)
+        if self.changed is not None:
+            self.changed.update([queue.queue_id for queue in dirty.queues])
         for queue in dirty.queues:
             changes.put(keys.queue(prefix, queue.queue_id), queue.meta)
             for number in queue.vanished:

@@ -18,12 +18,16 @@ Rules
 - `load` checks both the checksum and the state's digest.
 - A snapshot beyond the end of its log (the log lost its end, or came from a backup) belongs to a history that no longer
   exists: the broker removes it at start, before new events take the same offsets.
+- A waypoint (`.waypoint`) is a file of the same form between two snapshots, for a fold that begins near it. The broker
+  writes and removes waypoints as it runs (engine/runtime/waypoint_writer.py). A waypoint has no digest, is not synced,
+  and is no part of backups and archives.
 """
 
 import hashlib
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -32,6 +36,7 @@ from rewindmq.projections.machine.machine import Machine, NewerHistory
 logger = logging.getLogger(__name__)
 
 SUFFIX = ".snapshot"
+WAYPOINT = ".waypoint"
 PART = ".part"
 CUT_SHORT = "cut short, its last record is missing"
 FILE_METADATA = (
@@ -105,8 +110,7 @@ class Snapshots:
 
     def offsets(self, partition: str) -> list[int]:
         """The offsets of the partition's snapshots, ascending."""
-        found = (self.directory / partition).glob(f"{'[0-9]' * 20}{SUFFIX}")
-        return sorted(int(path.stem) for path in found)
+        return self._numbers(partition, SUFFIX)
 
     def partitions(self) -> list[str]:
         """Names of the partitions that have snapshots."""
@@ -125,17 +129,48 @@ class Snapshots:
                 path = self.path(partition, offset)
                 logger.error("%s: removed, the log of %s ends at offset %d", path, partition, end)
                 path.unlink()
+        for offset in self._numbers(partition, WAYPOINT):
+            if offset > end:
+                self.remove_waypoint(partition, offset)
 
     def discard_below(self, partition: str, start: int) -> None:
         """Remove the snapshots of states before offset `start`: the events that follow on them are gone."""
         for offset in self.offsets(partition):
             if offset < start:
                 self.path(partition, offset).unlink(missing_ok=True)
+        for offset in self._numbers(partition, WAYPOINT):
+            if offset < start:
+                self.remove_waypoint(partition, offset)
 
     def nearest(self, partition: str, offset: int) -> Path | None:
-        """The file of the newest snapshot at or before `offset`; None if there is none."""
+        """The file of the newest snapshot or waypoint at or before `offset`; None if there is none."""
         at = max((each for each in self.offsets(partition) if each <= offset), default=None)
+        near = max((each for each in self._numbers(partition, WAYPOINT) if each <= offset), default=None)
+        if near is not None and (at is None or near > at):
+            return self._path(partition, near, WAYPOINT)
         return None if at is None else self.path(partition, at)
+
+    # -- waypoints ----------------------------------------------------------------------------------------------------
+
+    def waypoints(self, partition: str) -> list[tuple[int, int]]:
+        """The offsets of the partition's waypoints, ascending, with the bytes of their files."""
+        found = []
+        for offset in self._numbers(partition, WAYPOINT):
+            with suppress(FileNotFoundError):
+                found.append((offset, self._path(partition, offset, WAYPOINT).stat().st_size))
+        return found
+
+    def leave_waypoint(
+        self, partition: str, offset: int, metadata: Mapping[str, str], pieces: Iterable[dict[str, Any]]
+    ) -> int:
+        """Write a waypoint. Returns the bytes of its file. Raises OSError."""
+        path = self._path(partition, offset, WAYPOINT)
+        write_pieces(path, metadata, pieces, _SCHEMA, _BLOCK_BYTES, durably=False)
+        return path.stat().st_size
+
+    def remove_waypoint(self, partition: str, offset: int) -> None:
+        """Remove a waypoint, if it is there."""
+        self._path(partition, offset, WAYPOINT).unlink(missing_ok=True)
 
     def load(self, partition: str, offset: int) -> Machine:
         """The machine as the snapshot at exactly this offset holds it.
@@ -149,12 +184,29 @@ class Snapshots:
 
     def path(self, partition: str, offset: int) -> Path:
         """The path of a snapshot at `offset`, whether the file exists or not."""
-        return self.directory / partition / f"{offset:020d}{SUFFIX}"
+        return self._path(partition, offset, SUFFIX)
+
+    def _path(self, partition: str, offset: int, suffix: str) -> Path:
+        return self.directory / partition / f"{offset:020d}{suffix}"
+
+    def _numbers(self, partition: str, suffix: str) -> list[int]:
+        try:
+            names = os.listdir(self.directory / partition)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        stems = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
+        return sorted(int(stem) for stem in stems if len(stem) == 20 and stem.isascii() and stem.isdigit())
 
 
 def metadata_of(machine: Machine) -> dict[str, str]:
     """The metadata of a file that holds this machine's state."""
     values = (machine.partition, machine.next_offset, machine.clock_ms, machine.machine_version, machine.digest())
+    return dict(zip(FILE_METADATA, map(str, values), strict=True))
+
+
+def waypoint_metadata(machine: Machine) -> dict[str, str]:
+    """The metadata of a waypoint: it has no digest, which takes as long as to pack the state."""
+    values = (machine.partition, machine.next_offset, machine.clock_ms, machine.machine_version, "")
     return dict(zip(FILE_METADATA, map(str, values), strict=True))
 
 
@@ -166,9 +218,16 @@ def write_snapshot(path: Path, metadata: Mapping[str, str], pieces: Iterable[dic
 
 
 def write_pieces(
-    path: Path, metadata: Mapping[str, str], pieces: Iterable[dict[str, Any]], schema: dict[str, Any], block_bytes: int
+    path: Path,
+    metadata: Mapping[str, str],
+    pieces: Iterable[dict[str, Any]],
+    schema: dict[str, Any],
+    block_bytes: int,
+    durably: bool = True,
 ) -> None:
-    """Write a file of pieces, durably: whole or not at all. The pieces are those before the last record.
+    """Write a file of pieces: whole or not at all. The pieces are those before the last record.
+
+    `durably`: it survives a power failure.
 
     Raises OSError when the disk does not take it."""
     import fastavro
@@ -176,17 +235,19 @@ def write_pieces(
     parsed = fastavro.parse_schema(schema)
     folder = path.parent
     folder.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(f".{os.getpid()}{PART}")
+    beside = path.with_name(f"{path.name}.{os.getpid()}{PART}")
     try:
         with beside.open("wb") as file:
             records = _with_end(pieces, begin_sum(metadata))
             fastavro.writer(file, parsed, records, "zstandard", block_bytes, dict(metadata))
-            file.flush()
-            os.fsync(file.fileno())
+            if durably:
+                file.flush()
+                os.fsync(file.fileno())
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
-    sync_directory(folder)
+    if durably:
+        sync_directory(folder)
 
 
 def load(path: Path) -> Machine:
@@ -212,7 +273,7 @@ def load_from(file: BinaryIO, place: str) -> Machine:
         raise
     except Exception as error:  # damaged bytes can fail in any way at all
         raise SnapshotError(f"{place}: not a readable snapshot ({type(error).__name__}: {error})") from error
-    if machine.digest() != said:
+    if said and machine.digest() != said:  # a waypoint has none
         raise SnapshotError(f"{place}: its state has the digest {machine.digest()}, and says it were {said}")
     return machine
 

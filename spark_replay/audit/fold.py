@@ -39,8 +39,10 @@ from rewindmq.projections.machine.data.reasons import (
 )
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.versions import CLOCK_SET, LATE_PUBLISHES
+from rewindmq.projections.replay import RecordGroup
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.clock_events import ClockSet
+from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import (
     Acked,
     BrokerStarted,
@@ -97,17 +99,7 @@ _ABOUT_BROKERS = (SessionClosed, BrokerStarted, NodeLost, CheckpointAsked, Clock
 _KEEPS_OUT = (Refuse, Duplicate)
 _CHANGES_MESSAGES = (Deliver, FetchReply, Forget, Requeue, Delay)
 # Fields of AuditProduct that are not stored with it
-_NO_BELIEFS = (
-    "partition",
-    "machine",
-    "rows",
-    "owed",
-    "accounts",
-    "account_of",
-    "plain",
-    "quarantine",
-    "letter_rows",
-)
+_NO_BELIEFS = ("partition", "machine", "rows", "owed", "accounts", "account_of", "plain", "quarantine", "letter_rows")
 _Row = tuple[str, bool, str, int | None, str | None, int | None, str]
 
 
@@ -196,6 +188,10 @@ class AuditProduct:
         wrong = self.claims.compare(self.machine, event)
         if wrong is not None:
             self.fail(CLAIMS, None, None, wrong)
+
+    def fold_group(self, machine: Machine, group: RecordGroup, decoder: Decoder, stripped: bool) -> None:
+        """Fold a group of records, and book each event (`FoldsItself`)."""
+        self.plain.fold_group(machine, group, decoder, stripped)
 
     def undecodable(self, offset: int, why: str) -> None:
         """Report a record that is no known event (`Product`)."""
@@ -430,7 +426,7 @@ class AuditProduct:
             if kind is Keep:  # the message was booked by its publish
                 continue
             if kind is Deliver:
-                plain = self.plain.delivered(account, effects, at - 1)
+                plain = 0 if effect.redelivered else self.plain.delivered(account, effects, at - 1)
                 if plain:
                     at += plain - 1
                 else:

@@ -349,19 +349,37 @@ class Account:
         """Book messages that left because `consumer`, which held them, acked them. Returns how many it booked.
 
         It stops at the first one that `consumer` does not hold: `left` says what is wrong with that."""
-        sizes, out, waiting = self.sizes, self.out, self.waiting
-        count = size = 0
-        for message_id in () if self.stream else message_ids:
-            if out.get(message_id) != consumer or message_id not in sizes or (waiting and message_id in waiting):
+        if self.stream:
+            return 0
+        sizes, out, waiting, counters = self.sizes, self.out, self.waiting, self.counters
+        count = together = 0
+        for message_id in message_ids:
+            if out.get(message_id) != consumer or (waiting and message_id in waiting):
+                break
+            size = sizes.pop(message_id, None)
+            if size is None:
                 break
             del out[message_id]
-            size += sizes.pop(message_id)
+            together += size
             count += 1
         if count:
-            self.bytes_out -= size
-            self._forget(message_ids[:count])
-            self.count(ACKED, count)
+            self.bytes_out -= together
+            counters[ACKED] = counters.get(ACKED, 0) + count
+            if self.knows_more:
+                self._forget(message_ids[:count])
         return count
+
+    @property
+    def knows_more(self) -> bool:
+        """Whether more is known of any message than its size and holder."""
+        return bool(
+            self.counted
+            or self.flagged
+            or self.expires
+            or self.returned
+            or self.published
+            or self.levels.highest is not None
+        )
 
     def has_past(self, message_id: int) -> bool:
         """Whether the message came back, waits, expires, or came here as one that had been delivered."""

@@ -1,10 +1,15 @@
 """Books plain publishes and acks in few steps: most of a history is nothing else.
 
+    plain.fold_group(machine, group, decoder, False) folds a group of records; all events are booked
     plain.published(offset, actor, event, effects)   True: the one queue of its route took the message; all is booked
     plain.acked(offset, event, effects)              True: the consumer had the messages, and they left; all is booked
     plain.delivered(account, effects, at)            how many of the effects from `at` on are first deliveries about
                                                      which nothing is odd; they are booked
     plain.forget()                                   consumers, policies or queues may have changed
+
+A burst is the last plain message again and again, at the same time, in a queue without limit and TTL, where it stays or
+goes straight to a consumer with room. `fold_group` books it, without a call for each message. It looks at all that
+`published` looks at, and hands on every other event.
 
 This file finds nothing. It looks at all that fold.py, ledger.py, consumers.py and prefetch.py look at, and books what
 they would book, if none of them could say anything. Else it books nothing and says False: then they judge.
@@ -12,12 +17,16 @@ tests/unit/machine/test_machine_audited_plainly.py holds it against them: equal 
 """
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.projections.machine.data.effects import Deliver, Effect, Forget, Keep
 from rewindmq.projections.machine.data.message_word import SIZE_MASK
 from rewindmq.projections.machine.data.reasons import ACKED, DELIVERED, MAXLEN
-from rewindmq.schemas.events import Acked, Published
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import RecordGroup
+from rewindmq.schemas.codec import Decoder, UndecodableRecord
+from rewindmq.schemas.events import Acked, Checkpointed, Published
 from rewindmq.schemas.values import Actor, Route
 from rewindmq.spark_replay.audit.ledger import Account
 
@@ -34,25 +43,33 @@ class Line:
     `ttl_ms`: how long they live; -1: for ever. `limited`: the queue has a length limit. `mourned`: what the queue drops
     is dead-lettered."""
 
-    __slots__ = ("account", "limited", "mourned", "out", "queue", "sizes", "ttl_ms", "waiting")
+    __slots__ = ("account", "counters", "limited", "mourned", "out", "queue", "simple", "sizes", "ttl_ms", "waiting")
 
     def __init__(self, account: Account) -> None:
         limits = account.limits
         self.account = account
         self.queue = account.queue
         self.sizes, self.out, self.waiting = account.sizes, account.out, account.waiting
+        self.counters = account.counters
         self.ttl_ms = -1 if limits.message_ttl_ms is None else max(limits.message_ttl_ms, int(account.quorum))
         self.limited = limits.max_length is not None or limits.max_length_bytes is not None
         self.mourned = limits.dead_letter_exchange is not None
+        self.simple = self.ttl_ms < 0 and not self.limited
+
+    def goes_on(self, effect: Effect) -> bool:
+        """Whether a plain message may have this effect behind the one that keeps it: its delivery, or a drop."""
+        drops = type(effect) is Forget and effect.reason == MAXLEN and not self.mourned
+        return (drops or type(effect) is Deliver) and effect.queue is self.queue  # type: ignore[union-attr]
 
 
 class Room:
-    """A consumer of a queue, and how many messages it may hold (`most`)."""
+    """A consumer of a queue, and how many messages it may hold (`most`). `holding`: how many each consumer holds."""
 
-    __slots__ = ("account", "most", "name", "queue", "vhost")
+    __slots__ = ("account", "holding", "most", "name", "queue", "vhost")
 
-    def __init__(self, account: Account, most: int) -> None:
+    def __init__(self, account: Account, most: int, holding: dict[int, int]) -> None:
         self.account = account
+        self.holding = holding
         self.queue = account.queue
         self.vhost, self.name = account.key
         self.most = most
@@ -85,41 +102,100 @@ class PlainTraffic:
                 self.lines.clear()
             self.lines[route] = Line(account)
 
+    def fold_group(self, machine: Machine, group: RecordGroup, decoder: Decoder, stripped: bool) -> None:
+        """Fold a group of records and book its events, as `drive` does with `product.event` (projections/replay.py)."""
+        product, rooms, decode, apply = self.product, self.rooms, decoder.decode, machine.apply
+        offsets, records, times = group
+        effects: list[Any] = []
+        line: Line | None = None
+        latest_ms, count = -1, 0
+        for offset, record, logged_ms in zip(offsets, records, times or repeat(None), strict=False):
+            try:
+                timestamp_ms, actor, event = decode(record, False, stripped)
+            except UndecodableRecord as error:
+                machine.skip(offset)
+                product.undecodable(offset, str(error))
+                continue
+            if logged_ms is not None:
+                timestamp_ms = logged_ms
+            if event is not self.event or actor is not self.actor or timestamp_ms != latest_ms:
+                latest_ms = timestamp_ms
+                if type(event) is Checkpointed:
+                    product.before(offset, timestamp_ms, event)
+                apply(offset, timestamp_ms, actor, event, effects)
+                product.event(offset, timestamp_ms, actor, event, effects)
+                effects.clear()
+                continue
+            apply(offset, timestamp_ms, actor, event, effects)
+            if line is not self.line:
+                line = self.line
+                account, queue, counters, simple = line.account, line.queue, line.counters, line.simple
+                sizes, held_by, waiting, last_first = line.sizes, line.out, line.waiting, account.last_first
+            many, size, booked = len(effects), event.body_size, False
+            if simple and 0 < many < 3 and type(keep := effects[0]) is Keep and keep.queue is queue:
+                if many == 1:
+                    booked = offset not in sizes
+                    account.bytes_ready += size if booked else 0
+                elif type(sent := effects[1]) is Deliver and sent.queue is queue and offset not in sizes:
+                    consumer = sent.consumer
+                    room = rooms.get(consumer)
+                    booked = (
+                        room is not None
+                        and room.account is account
+                        and sent.message_id == offset
+                        and (held := room.holding.get(consumer, 0)) < room.most
+                        and not (sent.redelivered or sent.final or sent.delivery_count or sent.acquired_count)
+                        and offset >= last_first.get(0, -1)
+                    )
+                    if booked:
+                        held_by[offset] = consumer
+                        account.bytes_out += size
+                        room.holding[consumer] = held + 1
+                        last_first[0] = offset
+            if booked:
+                sizes[offset] = size
+                counters["published"] += 1
+                count += 1
+                unacked, delayed = len(held_by), len(waiting)
+                if (
+                    len(sizes) - unacked - delayed != queue.messages_ready
+                    or unacked != queue.messages_unacked
+                    or delayed != queue.messages_delayed
+                    or account.bytes_ready != queue.message_bytes_ready
+                    or account.bytes_out != queue.message_bytes_unacked
+                    or account.bytes_waiting != queue.message_bytes_delayed
+                ):
+                    product.offset = offset
+                    account.compare(offset)
+            else:
+                product.event(offset, timestamp_ms, actor, event, effects)
+            effects.clear()
+        product.events += count
+        product.offset = offsets[-1] if offsets else product.offset
+
     def published(self, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> bool:
         """Book a message that its queue took, and compare the books.
 
         It stayed there, or went straight to a consumer, or the queue dropped others for it."""
-        size = event.body_size
-        if event is self.event and actor is self.actor:
-            line = self.line
-        else:
-            found = self.lines.get(event.route)
-            if (
-                found is None
-                or event.origin is not None
-                or event.expiration_ms is not None
-                or not 0 <= size <= SIZE_MASK
-                or actor.session == 0
-            ):
-                return False
-            line = self.line = found
-            self.event, self.actor = event, actor
-        sizes, count = line.sizes, len(effects)
+        if (event is not self.event or actor is not self.actor) and not self._finds_line(actor, event):
+            return False
+        line, count = self.line, len(effects)
+        sizes, queue = line.sizes, line.queue
         if offset in sizes or not 0 < count < 3:
             return False
-        account, queue, keep = line.account, line.queue, effects[0]
+        account, keep = line.account, effects[0]
         if type(keep) is not Keep:
-            return type(keep) is Deliver and len(effects) == 1 and self._passed(account, offset, keep)
-        if keep.queue is not queue:
+            return type(keep) is Deliver and count == 1 and self._passed(account, offset, keep)
+        if keep.queue is not queue or (count == 2 and not line.goes_on(effects[1])):
             return False
+        sizes[offset] = size = event.body_size
+        line.counters["published"] += 1
+        if line.ttl_ms >= 0:
+            account.expires[offset] = self.product.now_ms + line.ttl_ms
         if count == 1:
-            sizes[offset] = size
             account.bytes_ready += size
-            account.counters["published"] += 1
-            if line.ttl_ms >= 0:
-                account.expires[offset] = self.product.now_ms + line.ttl_ms
-        elif not self._kept_and_more(line, offset, event, effects):
-            return False
+        else:
+            self._kept_and_more(account, event, offset, effects)
         out, waiting = len(line.out), len(line.waiting)
         if (
             line.limited
@@ -133,48 +209,48 @@ class PlainTraffic:
             account.compare(offset)
         return True
 
-    def _kept_and_more(self, line: Line, offset: int, event: Published, effects: list[Effect]) -> bool:
-        """Book a message, and the delivery or the drop of others that followed."""
-        account, size = line.account, event.body_size
-        behind: Any = effects[1]  # its type decides
-        drops = type(behind) is Forget and behind.reason == MAXLEN and not line.mourned
-        if not (drops or type(behind) is Deliver) or behind.queue is not line.queue:
-            return False
-        line.sizes[offset] = size
-        account.counters["published"] += 1
-        if line.ttl_ms >= 0:
-            account.expires[offset] = self.product.now_ms + line.ttl_ms
-        if type(behind) is Forget:
-            account.bytes_ready += size
-            self.product.book_leaving(account, event, behind)
-        elif type(behind) is Deliver and not self._handed_over(account, offset, size, behind):
-            account.bytes_ready += size
-            if not self.delivered(account, effects, 1):
-                self.product.book_delivery(account, behind)
-        return True
-
-    def _handed_over(self, account: Account, message_id: int, size: int, effect: Deliver) -> bool:
-        """Book that the message of this event went to a consumer with room, which acks."""
-        consumer = effect.consumer
-        room = self.rooms.get(consumer) or self._room(account, consumer)
-        if room is None or room.account is not account or effect.message_id != message_id:
-            return False
-        holding = self.product.prefetches.holding
-        held = holding.get(consumer, 0)
+    def _finds_line(self, actor: Actor, event: Published) -> bool:
+        """Look up the line of a message. False: its publish is not plain."""
+        line = self.lines.get(event.route)
         if (
-            held >= room.most
-            or effect.redelivered
-            or effect.final
-            or effect.delivery_count
-            or effect.acquired_count
-            or message_id < account.last_first.get(0, -1)
+            line is None
+            or event.origin is not None
+            or event.expiration_ms is not None
+            or not 0 <= event.body_size <= SIZE_MASK
+            or actor.session == 0
         ):
             return False
-        account.last_first[0] = message_id
-        account.out[message_id] = consumer
-        account.bytes_out += size
-        holding[consumer] = held + 1
+        self.line, self.event, self.actor = line, event, actor
         return True
+
+    def _kept_and_more(self, account: Account, event: Published, offset: int, effects: list[Effect]) -> None:
+        """Book the delivery of a message that was kept, or the drop of others for it."""
+        behind: Any = effects[1]  # `Line.goes_on` has looked at it
+        if type(behind) is Forget:
+            account.bytes_ready += event.body_size
+            self.product.book_leaving(account, event, behind)
+            return
+        consumer, last_first = behind.consumer, account.last_first
+        room = self.rooms.get(consumer) or self._room(account, consumer)
+        if (
+            room is None
+            or room.account is not account
+            or behind.message_id != offset
+            or (held := room.holding.get(consumer, 0)) >= room.most
+            or behind.redelivered
+            or behind.final
+            or behind.delivery_count
+            or behind.acquired_count
+            or offset < last_first.get(0, -1)
+        ):
+            account.bytes_ready += event.body_size
+            if not self.delivered(account, effects, 1):
+                self.product.book_delivery(account, behind)
+            return
+        last_first[0] = offset
+        account.out[offset] = consumer
+        account.bytes_out += event.body_size
+        room.holding[consumer] = held + 1
 
     def _passed(self, account: Account, offset: int, effect: Deliver) -> bool:
         """Book a message that went straight to a consumer without acknowledgement, and compare the books."""
@@ -207,13 +283,10 @@ class PlainTraffic:
         room = self.rooms.get(consumer)
         if room is None or event.queue != room.name or event.vhost != room.vhost:
             return False
-        account, queue = room.account, room.queue
-        asked = at = 0
+        account, queue, asked, at, end = room.account, room.queue, 0, 0, len(effects)
         for first, last in event.messages:
             asked += last - first + 1
-        end = len(effects)
-        while at < end:
-            effect = effects[at]
+        for effect in effects:
             if type(effect) is not Forget:
                 break
             if effect.reason != ACKED or effect.consumer != consumer or effect.queue is not queue:
@@ -222,8 +295,8 @@ class PlainTraffic:
             at += 1
         if asked:
             return False
-        for left in effects[:at]:
-            self.product.book_leaving(account, event, left)  # type: ignore[arg-type]  # looked at above
+        for index in range(at):
+            self.product.book_leaving(account, event, effects[index])  # type: ignore[arg-type]  # looked at above
         if at < end:
             at += self.delivered(account, effects, at)
         if at < end:
@@ -236,7 +309,9 @@ class PlainTraffic:
         """Book first deliveries of messages to consumers with room, which ack. Returns how many."""
         queue, sizes, out = account.queue, account.sizes, account.out
         past = account.returned or account.waiting or account.expires or account.flagged or account.counted
-        holding, last, crashed = self.product.prefetches.holding, account.last_first.get(0, -1), account.crashed
+        holding = self.product.prefetches.holding
+        # the first delivery of a message that stands before this one, or that may be known from before a crash, is odd
+        least = max(account.last_first.get(0, -1), account.crashed)
         consumer, held, most, count, moved = -1, 0, 0, 0, 0
         for effect in effects[at:] if at else effects:
             if type(effect) is not Deliver or effect.queue is not queue:
@@ -255,8 +330,7 @@ class PlainTraffic:
                 held >= most
                 or size is None
                 or message_id in out
-                or message_id < last
-                or message_id < crashed
+                or message_id < least
                 or effect.redelivered
                 or effect.final
                 or effect.delivery_count
@@ -268,11 +342,11 @@ class PlainTraffic:
             moved += size
             held += 1
             count += 1
-            last = message_id
+            least = message_id
         if held:
             holding[consumer] = held
         if count:
-            account.last_first[0] = last
+            account.last_first[0] = least
             account.bytes_ready -= moved
             account.bytes_out += moved
         return count
@@ -288,5 +362,5 @@ class PlainTraffic:
         most = _NO_ACK
         if not known[3]:
             most = prefetches.own.get(consumer, _WITHOUT_LIMIT) + prefetches.lookaheads.get(consumer, 0)
-        self.rooms[consumer] = Room(account, most)
+        self.rooms[consumer] = Room(account, most, prefetches.holding)
         return self.rooms[consumer]

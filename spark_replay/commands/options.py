@@ -61,7 +61,7 @@ without_option = click.option(
     "left_out",
     multiple=True,
     help="Leave out events as if they had not happened: message=queues-0:123, user=eve, session=7, from=TIME, to=TIME"
-    " (or mark:NAME, -10m). Joined by commas, all of them must apply. May be given again.",
+    " (or mark:NAME, 10m). Joined by commas, all of them must apply. May be given again.",
 )
 snapshots_option = click.option(
     "--snapshots",
@@ -73,7 +73,7 @@ snapshots_option = click.option(
 def moment_option(*names: str, **settings: Any) -> Callable[[Any], Any]:
     """An option for one moment or several.
 
-    A time such as -10m becomes the time that it means now, so that all readers of the option see the same time."""
+    A time such as 10m becomes the time that it means now, so that all readers of the option see the same time."""
 
     def resolved(_context: click.Context, _option: click.Parameter, given: Any) -> Any:
         if isinstance(given, tuple):

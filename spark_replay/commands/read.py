@@ -30,7 +30,7 @@ from rewindmq.spark_replay.location.ranges import BadRequest
     "--time",
     "times",
     multiple=True,
-    help="The moment: ISO 8601, epoch milliseconds, or how long ago (-10m, -2h, -3d). Everything logged up to it has"
+    help="The moment: ISO 8601, epoch milliseconds, or how long ago (10m, 2h, 3d). Everything logged up to it has"
     " happened. May be given again.",
 )
 @click.option("--offsets", help='Instead of a time: offsets such as {"queues-0": 12}. Events below them have happened.')
@@ -66,7 +66,7 @@ def state_at(
 
 @click.command()
 @with_location
-@moment_option("--from", "start", help="Begin at this time (ISO 8601, or -10m: ten minutes ago) or at mark:NAME.")
+@moment_option("--from", "start", help="Begin at this time (ISO 8601, or 10m: ten minutes ago) or at mark:NAME.")
 @moment_option("--to", "end", help="End at this time, inclusive, or at mark:NAME.")
 @queue_option
 @snapshots_option
@@ -139,7 +139,7 @@ def biography(location: Location, message: str, queue: str | None, form: str, ou
     "--from",
     "start",
     required=True,
-    help='The first moment: a time (ISO 8601, or -10m), mark:NAME, or offsets such as {"queues-0": 12}.',
+    help='The first moment: a time (ISO 8601, or 10m), mark:NAME, or offsets such as {"queues-0": 12}.',
 )
 @moment_option("--to", "end", help="The second moment (default: now).")
 @click.option("--summary", is_flag=True, help="Show only the sums, by queue and outcome.")
@@ -166,7 +166,7 @@ def diff(
 
 @click.command()
 @with_location
-@moment_option("--from", "start", help="Begin at this time (ISO 8601, or -10m: ten minutes ago) or at mark:NAME.")
+@moment_option("--from", "start", help="Begin at this time (ISO 8601, or 10m: ten minutes ago) or at mark:NAME.")
 @moment_option("--to", "end", help="End at this time, inclusive, or at mark:NAME.")
 @click.option("--by", default="queue", type=click.Choice(["queue", "consumer"]), show_default=True)
 @click.option("--every", help="Make a row for each span of this length: 5 minutes, 1 hour.")

@@ -10,7 +10,7 @@ from rewindmq.spark_replay.location.ranges import BadRequest
 
 @click.command()
 @with_location
-@moment_option("--since", help="Published from this time on (ISO 8601, or -2h: two hours ago) or mark:NAME.")
+@moment_option("--since", help="Published from this time on (ISO 8601, or 2h: two hours ago) or mark:NAME.")
 @moment_option("--until", help="Published up to this time, inclusive, or mark:NAME.")
 @queue_option
 @click.option("--otlp", required=True, metavar="URL", help="The collector's address, such as http://localhost:4318.")

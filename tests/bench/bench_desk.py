@@ -1,13 +1,14 @@
 """The desk: its first paint, a step of the slider, and what a page that is open costs the broker.
 
     python -m tests.bench.bench_desk [--only paint,step,throughput] [--queues 2000] [--events 10000000] [--history DIR]
-        [--rounds 5] [--seconds 10]
+        [--rounds 5] [--seconds 10] [--no-waypoints]
 
 - paint: Chromium opens the list of the queues; milliseconds from the navigation until its rows are there. The user is
   logged in. The first time is with an empty cache, and stands beside the median.
-- step: a history of so many events in one partition, with a snapshot every 1,000,000 as a broker takes them. Over HTTP,
-  as the page asks: the chart of the whole history first, then random moments in it; then a moment far from all that was
-  read, and random moments near it. Seconds on the wall, and CPU of the broker with its processes.
+- step: a history of so many events in one partition, with a snapshot every 1,000,000 and waypoints between them, as a
+  broker leaves them (`--no-waypoints`: snapshots alone). Over HTTP, as the page asks: random moments of the whole
+  history, which nobody has looked at; the chart of the whole history, then random moments in it; then a moment far from
+  all that was read, and random moments near it. Seconds on the wall, and CPU of the broker with its processes.
 - throughput: PerfTest with confirms and manual acks, without a page and with one of the queue open in Chromium, in
   turn. Messages a second, and a broker-CPU-second; the ratio of the medians. Chromium is on the same machine.
 
@@ -28,9 +29,11 @@ from unittest.mock import patch
 import httpx
 from playwright.sync_api import Page, sync_playwright
 
+from rewindmq.engine.config import Config
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.engine.runtime.waypoint_writer import MOST_FILES
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.projections.store.snapshots import Snapshots, state_of, waypoint_metadata
 from tests.bench.bench_archived_past import EVERY, drive_to
 from tests.bench.generated_history import START_MS, write_history
 from tests.bench.peers import PEERS, Broker, start_rewindmq
@@ -82,15 +85,19 @@ def paint(home: Path, queues: int, rounds: int) -> None:
     )
 
 
-def make(data: Path, events: int) -> None:
-    """Make the history, with the snapshots that a broker takes."""
+def make(data: Path, events: int, waypoints: bool) -> None:
+    """Make the history, with the snapshots and waypoints that a broker leaves."""
     with patch("os.fdatasync", lambda descriptor: None), patch("os.fsync", lambda descriptor: None):
         write_history(data, events)
         partition = EmbeddedLogReader(data).queues[0]
         machine = Machine(partition.name)
-        for end in range(EVERY, events + 1, EVERY):
+        snapshots, apart = Snapshots(data / "snapshots"), Config(data).waypoint_events
+        for end in range(apart, events + 1, apart):
             drive_to(machine, partition, end)
-            Snapshots(data / "snapshots").take(machine)
+            if end % EVERY == 0:
+                snapshots.take(machine)
+            elif waypoints and end > events - MOST_FILES * apart:
+                snapshots.leave_waypoint(machine.partition, end, waypoint_metadata(machine), state_of(machine))
 
 
 class Steps:
@@ -122,10 +129,10 @@ class Steps:
         )
 
 
-def step(home: Path, events: int) -> None:
+def step(home: Path, events: int, waypoints: bool) -> None:
     """Print what steps of the slider take."""
     if not (home / "data" / "log").exists():
-        make(home / "data", events)
+        make(home / "data", events, waypoints)
     broker = start_rewindmq(home, seconds=1_800)  # the first start folds all of it
     try:
         with httpx.Client(
@@ -133,6 +140,8 @@ def step(home: Path, events: int) -> None:
         ) as api:
             steps = Steps(broker, api)
             steps.at(10)  # the process that reads the past is started
+            if waypoints:
+                steps.some("the first visit of moments everywhere", 10, events)
             end_ms = START_MS + events // 20
             chart, seconds, cpu = steps.ask(f"/history/depth/%2F/{QUEUE}", **{"from": START_MS, "to": end_ms})
             reached = int(chart["to"]["offset"])  # type: ignore[index]
@@ -177,6 +186,7 @@ def main() -> None:
     parser.add_argument("--queues", type=int, default=2_000)
     parser.add_argument("--events", type=int, default=10_000_000)
     parser.add_argument("--history", type=Path)
+    parser.add_argument("--no-waypoints", action="store_true")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=10)
     asked = parser.parse_args()
@@ -185,7 +195,7 @@ def main() -> None:
         if "paint" in kinds:
             paint(Path(home) / "paint", asked.queues, asked.rounds)
         if "step" in kinds:
-            step(asked.history or Path(home) / "history", asked.events)
+            step(asked.history or Path(home) / "history", asked.events, not asked.no_waypoints)
         if "throughput" in kinds:
             throughput(Path(home) / "throughput", asked.rounds, asked.seconds)
 

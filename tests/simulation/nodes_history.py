@@ -4,7 +4,7 @@ import random
 import shutil
 import tempfile
 import traceback
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import rewindmq.engine.broker.broker
 import rewindmq.engine.cluster.modes
 from rewindmq.engine.log.simulated.shared import HistoryPartition
+from rewindmq.engine.runtime.queue_counters import Listed
 from rewindmq.schemas.values import Actor
 from tests.simulation.clients import ARGUMENTS, DEAD, PATIENCE, QUEUES, arguments
 from tests.simulation.history import Failure, shorten
@@ -192,6 +193,7 @@ class Drive:
             world.loop.run(25)
         self.until(lambda: all(node in world.lives and world.lives[node].serves for node in world.nodes), 90)
         world.loop.run(10)
+        self.until(self.counters_agree, 60)
         for life in list(world.lives.values()):
             world.loop.inside(partial(life.begin, broker_of(life).queues.enter_all()))
         world.loop.run(10)
@@ -208,6 +210,26 @@ class Drive:
                 assert taker.queue is not None
                 told = f"{taker.client.life.name}: consumer {taker.consumer_id} is nobody's, and was not told"
                 assert taker.consumer_id in taker.queue.holders, told
+
+    def counters_agree(self) -> bool:
+        """Whether each node lists what it does not fold as the owner has it."""
+        lives = self.world.lives.values()
+        owners = {
+            partition.name: partition
+            for life in lives
+            for partition in broker_of(life).partitions
+            if partition.owned and self.world.standbys.get(life.node) is not None
+        }
+        for life in lives:
+            for partition in broker_of(life).partitions:
+                owner = owners.get(partition.name)
+                if partition.current or owner is None:
+                    continue  # or the owner folds everything, and publishes nothing
+                if partition.counted is None or figures_of(partition.counted.queues) != figures_of(
+                    owner.machine.by_name
+                ):
+                    return False
+        return True
 
     def drain(self) -> None:
         """No policies: everything that is left must come out, be acked, and leave nothing behind."""
@@ -313,3 +335,17 @@ class Drive:
                 remembered = router.route("/", exchange, key, None)
                 router.exchanges_changed()
                 assert remembered == router.route("/", exchange, key, None), f"{life.name}: {exchange}, {key}"
+
+
+def figures_of(queues: Mapping[tuple[str, str], Listed]) -> dict[tuple[str, str], tuple[int, ...]]:
+    return {
+        name: (
+            each.queue_id,
+            each.messages_ready,
+            each.messages_unacked,
+            each.message_bytes_ready,
+            each.attached,
+            each.paused,
+        )
+        for name, each in queues.items()
+    }

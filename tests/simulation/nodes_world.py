@@ -29,7 +29,7 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.metadata_verification import verify_metadata
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store.projector import Projector
-from rewindmq.projections.store.snapshots import Snapshots, load
+from rewindmq.projections.store.snapshots import WAYPOINT, Snapshots, load
 from rewindmq.projections.store.store import StateStore
 from rewindmq.projections.verify import verify_partition
 from tests.simulation.nodes_loop import NodesLoop
@@ -121,6 +121,7 @@ class World:
         self.snapshot_events = dice.choice((15, 60, 10_000))
         # with dice of its own: seeds keep the histories that they had before the topology had snapshots
         self.metadata_snapshot_events = random.Random(f"metadata {seed}").choice((2, 10, 10_000))
+        self.waypoint_events = random.Random(f"waypoints {seed}").choice((10, 50, 10_000))
         self.faults = SharedFaults(
             dice.getrandbits(64),
             dice.choice((0.0, 0.01, 0.3)),
@@ -174,6 +175,7 @@ class World:
             kafka="memory",
             snapshot_events=self.snapshot_events,
             metadata_snapshot_events=self.metadata_snapshot_events,
+            waypoint_events=self.waypoint_events,
             standbys=self.standbys.get(life.node),
         )
         config.data.mkdir(exist_ok=True)
@@ -243,10 +245,12 @@ class World:
         store.close()
         snapshots = Snapshots(self.directory / node / "snapshots")
         for index, partition in enumerate(self.history.queues):
-            for offset in snapshots.offsets(partition.name):
+            waypoints = [offset for offset, _ in snapshots.waypoints(partition.name)]
+            for offset in (*snapshots.offsets(partition.name), *waypoints):
                 path = snapshots.nearest(partition.name, offset)
                 assert path is not None
                 self.record.claims.append(Claim(f"snapshot of {node}", index, offset, load(path).digest()))
+                self.record.counts["waypoints"] += path.suffix == WAYPOINT
         topology = verify_metadata(self.history.metadata, snapshots)
         assert topology.equal, f"{node}, snapshots of the topology: {topology.differences}"
         self.record.counts["snapshots of the topology"] += topology.compared
@@ -262,6 +266,9 @@ class World:
             "rewindmq.projections.store.store.Projector": self._watched_projector(),
             "rewindmq.projections.store.snapshots.os.fsync": lambda descriptor: None,
             "rewindmq.engine.runtime.snapshot_writer.in_thread": at_once,
+            "rewindmq.engine.runtime.waypoint_writer.in_thread": at_once,
+            "rewindmq.engine.runtime.waypoint_writer.SECONDS_AN_EVENT": 1_000,
+            "rewindmq.engine.runtime.waypoint_writer.PACK_SECONDS": 1_000,
             "rewindmq.projections.store.rocks.open_database": lambda path: self.rocks[path],
             "rewindmq.projections.store.rocks.scan": lambda rocks, prefix, start=None: rocks.scan(prefix, start),
             "rewindmq.projections.store.rocks.WriteBatch": VirtualBatch,
@@ -272,7 +279,7 @@ class World:
     def open(self, *settings: Any) -> MemorySharedLog:
         """Stands in for `KafkaLog.open`."""
         life = self._starting
-        life.log = self.history.open(life.node)
+        life.log = self.history.open(life.node, pauses=self.standbys.get(life.node) is not None)
         return life.log
 
     def _recover(self, log: Any, store: StateStore) -> Any:

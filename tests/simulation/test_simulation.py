@@ -69,6 +69,7 @@ def test_the_histories_meet_everything() -> None:
         "dead letters seen before",
         "refused",
         "snapshots",
+        "waypoints",
         "snapshots of the topology",
         "commits failed",
         "batches failed",

@@ -65,6 +65,7 @@ def test_the_histories_meet_everything() -> None:
         "declared lost",
         "checkpoints",
         "snapshots of the topology",
+        "waypoints",
         "ticks",
         "refused",
     ]

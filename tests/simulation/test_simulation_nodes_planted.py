@@ -41,6 +41,11 @@ def own_clock(partition: Any, arrived: Any) -> None:
     READ_BACK(partition, arrived)
 
 
+async def owned_still(rounds: Any, work: Any) -> bool:
+    """Nothing is removed."""
+    return True
+
+
 SETTLE, READ_BACK = ReadBackPartition.on_durable, ReadBackPartition.read_back
 PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is found
     "clients of a lost node stay": (
@@ -82,6 +87,11 @@ PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is fo
         "rewindmq.projections.machine.events.publish.is_repeated",
         lambda queue, origin: False,
         r"taken in more than once",
+    ),
+    "queues that are gone stay in the listings of others": (
+        "rewindmq.engine.cluster.counter_rounds.PartitionRounds._remove_gone",
+        owned_still,
+        r"does not come to that",
     ),
 }
 

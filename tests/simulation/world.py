@@ -26,7 +26,7 @@ from rewindmq.projections.metadata_verification import verify_metadata
 from rewindmq.projections.replay import catch_up, recover
 from rewindmq.projections.store import rocks
 from rewindmq.projections.store.projector import Projector
-from rewindmq.projections.store.snapshots import Snapshots, load
+from rewindmq.projections.store.snapshots import WAYPOINT, Snapshots, load
 from rewindmq.projections.store.store import StateStore
 from rewindmq.projections.verify import verify_partition
 from tests.simulation.virtual import VirtualBatch, VirtualLoop, VirtualRocks, at_once
@@ -73,6 +73,7 @@ class World:
             snapshot_events=self.dice.choice((40, 150, 10_000)),
             # with dice of its own: seeds keep the histories that they had before the topology had snapshots
             metadata_snapshot_events=random.Random(f"metadata {seed}").choice((3, 20, 10_000)),
+            waypoint_events=random.Random(f"waypoints {seed}").choice((7, 40, 10_000)),
         )
         self.sizes = {
             "rewindmq.engine.runtime.partition.PREPARE_EVENTS": self.dice.choice((1, 7, 40)),
@@ -251,14 +252,15 @@ class World:
         store.close()
         snapshots = Snapshots(self.config.data / "snapshots")
         for index, partition in enumerate(self.log.queues):
-            for offset in snapshots.offsets(partition.name):
+            waypoints = [offset for offset, _ in snapshots.waypoints(partition.name)]
+            for offset in (*snapshots.offsets(partition.name), *waypoints):
                 path = snapshots.nearest(partition.name, offset)
                 assert path is not None
                 assert offset <= partition.durable_offset, f"{path.name} is ahead of the log"
                 claim = Claim("snapshot", index, offset, load(path).digest())
                 if claim not in self.witness.claims:
                     self.witness.claims.append(claim)
-                    self.witness.counts["snapshots"] += 1
+                    self.witness.counts["waypoints" if path.suffix == WAYPOINT else "snapshots"] += 1
         assert all(offset <= self.log.metadata.durable_offset for offset in snapshots.offsets("metadata-0"))
         topology = verify_metadata(self.log.metadata, snapshots)
         assert topology.equal, f"snapshots of the topology: {topology.differences}"
@@ -278,6 +280,9 @@ class World:
             ),
             "rewindmq.projections.store.snapshots.os.fsync": lambda descriptor: None,
             "rewindmq.engine.runtime.snapshot_writer.in_thread": at_once,
+            "rewindmq.engine.runtime.waypoint_writer.in_thread": at_once,
+            "rewindmq.engine.runtime.waypoint_writer.SECONDS_AN_EVENT": 1_000,
+            "rewindmq.engine.runtime.waypoint_writer.PACK_SECONDS": 1_000,
             "rewindmq.engine.log.simulated.embedded.MemoryLog.close": self._unless_dead(MemoryLog.close),
             "rewindmq.engine.log.simulated.embedded.MemoryPartition.append": self._between(
                 "append", "appended", MemoryPartition.append

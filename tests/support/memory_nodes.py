@@ -41,16 +41,18 @@ class Nodes:
         self.brokers: dict[str, Broker] = {}
         self.failures: list[Exception] = []
         self._opening = ""
+        self._pauses = False
         monkeypatch.setattr("rewindmq.engine.log.kafka.log.KafkaLog", self)
 
     def open(self, *settings: Any) -> MemorySharedLog:
         """Open a log in the place of `KafkaLog.open`."""
-        return self.history.open(self._opening)
+        return self.history.open(self._opening, self._pauses)
 
-    async def start(self, name: str) -> Broker:
-        config = Config(data=self.directory / name, partitions=2, node=name, kafka="memory")
+    async def start(self, name: str, standbys: int | None = None) -> Broker:
+        """Start a node. `standbys`: as the option of `start`; None: it folds everything."""
+        config = Config(data=self.directory / name, partitions=2, node=name, kafka="memory", standbys=standbys)
         config.data.mkdir(exist_ok=True)
-        self._opening = name
+        self._opening, self._pauses = name, standbys is not None
         broker = self.brokers[name] = await open_node(config, self.failures.append, lambda: self.now_ms)
         await settled()
         return broker

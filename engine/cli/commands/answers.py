@@ -3,7 +3,6 @@ history.
 """
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, cast
@@ -12,14 +11,13 @@ import click
 
 from rewindmq.engine.cli.client import Json, Refused
 from rewindmq.engine.cli.commands.history import BODY_SHOWN, printable
-from rewindmq.engine.cli.commands.restore import absolute_time
 from rewindmq.engine.cli.exits import DATA, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.lookups import definition_argument
 from rewindmq.engine.cli.progress import Progress
 from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.times import A_MOMENT, A_TIME, moment_from, time_from
 from rewindmq.engine.cli.values import Value, json_line
-from rewindmq.projections.marks import name_in
-from rewindmq.projections.rewind import UnreadableTime, parse_time
+from rewindmq.projections.rewind import parse_time
 from rewindmq.projections.traces.spans import Span, Spans
 from rewindmq.projections.traces.trace_context import Trace
 
@@ -58,7 +56,6 @@ SUMMARY = ("outcome", "rule", "user", "change")
 with_format = click.option(
     "--format", "form", type=click.Choice(["table", "json"]), help="table, or a JSON object a line."
 )
-AGO = re.compile(r"(?:[0-9]+[smhdw])+")  # `--since 2h` is `--since -2h`
 MOST_AT_ONCE = 1_000  # messages in one answer
 
 
@@ -67,8 +64,8 @@ MOST_AT_ONCE = 1_000  # messages in one answer
 @click.option("--correlation-id", metavar="ID", help="The property correlation_id.")
 @click.option("--header", metavar="NAME=VALUE", help="A header with this value. A value that is no text is JSON.")
 @click.option("--body", metavar="TEXT", help="A text that is in the body.")
-@click.option("--since", metavar="TIME", help="Published since then: 2h, 3d, or ISO 8601 with a zone.")
-@click.option("--until", metavar="TIME", help="Published up to then.")
+@click.option("--since", metavar="TIME", help=f"Published since then: {A_TIME}.")
+@click.option("--until", metavar="TIME", help="Published up to then, as --since.")
 @click.option(
     "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Number of messages shown at most."
 )
@@ -125,16 +122,6 @@ def find(
             settings.banner(f"... these are the newest {limit}: there may be more (--limit, --until)")
         elif not rows:
             settings.banner("... no message of the history that is kept matches")
-
-
-def time_from(text: str) -> str:
-    """An absolute time; `2h` is two hours ago. CliError."""
-    time = absolute_time(f"-{text}" if AGO.fullmatch(text) else text)
-    try:
-        parse_time(time)
-    except UnreadableTime as error:
-        raise CliError(USAGE, str(error)) from None
-    return time
 
 
 def found(settings: Settings, queue: str | None, asked: dict[str, str], limit: int) -> Iterator[Json]:
@@ -198,7 +185,7 @@ def biography(settings: Settings, message: str, queue: str | None, form: str | N
 @click.option(
     "--tail", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Number of the last outcomes."
 )
-@click.option("--until", metavar="TIME", help="Outcomes up to then: 2h, or ISO 8601 with a zone.")
+@click.option("--until", metavar="TIME", help=f"Outcomes up to then: {A_TIME}.")
 @click.argument("queue")
 @with_format
 @with_settings
@@ -218,8 +205,8 @@ def history(settings: Settings, queue: str, tail: int, until: str | None, form: 
 
 
 @click.command("diff")
-@click.option("--from", "start", required=True, metavar="TIME", help="A moment: 2h, ISO 8601 with a zone, mark:NAME.")
-@click.option("--to", "end", default="0s", metavar="TIME", help="A later moment (default: now).")
+@click.option("--from", "start", required=True, metavar="TIME", help=f"A moment: {A_MOMENT}.")
+@click.option("--to", "end", default="0s", metavar="TIME", help="A later moment, as --from (default: now).")
 @click.option("--summary", is_flag=True, help="Only the sums, by outcome, rule and user.")
 @click.option(
     "--limit", type=click.IntRange(1, 10_000), default=1_000, show_default=True, help="Number of messages at most."
@@ -237,7 +224,7 @@ def diff(settings: Settings, queue: str, start: str, end: str, summary: bool, li
       rewindmq diff orders --from 2h --summary
       rewindmq diff orders --from mark:before-release --to 10m
     """
-    moments = {"from": moment_text(start), "to": moment_text(end)}
+    moments = {"from": moment_from(start), "to": moment_from(end)}
     answer = asked(settings, ("diff", settings.vhost_name, queue), {**moments, "limit": str(limit)})
     if summary:
         answer = {"rows": answer["summary"], "complete": answer["complete"], "more": 0}
@@ -248,10 +235,8 @@ def diff(settings: Settings, queue: str, start: str, end: str, summary: bool, li
 @click.command("what_if")
 @click.option("--policy", metavar="JSON", help="A definition in place of the queue's policy; {} is none.")
 @click.option("--operator-policy", metavar="JSON", help="A definition in place of its operator policy; {} is none.")
-@click.option(
-    "--from", "start", default="1h", show_default=True, metavar="TIME", help="From then on: a moment, as for diff."
-)
-@click.option("--to", "end", default="0s", metavar="TIME", help="Up to then (default: now).")
+@click.option("--from", "start", default="1h", show_default=True, metavar="TIME", help=f"From then on: {A_MOMENT}.")
+@click.option("--to", "end", default="0s", metavar="TIME", help="Up to then, as --from (default: now).")
 @click.option(
     "--limit", type=click.IntRange(0, 10_000), default=100, show_default=True, help="Number of messages at most."
 )
@@ -283,7 +268,7 @@ def what_if(
     definitions = {name: json.dumps(definition_argument(text)) for name, text in given.items() if text is not None}
     if not definitions:
         raise CliError(USAGE, "say what to try: --policy or --operator-policy")
-    query = {**definitions, "from": moment_text(start), "to": moment_text(end), "limit": str(limit)}
+    query = {**definitions, "from": moment_from(start), "to": moment_from(end), "limit": str(limit)}
     answer = asked(settings, ("what-if", settings.vhost_name, queue), query)
     if is_json(settings, form):
         click.echo(json.dumps(answer, ensure_ascii=False))
@@ -322,11 +307,6 @@ def worlds_compared(answer: Json) -> list[dict[str, Value]]:
 def assumptions_text(answer: Json) -> str:
     """How often the acts of consumers could not stay as recorded."""
     return ", ".join(f"{name} {count}" for name, count in cast(Json, answer["assumptions"]).items())
-
-
-def moment_text(text: str) -> str:
-    """A time or a mark of the command line, for the API. CliError."""
-    return text if name_in(text) else time_from(text)
 
 
 def is_json(settings: Settings, form: str | None) -> bool:
@@ -374,8 +354,8 @@ def origin_text(row: Json) -> str:
 
 
 @click.command("spans")
-@click.option("--since", required=True, metavar="TIME", help="Published since then: 2h, 3d, or ISO 8601 with a zone.")
-@click.option("--until", metavar="TIME", help="Published up to then.")
+@click.option("--since", required=True, metavar="TIME", help=f"Published since then: {A_TIME}.")
+@click.option("--until", metavar="TIME", help="Published up to then, as --since.")
 @click.option("--otlp", metavar="URL", help="Send the spans to the collector there, such as http://localhost:4318.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header for the collector.")
 @click.argument("queue", required=False)

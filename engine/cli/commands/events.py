@@ -29,6 +29,7 @@ from rewindmq.engine.cli.commands.history import history_error_code
 from rewindmq.engine.cli.exits import DATA, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka_and_archive
 from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.times import A_MOMENT
 from rewindmq.projections.machine import describe
 from rewindmq.projections.machine.data.effects import Effect, Quarantine
 from rewindmq.projections.marks import Marks, marks_of, moment
@@ -74,9 +75,9 @@ class Line:
     "--from",
     "start",
     metavar="N|TIME",
-    help="The first event: an offset, or a moment (ISO 8601, -10m, mark:NAME). -20 is --tail 20.",
+    help=f"The first event: an offset, or a moment: {A_MOMENT}. -20 is --tail 20.",
 )
-@click.option("--to", "end", metavar="N|TIME", help="The end, exclusive: an offset, or a moment.")
+@click.option("--to", "end", metavar="N|TIME", help="The end, exclusive: as --from.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N events.")
 @click.option(
     "--queue", metavar="QUEUE", help="Only events that name this queue, and with --effects also those that change it."
@@ -109,7 +110,7 @@ def events(
     \b
     Examples:
       rewindmq events --data ./data --tail 20
-      rewindmq events --data ./data --queue orders --from -10m --effects
+      rewindmq events --data ./data --queue orders --from 10m --effects
       rewindmq events --kafka kafka-1:9092 --partition metadata-0 --format json
     """
     from rewindmq.engine.log.contract import LogError

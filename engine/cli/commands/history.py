@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from rewindmq.engine.cli.client import Refused
-from rewindmq.engine.cli.commands.restore import absolute_time, restore
+from rewindmq.engine.cli.commands.restore import restore
 from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka_and_archive
 from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.times import A_MOMENT, moment_from
 from rewindmq.engine.cli.values import Value, json_line
 from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
-from rewindmq.projections.marks import marks_of, moment, name_in, topology_of
-from rewindmq.projections.rewind import At, OutsideHistory, RewindError, TrimmedMeanwhile, UnreadableTime, parse_time
+from rewindmq.projections.marks import marks_of, moment, topology_of
+from rewindmq.projections.rewind import At, OutsideHistory, RewindError, TrimmedMeanwhile
 
 if TYPE_CHECKING:
     from rewindmq.engine.log.contract import LogError
@@ -57,8 +58,7 @@ class PastQuery:
     "--at",
     "time",
     metavar="TIME",
-    help="ISO 8601 with a zone, such as 2026-11-21T03:04:05.678+00:00; how long ago, such as -10m, -2h or"
-    " -3d; or mark:NAME.",
+    help=f"The moment: {A_MOMENT}.",
 )
 @click.option("--offset", type=click.IntRange(min=0), help="An offset of the queue's partition, instead of a time.")
 @click.option(
@@ -104,18 +104,13 @@ def rewind(
 
     \b
     Examples:
-      rewindmq rewind orders --at -10m
+      rewindmq rewind orders --at 10m
       rewindmq rewind orders --at 2026-11-21T03:04:05+00:00 --count 20
       rewindmq rewind orders --at mark:before-the-release --data ./data
     """
     if (time is None) == (offset is None):
         raise CliError(USAGE, "give either --at TIME or --offset N")
-    time = None if time is None else absolute_time(time)
-    if time is not None and name_in(time) is None:
-        try:
-            parse_time(time)
-        except UnreadableTime as error:
-            raise CliError(USAGE, str(error)) from None
+    time = None if time is None else moment_from(time)
     query = PastQuery(settings.vhost_name, queue, time, offset, first, count, incarnation)
     if data is not None or kafka.asked_for:
         keys = keys or (NO_KEYS if data is None else data / "keys")

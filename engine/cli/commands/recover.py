@@ -11,6 +11,7 @@ from rewindmq.engine.cli.exits import DATA, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.kafka_archive import recover_to_kafka, with_bar
 from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.times import A_MOMENT
 from rewindmq.engine.cli.values import Value
 from rewindmq.projections.rewind import RewindError, UnreadableTime, format_time
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 @click.option(
     "--at",
     metavar="TIME",
-    help="Only what had happened by then: ISO 8601 with a zone, -10m, or mark:NAME. The result is a fork.",
+    help=f"Only what had happened by then: {A_MOMENT}. The result is a fork.",
 )
 @click.option(
     "--keys",

@@ -7,8 +7,8 @@ import click
 from rewindmq.engine.cli.client import Refused, path
 from rewindmq.engine.cli.exits import USAGE, CliError
 from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.times import A_MOMENT, moment_from
 from rewindmq.engine.cli.values import Value
-from rewindmq.projections.rewind import UnreadableTime, absolute
 
 
 @click.command("restore")
@@ -16,8 +16,7 @@ from rewindmq.projections.rewind import UnreadableTime, absolute
     "--at",
     "time",
     metavar="TIME",
-    help="The moment: ISO 8601 with a zone, mark:NAME, or how long ago: -10m. The next -10m is another moment:"
-    " give --name, too, so that no message comes twice.",
+    help=f"The moment: {A_MOMENT}. The next 2h is another moment: give --name, too, so that no message comes twice.",
 )
 @click.option("--offset", type=click.IntRange(min=0), help="An offset of the queue's partition, instead of a time.")
 @click.option(
@@ -81,13 +80,13 @@ def restore(
     Examples:
       rewindmq restore orders --undo purge
       rewindmq restore orders --undo purge --rate 500
-      rewindmq restore orders --at -10m --name before-the-release --dry-run
+      rewindmq restore orders --at 10m --name before-the-release --dry-run
       rewindmq restore orders --at mark:before-the-release --to orders.checked --only expired
     """
     if sum(given is not None for given in (time, offset, undo)) != 1:
         raise CliError(USAGE, "give one of --at TIME, --offset N and --undo purge|delete|remove")
     asked: dict[str, object] = {
-        "time": None if time is None else absolute_time(time),
+        "time": None if time is None else moment_from(time),
         "offset": offset,
         "undo": undo,
         "to": target,
@@ -147,11 +146,3 @@ def report_bindings(answer: dict[str, object], dry_run: bool) -> None:
     for each in cast(list[dict[str, object]], answer["bindings_lost"]):
         lost = f"exchange '{each['source']}' with key '{each['routing_key']}'"
         click.echo(f"A binding is lost, to {lost}: {each['reason']}", err=True)
-
-
-def absolute_time(text: str) -> str:
-    """Turns a time such as -10m into an absolute time, by the clock of this machine. CliError."""
-    try:
-        return absolute(text)
-    except UnreadableTime as error:
-        raise CliError(USAGE, str(error)) from None

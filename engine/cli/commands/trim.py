@@ -11,6 +11,7 @@ from rewindmq.engine.cli.exits import USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.kafka_archive import topics_of, wants_kafka
 from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.times import A_TIME
 from rewindmq.engine.cli.values import Value
 from rewindmq.projections.rewind import UnreadableTime, format_time, parse_time
 
@@ -27,7 +28,7 @@ COLUMNS = ("partition", "begins", "floor", "trimmed_until", "queued", "bytes", "
     help="Data directory of a broker that is stopped. With --kafka: that of a node, which may name the archive.",
 )
 @with_kafka
-@click.option("--before", metavar="TIME", help="Trim what is older: ISO 8601 with a zone, or how long ago (-400d).")
+@click.option("--before", metavar="TIME", help=f"Trim what is older: {A_TIME}.")
 @click.option(
     "--keep",
     type=DURATION.parser,

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
     from rewindmq.engine.broker.history_trims import HistoryTrims
     from rewindmq.engine.runtime.partition import Partition
-    from rewindmq.projections.machine.data.queue import Queue
+    from rewindmq.engine.runtime.queue_counters import Listed
 
-    Pairs = list[tuple[Partition, Queue]]
+    Pairs = list[tuple[Partition, Listed]]
 
 ARCHIVE = "archive"
 # Bytes in the log besides the body: of a publish with its routing, and of an ack, each in a group commit of many.
@@ -44,6 +44,11 @@ def history_metrics(broker: "Broker") -> Iterator[Metric]:
         help = "Days until the disk is full, by the growth of the history in the last hours"
         yield single("rewindmq_disk_full_in_days", help, full_in_days)
     yield from _trims(broker.trims)
+    if size.sealed:
+        sealed = Metric("rewindmq_sealed_timestamp_seconds", "gauge", "Time at which the newest seal was written")
+        for name, written in size.sealed.items():
+            sealed.add(written, {"partition": name})
+        yield sealed
     if archive is None:
         return
     help = "Passes of the archiver that failed, and archivers that ended"
@@ -119,7 +124,7 @@ def _shares(
                 yield "", labels, round(size * min(1.0, weight(queue) / whole))
 
 
-def weight(queue: "Queue") -> float:
+def weight(queue: "Listed") -> float:
     """The bytes of a queue's events, roughly."""
     there = queue.messages_ready + queue.messages_unacked + queue.messages_delayed
     held_bytes = queue.message_bytes_ready + queue.message_bytes_unacked + queue.message_bytes_delayed

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 from rewindmq.engine.http.metrics.exposition import Labels, Metric, single
 from rewindmq.engine.http.statistics import Numbers, Statistics, of_channel, statistics, summed
 from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.projections.machine.data.queue import Queue
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
     from rewindmq.engine.runtime.partition import Partition
+    from rewindmq.engine.runtime.queue_counters import Listed
     from rewindmq.engine.runtime.sessions import ChannelStatus, Session
-    from rewindmq.projections.machine.data.queue import Queue
 
 AT_ONCE = 256  # queues that are counted before other work has its turn
 
@@ -20,10 +21,10 @@ AT_ONCE = 256  # queues that are counted before other work has its turn
 class QueueSeen:
     """A queue, its partition, and the counts of its deliveries."""
 
-    def __init__(self, known: Statistics, partition: "Partition", queue: "Queue") -> None:
+    def __init__(self, known: Statistics, partition: "Partition", queue: "Listed") -> None:
         self.queue = queue
         self.labels = {"vhost": queue.vhost, "queue": queue.name}
-        self.counted = known.of_queue(partition, queue)
+        self.counted = known.never_less(((partition, queue),))
         self.ahead, self.ahead_bytes = queue.in_lookahead()
 
 
@@ -52,12 +53,12 @@ class AllQueues:
         self.counted = counted
 
 
-async def all_queues(work: Work, known: Statistics, pairs: "list[tuple[Partition, Queue]]") -> AllQueues:
+async def all_queues(work: Work, known: Statistics, pairs: "list[tuple[Partition, Listed]]") -> AllQueues:
     """All queues added up, in one pass: there may be many."""
     total, counted = Together(), known.of_queues(())
     for first in range(0, len(pairs), AT_ONCE):
         part = pairs[first : first + AT_ONCE]
-        counted = summed((counted, known.of_queues(part)))
+        counted = summed((counted, known.never_less(part)))
         for _, queue in part:
             ahead, ahead_bytes = queue.in_lookahead()
             total.messages_ready += queue.messages_ready + ahead
@@ -281,19 +282,20 @@ CONNECTIONS: dict[str, tuple[tuple[str, str, Of], ...]] = {
 }
 
 
-async def queues_seen(broker: "Broker", work: Work, pairs: "list[tuple[Partition, Queue]]") -> list[QueueSeen]:
+async def queues_seen(broker: "Broker", work: Work, pairs: "list[tuple[Partition, Listed]]") -> list[QueueSeen]:
     known = statistics(broker)
     return [QueueSeen(known, partition, queue) async for partition, queue in work.over(pairs)]
 
 
 async def channels_seen(
-    broker: "Broker", work: Work, pairs: "list[tuple[Partition, Queue]]", vhosts: list[str] | None = None
+    broker: "Broker", work: Work, pairs: "list[tuple[Partition, Listed]]", vhosts: list[str] | None = None
 ) -> list[ChannelSeen]:
+    """The channels of this node. It folds each partition in which one of them consumes."""
     consuming = Counter(
         [
             (consumer.session, consumer.channel)
             async for _, queue in work.over(pairs)
-            if queue.attached
+            if queue.attached and isinstance(queue, Queue)
             for consumer in queue.consumers()
         ]
     )

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
     from rewindmq.engine.runtime.lifecycle import Keeper
     from rewindmq.engine.runtime.partition import Partition
-    from rewindmq.projections.machine.data.queue import Queue
+    from rewindmq.engine.runtime.queue_counters import Listed
 
 OUTCOMES_HELP = "Messages by what became of them, over the life of the queues that exist now"
 PAUSED_HELP = "Queues that an operator has paused: they deliver nothing"
@@ -37,6 +37,13 @@ def log_gauges(broker: "Broker") -> Iterator[Metric]:
     for partition in broker.partitions:
         modes.add(1, {"partition": partition.name, "mode": "fold" if partition.current else "append"})
     yield modes
+    ages = Metric("rewindmq_counters_age_seconds", "gauge", "Age of the owner's counters, where the mode is append")
+    for partition in broker.partitions:
+        age_ms = partition.counters_age_ms
+        if age_ms is not None:
+            ages.add(age_ms / 1_000, {"partition": partition.name})
+    if ages.samples:
+        yield ages
     clocks = Metric("rewindmq_log_clock_difference_ms", "gauge", "Time in the log less this machine's wall clock")
     for partition in broker.partitions:
         clocks.add(broker.clock_watch.difference_ms(partition), {"partition": partition.name})
@@ -90,7 +97,7 @@ PARTITION_GAUGES: tuple[tuple[str, str, Callable[["Keeper", "Partition"], float]
 )
 
 
-async def history_counters(broker: "Broker", work: Work, pairs: "list[tuple[Partition, Queue]]") -> list[Metric]:
+async def history_counters(broker: "Broker", work: Work, pairs: "list[tuple[Partition, Listed]]") -> list[Metric]:
     quarantined = Metric("rewindmq_quarantined_events_total", "counter", QUARANTINED_HELP)
     for name, report in broker.quarantined.items():
         quarantined.add(report.count, {"partition": name})

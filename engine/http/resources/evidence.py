@@ -19,8 +19,10 @@ from starlette.responses import Response
 
 from rewindmq.engine.http.call import Call, bad_request, not_found
 from rewindmq.engine.http.listing import Item, listed
+from rewindmq.engine.http.reference.operation import MONITORING, Query, operation
 from rewindmq.engine.http.resources.outcomes import found
 from rewindmq.engine.http.resources.past import number_of
+from rewindmq.engine.http.shapes.history import QuarantinedRecord, SealCheck, SealedPartitions, TrimAudit
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.outcomes import Deadline
 from rewindmq.projections.rewind import format_time
@@ -37,6 +39,15 @@ MOST_KEYS = 20
 MOST_HARMS = 100  # of a portion
 
 
+@operation(
+    "Lists the newest records that the fold skips",
+    who=MONITORING,
+    query=(
+        Query("partition", str, "Only of this partition"),
+        Query("count", int, "Records of each partition, 100 by default"),
+    ),
+    listing=QuarantinedRecord,
+)
 async def list_quarantined(call: Call) -> Response:
     """Answers GET /api/quarantine?partition=queues-0&count=100.
 
@@ -66,6 +77,9 @@ async def list_quarantined(call: Call) -> Response:
     return await listed(call, items)
 
 
+@operation(
+    "Shows how far each partition is sealed, and by which key", who=MONITORING, answer=SealedPartitions, errors=(429,)
+)
 async def list_seals(call: Call) -> Response:
     """Answers GET /api/seals."""
     call.require("monitoring")
@@ -96,6 +110,16 @@ def sealed_item(found: "Sealed") -> Item:
     }
 
 
+@operation(
+    "Checks a portion of the seals of a partition",
+    who=MONITORING,
+    query=(
+        Query("public_key", list[str], "A public key as PEM; without any, signatures are not checked"),
+        Query("next", int, "The place where the portion before ended"),
+    ),
+    answer=SealCheck,
+    errors=(429,),
+)
 async def check_seals(call: Call) -> Response:
     """Answers GET /api/seals/{partition}/check."""
     call.require("monitoring")
@@ -145,6 +169,7 @@ def found_check(partition: str, texts: Sequence[str], first: int, history: Histo
     }
 
 
+@operation("Lists the audits of what was trimmed", who=MONITORING, listing=TrimAudit)
 async def list_audits(call: Call) -> Response:
     """Answers GET /api/audits."""
     call.require("monitoring")

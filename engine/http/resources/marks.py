@@ -10,6 +10,8 @@ from starlette.responses import Response
 
 from rewindmq.engine.http.call import Call, bad_request, done, not_found, reply, text
 from rewindmq.engine.http.listing import Item, listed
+from rewindmq.engine.http.reference.operation import POLICYMAKER, operation
+from rewindmq.engine.http.shapes.history import Mark, MarkWish
 from rewindmq.projections.rewind import format_time
 from rewindmq.schemas.metadata_events import MarkSet
 
@@ -43,16 +45,21 @@ def mark_in_path(call: Call) -> MarkSet:
     return found
 
 
+@operation("Lists the marks: moments with a name", listing=Mark)
 async def list_all(call: Call) -> Response:
     """Answers GET /api/marks."""
     return await listed(call, [mark_item(call, mark) for _, mark in sorted(visible_marks(call).items())])
 
 
+@operation("Shows a mark", answer=Mark)
 async def show(call: Call) -> Response:
     """Answers GET /api/marks/{name}."""
     return reply(mark_item(call, mark_in_path(call)))
 
 
+@operation(
+    "Gives this moment a name, or moves the name to it", who=POLICYMAKER, body=MarkWish, answers={201: None, 204: None}
+)
 async def put(call: Call) -> Response:
     """Answers PUT /api/marks/{name}."""
     call.require_policymaker()
@@ -72,6 +79,7 @@ async def put(call: Call) -> Response:
     return done(new)
 
 
+@operation("Clears a mark", who=POLICYMAKER, answers={204: None})
 async def delete(call: Call) -> Response:
     """Answers DELETE /api/marks/{name}."""
     call.require_policymaker()

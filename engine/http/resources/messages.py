@@ -47,7 +47,9 @@ from rewindmq.engine.http.call import (
     text,
 )
 from rewindmq.engine.http.properties import properties_of
+from rewindmq.engine.http.reference.operation import Query, operation
 from rewindmq.engine.http.resources.queues import home_of, reason_in, shown
+from rewindmq.engine.http.shapes.queues import GetWish, GotMessage, Moved, MoveWish, Removed, RemoveWish
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.projections.machine.events.removal import MOST_REMOVED
 from rewindmq.projections.rules.internal_queues import is_delay_queue
@@ -89,6 +91,7 @@ class Taken:
             self.messages.append(Got(effect.message_id, opened, effect.redelivered, effect.messages_ready))
 
 
+@operation("Takes messages from a queue", body=GetWish, answer=list[GotMessage])
 async def get(call: Call) -> Response:
     """Answers POST .../get.
 
@@ -224,6 +227,9 @@ async def is_utf8(work: Work, body: bytes) -> bool:
 # -- single messages ---------------------------------------------------------------------------------------------------
 
 
+@operation(
+    "Deletes a message", query=(Query("reason", str, "Why; the history keeps it"),), answers={204: None}, errors=(409,)
+)
 async def delete(call: Call) -> Response:
     """Answers DELETE .../messages/{id}."""
     queue = queue_of(call)
@@ -240,6 +246,7 @@ async def delete(call: Call) -> Response:
     return Response(status_code=204)
 
 
+@operation("Deletes messages", body=RemoveWish, answer=Removed, errors=(409,))
 async def remove(call: Call) -> Response:
     """Answers POST .../messages/remove."""
     queue = queue_of(call)
@@ -248,6 +255,7 @@ async def remove(call: Call) -> Response:
     return reply({"removed": removal.left, "stayed": stayed_in(removal)})
 
 
+@operation("Moves messages to a queue, or through an exchange", body=MoveWish, answer=Moved, errors=(409,))
 async def move(call: Call) -> Response:
     """Answers POST .../messages/move."""
     queue = queue_of(call)

@@ -35,6 +35,7 @@ from rewindmq.engine.http.metrics.objects import (
 )
 from rewindmq.engine.http.metrics.ours import door_metrics, history_counters, log_gauges, memory_held
 from rewindmq.engine.http.pieces import answer
+from rewindmq.engine.http.reference.operation import Query
 from rewindmq.engine.http.resources.overview import totals
 from rewindmq.engine.http.statistics import statistics
 from rewindmq.engine.runtime.loop_share import Work
@@ -44,6 +45,11 @@ if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
 
 MAX_PATTERN = 1_000  # of a regular expression
+CHOICE = (
+    Query("family", list[str], "A family of metrics; more than once for more of them"),
+    Query("vhost", list[str], "Only the queues of these virtual hosts"),
+    Query("queue", str, "Only the queues whose names this regular expression matches"),
+)
 
 
 async def metrics(broker: "Broker", apart: bool = False, seen: list[str] | None = None) -> Response:
@@ -54,7 +60,7 @@ async def metrics(broker: "Broker", apart: bool = False, seen: list[str] | None 
         found += of_node(broker)
     now = await totals(broker, work)
     found += object_totals(now)
-    pairs = await broker.queues.by_name(work, broker.topology.vhosts)
+    pairs = await broker.queues.listed(work, broker.topology.vhosts)
     vhosts = seen if apart else None
     if apart:
         shown = [pair for pair in pairs if vhosts is None or pair[1].vhost in vhosts]
@@ -85,7 +91,7 @@ async def detailed(broker: "Broker", request: Request, seen: list[str] | None = 
     if vhosts is not None and seen is not None:
         vhosts = [each for each in vhosts if each in seen]
     work = Work(broker.loop_share)
-    everywhere = await broker.queues.by_name(work, broker.topology.vhosts)
+    everywhere = await broker.queues.listed(work, broker.topology.vhosts)
     pairs = [pair for pair in everywhere if vhosts is None or pair[1].vhost in vhosts]
     if wanted := query.get("queue"):
         if len(wanted) > MAX_PATTERN:

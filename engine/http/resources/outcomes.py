@@ -36,9 +36,12 @@ from rewindmq.engine.http.bodies import BadBody, json_object
 from rewindmq.engine.http.call import ApiError, Call, bad_request, not_authorised, not_found, unless_gone
 from rewindmq.engine.http.listing import Item
 from rewindmq.engine.http.pieces import encode
+from rewindmq.engine.http.reference.operation import Query, operation
 from rewindmq.engine.http.resources.marks import mark_item, visible_marks
 from rewindmq.engine.http.resources.past import log_refusal, number_of, partition_name, read, readable_incarnation
-from rewindmq.engine.http.resources.search import MAX_PARTITIONS, message_item, time_of, truncate_of
+from rewindmq.engine.http.resources.search import MAX_PARTITIONS, TRUNCATE, message_item, time_of, truncate_of
+from rewindmq.engine.http.shapes.history import Biography, Changes, DepthOverTime, LastOutcomes, TracedOutcomes
+from rewindmq.engine.http.shapes.history import WhatIf as WhatIfJson
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.depth import NeverThere, Point, Tick, depth
@@ -53,6 +56,12 @@ from rewindmq.projections.marks import moment, name_in
 from rewindmq.projections.rewind import At, RewindError, format_time
 from rewindmq.projections.what_if.alternative import LIMITS, Candidate
 from rewindmq.projections.what_if.fates import Difference
+
+SPAN = (
+    Query("from", str, "A time, how long ago (-1h), or mark:NAME; the default is -1h"),
+    Query("to", str, "The same; the default is now"),
+)
+
 
 DEADLINE_SECONDS = 20.0
 MAX_ROWS = 10_000  # in one answer
@@ -108,6 +117,12 @@ def row_item(row: OutcomeRow) -> Item:
 # -- biography --------------------------------------------------------------------------------------------------------
 
 
+@operation(
+    "Shows the life of a message, such as queues-0:123",
+    query=(Query("queue", str, "Only in this queue; administrators may leave it out"), TRUNCATE),
+    answer=Biography,
+    errors=(429,),
+)
 async def show_biography(call: Call) -> Response:
     """Answers GET /api/history/biography/{vhost}/{message}."""
     vhost, text = call.segment("vhost"), call.segment("message")
@@ -166,6 +181,12 @@ def published_item(message: FoundMessage, subjects: Subjects, truncate: int, que
 # -- the last outcomes of a queue -------------------------------------------------------------------------------------
 
 
+@operation(
+    "Shows the last outcomes in a queue",
+    query=(Query("tail", int, "At most 10,000; the default is 100"), Query("until", str, "A time")),
+    answer=LastOutcomes,
+    errors=(429,),
+)
 async def show_last(call: Call) -> Response:
     """Answers GET /api/history/outcomes/{vhost}/{queue}."""
     vhost, queue = call.segment("vhost"), call.segment("queue")
@@ -188,6 +209,16 @@ def found_last(
 # -- two moments ------------------------------------------------------------------------------------------------------
 
 
+@operation(
+    "Shows what changed in a queue between two moments",
+    query=(
+        Query("from", str, "A time, how long ago (-1h), or mark:NAME", required=True),
+        SPAN[1],
+        Query("limit", int, "Rows, at most 10,000; the default is 1,000"),
+    ),
+    answer=Changes,
+    errors=(429,),
+)
 async def show_changes(call: Call) -> Response:
     """Answers GET /api/history/diff/{vhost}/{queue}."""
     vhost, queue = call.segment("vhost"), call.segment("queue")
@@ -234,6 +265,12 @@ def found_changes(
 # -- the length over time ---------------------------------------------------------------------------------------------
 
 
+@operation(
+    "Shows the length of a queue over time, and what people did",
+    query=(*SPAN, Query("points", int, "From 2 to 1,000; the default is 200")),
+    answer=DepthOverTime,
+    errors=(429,),
+)
 async def show_depth(call: Call) -> Response:
     """Answers GET /api/history/depth/{vhost}/{queue}."""
     vhost, queue = call.segment("vhost"), call.segment("queue")
@@ -307,6 +344,17 @@ def tick_item(tick: Tick) -> Item:
 # -- another policy ---------------------------------------------------------------------------------------------------
 
 
+@operation(
+    "Shows what a policy would have done to a queue",
+    query=(
+        Query("policy", str, "The definition as JSON"),
+        Query("operator_policy", str, "The definition as JSON"),
+        *SPAN,
+        Query("limit", int, "Messages, at most 10,000; the default is 100"),
+    ),
+    answer=WhatIfJson,
+    errors=(429,),
+)
 async def show_what_if(call: Call) -> Response:
     """Answers GET /api/history/what-if/{vhost}/{queue}."""
     vhost, queue = call.segment("vhost"), call.segment("queue")
@@ -411,6 +459,16 @@ def difference_item(found: Difference) -> Item:
 # -- messages that belong to a trace -----------------------------------------------------------------------------------
 
 
+@operation(
+    "Shows the outcomes of messages that belong to a trace",
+    query=(
+        Query("since", str, "A time", required=True),
+        Query("until", str, "A time"),
+        Query("next", str, "From the answer before"),
+    ),
+    answer=TracedOutcomes,
+    errors=(429,),
+)
 async def show_traces(call: Call) -> Response:
     """Answers GET /api/history/traces/{vhost} and /api/history/traces/{vhost}/{queue}."""
     vhost = call.segment("vhost")

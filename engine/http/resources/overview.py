@@ -19,10 +19,12 @@ from rewindmq.engine.broker.history_size import KAFKA, LOCAL
 from rewindmq.engine.broker.parameters import CLUSTER_NAME
 from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
 from rewindmq.engine.http.call import Call, bad_request, not_found, reply, text
-from rewindmq.engine.http.listing import Item, listed, single
+from rewindmq.engine.http.listing import STATS, Item, listed, single
+from rewindmq.engine.http.reference.operation import ADMINISTRATOR, MONITORING, operation
 from rewindmq.engine.http.resources.clients import visible_sessions
 from rewindmq.engine.http.resources.clock import clock_item
 from rewindmq.engine.http.resources.erasures import expiry_item
+from rewindmq.engine.http.shapes.node import Level, Memory, Name, Node, Overview, User, Value
 from rewindmq.engine.http.statistics import AT_ONCE, Numbers, depth_of, of_channel, of_node, statistics, summed
 from rewindmq.engine.log.embedded.directory import METADATA
 from rewindmq.engine.logging_setup import LEVELS, set_level
@@ -59,7 +61,7 @@ async def totals(
     broker: "Broker", work: Work, vhosts: Container[str] | None = None, sessions: "list[Session] | None" = None
 ) -> dict[str, int]:
     """The totals of these vhosts and sessions, or of all."""
-    pairs = await broker.queues.by_name(work, broker.topology.vhosts if vhosts is None else vhosts)
+    pairs = await broker.queues.listed(work, broker.topology.vhosts if vhosts is None else vhosts)
     depth, consumers = depth_of(()), 0
     for first in range(0, len(pairs), AT_ONCE):
         queues = [queue for _, queue in pairs[first : first + AT_ONCE]]
@@ -78,6 +80,7 @@ async def totals(
     }
 
 
+@operation("Shows the broker at a glance", query=STATS, columns=True, answer=Overview)
 async def overview(call: Call) -> Response:
     """Answers GET /api/overview.
 
@@ -108,6 +111,8 @@ async def overview(call: Call) -> Response:
     }
     vhosts, sessions = call.monitored_vhosts(), visible_sessions(call, None)
     now = await (totals(broker, call.work) if monitors else totals(broker, call.work, vhosts, sessions))
+    ages = [age for partition in broker.partitions if (age := partition.counters_age_ms) is not None]
+    item["counters_age_ms"] = max(ages, default=None)
     item["object_totals"] = {key: now[key] for key in ("channels", "connections", "consumers", "exchanges", "queues")}
     if not call.asks("disable_stats"):
         item |= overview_stats(broker, now, call.user if not monitors else None, sessions)
@@ -226,21 +231,25 @@ def log_item(broker: "Broker", partition: "Partition") -> Item:
     }
 
 
+@operation("Shows the user that asks", answer=User)
 async def whoami(call: Call) -> Response:
     """Answers GET /api/whoami."""
     return reply({"name": call.user, "tags": list(call.tags), "is_internal_user": True})
 
 
+@operation("Shows the version of RabbitMQ whose rules hold", answer=str)
 async def version(call: Call) -> Response:
     """Answers GET /api/version."""
     return reply(RABBITMQ_VERSION)
 
 
+@operation("Shows the name of the cluster", answer=Name)
 async def cluster_name(call: Call) -> Response:
     """Answers GET /api/cluster-name."""
     return reply({"name": call.broker.parameters.cluster_name})
 
 
+@operation("Names the cluster", who=ADMINISTRATOR, body=Name, answers={204: None})
 async def set_cluster_name(call: Call) -> Response:
     """Answers PUT /api/cluster-name {"name": ...}, for administrators.
 
@@ -337,6 +346,7 @@ def node_item(broker: "Broker") -> Item:
     }
 
 
+@operation("Lists the nodes", who=MONITORING, listing=Node)
 async def nodes(call: Call) -> Response:
     """Answers GET /api/nodes."""
     call.require("monitoring")
@@ -352,11 +362,13 @@ def node_named(call: Call) -> Item:
     raise not_found()
 
 
+@operation("Shows a node", who=MONITORING, columns=True, answer=Node)
 async def node(call: Call) -> Response:
     """Answers GET /api/nodes/{node}."""
     return single(call, node_named(call))
 
 
+@operation("Sets the level of the node's log until it stops", who=ADMINISTRATOR, body=Level, answers={204: None})
 async def set_log_level(call: Call) -> Response:
     """Answers PUT .../log-level {"level": ...}, for administrators. The level holds until the node stops."""
     call.require()
@@ -370,6 +382,7 @@ async def set_log_level(call: Call) -> Response:
     return Response(status_code=204)
 
 
+@operation("Shows the memory of the node", who=MONITORING, answer=Memory)
 async def memory(call: Call) -> Response:
     """Answers GET .../memory in the shape of RabbitMQ's.
 
@@ -385,6 +398,12 @@ async def memory(call: Call) -> Response:
 # -- limits -----------------------------------------------------------------------------------------------------------
 
 
+@operation(
+    "Sets vm_memory_high_watermark or disk_free_limit until the node stops",
+    who=ADMINISTRATOR,
+    body=Value,
+    answers={204: None},
+)
 async def set_limit(call: Call) -> Response:
     """Answers PUT .../limits/vm_memory_high_watermark or disk_free_limit {"value": "0.4"}.
 

@@ -1,6 +1,6 @@
 """A queue as it was: GET /api/queues/{vhost}/{queue}/at?time=...|offset=... [&first=0] [&count=100].
 
-`time` is ISO 8601 with a zone, milliseconds since the epoch, how long ago (`-10m`), or mark:NAME; `offset` is one of
+`time` is ISO 8601 with a zone, milliseconds since the epoch, how long ago (`10m`), or mark:NAME; `offset` is one of
 the queue's partition. A user who may read the queue may read its past, back to its declaration: an earlier queue of the
 same name is another incarnation. An administrator may also ask for queues and vhosts that are gone, and for an
 `incarnation` by its queue id.
@@ -20,7 +20,9 @@ from rewindmq.engine.http.call import ApiError, Call, bad_request, natural, not_
 from rewindmq.engine.http.listing import Item
 from rewindmq.engine.http.pieces import encode
 from rewindmq.engine.http.properties import properties_of
+from rewindmq.engine.http.reference.operation import Query, operation
 from rewindmq.engine.http.resources.queues import shown
+from rewindmq.engine.http.shapes.queues import PastQueue as PastQueueJson
 from rewindmq.engine.log.contract import CorruptLog, LogError, NoAnswer
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind import worker
@@ -103,6 +105,19 @@ def log_refusal(history: History, error: LogError) -> ApiError:
     return ApiError(500, "log_error", str(error))
 
 
+@operation(
+    "Shows a queue as it was",
+    query=(
+        Query("time", str, "A time, how long ago (-10m), or mark:NAME; or give offset"),
+        Query("offset", int, "Of the queue's partition"),
+        Query("first", int, "Messages before it are left out; the default is 0"),
+        Query("count", int, "Messages, at most 10,000; the default is 100"),
+        Query("truncate", int, "Bytes of each body, at most 65,536"),
+        Query("incarnation", int, "A queue id, for administrators"),
+    ),
+    answer=PastQueueJson,
+    errors=(429,),
+)
 async def at(call: Call) -> Response:
     """Answers GET /api/queues/{vhost}/{queue}/at."""
     vhost, name = call.segment("vhost"), call.segment("queue")

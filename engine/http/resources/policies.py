@@ -22,14 +22,28 @@ from starlette.responses import Response
 from rewindmq.engine.broker.policies import checked_definition
 from rewindmq.engine.http.call import Call, bad_request, done, not_found, reply, text
 from rewindmq.engine.http.listing import Item, listed
+from rewindmq.engine.http.reference.operation import ADMINISTRATOR, POLICYMAKER, Query, operation
 from rewindmq.engine.http.resources.outcomes import DEADLINE_SECONDS, definition_of, found
 from rewindmq.engine.http.resources.past import number_of
+from rewindmq.engine.http.shapes.topology import Policy as PolicyJson
+from rewindmq.engine.http.shapes.topology import PolicyEffects as PolicyEffectsJson
+from rewindmq.engine.http.shapes.topology import PolicyWish
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.outcomes import Deadline
 from rewindmq.engine.rewind.policy_effects import Change, PolicyEffects, QueueEffect, policy_effects
 from rewindmq.engine.runtime.loop_share import by_key
 from rewindmq.schemas.metadata_events import OperatorPolicyCleared, OperatorPolicySet, PolicyCleared, PolicySet
 from rewindmq.schemas.values import Policy
+
+EFFECTS = (
+    Query("pattern", str, "Of the policy that is tried"),
+    Query("definition", str, "... as JSON"),
+    Query("priority", int, "..., 0 by default"),
+    Query("apply-to", str, "..., all by default"),
+    Query("clear", bool, "The policy in the path is cleared; then the others are left out"),
+    Query("limit", int, "Queues in the answer, at most 500; the default is 20"),
+)
+
 
 MAX_QUEUES = 500  # in one answer about effects
 PRIORITY = re.compile(r"-?[0-9]{1,18}")
@@ -61,31 +75,37 @@ def policy_in_path(call: Call, policies: Mapping[tuple[str, str], Set]) -> Set:
     return policy
 
 
+@operation("Lists the policies", listing=PolicyJson)
 async def list_all(call: Call) -> Response:
     """Answers GET /api/policies."""
     return await policies_in(call, call.broker.topology.policies, set(call.visible_vhosts()))
 
 
+@operation("Lists the operator policies", listing=PolicyJson)
 async def list_all_operator(call: Call) -> Response:
     """Answers GET /api/operator-policies."""
     return await policies_in(call, call.broker.topology.operator_policies, set(call.visible_vhosts()))
 
 
+@operation("Lists the policies of a virtual host", listing=PolicyJson)
 async def list_vhost(call: Call) -> Response:
     """Answers GET /api/policies/{vhost}."""
     return await policies_in(call, call.broker.topology.policies, {call.vhost})
 
 
+@operation("Lists the operator policies of a virtual host", listing=PolicyJson)
 async def list_vhost_operator(call: Call) -> Response:
     """Answers GET /api/operator-policies/{vhost}."""
     return await policies_in(call, call.broker.topology.operator_policies, {call.vhost})
 
 
+@operation("Shows a policy", who=POLICYMAKER, answer=PolicyJson)
 async def show(call: Call) -> Response:
     """Answers GET /api/policies/{vhost}/{name}."""
     return reply(policy_item(policy_in_path(call, call.broker.topology.policies)))
 
 
+@operation("Shows an operator policy", who=ADMINISTRATOR, answer=PolicyJson)
 async def show_operator(call: Call) -> Response:
     """Answers GET /api/operator-policies/{vhost}/{name}."""
     call.require()
@@ -102,6 +122,7 @@ async def policy_in_body(call: Call) -> tuple[str, dict[str, object], int, str]:
     return text(content, "pattern", ""), dict(definition), priority, text(content, "apply-to", "all")
 
 
+@operation("Sets a policy", who=POLICYMAKER, body=PolicyWish, answers={201: None, 204: None})
 async def put(call: Call) -> Response:
     """Answers PUT /api/policies/{vhost}/{name}."""
     vhost, name = call.policymakers_vhost, call.segment("name")
@@ -111,6 +132,7 @@ async def put(call: Call) -> Response:
     return done(new)
 
 
+@operation("Sets an operator policy", who=ADMINISTRATOR, body=PolicyWish, answers={201: None, 204: None})
 async def put_operator(call: Call) -> Response:
     """Answers PUT /api/operator-policies/{vhost}/{name}."""
     call.require()
@@ -121,6 +143,7 @@ async def put_operator(call: Call) -> Response:
     return done(new)
 
 
+@operation("Clears a policy", who=POLICYMAKER, answers={204: None})
 async def delete(call: Call) -> Response:
     """Answers DELETE /api/policies/{vhost}/{name}."""
     policy = policy_in_path(call, call.broker.topology.policies)
@@ -129,6 +152,7 @@ async def delete(call: Call) -> Response:
     return Response(status_code=204)
 
 
+@operation("Clears an operator policy", who=ADMINISTRATOR, answers={204: None})
 async def delete_operator(call: Call) -> Response:
     """Answers DELETE /api/operator-policies/{vhost}/{name}."""
     call.require()
@@ -141,6 +165,13 @@ async def delete_operator(call: Call) -> Response:
 # -- effects ----------------------------------------------------------------------------------------------------------
 
 
+@operation(
+    "Shows what a change of a policy would do at once",
+    who=POLICYMAKER,
+    query=EFFECTS,
+    answer=PolicyEffectsJson,
+    errors=(429,),
+)
 async def show_effects(call: Call) -> Response:
     """Answers GET /api/policies/{vhost}/{name}/effects."""
     vhost = call.policymakers_vhost
@@ -150,6 +181,13 @@ async def show_effects(call: Call) -> Response:
     return await answered(call, PolicySet(vhost, call.segment("name"), *asked(call, False)))
 
 
+@operation(
+    "Shows what a change of an operator policy would do at once",
+    who=ADMINISTRATOR,
+    query=EFFECTS,
+    answer=PolicyEffectsJson,
+    errors=(429,),
+)
 async def show_operator_effects(call: Call) -> Response:
     """Answers GET /api/operator-policies/{vhost}/{name}/effects."""
     call.require()

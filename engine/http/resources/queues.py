@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from rewindmq.engine.http.call import Call, arguments_in, bad_request, boolean, done, natural, not_found, reply, text
-from rewindmq.engine.http.listing import Item, columns_of, listed, queues_in, single
+from rewindmq.engine.http.listing import STATS, Item, columns_of, listed, listed_queues, single
 from rewindmq.engine.http.properties import properties_of
+from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Query, operation
 from rewindmq.engine.http.resources.clients import channel_details, consumer_item, elsewhere, peer_details
+from rewindmq.engine.http.shapes.basics import Why
+from rewindmq.engine.http.shapes.queues import Action, PeekedMessage, QueueWish, QueueWithConsumers, UnackedMessage
+from rewindmq.engine.http.shapes.queues import Queue as QueueJson
 from rewindmq.engine.http.statistics import depth_of, statistics
+from rewindmq.engine.runtime.queue_counters import Listed, QueueCounters
 from rewindmq.projections.machine.data.message_word import is_redelivered, size_of
 from rewindmq.projections.machine.rules.profile import RABBITMQ_4_3
+from rewindmq.projections.machine.rules.settings import effective_definition
 from rewindmq.schemas.amqp.json_arguments import table_of, types_of
 from rewindmq.schemas.json_values import Json
-from rewindmq.schemas.values import EPOCH_SHIFT
+from rewindmq.schemas.values import EPOCH_SHIFT, Policy
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -28,11 +34,13 @@ MOST_REASON = 1_000  # letters
 PEEKED_BYTES = 64  # bytes of a body, as in rabbitmq-queues
 
 
+@operation("Lists the queues of all virtual hosts", query=STATS, listing=QueueJson)
 async def list_all(call: Call) -> Response:
     """Answers GET /api/queues and /api/queues/detailed: here both have all fields."""
     return await queues_of(call, set(call.visible_vhosts()))
 
 
+@operation("Lists the queues of a virtual host", query=STATS, listing=QueueJson)
 async def list_vhost(call: Call) -> Response:
     """Answers GET /api/queues/{vhost}."""
     return await queues_of(call, {call.vhost})
@@ -40,7 +48,7 @@ async def list_vhost(call: Call) -> Response:
 
 async def queues_of(call: Call, vhosts: set[str]) -> Response:
     """The answer with the queues of these vhosts."""
-    broker, found = call.broker, await queues_in(call, vhosts)
+    broker, found = call.broker, await listed_queues(call, vhosts)
     if call.asks("disable_stats"):
         with_totals = call.asks("enable_queue_totals")
         return await listed(call, found, lambda pair: plain_item(broker, *pair, with_totals))
@@ -49,8 +57,13 @@ async def queues_of(call: Call, vhosts: set[str]) -> Response:
     return await listed(call, found, lambda pair: queue_item(broker, *pair, head))
 
 
-def plain_item(broker: "Broker", partition: "Partition", queue: "Queue", with_totals: bool) -> Item:
+def plain_item(broker: "Broker", partition: "Partition", queue: Listed, with_totals: bool) -> Item:
     """A queue for `disable_stats=true`, with or without `enable_queue_totals=true`."""
+    policy, _ = policies_of(broker, queue)
+    if isinstance(queue, QueueCounters):
+        table, types = queue.argument_table, queue.argument_types
+    else:
+        table, types = table_of(queue.arguments), dict(types_of(queue.arguments))
     item: Item = {
         "name": queue.name,
         "vhost": queue.vhost,
@@ -58,19 +71,30 @@ def plain_item(broker: "Broker", partition: "Partition", queue: "Queue", with_to
         "durable": queue.durable,
         "auto_delete": queue.auto_delete,
         "exclusive": queue.exclusive,
-        "arguments": table_of(queue.arguments),
-        "argument_types": dict(types_of(queue.arguments)),
+        "arguments": table,
+        "argument_types": types,
         "node": node_of(broker, queue),
         "state": "paused" if queue.paused else "running",
     }
-    if queue.policy:
-        item["policy"] = queue.policy.name
+    if policy:
+        item["policy"] = policy.name
+    if isinstance(queue, QueueCounters):
+        item["counters_age_ms"] = partition.counters_age_ms
     if queue.type in ("quorum", "stream"):
         members = broker.keeper.members(partition)
         item |= {"leader": members.leader, "members": list(members.members), "online": list(members.online)}
     return item | depth_of([queue]) if with_totals else item
 
 
+def policies_of(broker: "Broker", queue: Listed) -> tuple[Policy | None, Policy | None]:
+    """The policy and the operator policy that hold for a queue."""
+    if not isinstance(queue, QueueCounters):
+        return queue.policy, queue.operator_policy
+    which = queue.vhost, queue.name, queue.type
+    return broker.topology.effective_policy(*which), broker.topology.effective_operator_policy(*which)
+
+
+@operation("Shows a queue", columns=True, answer=QueueWithConsumers)
 async def show(call: Call) -> Response:
     """Answers GET /api/queues/{vhost}/{queue}."""
     queue = call.queue()
@@ -82,6 +106,7 @@ async def show(call: Call) -> Response:
     return single(call, item | {"deliveries": [], "incoming": []})
 
 
+@operation("Lists the messages that consumers hold", listing=UnackedMessage)
 async def unacked(call: Call) -> Response:
     """Answers GET .../unacked, as LavinMQ does: the unacked messages, with their consumers.
 
@@ -103,6 +128,7 @@ def unacked_item(broker: "Broker", holder: "Consumer", message_id: int, word: in
     }
 
 
+@operation("Shows a ready message, which stays where it is; the next one is 1", answer=PeekedMessage)
 async def peek(call: Call) -> Response:
     """Answers GET .../peek/N: the Nth ready message from the front (the next is 1), which stays where it is.
 
@@ -134,6 +160,7 @@ async def peek(call: Call) -> Response:
     )
 
 
+@operation("Carries out an action of mirrors. There are none", who=ADMINISTRATOR, body=Action, answers={204: None})
 async def act(call: Call) -> Response:
     """Answers POST .../actions: these are actions of mirrors. There are no mirrors, so nothing is left to do."""
     call.require()
@@ -149,40 +176,42 @@ def home_of(broker: "Broker", queue: "Queue") -> "Partition":
     return broker.queues.partition_for(queue.vhost, queue.name)
 
 
-def queue_item(broker: "Broker", partition: "Partition", queue: "Queue", head: bool) -> Item:
+def queue_item(broker: "Broker", partition: "Partition", queue: Listed, head: bool) -> Item:
     """A queue as RabbitMQ shows it.
 
     Figures that RabbitMQ keeps and we do not (RAM, disk reads) are left out. `head`: also look at the first message,
-    which may read RocksDB."""
-    consumers = queue.consumers()
-    exclusive = next((consumer.tag for consumer in consumers if consumer.exclusive), None)
-    known = statistics(broker)
-    rates_key = partition.index, queue.queue_id
-    depth = known.rates.shown((rates_key, "depth"), depth_of([queue]))
+    which may read RocksDB. Of a queue that is not folded here, it has the counters of its owner, and their age."""
+    if isinstance(queue, QueueCounters):
+        exclusive, active = queue.exclusive_tag, queue.active_tag
+    else:
+        exclusive = next((consumer.tag for consumer in queue.consumers() if consumer.exclusive), None)
+        active = None if queue.active is None else queue.active.tag
+    policy, operator_policy = policies_of(broker, queue)
     _, ahead_bytes = queue.in_lookahead()
     item: Item = (
         plain_item(broker, partition, queue, False)
-        | depth
+        | statistics(broker).queue_shown(partition, queue)
         | {
-            "policy": queue.policy.name if queue.policy else None,
-            "operator_policy": queue.operator_policy.name if queue.operator_policy else None,
-            "effective_policy_definition": json.loads(json.dumps(queue.effective_definition())),
-            "consumers": len(consumers),
+            "policy": policy.name if policy else None,
+            "operator_policy": operator_policy.name if operator_policy else None,
+            "effective_policy_definition": json.loads(json.dumps(effective_definition(policy, operator_policy))),
+            "consumers": queue.consumer_count(),
             "exclusive_consumer_tag": exclusive,
-            "single_active_consumer_tag": None if queue.active is None else queue.active.tag,
+            "single_active_consumer_tag": active,
             "messages_dlx": queue.messages_dlx,
             "message_bytes": queue.message_bytes_ready + queue.message_bytes_unacked,
             "message_bytes_ready": queue.message_bytes_ready + ahead_bytes,
             "message_bytes_unacknowledged": queue.message_bytes_unacked - ahead_bytes,
             "message_bytes_dlx": queue.message_bytes_dlx,
-            "head_message_timestamp": head_timestamp(partition, queue) if head else None,
+            "head_message_timestamp": head_timestamp(partition, queue)
+            if head and not isinstance(queue, QueueCounters)
+            else None,
             "queue_id": queue.queue_id,
             "partition": partition.name,
             "outcomes": dict(queue.counters),
         }
     )
-    item |= known.message_stats(rates_key, known.of_queue(partition, queue))
-    if queue.quorum and queue.profile is RABBITMQ_4_3:
+    if not isinstance(queue, QueueCounters) and queue.quorum and queue.profile is RABBITMQ_4_3:
         item |= of_rabbitmq_4_3(queue)
     if queue.exclusive:
         owner = broker.sessions.by_id.get(queue.owner)
@@ -211,7 +240,7 @@ def of_rabbitmq_4_3(queue: "Queue") -> Item:
     return item
 
 
-def node_of(broker: "Broker", queue: "Queue") -> str:
+def node_of(broker: "Broker", queue: Listed) -> str:
     """The node of a queue.
 
     An exclusive queue is at the node of its connection. Any other is at every node, so at this one."""
@@ -230,6 +259,7 @@ def head_timestamp(partition: "Partition", queue: "Queue") -> Json:
     return properties_of(message.properties).get("timestamp")
 
 
+@operation("Declares a queue", body=QueueWish, answers={201: None, 204: None})
 async def declare(call: Call) -> Response:
     """Answers PUT /api/queues/{vhost}/{queue}."""
     vhost, name = call.vhost, call.segment("queue")
@@ -243,6 +273,14 @@ async def declare(call: Call) -> Response:
     return done(new)
 
 
+@operation(
+    "Deletes a queue. The header X-Messages-Deleted counts its messages",
+    query=(
+        Query("if-unused", bool, "Only if it has no consumers"),
+        Query("if-empty", bool, "Only if it has no messages"),
+    ),
+    answers={204: None},
+)
 async def delete(call: Call) -> Response:
     """Answers DELETE /api/queues/{vhost}/{queue}."""
     queue = call.queue()
@@ -254,6 +292,7 @@ async def delete(call: Call) -> Response:
     return response
 
 
+@operation("Removes all ready messages. The header X-Messages-Purged counts them", answers={204: None})
 async def purge(call: Call) -> Response:
     """Answers DELETE /api/queues/{vhost}/{queue}/contents."""
     queue = call.queue()
@@ -265,6 +304,7 @@ async def purge(call: Call) -> Response:
     return response
 
 
+@operation("Pauses a queue: it delivers nothing", body=Why, answers={204: None})
 async def pause(call: Call) -> Response:
     """Answers PUT .../pause, as LavinMQ does; the body may have a `reason`."""
     queue = call.queue()
@@ -275,6 +315,7 @@ async def pause(call: Call) -> Response:
     return Response(status_code=204)
 
 
+@operation("Resumes a paused queue", answers={204: None})
 async def resume(call: Call) -> Response:
     """Answers PUT .../resume, as LavinMQ does."""
     queue = call.queue()

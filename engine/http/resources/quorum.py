@@ -16,6 +16,9 @@ from starlette.responses import Response
 from rewindmq.engine.http.call import ApiError, Call, bad_request, reply, text
 from rewindmq.engine.http.filters import NameFilter
 from rewindmq.engine.http.listing import Item, queues_in
+from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Query, operation
+from rewindmq.engine.http.shapes.node import Failed, Passed
+from rewindmq.engine.http.shapes.queues import ByKafka, GrowWish, Led, Member, MemberWish, RebalanceWish
 from rewindmq.engine.log.contract import LogError
 
 if TYPE_CHECKING:
@@ -47,6 +50,7 @@ def quorum_queue(call: Call, refusal: str) -> "Queue":
     return queue
 
 
+@operation("Shows the members of a quorum queue", answer=list[Member])
 async def status(call: Call) -> Response:
     """Answers with a row for each member, with RabbitMQ's names.
 
@@ -83,6 +87,12 @@ def member_item(partition: "Partition", member: str, leads: bool, online: bool) 
     }
 
 
+@operation(
+    "Checks that no quorum is lost without a member",
+    query=(Query("member", str, "A broker of Kafka's; else this node"),),
+    answers={200: Passed, 503: Failed},
+    errors=(501,),
+)
 async def critical(call: Call) -> Response:
     """Answers the health check that no quorum is lost without a member.
 
@@ -115,6 +125,7 @@ async def critical(call: Call) -> Response:
 # -- moving leaders ---------------------------------------------------------------------------------------------------
 
 
+@operation("Lets preferred leaders lead", who=ADMINISTRATOR, body=RebalanceWish, answer=list[Led])
 async def rebalance(call: Call) -> Response:
     """Answers POST .../rebalance: the preferred leader of each partition leads.
 
@@ -148,6 +159,12 @@ async def rebalance(call: Call) -> Response:
     )
 
 
+@operation(
+    "Lets a broker of Kafka's lead the partition of a queue",
+    who=ADMINISTRATOR,
+    body=MemberWish,
+    answers={204: None, 501: ByKafka},
+)
 async def transfer(call: Call) -> Response:
     """Answers POST .../leader: `node` leads the queue's partition.
 
@@ -173,6 +190,7 @@ async def transfer(call: Call) -> Response:
 # -- changing members -------------------------------------------------------------------------------------------------
 
 
+@operation("Says how a queue gets a member", who=ADMINISTRATOR, body=MemberWish, answers={204: None, 501: ByKafka})
 async def add(call: Call) -> Response:
     """Answers POST /api/queues/quorum/{vhost}/{queue}/replicas/add."""
     call.require()
@@ -182,6 +200,7 @@ async def add(call: Call) -> Response:
     return by_kafka(call, with_member([of_queue(call, queue, placed)], member))
 
 
+@operation("Says how a queue loses a member", who=ADMINISTRATOR, body=MemberWish, answers={204: None, 501: ByKafka})
 async def delete(call: Call) -> Response:
     """Answers DELETE /api/queues/quorum/{vhost}/{queue}/replicas/delete."""
     call.require()
@@ -191,6 +210,12 @@ async def delete(call: Call) -> Response:
     return by_kafka(call, without_member([of_queue(call, queue, placed)], member))
 
 
+@operation(
+    "Says how queues get a member on a broker of Kafka's",
+    who=ADMINISTRATOR,
+    body=GrowWish,
+    answers={204: None, 501: ByKafka},
+)
 async def grow(call: Call) -> Response:
     """Answers POST .../grow: a member on this broker for each partition that has a matching quorum queue.
 
@@ -209,6 +234,7 @@ async def grow(call: Call) -> Response:
     return by_kafka(call, with_member([e for e in of_these if strategy == "all" or len(e.replicas) % 2 == 0], member))
 
 
+@operation("Says how a broker of Kafka's loses its members", who=ADMINISTRATOR, answers={204: None, 501: ByKafka})
 async def shrink(call: Call) -> Response:
     """Answers DELETE .../shrink: no member on this broker any more, before it is removed for good (S-130)."""
     call.require()

@@ -29,8 +29,10 @@ from starlette.responses import Response
 
 from rewindmq.engine.http.bodies import MAX_VALUES
 from rewindmq.engine.http.call import ApiError, Call, bad_request, boolean, integer, not_found, reply, text
+from rewindmq.engine.http.reference.operation import Query, operation
 from rewindmq.engine.http.resources.bindings import binding_item
 from rewindmq.engine.http.resources.past import partition_name, readable_incarnation
+from rewindmq.engine.http.shapes.history import Cancelled, Restored, RestoreWish
 from rewindmq.engine.log.contract import NoAnswer
 from rewindmq.engine.rewind.bindings_at import LostBinding, split
 from rewindmq.engine.rewind.queue_at import history_of
@@ -59,6 +61,7 @@ KEYS = {*SAID, "messages", "incarnation"}
 MAX_MESSAGES = 100_000  # ids in one request
 
 
+@operation("Brings messages back", body=RestoreWish, answer=Restored)
 async def post(call: Call) -> Response:
     """Answers POST /api/queues/{vhost}/{queue}/restore."""
     vhost, queue = call.vhost, call.segment("queue")
@@ -104,6 +107,11 @@ async def post(call: Call) -> Response:
     )
 
 
+@operation(
+    "Cancels a restoration; what is back stays",
+    query=(Query("name", str, "Only the one with this name"),),
+    answer=Cancelled,
+)
 async def cancel(call: Call) -> Response:
     """Answers DELETE /api/queues/{vhost}/{queue}/restore."""
     vhost, queue = call.vhost, call.segment("queue")

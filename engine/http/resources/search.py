@@ -25,8 +25,10 @@ from rewindmq.engine.http.call import ApiError, Call, bad_request, not_authorise
 from rewindmq.engine.http.listing import Item
 from rewindmq.engine.http.pieces import encode
 from rewindmq.engine.http.properties import properties_of
+from rewindmq.engine.http.reference.operation import Query, operation
 from rewindmq.engine.http.resources.past import log_refusal, number_of, read, readable_incarnation
 from rewindmq.engine.http.resources.queues import shown
+from rewindmq.engine.http.shapes.history import FoundMessages
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.id_index import Indexed
@@ -34,6 +36,9 @@ from rewindmq.engine.rewind.queue_at import history_of
 from rewindmq.engine.rewind.search import FoundMessage, Limits, Ranges, records_in, search, whole
 from rewindmq.projections.history.search import Criteria
 from rewindmq.projections.rewind import RewindError, format_time, parse_time
+
+TRUNCATE = Query("truncate", int, "Bytes of each body, at most 65,536; the default is 1,024")
+
 
 MAX_LIMIT = 1_000  # messages in one answer
 MAX_BODY_SHOWN = 65_536  # bytes of each body
@@ -144,6 +149,22 @@ def message_item(found: FoundMessage, truncate: int, queue: str | None) -> Item:
     }
 
 
+@operation(
+    "Finds messages of the history by what is in them",
+    query=(
+        Query("message_id", str, "The property message_id"),
+        Query("correlation_id", str, "The property correlation_id"),
+        Query("header", str, "NAME=VALUE"),
+        Query("body", str, "A text in the body"),
+        Query("since", str, "A time"),
+        Query("until", str, "A time"),
+        Query("limit", int, "Messages, at most 1,000; the default is 100"),
+        TRUNCATE,
+        Query("next", str, "From the answer before"),
+    ),
+    answer=FoundMessages,
+    errors=(429,),
+)
 async def find(call: Call) -> Response:
     """Answers GET /api/history/find/{vhost} and /api/history/find/{vhost}/{queue}."""
     vhost = call.segment("vhost")

@@ -14,6 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from rewindmq.engine.cluster.state_copy import CopyUnderWay, StateCopy
 from rewindmq.engine.http.call import ApiError, Call, bad_request
+from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Media, operation
 from rewindmq.projections.store.store import StoreError
 
 STALLED_SECONDS = 120  # a client that takes nothing for so long is dropped: its copy takes room on the disk
@@ -43,6 +44,12 @@ class Sent(StreamingResponse):
             await asyncio.to_thread(self._copy.close)
 
 
+@operation(
+    "Sends the folded state of this node, for a new node on the same Kafka",
+    who=ADMINISTRATOR,
+    answer=Media("application/x-tar", "The files of the state"),
+    errors=(400,),
+)
 async def copy(call: Call) -> Response:
     """Answers GET /api/state."""
     call.require()

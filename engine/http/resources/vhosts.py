@@ -15,6 +15,8 @@ from rewindmq.engine.definitions.document import metadata_of
 from rewindmq.engine.definitions.load import default_queue_type
 from rewindmq.engine.http.call import Call, bad_request, done, not_found, reply, text
 from rewindmq.engine.http.listing import Item, listed
+from rewindmq.engine.http.reference.operation import ADMINISTRATOR, operation
+from rewindmq.engine.http.shapes.topology import Vhost, VhostWish
 from rewindmq.engine.http.statistics import AT_ONCE, Numbers, depth_of, statistics, summed
 from rewindmq.engine.runtime.loop_share import Work, by_key
 from rewindmq.schemas.metadata_events import VhostCreated
@@ -29,7 +31,7 @@ async def numbers_of(broker: "Broker", work: Work, vhosts: Container[str]) -> di
     A vhost without queues has no entry."""
     known = statistics(broker)
     found: dict[str, tuple[Numbers, Numbers]] = {}
-    queues = await broker.queues.by_name(work, vhosts)
+    queues = await broker.queues.listed(work, vhosts)
     for first in range(0, len(queues), AT_ONCE):
         for vhost, pairs in groupby(queues[first : first + AT_ONCE], lambda pair: pair[1].vhost):
             some = list(pairs)
@@ -61,6 +63,7 @@ def vhost_item(call: Call, vhost: VhostCreated, numbers: dict[str, tuple[Numbers
     }
 
 
+@operation("Lists the virtual hosts", listing=Vhost)
 async def list_vhosts(call: Call) -> Response:
     """Answers GET /api/vhosts."""
     names = set(call.monitored_vhosts())
@@ -78,12 +81,14 @@ def named(call: Call) -> str:
     return name
 
 
+@operation("Shows a virtual host", who=ADMINISTRATOR, answer=Vhost)
 async def show_vhost(call: Call) -> Response:
     """Answers GET /api/vhosts/{vhost}."""
     vhost = call.broker.topology.vhosts[named(call)]
     return reply(vhost_item(call, vhost, await numbers_of(call.broker, call.work, {vhost.vhost})))
 
 
+@operation("Makes or changes a virtual host", who=ADMINISTRATOR, body=VhostWish, answers={201: None, 204: None})
 async def put_vhost(call: Call) -> Response:
     """Answers PUT /api/vhosts/{vhost}.
 
@@ -106,6 +111,7 @@ async def put_vhost(call: Call) -> Response:
     return done(new)
 
 
+@operation("Deletes a virtual host with all that is in it", who=ADMINISTRATOR, answers={204: None})
 async def delete_vhost(call: Call) -> Response:
     """Answers DELETE /api/vhosts/{vhost}."""
     await call.broker.vhosts.delete(call.actor(), named(call))
@@ -113,6 +119,7 @@ async def delete_vhost(call: Call) -> Response:
     return Response(status_code=204)
 
 
+@operation("Starts a virtual host at a node. Here it always runs", who=ADMINISTRATOR, answers={204: None})
 async def start_vhost(call: Call) -> Response:
     """Answers POST /api/vhosts/{vhost}/start/{node}.
 

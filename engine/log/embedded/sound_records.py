@@ -1,7 +1,7 @@
 """Proves that records are envelopes of today's schema, most of them without decoding them.
 
     sound = SoundRecords()
-    sound.require(record)            # UndecodableRecord
+    sound.first_unsound(records)     # None, or the index of a record and its fault
 
     | timestamp: 2 bytes | rest of it, actor, event's index, route, properties, flags | size | body |
     | timestamp: 2 bytes | rest of it, actor, event's index, vhost, queue, consumer   | ranges of ids |
@@ -14,10 +14,11 @@ which is the judge.
 """
 
 import re
+from collections.abc import Iterable
 
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import Acked, Published
-from rewindmq.schemas.shapes import long_bytes
+from rewindmq.schemas.shapes import UndecodableRecord, long_bytes
 
 _TIME_SIZE = 2
 _NEVER = b"\xff" * 11  # no record has this where a timestamp goes on
@@ -45,26 +46,36 @@ class SoundRecords:
         self._head = self._ack_head = _NEVER
         self._end = self._ack_end = 0  # the positions behind the heads
 
-    def require(self, record: bytes) -> None:
-        """Raise UndecodableRecord if this is no envelope of today's schema."""
-        if record.startswith(self._head, _TIME_SIZE) and len(record) > self._end + 1:
-            end = self._end
-            low = record[end]
-            if low > 0x7F:
-                size, end = low & 0x7F | record[end + 1] << 7, end + 1
-                low = record[end]
-            else:
-                size = low
-            # low: the last byte of the size, which goes on in no third byte
-            goes_on = record[0] & 0x81 == 0x80 and record[1] > 0x7F
-            if goes_on and low < 0x80 and not size & 1 and end + 1 + (size >> 1) == len(record):
-                return
-        elif (
-            record.startswith(self._ack_head, _TIME_SIZE)
-            and _goes_on(record)
-            and _RANGES.fullmatch(record, self._ack_end) is not None
-        ):
-            return
+    def first_unsound(self, records: Iterable[bytes]) -> tuple[int, str] | None:
+        """The first of some records that is no envelope of today's schema: its index, and what is wrong with it."""
+        head, end = self._head, self._end
+        latest: bytes | None = None  # the head of the record before, with its time
+        for at, record in enumerate(records):
+            alike = latest is not None and record.startswith(latest)
+            if not alike and record.startswith(head, _TIME_SIZE) and _goes_on(record):
+                alike, latest = True, record[:end]
+            if alike:
+                left = len(record) - end  # the body, and its size in one byte or in two
+                if left <= 64:
+                    if left > 0 and record[end] == 2 * left - 2:
+                        continue
+                elif left < 1 << 13 and record[end] == 2 * left - 4 & 0x7F | 0x80 and record[end + 1] == left - 2 >> 6:
+                    continue
+            elif (
+                record.startswith(self._ack_head, _TIME_SIZE)
+                and _goes_on(record)
+                and _RANGES.fullmatch(record, self._ack_end) is not None
+            ):
+                continue
+            try:
+                self._judge(record)
+            except UndecodableRecord as error:
+                return at, str(error)
+            head, end, latest = self._head, self._end, None
+        return None
+
+    def _judge(self, record: bytes) -> None:
+        """Decode a record, and compare the next ones with it. Raises UndecodableRecord."""
         _, _, event = self._decode(record, False)
         if not _goes_on(record):
             return

@@ -45,6 +45,8 @@ from rewindmq.engine.log.embedded.sound_records import SoundRecords
 from rewindmq.schemas.shapes import Cursor, UndecodableRecord, read, shape_of
 
 PARALLEL_BYTES = 64 << 20  # below, the start of other processes costs more than they save
+# The first record that is no envelope of a schema: its index, and what is wrong with it; None: all are sound
+FirstUnsound = Callable[[Iterable[bytes]], tuple[int, str] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,27 +164,28 @@ def _files(directory: Path) -> list[Path]:
     return files
 
 
-def _check_records(path: Path, block: StoredBlock, check: Callable[[bytes], object]) -> None:
-    entry = block.entry
-    for at, record in enumerate(block.records):
-        try:
-            check(record)
-        except UndecodableRecord as error:
-            raise CorruptLog(path, entry.position, entry.first_offset + at, f"record {at}: {error}") from None
+def _check_records(path: Path, block: StoredBlock, first_unsound: FirstUnsound) -> None:
+    found = first_unsound(block.records)
+    if found is not None:
+        at, why = found
+        raise CorruptLog(path, block.entry.position, block.entry.first_offset + at, f"record {at}: {why}")
 
 
-def _checker(schema_json: str) -> Callable[[bytes], object]:
-    """A function that raises UndecodableRecord for bytes that are no envelope of this schema.
-
-    Today's schema has a fast check."""
+def _checker(schema_json: str) -> FirstUnsound:
+    """The check of records of this schema. Today's schema has a fast one."""
     if older_schema(schema_json) is None:
-        return SoundRecords().require
+        return SoundRecords().first_unsound
     shape = shape_of(json.loads(schema_json), {}, {})
 
-    def check(record: bytes) -> None:
-        cursor = Cursor(record, 0)
-        read(cursor, shape, "envelope")
-        if cursor.pos != len(record):
-            cursor.fail(f"the record goes on for {len(record) - cursor.pos} bytes behind its end", cursor.pos)
+    def first_unsound(records: Iterable[bytes]) -> tuple[int, str] | None:
+        for at, record in enumerate(records):
+            cursor = Cursor(record, 0)
+            try:
+                read(cursor, shape, "envelope")
+                if cursor.pos != len(record):
+                    cursor.fail(f"the record goes on for {len(record) - cursor.pos} bytes behind its end", cursor.pos)
+            except UndecodableRecord as error:
+                return at, str(error)
+        return None
 
-    return check
+    return first_unsound

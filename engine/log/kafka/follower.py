@@ -20,14 +20,14 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka.clients import KafkaClients, text_of
 from rewindmq.engine.log.kafka.reader import KafkaPartition
-from rewindmq.engine.log.shared_contract import FILLER_KEY, Arrived
+from rewindmq.engine.log.shared_contract import FILLER_KEY, REMOVED, Arrived
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +53,9 @@ class KafkaFollowing:
 
     `arrived` is called in the loop. Called in the loop or in the thread: `read(batch)` before a batch is handed over,
     `gone()` when a topic seems to be gone, `failed(error)` when reading ends. Called in the thread: `each()` many times
-    a second. `away`: no broker can be reached. `waiting`: the loop has enough to do. `ends`: the end of each partition,
-    as stated when records of it were last read."""
+    a second. `compacted`: names of partitions in which a key may have no value. `away`: no broker can be reached.
+    `waiting`: the loop has enough to do. `ends`: the end of each partition, as stated when records of it were last
+    read."""
 
     def __init__(
         self,
@@ -67,8 +68,10 @@ class KafkaFollowing:
         each: Callable[[], None],
         gone: Callable[[], None],
         failed: Callable[[LogError], None],
+        compacted: Container[str] = (),
     ) -> None:
         self.away = False
+        self._compacted = compacted
         self._partitions = dict(partitions)
         self._names: dict[tuple[str | None, int | None], str]
         self._names = {(each.topic, each.number): each.name for each in partitions}
@@ -271,8 +274,12 @@ class KafkaFollowing:
                 continue
             self._next[name] = offset + 1
             value = message.value()
-            if value is None and message.key() == FILLER_KEY:
-                continue
+            if value is None:
+                key = message.key()
+                if key == FILLER_KEY:
+                    continue
+                if name in self._compacted:
+                    value = REMOVED + (key or b"")
             batch.offsets.append(offset)
             batch.timestamps_ms.append(message.timestamp()[1])
             batch.values.append(value or b"")

@@ -46,10 +46,13 @@ OVERHEAD_BYTES = 512
 class SharedKafkaPartition(KafkaPartition):
     """One partition, to read and to append to."""
 
-    def __init__(self, log: "KafkaLog", clients: KafkaClients, topic: str, number: int, name: str) -> None:
+    def __init__(
+        self, log: "KafkaLog", clients: KafkaClients, topic: str, number: int, name: str, watched: bool = True
+    ) -> None:
         super().__init__(clients, topic, number, name)
         self.probe: Probe | None = None  # set in the loop, removed in the thread that reads back
-        self.reporting = False
+        self.watched = watched  # else nothing waits for its records, and their absence is no trouble
+        self.reporting = not watched
         self._produced = 0
         self.reports = 0  # counted in the thread that takes reports
         self.reported: deque[int] = deque()  # offsets of own records that the loop does not know yet
@@ -58,19 +61,20 @@ class SharedKafkaPartition(KafkaPartition):
         self._produce = log.producer.produce
         self._most = log.max_record_bytes
 
-    def append(self, key: bytes, value: bytes) -> None:
-        if len(value) + len(key) > self._most:
+    def append(self, key: bytes, value: bytes | None) -> None:
+        size = 0 if value is None else len(value)
+        if size + len(key) > self._most:
             raise RecordTooLarge(
-                f"a record of {len(value)} bytes is larger than the {self._most} that the topic {self.topic} takes:"
+                f"a record of {size} bytes is larger than the {self._most} that the topic {self.topic} takes:"
                 " raise its max.message.bytes, and start the nodes again"
             )
         if self._backlog or not self.sent(key, value):
             self._backlog.append((self, key, value))
 
-    def sent(self, key: bytes, value: bytes) -> bool:
+    def sent(self, key: bytes, value: bytes | None) -> bool:
         """Send a record. Returns whether the producer took it; its queue may be full."""
         probing = self.probe is None and not self.reporting
-        if probing:
+        if probing and value is not None:
             self.probe = self._log.patience.probe(value)
         try:
             self._produce(self.topic, value, key, self.number)
@@ -96,6 +100,14 @@ class SharedKafkaPartition(KafkaPartition):
         """Note records that came back. Called in the thread that reads back, or in the loop while it reads."""
         if self._log.patience.heard(self.probe, values):
             self.probe = None
+
+
+class KafkaCounters(SharedKafkaPartition):
+    """One partition of the topic of counters. It exists where partitions may be paused."""
+
+    def __init__(self, log: "KafkaLog", clients: KafkaClients, topic: str, number: int, name: str) -> None:
+        super().__init__(log, clients, topic, number, name, watched=False)
+        self.starts_at, self.opened_at = self._watermarks()
 
 
 class KafkaLog:
@@ -126,7 +138,7 @@ class KafkaLog:
         self._reports = threading.Thread(target=self._take_reports, name="kafka-reports", daemon=True)
         self._has_reports = reports
         # Records that did not fit into the producer's queue, in order.
-        self.backlog: deque[tuple[SharedKafkaPartition, bytes, bytes]] = deque()
+        self.backlog: deque[tuple[SharedKafkaPartition, bytes, bytes | None]] = deque()
         self._prefix, self._topics, self._clients = prefix, topics, clients
         self._replicas = topics.replicas()
         self._replicas_at = time.monotonic()
@@ -140,10 +152,16 @@ class KafkaLog:
         self.left_out: Sequence[KafkaPartition] = [
             KafkaPartition(clients, topics.queues, each, f"queues-{each}") for each in range(partitions, found)
         ]
-        self._all = {each.name: each for each in (self.metadata, self.nodes, *self.queues)}
+        self.counters: Sequence[KafkaCounters] = [
+            KafkaCounters(self, clients, topics.counters, each, f"counters-{each}")
+            for each in range(partitions if reports else 0)
+        ]
+        self._all = {each.name: each for each in (self.metadata, self.nodes, *self.queues, *self.counters)}
         self._by_place: dict[tuple[str | None, int | None], SharedKafkaPartition]
-        self._by_place = {(each.topic, each.number): each for each in self.queues}
-        self._apart: set[str] = set()  # names of partitions that are paused, or have not caught up since
+        self._by_place = {(each.topic, each.number): each for each in (*self.queues, *self.counters)}
+        # Names of partitions that are paused, or have not caught up since; and those of counters.
+        self._apart = {each.name for each in self.counters}
+        self._without_counters = False  # Kafka has refused some
         self._nodes_from = self.nodes.next_offset
         self._loop: asyncio.AbstractEventLoop | None = None
         self._following: KafkaFollowing | None = None
@@ -176,6 +194,8 @@ class KafkaLog:
         topics = KafkaTopics(clients, prefix)
         topics.create(partitions, replication)
         most, found = topics.check(partitions, expiry_ms)
+        if reports:
+            topics.create_counters(found)
         return cls(prefix, topics, clients, most, partitions or found, found, reports)
 
     def follow(self, offsets: Mapping[str, int], listener: Listener) -> None:
@@ -185,7 +205,7 @@ class KafkaLog:
         assert self._following is None
         self._listener = listener
         self._loop = asyncio.get_running_loop()
-        start = {self.nodes.name: self._nodes_from, **offsets}
+        start = {self.nodes.name: self._nodes_from, **{each.name: each.starts_at for each in self.counters}, **offsets}
         self._following = KafkaFollowing(
             self._clients,
             {each: start[name] for name, each in self._all.items()},
@@ -195,6 +215,7 @@ class KafkaLog:
             each=self._each,
             gone=self._gone,
             failed=lambda error: self.failed(error, lost_events=False),
+            compacted=frozenset(each.name for each in self.counters),
         )
         self._owners = KafkaOwners(
             self._clients,
@@ -352,7 +373,7 @@ class KafkaLog:
         partition = self._by_place.get((message.topic(), message.partition()))
         if partition is None:
             return
-        if partition.reporting:
+        if partition.reporting and partition.watched:
             partition.reported.append(message.offset() or 0)
         partition.reports += 1
 
@@ -365,6 +386,12 @@ class KafkaLog:
 
     def _delivery_failed(self, error: KafkaError, message: Message) -> None:
         """Report an event that cannot be delivered; only these are reported."""
+        if message.topic() == self._topics.counters:
+            self._by_place[message.topic(), message.partition()].reports += 1
+            if not self._without_counters:
+                self._without_counters = True
+                logger.error("Kafka: %s refused counters of queues: %s", message.topic(), text_of(error))
+            return
         self.failed(LogError(f"Kafka: {message.topic()}-{message.partition()} refused an event: {text_of(error)}"))
 
     def _ask_replicas(self) -> None:

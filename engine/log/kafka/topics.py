@@ -4,6 +4,8 @@
     <prefix>.queues      N partitions     queues-0 .. queues-N-1
     <prefix>.nodes       1 partition      nodes-0, heartbeats, kept for an hour
     <prefix>.chain       2 partitions     seals (log/seals/in_topic.py), made by the first sealer: no node needs it
+    <prefix>.counters    N partitions     counters-0 .. counters-N-1, the last counters of each queue, compacted. It is
+                                          made by the first node that pauses partitions, and is no part of the history
 
 An event's time is the log's (LogAppendTime), and history is kept for ever: a topic that would drop or compact it, or
 that could lose its end to an out-of-sync leader, is refused. Where an archive keeps what Kafka drops, the queues' topic
@@ -44,6 +46,13 @@ _ALWAYS = {
     "cleanup.policy": ("delete", "compaction takes events out of the middle of the history"),
 }
 RETENTION = ("retention.ms", "retention.bytes")
+# Compacted often, so that a node that starts has little more to read than one record for each queue.
+_COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(16 * 1024 * 1024),
+    "segment.ms": "600000",
+    "min.cleanable.dirty.ratio": "0.2",
+}
 _FOR_EVER = {
     "retention.ms": ("-1", "history is kept for ever"),
     "retention.bytes": ("-1", "history is kept for ever"),
@@ -88,13 +97,14 @@ class Replicas:
 
 
 class KafkaTopics:
-    """The three topics of a history, and the topic of its seals."""
+    """The three topics of a history, the topic of its seals, and that of counters."""
 
     def __init__(self, clients: KafkaClients, prefix: str) -> None:
         self.metadata = f"{prefix}.metadata"
         self.queues = f"{prefix}.queues"
         self.nodes = f"{prefix}.nodes"
         self.chain = f"{prefix}.chain"
+        self.counters = f"{prefix}.counters"
         self._names = (self.metadata, self.queues, self.nodes)
         self._clients = clients
         self._addresses: dict[int, str] = {}  # Kafka's brokers -> host:port
@@ -161,6 +171,23 @@ class KafkaTopics:
             raise LogError(f"Kafka: the topic {self.chain} has to have {CHAIN_PARTITIONS} partitions")
         self._check_settings(self.chain, {**_ALWAYS, **_FOR_EVER})
 
+    def create_counters(self, partitions: int) -> None:
+        """Make the topic of counters, with as many replicas as the metadata's, or check it.
+
+        `partitions`: how many the queues' topic has. Raises LogError."""
+        admin = self._clients.admin()
+        if self._describe(admin, self.counters) is None:
+            replicas = len(self._described(admin)[self.metadata].partitions[0].replicas)
+            self._make([self.counters], partitions, replicas, _COMPACTED)
+        description = self._describe(admin, self.counters)
+        if description is not None and len(description.partitions) < partitions:
+            raise LogError(
+                f"Kafka: the topic {self.counters} has {len(description.partitions)} partitions, and {self.queues} has"
+                f" {partitions}: delete {self.counters}, and start the nodes again: one of them makes it anew"
+            )
+        why = "of counters only the last ones are kept"
+        self._check_settings(self.counters, {"cleanup.policy": ("compact", why), _TIME_TYPE: _ALWAYS[_TIME_TYPE]})
+
     def _make(
         self, missing: list[str], partitions: int, replicas: int, settings: Mapping[str, str] | None = None
     ) -> None:
@@ -174,7 +201,7 @@ class KafkaTopics:
             config |= settings or {}
             if name == self.nodes:
                 config |= {"retention.ms": str(NODES_RETENTION_MS), "segment.ms": str(NODES_RETENTION_MS)}
-            count = {self.queues: partitions, self.chain: CHAIN_PARTITIONS}.get(name, 1)
+            count = {self.queues: partitions, self.counters: partitions, self.chain: CHAIN_PARTITIONS}.get(name, 1)
             make = partial(self._create, NewTopic(name, count, replicas, config=config))
             asked(f"the topic {name} cannot be created", make)  # repeated while a controller is elected
 

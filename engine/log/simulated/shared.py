@@ -15,7 +15,9 @@ Faults, as Kafka has them:
 - records in the log arrive late (`arrival_seconds`), at each node and from each partition in its own time, in batches
   of any size;
 - offsets have gaps (`gap_rate`: control records), and a test can put in any record (`HistoryPartition.put`);
-- duties move late and not everywhere at once (`duty_seconds`), so a partition has two owners or none for a while.
+- duties move late and not everywhere at once (`duty_seconds`), so a partition has two owners or none for a while;
+- counters come as late as all else, those of an owner that dies may be lost, and the log forgets records that later
+  ones of the same key have covered. They have dice of their own.
 The log's clock is its own, whatever the nodes' clocks do. As Kafka's, it may be set back.
 """
 
@@ -30,7 +32,7 @@ from pathlib import Path
 
 from rewindmq.engine.log.contract import Block, LogError
 from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
-from rewindmq.engine.log.shared_contract import Arrived, Listener, Placement
+from rewindmq.engine.log.shared_contract import REMOVED, Arrived, Listener, Placement
 from rewindmq.engine.log.simulated.embedded import CallLater
 
 NODES = "nodes-0"
@@ -117,6 +119,8 @@ class SharedHistory:
         self.metadata = HistoryPartition(self, METADATA)
         self.nodes = HistoryPartition(self, NODES)
         self.queues = [HistoryPartition(self, queue_partition(number)) for number in range(partitions)]
+        self.counters = [CounterHistory(f"counters-{number}") for number in range(partitions)]
+        self.counter_dice = random.Random(f"counters {self.faults.seed}")
         self.logs: dict[str, MemorySharedLog] = {}  # the open ones, by node
         self.owners: dict[str, list[str]] = {partition.name: [] for partition in self.queues}
 
@@ -124,10 +128,10 @@ class SharedHistory:
     def partitions(self) -> list[HistoryPartition]:
         return [self.metadata, self.nodes, *self.queues]
 
-    def open(self, node: str) -> "MemorySharedLog":
-        """Open the log for another node."""
+    def open(self, node: str, pauses: bool = False) -> "MemorySharedLog":
+        """Open the log for another node. `pauses`: it may pause partitions."""
         assert node not in self.logs, f"{node} is open already"
-        self.logs[node] = log = MemorySharedLog(self, node)
+        self.logs[node] = log = MemorySharedLog(self, node, pauses)
         return log
 
     def heal(self) -> None:
@@ -165,6 +169,76 @@ class SharedHistory:
         self.owners.update(owners)
         for log in list(self.logs.values()):
             log.duties_changed()
+
+
+class CounterHistory:
+    """The counters of one partition that are in the log: time, key and value of each record, by offset."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.records: dict[int, tuple[int, bytes, bytes | None]] = {}
+        self.next_offset = 0
+
+    def put(self, time_ms: int, key: bytes, value: bytes | None) -> None:
+        """Put a record into the log."""
+        self.records[self.next_offset] = (time_ms, key, value)
+        self.next_offset += 1
+
+    def compact(self) -> None:
+        """Forget all records but the last one of each key."""
+        last = {key: offset for offset, (_, key, _) in self.records.items()}
+        kept = set(last.values())
+        self.records = {offset: record for offset, record in self.records.items() if offset in kept}
+
+
+class MemoryCounters:
+    """One partition of counters as one node sees it."""
+
+    def __init__(self, log: "MemorySharedLog", history: CounterHistory) -> None:
+        self.name = history.name
+        self.history = history
+        self.opened_at = history.next_offset
+        self.under_way: deque[tuple[bytes, bytes | None]] = deque()
+        self._position = 0
+        self._log = log
+        self._moving = False
+
+    def append(self, key: bytes, value: bytes | None) -> None:
+        if not self._log.closed:
+            self.under_way.append((key, value))
+            self.move()
+
+    @property
+    def all_reported(self) -> bool:
+        return not self.under_way
+
+    def move(self) -> None:
+        """Let records of this node into the log, and those that are in the log to this node, after a while."""
+        faults, dice = self._log.shared.faults, self._log.shared.counter_dice
+        if not self._moving and not self._log.is_cut and not self._log.closed:
+            self._moving = True
+            seconds = dice.uniform(0, faults.append_seconds + faults.arrival_seconds)
+            self._log.shared.call_later(seconds, self._moved)
+
+    def _moved(self) -> None:
+        self._moving = False
+        if self._log.is_cut or self._log.closed:
+            return
+        shared, history = self._log.shared, self.history
+        while self.under_way:
+            history.put(shared.clock(), *self.under_way.popleft())
+        for log in shared.logs.values():
+            for each in log.counters:
+                if each.history is history and each._position < history.next_offset:
+                    each.move()
+        found = [(offset, record) for offset, record in history.records.items() if offset >= self._position]
+        self._position = history.next_offset
+        if found:
+            times = [time_ms for _, (time_ms, _, _) in found]
+            values = [REMOVED + key if value is None else value for _, (_, key, value) in found]
+            self._log.tell(Arrived(self.name, [offset for offset, _ in found], times, values))
+        if shared.counter_dice.random() < 0.05:
+            history.compact()
 
 
 class MemorySharedPartition:
@@ -263,13 +337,14 @@ class MemorySharedLog:
     identity = "memory"
     max_record_bytes = 1 << 20
 
-    def __init__(self, shared: SharedHistory, node: str) -> None:
+    def __init__(self, shared: SharedHistory, node: str, pauses: bool = False) -> None:
         self._listener: Listener | None = None  # from `follow` on
         self.shared = shared
         self.node = node
         self.metadata = MemorySharedPartition(self, shared.metadata)
         self.nodes = MemorySharedPartition(self, shared.nodes)
         self.queues = [MemorySharedPartition(self, partition) for partition in shared.queues]
+        self.counters = [MemoryCounters(self, partition) for partition in shared.counters] if pauses else []
         self.left_out: Sequence[MemorySharedPartition] = ()  # no partitions are added here
         self.is_cut = False
         self.closed = False
@@ -301,6 +376,8 @@ class MemorySharedLog:
         for partition in self.partitions:
             partition.position = start[partition.name]
         self.fetch()
+        for counters in self.counters:
+            counters.move()
         self.shared.rebalance()
 
     def flush(self) -> None:
@@ -412,6 +489,8 @@ class MemorySharedLog:
         for partition in self.partitions:
             partition.send()
             self.tell_delivered(partition)
+        for counters in self.counters:
+            counters.move()
         self.fetch()
         if self._in_trouble:
             self._in_trouble = False
@@ -441,6 +520,12 @@ class MemorySharedLog:
             self.shared.rebalance()
 
     # -- arrival ------------------------------------------------------------------------------------------------------
+
+    def tell(self, batch: Arrived) -> None:
+        """Give the node records of counters."""
+        if self._listener is not None:
+            self._listener.arrived([batch])
+            self.after_arrival()
 
     def fetch(self) -> None:
         if self._following and not self._fetching and not self.is_cut and not self.closed:

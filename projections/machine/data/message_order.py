@@ -23,6 +23,8 @@ SPACE_SHIFT: Final = 40  # an order may use up to 2**40 chunk numbers in all its
 
 BIG_ENDIAN: Final = array("H", [1]).tobytes() == b"\0\1"  # this machine
 ODD: Final = bytes(range(1, 256, 2))
+_FEW: Final = 4  # ids that are searched for one by one
+_LAST_ID: Final = (1 << 63) - 1
 
 
 class Chunk:
@@ -241,7 +243,8 @@ class Order:
     def remove(self, ids: list[int], scan: bool) -> list[tuple[int, int, int]]:
         """Remove those of these messages that are here. Returns (id, word, expiry) of each, in order.
 
-        `scan`: the order may not be sorted by id, so each message is looked at if need be (25 ms for a million)."""
+        `scan`: the order may not be sorted by id, so each message is looked at if need be (for a million messages 8 ms
+        an id, and 38 ms at most)."""
         places = self._places(ids, scan)
         places.sort(reverse=True)  # from the end: what is cut out moves only what stands behind it
         removed = [self._cut_out(at, index) for at, index in places]
@@ -268,7 +271,7 @@ class Order:
             return places
         start = self.start
         for at, chunk in enumerate(self.chunks):
-            if not missing.isdisjoint(chunk.ids):
+            if _has_some(chunk.ids, missing):
                 for index in range(start, len(chunk.ids)):
                     if chunk.ids[index] in missing:
                         places.append((at, index))
@@ -378,3 +381,13 @@ class Order:
             for index in range(start, len(chunk.ids)):
                 yield chunk.ids[index], chunk.words[index], chunk.expiry(index)
             start = 0
+
+
+def _has_some(ids: "array[int]", wanted: set[int]) -> bool:
+    """Whether some of the wanted ids may be among these; False: none is."""
+    if len(wanted) > _FEW:
+        return not wanted.isdisjoint(ids)
+    data = ids.tobytes()  # a search for bytes makes no number of each id
+    return any(
+        data.find(each.to_bytes(8, "big" if BIG_ENDIAN else "little")) >= 0 for each in wanted if 0 <= each <= _LAST_ID
+    )

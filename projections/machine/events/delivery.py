@@ -40,8 +40,8 @@ def next_consumer(queue: Queue) -> Consumer | None:
         while service:
             consumer = service.pop(0)
             consumer.serviced = False
-            if not consumer.has_room():
-                continue
+            if consumer.credit <= 0 if consumer.windowed else len(consumer.held) >= consumer.limit:
+                continue  # as `has_room` says it; for each message a call would be dear
             limiter = consumer.limiter
             if limiter is None or limiter.outstanding < limiter.limit:
                 return consumer
@@ -57,17 +57,14 @@ def hand_over(queue: Queue, consumer: Consumer, message_id: int, word: int, expi
     count = acquired = 0
     if word >> COUNT_SHIFT:
         count, acquired = queue.counts(word)
-    if consumer.no_ack:
-        consumer.credit -= 1
+    final = consumer.no_ack
+    if final:
         queue.delivered += 1
-        redelivered = word & REDELIVERED != 0
-        effects.append(Deliver(queue, message_id, consumer.consumer, redelivered, count, True, acquired))
     else:
         hold(queue, consumer, message_id, word, expiry)
-        if consumer.windowed:
-            consumer.credit -= 1
-        redelivered = word & REDELIVERED != 0
-        effects.append(Deliver(queue, message_id, consumer.consumer, redelivered, count, False, acquired))
+    if consumer.windowed:
+        consumer.credit -= 1
+    effects.append(Deliver(queue, message_id, consumer.consumer, word & REDELIVERED != 0, count, final, acquired))
     if not queue.quorum or consumer.has_room():
         serve(consumer)
 

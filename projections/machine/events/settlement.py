@@ -45,7 +45,8 @@ def on_acked(state: State, offset: int, actor: Actor, event: Acked, effects: lis
     if queue is None or holder is None or queue.stream:
         quarantine(state, event, f"consumer {event.consumer} holds nothing of queue {event.queue!r}", effects)
         return
-    state.touch(queue)
+    if not queue.dirty:
+        state.touch(queue)
     held = holder.held
     count = 0
     message_bytes = 0
@@ -76,7 +77,8 @@ def on_acked(state: State, offset: int, actor: Actor, event: Acked, effects: lis
     if holder.limiter is not None:
         holder.limiter.outstanding -= count
     settled(state, queue, holder, effects)
-    run_after_taking(state, queue, effects)
+    if queue.messages_ready > 0:
+        run_after_taking(state, queue, effects)
 
 
 def on_nacked(state: State, offset: int, actor: Actor, event: Nacked, effects: list[Effect]) -> None:
@@ -145,7 +147,8 @@ def settled(state: State, queue: Queue, holder: Consumer, effects: list[Effect])
     if holder is queue.active:
         change_over(queue)
     if holder.attached:
-        serve_again(holder)
+        if not holder.serviced:
+            serve_again(holder)
     elif not holder.held:
         state.forget_holder(holder)
         if queue.quorum:

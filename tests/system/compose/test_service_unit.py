@@ -1,5 +1,6 @@
 """The systemd unit, as systemd's own tool judges it, and the process as the unit starts it (B-48)."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -48,6 +49,21 @@ def test_b48_the_unit_is_hardened() -> None:
     assert done.returncode == 0, done.stdout
     [exposure] = re.findall(r"Overall exposure level for rewindmq.service: ([\d.]+)", done.stdout)
     assert float(exposure) * 10 <= MOST_EXPOSURE
+
+
+def test_b48_the_lines_for_a_port_below_1024_are_as_the_page_has_them(tmp_path: Path) -> None:
+    [lines] = re.findall(r"^    \[Service\]\n((?:    .*\n)+)", (ROOT / "docs/operators/start.md").read_text(), re.M)
+    added = "".join(line.strip() + "\n" for line in lines.splitlines())
+    unit = tmp_path / UNIT.name
+    for line in added.splitlines():
+        assert line in TEXT, "the unit's own comment names the same lines"
+    unit.write_text(TEXT.replace("[Install]", f"{added}\n[Install]"))
+    judged = json.loads(analyzed("security", "--offline=yes", "--json=short", str(unit)).stdout)
+    found = {each["json_field"]: each["set"] for each in judged}
+    assert found["PrivateUsers"] is False
+    assert found["AmbientCapabilities"] is False, "ambient, so that a user who is not root has it"
+    [only] = [name for name in found if name.startswith("CapabilityBoundingSet") and found[name] is not True]
+    assert "NET_BIND_SERVICE" in only
 
 
 def test_b48_a_restart_is_no_answer_to_a_wrong_configuration() -> None:

@@ -7,7 +7,7 @@ import httpx
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.support.browser import PHONE, go, log_in, watch
 from tests.support.running import RunningBroker
@@ -82,6 +82,31 @@ def test_b31_a_link_to_a_moment_opens_it_in_another_browser(
         again = other.get_by_role("table", name="Messages of linked at").locator("tbody tr")
         expect(again).to_have_count(3)
         assert again.all_inner_texts() == shown
+
+
+def test_b44_until_a_moment_is_there_the_page_says_what_the_chart_knows(
+    page: Page, broker: RunningBroker, channel: BlockingChannel
+) -> None:
+    fill(channel, "far", *orders(3))
+    path = f"{broker.http_url}/api/history/depth/%2F/far?from=0"
+    points = httpx.get(path, auth=("guest", "guest")).json()["points"]
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    log_in(page, broker)
+    go(page, broker, "#/queues/%2F/far?range=0")
+    expect(page.get_by_text("below: published")).to_be_visible()
+    page.route("**/queues/*/far/at?*", hold)
+    page.get_by_label("Time, mark or offset").fill(points[-1]["time"])
+    page.get_by_role("button", name="Show", exact=True).click()
+    expect(
+        page.get_by_text(re.compile("Reading the history … By the chart, at .*: 3 ready, 0 unacked"))
+    ).to_be_visible()
+    held[0].continue_()
+    expect(page.get_by_role("table", name="Messages of far at").locator("tbody tr")).to_have_count(3)
+    expect(page.get_by_text("Reading the history")).to_have_count(0)
 
 
 def test_b31_hostile_names_and_bodies_are_text(page: Page, broker: RunningBroker, channel: BlockingChannel) -> None:

@@ -6,8 +6,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
+from rewindmq.engine.runtime.proxy_protocol import SIGNATURE
 from tests.support.amqp_wire import HEADER, connection_open, start_ok, tune_ok
 from tests.support.forked import run
 from tests.support.running import RunningBroker
@@ -16,9 +18,17 @@ FROM_HERE = b"PROXY TCP4 127.0.0.1 127.0.0.1 51230 5672\r\n"
 FROM_AFAR = b"PROXY TCP4 10.0.0.7 127.0.0.1 51230 5672\r\n"
 
 
+BY_ITSELF = SIGNATURE + b"\x20\x00\x00\x00"  # LOCAL
+OTHER = start_ok("other", "secret")
+
+
 @pytest.fixture(scope="module")
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     broker = RunningBroker(tmp_path_factory.mktemp("proxied"), "--proxy-protocol")
+    with httpx.Client(base_url=broker.http_url, auth=("guest", "guest")) as api:
+        api.put("/api/users/other", json={"password": "secret", "tags": "management"}).raise_for_status()
+        rights = {"configure": ".*", "write": ".*", "read": ".*"}
+        api.put("/api/permissions/%2F/other", json=rights).raise_for_status()
     yield broker
     broker.stop()
 
@@ -44,15 +54,16 @@ def logged(data: Path, event: str) -> list[dict[str, str]]:
 
 def test_b28_the_client_s_address_is_in_the_history_and_the_balancer_s(proxied: RunningBroker) -> None:
     assert b"RewindMQ" in talk(proxied, FROM_HERE + HEADER)
-    talk(proxied, FROM_HERE + HEADER, start_ok(), tune_ok() + connection_open())
-    [opened] = logged(proxied.data, "SessionOpened")
+    talk(proxied, FROM_HERE + HEADER, OTHER, tune_ok() + connection_open())
+    [opened] = [each for each in logged(proxied.data, "SessionOpened") if each["protocol"] == "amqp"]
     assert opened["address"] == "127.0.0.1:51230"
     assert opened["proxy"].startswith("127.0.0.1:")
     assert opened["proxy"] != opened["address"]
 
 
-@pytest.mark.parametrize("header", [FROM_AFAR, b"PROXY UNKNOWN\r\n"])
-def test_b28_a_stranger_behind_a_balancer_on_this_machine_is_no_loopback(proxied: RunningBroker, header: bytes) -> None:
+@pytest.mark.parametrize("header", [FROM_AFAR, FROM_HERE, b"PROXY UNKNOWN\r\n", BY_ITSELF])
+def test_b28_nobody_behind_a_balancer_on_this_machine_is_of_this_machine(proxied: RunningBroker, header: bytes) -> None:
+    assert b"Login was refused" not in talk(proxied, header + HEADER, OTHER)
     assert b"Login was refused" in talk(proxied, header + HEADER, start_ok())
     refused = logged(proxied.data, "LoginRefused")[-1]
     assert refused["reason"] == "user 'guest' can only connect via localhost"

@@ -21,6 +21,7 @@ from tests.system.engine.test_amqp_proxied import logged
 HAPROXY = shutil.which("haproxy", path="/usr/sbin:/usr/local/sbin:/usr/bin:/bin")
 CLIENT, BALANCER = "127.0.0.9", "127.0.0.3"
 GUEST = ("guest", "guest")
+OTHER = ("other", "secret")
 
 
 class Balanced:
@@ -34,6 +35,10 @@ class Balanced:
         tls = ("--tls-port", str(self.tls_port), "--https-port", str(self.https_port))
         files = ("--tls-cert", str(server.certificate), "--tls-key", str(server.key))
         self.broker = RunningBroker(home / "data", *tls, *files, "--proxy-protocol-from", f"{BALANCER}/32,10.0.0.0/8")
+        with httpx.Client(base_url=self.broker.http_url, auth=GUEST) as api:
+            api.put("/api/users/other", json={"password": "secret", "tags": "administrator"}).raise_for_status()
+            rights = {"configure": ".*", "write": ".*", "read": ".*"}
+            api.put("/api/permissions/%2F/other", json=rights).raise_for_status()
         self.amqps, self.https = free_port(), free_port()
         config = home / "haproxy.cfg"
         config.write_text(
@@ -76,8 +81,12 @@ def test_b47_amqp_over_tls_behind_haproxy(balanced: Balanced) -> None:
     import pika
 
     options = pika.SSLOptions(balanced.trusted, "localhost")
-    with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", balanced.amqps, ssl_options=options)):
+    there = ("127.0.0.1", balanced.amqps)
+    login = pika.PlainCredentials(*OTHER)
+    with pika.BlockingConnection(pika.ConnectionParameters(*there, credentials=login, ssl_options=options)):
         pass
+    with pytest.raises(pika.exceptions.ProbableAuthenticationError):  # guest, who may not come through a balancer
+        pika.BlockingConnection(pika.ConnectionParameters(*there, ssl_options=options))
     opened = logged(balanced.broker.data, "SessionOpened")[-1]
     assert opened["address"].startswith("127.0.0.1:")
     assert opened["proxy"].startswith(f"{BALANCER}:")
@@ -89,13 +98,14 @@ def test_b47_amqp_over_tls_behind_haproxy(balanced: Balanced) -> None:
 def test_b47_https_behind_haproxy(balanced: Balanced) -> None:
     transport = httpx.HTTPTransport(verify=balanced.trusted, local_address=CLIENT)
     url = f"https://localhost:{balanced.https}/api/queues/%2F/behind"
-    with httpx.Client(transport=transport, auth=GUEST) as client:
+    with httpx.Client(transport=transport, auth=OTHER) as client:
         assert client.put(url, json={}, headers={"host": "queue.example.org"}).status_code == 403  # rebinding
-    opened = [each for each in logged(balanced.broker.data, "LoginRefused") if each["host"] == CLIENT]
-    assert opened == []
+    refused = [each for each in logged(balanced.broker.data, "LoginRefused") if each["host"] == CLIENT]
+    assert refused == []
     transport = httpx.HTTPTransport(verify=balanced.trusted, local_address=CLIENT)
-    with httpx.Client(transport=transport, auth=GUEST) as client:
-        assert client.put(url, json={}).status_code == 201
+    with httpx.Client(transport=transport) as client:
+        assert client.put(url, json={}, auth=GUEST).status_code == 401, "guest comes from this machine only"
+        assert client.put(url, json={}, auth=OTHER).status_code == 201
     session = logged(balanced.broker.data, "SessionOpened")[-1]
     assert session["address"].startswith(f"{CLIENT}:")
     assert session["proxy"].startswith(f"{BALANCER}:")

@@ -248,10 +248,50 @@ def test_b49_messages_published_at_a_node_that_is_killed_are_there(story: Story)
     story.nodes.start("south")
 
 
-def test_b49_a_listing_shows_every_queue(story: Story) -> None:
-    south = story.nodes.running["south"]
-    assert story.mode == "append"
+def figures(node: RunningBroker) -> dict[str, tuple[int, ...]]:
+    """Ready, unacked and consumers of each queue, as a node lists them."""
+    with api(node) as client:
+        return {
+            queue["name"]: (queue["messages_ready"], queue["messages_unacknowledged"], queue["consumers"])
+            for queue in client.get("queues").json()
+        }
+
+
+def ages(node: RunningBroker) -> dict[str, float]:
+    """The age of the counters of each partition that the node does not fold, in seconds."""
+    with api(node) as client:
+        lines = client.get("../metrics").text.splitlines()
+    return {line.split('"')[1]: float(line.split()[-1]) for line in lines if line.startswith("rewindmq_counters_age_s")}
+
+
+def test_b50_a_node_lists_what_it_does_not_fold(story: Story, here: BlockingChannel) -> None:
+    north, south = story.nodes.running["north"], story.nodes.running["south"]
+    for number in range(20):
+        here.basic_publish("", story.name, b"%d" % number, PERSISTENT)
+    story.there.basic_qos(prefetch_count=5)
+    story.there.basic_consume(story.name, lambda *given: None)
+    until(lambda: figures(north)[story.name] == (15, 5, 1), "north's consumer has not come")
+    until(lambda: f"queues-{story.partition}" in ages(south), "south has no counters")
+    until(lambda: figures(south).get(story.name) == (15, 5, 1), "south does not come to list what north has")
+    assert figures(south)[story.unused] == (0, 0, 0)
+    assert ages(south)[f"queues-{story.partition}"] < 60
     with api(south) as client:
-        names = {queue["name"] for queue in client.get("queues").json()}
-    assert {story.name, story.unused} <= names
+        [item] = client.get("queues/%2F?page=1&name=" + story.name).json()["items"]
+        assert item["counters_age_ms"] < 60_000
+        overview = client.get("overview").json()
+        assert overview["object_totals"]["queues"] >= 2
+        assert overview["queue_totals"]["messages"] >= 20
+        assert f'queue_messages_ready{{vhost="/",queue="{story.name}"}} 15' in client.get("../metrics/per-object").text
+        assert client.get("queues/nowhere/q").status_code == 404
+        assert story.mode == "append", "to list is not to fold"
+        assert client.get(f"queues/%2F/{story.name}").json()["messages_unacknowledged"] == 5
     assert story.mode == "fold"
+
+
+def test_b50_a_queue_that_is_deleted_leaves_the_listing_of_other_nodes(story: Story) -> None:
+    south = story.nodes.running["south"]
+    until(lambda: f"queues-{story.partition}" in ages(south), "south has no counters")
+    until(lambda: story.name in figures(south), "south does not come to list the queue")
+    story.there.queue_delete(story.name)
+    until(lambda: story.name not in figures(south), "the queue stays in south's listing")
+    assert story.mode == "append"

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from rewindmq.engine.errors import AccessRefused
 from rewindmq.engine.routing import event_exchange
+from rewindmq.engine.routing.event_headers import NODE_WIDE
 from rewindmq.engine.runtime.counters import EVENTS_DROPPED, EVENTS_PUBLISHED
+from rewindmq.schemas.access_events import LoginRefused, SessionOpened
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.properties import headers_of, values
 from rewindmq.schemas.events import Purged
@@ -19,6 +22,7 @@ from rewindmq.schemas.metadata_events import (
     PermissionsSet,
     PolicyCleared,
     UserDeleted,
+    UserLimitsSet,
     UserSet,
     VhostCreated,
     VhostDeleted,
@@ -212,6 +216,52 @@ def test_b36_a_vhost_hears_its_own_events_only(h: Harness) -> None:
     h.declare(session, "q")
     h.broker.users.set(ANN, "carol", "secret", ())
     assert keys(h) == ["user.created"]
+
+
+@pytest.mark.parametrize("key", ["#", "user.#", "*.created", "user.authentication.failure", "alarm.*", "#.set", "*.*"])
+def test_b36_events_of_the_whole_node_are_for_users_with_a_tag(h: Harness, key: str) -> None:
+    every = (".*", ".*", ".*")
+    h.broker.vhosts.create(ANN, "v", "")
+    for name, tags in (("plain", ()), ("manager", ("management", "policymaker")), ("watcher", ("monitoring",))):
+        h.broker.users.set(ANN, name, "secret", tags)
+        for vhost in ("/", "v"):
+            h.broker.users.set_permissions(ANN, vhost, name, *every)
+    for name in ("plain", "manager"):
+        session = h.session(name)
+        h.declare(session, name)
+        with pytest.raises(AccessRefused, match="needs the tag administrator or monitoring"):
+            h.bind(session, EVENTS, name, key)
+        h.exchange(session, "between", "fanout")
+        with pytest.raises(AccessRefused):
+            h.broker.exchanges.bind(session, EVENTS, "exchange", "between", key, ())
+        for open_to_all in ("queue.#", "message.*.orders", "permission.created", "vhost.limits.set", "*", ""):
+            h.bind(session, EVENTS, name, open_to_all)
+        elsewhere = h.session(name, "v")
+        h.declare(elsewhere, name)
+        h.bind(elsewhere, EVENTS, name, key)  # they are not told there
+    watching = h.session("watcher")
+    h.declare(watching, "watched")
+    h.bind(watching, EVENTS, "watched", key)
+    listen(h, key)
+
+
+def test_b36_the_events_of_the_whole_node_are_all_known(h: Harness) -> None:
+    listen(h, "user.#", "vhost.created", "vhost.deleted", "alarm.#")
+    h.broker.vhosts.create(ANN, "v", "")
+    for password, tags in (("a", ()), ("b", ("monitoring",))):
+        h.broker.users.set(ANN, "carol", password, tags)
+    for event in (
+        UserSet("carol", "", ("monitoring",)),
+        UserLimitsSet("carol", '{"max-connections":1}'),
+        UserDeleted("carol"),
+        VhostDeleted("v"),
+        LoginRefused("eve", "10.0.0.7", "", "amqp", "PLAIN", "wrong", 1, 0),
+        SessionOpened(77, "/", "http", "10.0.0.7:1", "", "", "PLAIN", "", "", ()),
+    ):
+        h.in_loop(partial(h.broker.metadata.append, ANN, event))
+    for on in (True, False):
+        h.in_loop(partial(h.broker.events.alarm, "memory", on))
+    assert set(keys(h)) == set(NODE_WIDE)
 
 
 def test_b36_events_do_not_feed_themselves(h: Harness) -> None:

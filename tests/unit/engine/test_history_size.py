@@ -1,12 +1,20 @@
 """What the history takes on the disk, and when the disk is full (engine/broker/history_size.py)."""
 
 import asyncio
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.broker.history_size import DAY_SECONDS, LEAST_SECONDS, WINDOW_SECONDS, HistorySize, measure
+from rewindmq.engine.broker.history_size import (
+    DAY_SECONDS,
+    LEAST_SECONDS,
+    WINDOW_SECONDS,
+    HistorySize,
+    measure,
+    newest_seals,
+)
 
 FREE = 1_000_000_000
 LIMIT = 50_000_000
@@ -42,6 +50,15 @@ def test_files_count_by_partition(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(bytes(size))
     assert measure(tmp_path) == {"queues-0": 143, "metadata-0": 7}
     assert measure(tmp_path / "none") == {}
+
+
+def test_the_newest_seal_of_a_partition_counts(tmp_path: Path) -> None:
+    for name, written in (("log/queues-0/_0.seal", 50), ("log/queues-0/_7.seal", 90), ("log/metadata-0/0.avro", 99)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (written, written))
+    assert newest_seals(tmp_path) == {"queues-0": 90.0}
+    assert newest_seals(tmp_path / "none") == {}
 
 
 def test_full_in_days(measured: Measured) -> None:

@@ -30,13 +30,13 @@ def h(tmp_path: Path) -> Iterator[Harness]:
 class Client:
     """A client of a stream, which takes what is sent while it `reads`."""
 
-    def __init__(self, h: Harness, user: str, tags: tuple[str, ...]) -> None:
+    def __init__(self, h: Harness, user: str, tags: tuple[str, ...], query: str = "") -> None:
         self.sent: list[bytes] = []
         self.reads = asyncio.Event()
         self.reads.set()
         self.gone = asyncio.Event()
-        scope = {"type": "http", "method": "GET", "path": "/live", "query_string": b"", "headers": [], "scheme": "http"}
-        scope |= {"server": ("127.0.0.1", 1)}
+        scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/live", "headers": [], "scheme": "http"}
+        scope |= {"server": ("127.0.0.1", 1), "query_string": query.encode()}
         self.call = Call(Request(scope, self.receive), h.broker._broker, WorkerPool(), user, tags)
 
     async def receive(self) -> Message:
@@ -77,6 +77,10 @@ def play(h: Harness, test: Callable[[Live], Coroutine[Any, Any, None]], monkeypa
     h.loop.run_until_complete(whole())
 
 
+async def nothing(call: Call) -> None:
+    """What this node folds is enough for each answer."""
+
+
 async def until(condition: Callable[[], object]) -> None:
     while not condition():
         await asyncio.sleep(0.005)
@@ -88,7 +92,7 @@ def test_b37_administrators_share_an_answer_and_other_users_do_not(h: Harness, m
 
     async def test(streams: Live) -> None:
         handler = Counting()
-        stream = streams.of(handler)
+        stream = streams.of(handler, nothing)
         who = (("guest", "administrator"), ("ann", "administrator"), ("bob", "management"))
         clients = [Client(h, user, (tag,)) for user, tag in who]
         tasks = [await client.listen(stream) for client in clients]
@@ -110,7 +114,7 @@ def test_b37_administrators_share_an_answer_and_other_users_do_not(h: Harness, m
 def test_b37_a_slow_client_misses_answers_and_holds_one(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(streams: Live) -> None:
         handler = Counting()
-        stream = streams.of(handler)
+        stream = streams.of(handler, nothing)
         slow, fast = Client(h, "guest", ("administrator",)), Client(h, "guest", ("administrator",))
         tasks = [await client.listen(stream) for client in (slow, fast)]
         slow.reads.clear()
@@ -126,6 +130,37 @@ def test_b37_a_slow_client_misses_answers_and_holds_one(h: Harness, monkeypatch:
     play(h, test, monkeypatch)
 
 
+def test_b37_streams_whose_answers_take_long_do_not_delay_others(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    h.broker.users.set(ADMIN, "bob", "secret", ("management",))
+
+    async def test(streams: Live) -> None:
+        released = asyncio.Event()
+        begun: set[str] = set()
+
+        async def slow(call: Call) -> Response:
+            query = call.request.url.query
+            if query in begun:  # not the first answer, which the request itself makes
+                await released.wait()
+            begun.add(query)
+            return reply({"for": query})
+
+        slow_clients = [Client(h, "guest", ("administrator",), query=f"page={number}") for number in range(10)]
+        fast = Client(h, "bob", ("management",))
+        stream = streams.of(slow)
+        tasks = [await client.listen(stream) for client in slow_clients]
+        tasks.append(await fast.listen(streams.of(Counting())))
+        await until(lambda: len(fast.sent) > 20)
+        assert len(begun) == 10
+        assert all(len(client.sent) == 1 for client in slow_clients)
+        released.set()
+        for client in (*slow_clients, fast):
+            client.gone.set()
+        await asyncio.gather(*tasks)
+        assert (streams._groups, streams._ticking, streams._of_user) == ({}, {}, {})
+
+    play(h, test, monkeypatch)
+
+
 def test_b37_a_silent_stream_says_that_it_is_alive(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.02)
 
@@ -134,7 +169,7 @@ def test_b37_a_silent_stream_says_that_it_is_alive(h: Harness, monkeypatch: pyte
 
     async def test(streams: Live) -> None:
         client = Client(h, "guest", ("administrator",))
-        task = await client.listen(streams.of(unchanged))
+        task = await client.listen(streams.of(unchanged, nothing))
         await until(lambda: client.sent.count(b": alive\n\n") >= 3)
         assert [frame for frame in client.sent if b"figures" in frame] == [b'event: figures\ndata: {"same":true}\n\n']
         client.gone.set()

@@ -73,6 +73,7 @@ def found(data: Path, criteria: Criteria, index: Indexing | None, limits: search
             known = index.lookup(*wanted, ends)
         page = search.search(reader, criteria, ranges, limits, subjects, None, known)
         assert page.searched > 0
+        assert len(page.found) <= page.read <= page.searched
         names += [f"{each.partition}:{each.offset}" for each in page.found]
         ranges, begun = page.ranges, True
     return names

@@ -42,6 +42,7 @@ def test_b38_messages_are_cut_out_of_an_order_of_many_chunks(seed: int, monkeypa
             if known:
                 assert order.take() == known.pop(0)
         wanted = sorted({dice.randrange(130) for _ in range(dice.randrange(1, 9))})
+        assert order.among([1 << 70, -1], unsorted) == []  # no id of a log
         there = [each for each in known if each[0] in wanted]
         assert sorted(order.among(wanted, unsorted)) == sorted(each[0] for each in there)
         assert order.remove(wanted, unsorted) == there

@@ -128,6 +128,10 @@ def test_times_are_read(text: str, time_ms: int) -> None:
         ("-3d", 259_200),
         ("-1w", 604_800),
         (" -1h30m ", 5_400),
+        ("30s", 30),
+        ("2h", 7_200),
+        (" 1h30m ", 5_400),
+        ("0s", 0),
     ],
 )
 def test_a_time_before_now(text: str, seconds: int) -> None:
@@ -153,9 +157,14 @@ def test_a_time_before_now(text: str, seconds: int) -> None:
         ("9999-12-31T23:59:59-01:00", "is out of range"),
         ("0001-01-01T00:00:00+01:00", "is out of range"),
         ("-5", "is not a time"),
-        ("-5x", "is not a time: .* or how long ago, e.g. -10m"),
+        ("-5x", "is not a time: .* or how long ago, e.g. 10m"),
         ("-m", "is not a time"),
+        ("5x", "is not a time"),
+        ("--5m", "is not a time"),
+        ("+5m", "is not a time"),
+        ("5m ago", "is not a time"),
         ("-999999999w", "is out of range: the first time is 0001-01-01"),
+        ("999999999w", "is out of range: the first time is 0001-01-01"),
         ("१२३", "is not a time"),
     ],
 )

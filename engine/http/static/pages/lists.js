@@ -12,15 +12,20 @@ const VHOST = {name: "vhost", title: "Vhost", value: "/", required: true};
 const NAME = {name: "name", title: "Name", required: true};
 const ARGUMENTS = {name: "arguments", title: "Arguments (JSON)", value: "{}"};
 const DURABLE = {name: "durable", title: "Durable", choices: ["true", "false"]};
+// Counters of another node's that are older than usual: they come every five seconds.
+const OLD_MS = 20000;
+const state = row => row.counters_age_ms > OLD_MS
+  ? h("span", {title: "The figures are those that the owner of the partition published last"},
+    `${row.state}, figures of ${figure(Math.round(row.counters_age_ms / 1000))} s ago`) : String(row.state ?? "");
 const named = row => `${row.name} in vhost ${row.vhost}`;
 
 export const queues = view("queues", {
   title: "Queues", path: "/queues", filter: true, live: true,
-  asked: "name,vhost,type,state,policy,messages_ready,messages_unacknowledged,consumers,arguments,effective_policy_definition",
+  asked: "name,vhost,type,state,policy,messages_ready,messages_unacknowledged,consumers,arguments,effective_policy_definition,counters_age_ms",
   columns: [
     text("Vhost", "vhost"),
     {title: "Name", sort: "name", cell: row => h("a", {href: address("queues", [row.vhost, row.name])}, row.name)},
-    text("Type", "type"), text("State", "state"), text("Policy", "policy"),
+    text("Type", "type"), {title: "State", sort: "state", cell: state}, text("Policy", "policy"),
     {title: "Arguments and effective policy", cell: row => code({...row.arguments, ...row.effective_policy_definition})},
     number("Ready", "messages_ready"), number("Unacked", "messages_unacknowledged"), number("Consumers", "consumers")],
   one: named, remove: row => "/queues/" + where(row.vhost, row.name),

@@ -8,6 +8,8 @@ const RATES = [["publish", "Published"], ["confirm", "Confirmed"], ["deliver_get
   ["redeliver", "Redelivered"], ["return_unroutable", "Returned"], ["drop_unroutable", "Unroutable, dropped"]];
 const KINDS = [["messages_ready", "Ready"], ["messages_unacknowledged", "Unacked"]];
 
+const OLD_MS = 20000;  // counters of other nodes come every five seconds
+
 export function show(main) {
   const ending = new AbortController();
   const content = h("div", {});
@@ -28,6 +30,8 @@ function shown(found) {
     {title: "A second", number: true, cell: each => figure(each.rate)}], rows);
   return [
     alarms(found),
+    found.counters_age_ms > OLD_MS
+      ? h("p", {class: "quiet"}, `Figures of queues that this node does not fold are up to ${figure(Math.round(found.counters_age_ms / 1000))} s old.`) : null,
     h("p", {}, `${found.product_name} ${found.product_version} on node ${found.node}, cluster ${found.cluster_name}`),
     figures("Messages", [...row(KINDS, totals), ...row(RATES, stats)]),
     figures("Objects", row(TOTALS, objects)),

@@ -1,7 +1,8 @@
 // A queue: what it is now, its length over time, its messages at a moment, and what can be undone.
 //
 // The moment is in the address (time or offset), so a link opens it. While the reader drags, one question is under way,
-// and the last position is asked for next; a question that takes long is given up for it.
+// and the last position is asked for next; a question that takes long is given up for it. Until its answer is there, the
+// page says what the chart knows.
 
 import {address, note} from "../address.js";
 import {api, where} from "../api.js";
@@ -11,7 +12,7 @@ import {live} from "../live.js";
 import {comparing, handling, labelled, marking, pausing, purging, restoring, trying} from "./queue_changes.js";
 import {messages} from "./queue_messages.js";
 
-const PATIENCE_MS = 1_000, COUNT = 20;
+const PATIENCE_MS = 1_000, GUESS_MS = 150, COUNT = 20;
 const SHOWN = "type,state,durable,messages_ready,messages_unacknowledged,consumers,policy,operator_policy,arguments";
 const RANGES = [["-10m", "10 minutes"], ["-1h", "hour"], ["-6h", "6 hours"], ["-1d", "day"], ["-7d", "week"],
   ["0", "whole history"]];
@@ -24,9 +25,9 @@ export async function show(main, names, options, user) {
   const range = h("select", {onchange: () => draw()}, RANGES.map(([value, text]) =>
     h("option", {value, selected: value === (options.range ?? "-1h")}, text)));
   const form = h("select", {onchange: () => list()}, ["text", "JSON", "hex"].map(each => h("option", {}, each)));
-  const typed = h("input", {placeholder: "2026-11-23T10:00:00Z, -10m, mark:NAME, or an offset", size: 34});
+  const typed = h("input", {placeholder: "2026-11-23T10:00:00Z, 10m, mark:NAME, or an offset", size: 34});
   const opened = new Set();  // parts that the reader opened stay open when they are drawn anew
-  let drawing = 0, wanted = null, underWay = null, past = null, hand = () => {}, first = Number(options.first) || 0;
+  let charted = null, drawing = 0, wanted = null, underWay = null, past = null, hand = () => {}, first = Number(options.first) || 0;
 
   // -- now ------------------------------------------------------------------------------------------------------------
 
@@ -57,6 +58,7 @@ export async function show(main, names, options, user) {
       const made = chart(depth, `Moment in the history of ${names[1]}`,
         time => choose({time: new Date(time).toISOString()}));
       hand = made.show;
+      charted = depth;
       drawn.replaceChildren(made.element,
         h("p", {class: "quiet"}, `${depth.from.time} to ${depth.to.time}; below: published, and left.`,
           depth.floor === null ? "" : ` The history begins at offset ${depth.floor}.`,
@@ -113,6 +115,7 @@ export async function show(main, names, options, user) {
       wanted = null;
       underWay = {begun: Date.now(), abort: new AbortController()};
       const signal = AbortSignal.any([ending.signal, underWay.abort.signal]);
+      const guessing = setTimeout(() => guess(moment), GUESS_MS);
       try {
         const query = new URLSearchParams({...moment, first, count: COUNT});
         past = await api(`/queues/${where(...names)}/at?${query}`, {signal});
@@ -124,8 +127,19 @@ export async function show(main, names, options, user) {
       } catch (error) {
         if (error.name !== "AbortError") said.replaceChildren(h("span", {class: "error"}, error.message));
       }
+      clearTimeout(guessing);
       underWay = null;
     }
+  }
+
+  // Say what the chart knows of a moment that is being read.
+  function guess(moment) {
+    const time = Date.parse(moment.time);
+    const near = charted?.points.findLast(each => moment.offset === undefined ? Date.parse(each.time) <= time
+      : each.offset <= moment.offset);
+    const known = near === undefined || near.ready === null || near === charted.points.at(-1) ? ""
+      : ` By the chart, at ${near.time}: ${figure(near.ready)} ready, ${figure(near.unacked)} unacked.`;
+    said.replaceChildren(`Reading the history …${known}`);
   }
 
   function list() {

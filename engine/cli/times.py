@@ -1,0 +1,28 @@
+"""Times on the command line: `2h` and `-2h` mean two hours ago, in every command.
+
+`projections/rewind.py` reads them. A command passes an absolute time on, so all readers of an option see the same one.
+"""
+
+from typing import Final
+
+from rewindmq.engine.cli.exits import USAGE, CliError
+from rewindmq.projections.marks import name_in
+from rewindmq.projections.rewind import UnreadableTime, absolute, parse_time
+
+A_TIME: Final = "how long ago (2h, 3d, 1h30m), or ISO 8601 with a zone"
+A_MOMENT: Final = "how long ago (2h, 3d, 1h30m), ISO 8601 with a zone, or mark:NAME"
+
+
+def time_from(text: str) -> str:
+    """An absolute time, for the API. CliError."""
+    try:
+        time = absolute(text)
+        parse_time(time)
+    except UnreadableTime as error:
+        raise CliError(USAGE, str(error)) from None
+    return time
+
+
+def moment_from(text: str) -> str:
+    """An absolute time or a mark, for the API. CliError."""
+    return text if name_in(text) else time_from(text)

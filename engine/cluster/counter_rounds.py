@@ -1,0 +1,217 @@
+"""The owner of a partition publishes the counters of its queues, so that nodes that pause the partition can list them.
+
+    every COUNT_SECONDS, for each partition that this node owns:
+        queues that changed since the last round --> records of their counters, some at a time --> the end of the round
+
+Rules of this file
+- Nothing here is in the way of a message. The changed queues are those that the projector writes to RocksDB anyway, and
+  those that it has not written yet. A round works in slices of the loop's time, and appends at most BATCH records at a
+  time, BATCH_SECONDS apart.
+- A new owner looks at all queues once. After that, only at those that changed.
+- Every node reads the counters of all partitions. So an owner sees what is in the topic: it writes only what differs,
+  removes queues that are gone, and writes again what a late record of another owner has covered (`CounterTable.late`).
+- While the log takes nothing, no round begins and none goes on. So no more than BATCH records wait for the log.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from rewindmq.engine.cluster.partition import ReadBackPartition
+from rewindmq.engine.log.shared_contract import Arrived, CounterTopic, RecordTooLarge
+from rewindmq.engine.runtime.loop_share import LoopShare, Work
+from rewindmq.engine.runtime.queue_counters import (
+    ROUND_KEY,
+    CounterTable,
+    Name,
+    QueueCounters,
+    encoded,
+    gone_record,
+    key_of,
+    round_record,
+)
+
+COUNT_SECONDS = 5.0  # RabbitMQ's collect_statistics_interval
+BATCH = 1_000  # records
+BATCH_SECONDS = 0.05
+AT_ONCE = 50  # records that are taken in without a look at the clock: a millisecond
+MOST_WAITING = 20_000  # records
+
+logger = logging.getLogger(__name__)
+
+
+class CounterRounds:
+    """The counters of all partitions, and the rounds of those that this node owns.
+
+    `topics`: the log's partitions of counters, in the order of `partitions`. `held_back` returns whether the log takes
+    nothing at present."""
+
+    def __init__(
+        self,
+        topics: Sequence[CounterTopic],
+        partitions: Sequence[ReadBackPartition],
+        identity: str,
+        share: LoopShare,
+        held_back: Callable[[], bool],
+    ) -> None:
+        self._history = hashlib.sha256(identity.encode()).hexdigest()[:16]
+        self._share = share
+        self._held_back = held_back
+        self._tables: dict[str, CounterTable] = {}
+        self._rounds: list[PartitionRounds] = []
+        self._told: set[str] = set()  # names of topics' partitions with records that make no sense
+        self._parts: deque[tuple[CounterTable, Arrived]] = deque()
+        self._waiting = 0  # records in them
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        for partition, topic in zip(partitions, topics, strict=False):
+            table = CounterTable(partition.index, len(partitions), self._history, topic.opened_at)
+            self._tables[topic.name] = partition.counter_table = table
+            self._rounds.append(PartitionRounds(partition, topic, table, self._history))
+
+    def start(self) -> None:
+        """Begin with the rounds."""
+        if self._rounds and self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._count())
+
+    def stop(self) -> None:
+        """Publish nothing any more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def soon(self) -> None:
+        """Begin the next round at once: this node has the duties of another partition."""
+        self._wake.set()
+
+    def arrived(self, batch: Arrived) -> None:
+        """Take in records of a partition of counters, in slices of the loop's time."""
+        table = self._tables[batch.partition]
+        self._waiting += len(batch.values)
+        for first in range(0, len(batch.values), AT_ONCE):
+            some = slice(first, first + AT_ONCE)
+            part = Arrived(batch.partition, batch.offsets[some], batch.timestamps_ms[some], batch.values[some])
+            self._parts.append((table, part))
+            self._share.call(self._take)
+        while self._waiting > MOST_WAITING:
+            self._take()
+
+    def _take(self) -> None:
+        """Take in the next part, if it was not taken in at once."""
+        if not self._parts:
+            return
+        table, part = self._parts.popleft()
+        self._waiting -= len(part.values)
+        table.take(part.offsets, part.timestamps_ms, part.values)
+        if table.skipped and part.partition not in self._told:
+            self._told.add(part.partition)
+            logger.warning(
+                "%s: a record below offset %d is not one of queues' counters (%s): it is skipped, and so is each"
+                " further one",
+                part.partition,
+                part.offsets[-1] + 1,
+                table.why_skipped,
+            )
+
+    async def _count(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            self._wake.clear()
+            for rounds in self._rounds:
+                try:
+                    if not self._held_back():
+                        await rounds.count(Work(self._share), loop.time())
+                except Exception:  # a defect of counters must not end the node
+                    logger.exception("the counters of queues")
+            try:
+                async with asyncio.timeout(max(0.0, COUNT_SECONDS - (loop.time() - began))):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+
+class PartitionRounds:
+    """The rounds of one partition."""
+
+    def __init__(self, partition: ReadBackPartition, topic: CounterTopic, table: CounterTable, history: str) -> None:
+        self._partition = partition
+        self._topic = topic
+        self._table = table
+        self._history = history
+        self._counted_at: float | None = None  # when the last round began; None: this node was not the owner
+        self._appended = 0  # records since the last rest
+
+    async def count(self, work: Work, now: float) -> None:
+        """Publish what changed since the last round, if this node owns the partition. `now`: seconds of the loop."""
+        partition = self._partition
+        if not partition.owned or not partition.current:
+            self._counted_at = None
+            partition.projector.changed = None
+            return
+        if not self._topic.all_reported:
+            return  # the log has not taken the last round yet: the next one has all that changes meanwhile
+        machine, at = partition.machine, partition.machine.next_offset
+        written, partition.projector.changed = partition.projector.changed, set()
+        if self._counted_at is None or written is None:
+            covers_ms, names = 0, list(machine.by_name)
+        else:
+            covers_ms = max(1, int((now - self._counted_at) * 1_000))
+            by_id = machine.by_id
+            queues = [by_id[queue_id] for queue_id in written if queue_id in by_id]
+            queues += machine.dirty_queues
+            names = list(dict.fromkeys((queue.vhost, queue.name) for queue in queues))
+            names += self._table.late
+        again = set(self._table.late)
+        self._table.late.clear()
+        self._counted_at = now
+        if await self._publish(work, names, covers_ms, again) and await self._remove_gone(work):
+            self._append(ROUND_KEY, round_record(self._history, at))
+
+    async def _publish(self, work: Work, names: Iterable[Name], covers_ms: int, again: set[Name]) -> bool:
+        """Publish counters that are not in the topic yet, and those of `again`.
+
+        Returns whether this node still owns the partition."""
+        partition, known = self._partition, self._table.queues
+        async for name in work.over(names):
+            if not partition.owned:
+                return False
+            queue = partition.machine.by_name.get(name)
+            if queue is None:
+                continue
+            at = partition.machine.next_offset
+            counters = QueueCounters.of(queue, partition.served.get(queue), at, covers_ms)
+            if name in again or known.get(name) != counters:
+                self._append(key_of(*name), encoded(self._history, counters))
+                await self._rest()
+        return partition.owned
+
+    async def _remove_gone(self, work: Work) -> bool:
+        """Remove the queues that the topic has and the partition has not. Returns as `_publish`."""
+        partition, known = self._partition, self._table.queues
+        if len(known) == len(partition.machine.by_name):
+            return partition.owned  # what came and went in this round is seen in the next one
+        async for name in work.over(list(known)):
+            if not partition.owned:
+                return False
+            if name not in partition.machine.by_name:
+                key, at = key_of(*name), partition.machine.next_offset
+                self._append(key, gone_record(self._history, name, at))
+                self._append(key, None)
+                await self._rest()
+        return partition.owned
+
+    async def _rest(self) -> None:
+        if self._appended >= BATCH:
+            self._appended = 0
+            await asyncio.sleep(BATCH_SECONDS)
+            while self._partition.owned and not self._topic.all_reported:
+                await asyncio.sleep(BATCH_SECONDS)
+
+    def _append(self, key: bytes, value: bytes | None) -> None:
+        self._appended += 1
+        try:
+            self._topic.append(key, value)
+        except RecordTooLarge as error:
+            logger.warning("%s: the counters of a queue are not published: %s", self._topic.name, error)

@@ -1,0 +1,99 @@
+"""Which partitions a node folds before it answers a request: no more than the answer needs.
+
+A node may have paused partitions (cluster/modes.py). What a handler looks at says which of them the node folds first. A
+handler that is in none of these sets looks at any queue: then the node folds every partition.
+"""
+
+from collections.abc import Awaitable, Callable
+
+from starlette.responses import Response
+
+from rewindmq.engine.http import listeners
+from rewindmq.engine.http.call import Call
+from rewindmq.engine.http.resources import (
+    access,
+    bindings,
+    clients,
+    clock,
+    erasures,
+    exchanges,
+    health,
+    messages,
+    outcomes,
+    overview,
+    parameters,
+    past,
+    policies,
+    queues,
+    quorum,
+    vhosts,
+)
+
+Handler = Callable[[Call], Awaitable[Response]]
+
+# Modules of handlers that never look at a queue.
+LOOK_AT_NO_QUEUE = {module.__name__ for module in (access, clock, erasures, health, listeners, parameters)}
+# They show counters: those of the fold, or those that the owner of the partition has published.
+LOOK_AT_COUNTERS = {
+    overview.overview,
+    overview.whoami,
+    overview.version,
+    overview.nodes,
+    overview.node,
+    overview.memory,
+    overview.cluster_name,
+    clients.connections,
+    clients.connection,
+    clients.user_connections,
+    clients.vhost_connections,
+    clients.connection_channels,
+    clients.channels,
+    clients.channel,
+    clients.vhost_channels,
+    exchanges.list_all,
+    exchanges.list_vhost,
+    exchanges.show,
+    policies.list_all,
+    policies.list_vhost,
+    policies.show,
+    vhosts.list_vhosts,
+    vhosts.show_vhost,
+    queues.list_all,
+    queues.list_vhost,
+}
+# They look at the queue in the path, and at no other one.
+LOOK_AT_ONE_QUEUE = {
+    queues.show,
+    queues.declare,
+    queues.delete,
+    queues.purge,
+    queues.act,
+    queues.unacked,
+    queues.peek,
+    queues.pause,
+    queues.resume,
+    messages.get,
+    messages.remove,
+    messages.delete,
+    bindings.of_queue,
+    quorum.status,
+}
+# The same, and the queue and its vhost may be gone.
+LOOK_AT_THE_PAST_OF_ONE = {past.at, outcomes.show_depth, outcomes.show_changes}
+
+
+async def fold_for(handler: Handler, call: Call) -> None:
+    """Fold the partitions that the handler needs, as far as this node does not.
+
+    A vhost that does not exist, or that the user may not see, is refused by the handler without a fold."""
+    homes = call.broker.queues
+    if handler.__module__ in LOOK_AT_NO_QUEUE:
+        return
+    if handler in LOOK_AT_COUNTERS:
+        await homes.enter_uncounted()
+    elif handler in LOOK_AT_ONE_QUEUE or handler in LOOK_AT_THE_PAST_OF_ONE:
+        vhost = call.segment("vhost")
+        if handler in LOOK_AT_THE_PAST_OF_ONE or vhost in call.visible_vhosts():
+            await homes.partition_for(vhost, call.segment("queue")).enter()
+    else:
+        await homes.enter_all()

@@ -1,0 +1,1 @@
+"""The reference of the HTTP API: what each operation takes and answers, as an OpenAPI document."""

@@ -1,0 +1,1 @@
+"""Types of the JSON that the HTTP API takes and answers, from which its reference is made (engine/http/reference/)."""

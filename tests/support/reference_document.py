@@ -1,0 +1,80 @@
+"""Holds answers and bodies of the HTTP API against its OpenAPI document (/api/openapi.json).
+
+Strict: a field that the document does not name is a fault, though clients are told to bear with new ones.
+"""
+
+import json
+from typing import Any
+
+import httpx
+from jsonschema import Draft202012Validator
+
+Document = dict[str, Any]
+
+
+def strict(document: Document) -> Document:
+    """The document with closed objects: those whose fields are named have no others."""
+
+    def closed(schema: Any) -> Any:
+        if isinstance(schema, list):
+            return [closed(each) for each in schema]
+        if not isinstance(schema, dict):
+            return schema
+        found = {key: closed(value) for key, value in schema.items()}
+        if isinstance(schema.get("properties"), dict) and schema.get("type") == "object":
+            found["additionalProperties"] = False
+        return found
+
+    return document | {"components": closed(document["components"]), "paths": closed(document["paths"])}
+
+
+class Reference:
+    """The document of a broker, ready to judge."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        self.strict = strict(document)
+
+    def operations(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """(method, path, operation) of each one."""
+        paths = self.strict["paths"].items()
+        return [(method.upper(), path, each) for path, methods in paths for method, each in methods.items()]
+
+    def resolved(self, item: dict[str, Any]) -> dict[str, Any]:
+        """The item, or what it refers to."""
+        found: Any = self.strict
+        if "$ref" not in item:
+            return item
+        for name in item["$ref"].removeprefix("#/").split("/"):
+            found = found[name]
+        assert isinstance(found, dict)
+        return found
+
+    def faults_of(self, schema: dict[str, Any], value: object) -> list[str]:
+        """What is wrong with a value, for people."""
+        whole = {"$schema": Draft202012Validator.META_SCHEMA["$id"], "components": self.strict["components"], **schema}
+        found = []
+        for error in Draft202012Validator(whole).iter_errors(value):
+            while error.context:  # the nearest of several shapes
+                error = max(error.context, key=lambda each: len(each.absolute_path))
+            found.append(f"{error.json_path}: {error.message[:300]}")
+        return found
+
+    def faults_of_body(self, operation: dict[str, Any], body: object) -> list[str]:
+        """What is wrong with the body of a request."""
+        if "requestBody" not in operation:
+            return ["the operation has no body"]
+        return self.faults_of(operation["requestBody"]["content"]["application/json"]["schema"], body)
+
+    def faults_of_answer(self, operation: dict[str, Any], answer: httpx.Response, text: bytes) -> list[str]:
+        """What is wrong with an answer: its status, its media type or its JSON."""
+        status = str(answer.status_code)
+        if status == "500" or status not in operation["responses"]:
+            return [f"status {status}: {text[:300]!r}"]
+        declared = self.resolved(operation["responses"][status]).get("content")
+        if declared is None:
+            return [f"content {text[:100]!r}"] if text else []
+        media = answer.headers["content-type"].partition(";")[0]
+        if media not in declared:
+            return [f"media type {media}"]
+        return self.faults_of(declared[media]["schema"], json.loads(text)) if media == "application/json" else []
