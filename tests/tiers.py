@@ -89,6 +89,7 @@ LONG = (
     "system/kafka/test_kafka_metadata_snapshots.py::*",
     "system/kafka/test_kafka_nodes_ending.py::*",
     "system/kafka/test_kafka_operating.py::*",
+    "system/kafka/test_kafka_owners.py::*_spread_evenly",
     "system/kafka/test_kafka_past.py::*",
     "system/kafka/test_kafka_removals.py::*",
     "system/kafka/test_kafka_restore.py::*",

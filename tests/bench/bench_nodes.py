@@ -32,8 +32,9 @@ from rewindmq.engine.cluster.modes import UNUSED_SECONDS
 from rewindmq.engine.log.placement import partition_of
 from tests.bench.bench_kafka import kafka
 from tests.bench.node_model import Cluster, Costs, capacity
-from tests.bench.peers import TICKS, Broker, start_rewindmq
+from tests.bench.peers import Broker, start_rewindmq
 from tests.bench.perftest import Result, perftest
+from tests.support.processes import TICKS
 
 PARTITIONS = 8
 PUBLISH, CONSUME = ["-c", "500"], ["-q", "500"]
@@ -256,8 +257,8 @@ def measured(count: int, standbys: str, seconds: int, build: str) -> tuple[list[
 def costs_of(rows: list[Row], sessions: list[float]) -> Costs:
     """The costs of the model: of Python's threads, as these share one core. They are means of what was measured."""
 
-    def of(role: str) -> float:
-        found = [row.python_us for row in rows if row.role == role and row.case != SPREAD]
+    def of(role: str, case: str) -> float:
+        found = [row.python_us for row in rows if row.role == role and row.case == case]
         if not found:
             raise RuntimeError(f"no node of these clusters {role}: measure 1 2 4 nodes with standbys 0 1 all")
         return mean(found)
@@ -265,7 +266,17 @@ def costs_of(rows: list[Row], sessions: list[float]) -> Costs:
     folders = [(1 + sum(row.role == FOLDS for row in run), kafkas.whole_us) for run, kafkas in runs_of(rows)]
     write, read = line_through(folders)
     idle, beat = line_through([(row.nodes, row.core * 1e6) for row in rows if row.role == NEITHER])
-    return Costs(of(BOTH), of(APPENDS), of(CONSUMES), of(FOLDS), write, read, idle, beat, mean(sessions))
+    return Costs(
+        of(BOTH, TOGETHER),
+        of(APPENDS, APART),
+        of(CONSUMES, APART),
+        of(FOLDS, TOGETHER),
+        write,
+        read,
+        idle,
+        beat,
+        mean(sessions),
+    )
 
 
 def runs_of(rows: list[Row]) -> Iterator[tuple[list[Row], Row]]:

@@ -104,7 +104,7 @@ async def cut_off(trial: Trial, line: Proxies) -> None:
 # Few, so that they take a minute at the most. fault_rounds.py goes through all.
 WHERE_NEEDED: dict[str, list[fault_rounds.Fault]] = {
     "0": [faults.kill_a_node, faults.cut_a_node_off],
-    "1": [faults.kill_a_kafka_node],
+    "1": [faults.kill_a_node],
 }
 
 
