@@ -29,7 +29,7 @@ from rewindmq.engine.runtime.metadata import NOT_RECORDED
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.delayed_order import queue_of
 from rewindmq.projections.rules.internal_queues import is_delay_queue
-from rewindmq.projections.topology.topology import Topology
+from rewindmq.projections.topology.topology import EVENT_EXCHANGE, Topology
 from rewindmq.schemas.metadata_events import Bound
 from rewindmq.schemas.values import Route
 
@@ -175,7 +175,11 @@ class Router:
         return queue is not None and bound.queue_id in (queue.queue_id, NOT_RECORDED)
 
     def alternate(self, vhost: str, exchange: str) -> str | None:
-        """The alternate exchange in the exchange's argument, else in its policy."""
+        """The alternate exchange in the exchange's argument, else in its policy.
+
+        The exchange of events has none: a policy would lead events to people who may not bind a queue to them."""
+        if exchange == EVENT_EXCHANGE:
+            return None
         declared = self.topology.exchanges.get((vhost, exchange))
         for argument in declared.arguments if declared is not None else ():
             if argument.name == "alternate-exchange":

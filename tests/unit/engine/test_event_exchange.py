@@ -245,6 +245,21 @@ def test_b36_events_of_the_whole_node_are_for_users_with_a_tag(h: Harness, key: 
     listen(h, key)
 
 
+def test_b36_no_policy_leads_events_to_an_alternate_exchange(h: Harness) -> None:
+    session = h.session()
+    h.exchange(session, "others", "fanout")
+    h.declare(session, "caught")
+    h.bind(session, "others", "caught")
+    definition = {"alternate-exchange": "others"}
+    h.broker.policies.set(ANN, "/", "ae", ".*", definition, 0, "exchanges")
+    listen(h, "user.created")
+    h.publish(session, "amq.topic", "nowhere", b"m")
+    h.broker.users.set(ANN, "carol", "secret", ())
+    h.broker.users.set(ANN, "carol", "secret", ("management",))
+    assert keys(h) == ["user.created"]
+    assert h.queue("caught").messages_ready == 1, "the message that no queue of amq.topic took"
+
+
 def test_b36_the_events_of_the_whole_node_are_all_known(h: Harness) -> None:
     listen(h, "user.#", "vhost.created", "vhost.deleted", "alarm.#")
     h.broker.vhosts.create(ANN, "v", "")
