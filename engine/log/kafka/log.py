@@ -95,6 +95,7 @@ class SharedKafkaPartition(KafkaPartition):
         self.reporting = on
         if on:
             self.probe = None  # what is paused does not come back
+            self.reported.clear()  # of before; all records of then are known to be in the log
 
     def read_back(self, values: list[bytes]) -> None:
         """Note records that came back. Called in the thread that reads back, or in the loop while it reads."""
