@@ -155,22 +155,29 @@ LONG = (
     "unit/machine/test_machine_lookahead.py::test_many_come_back_before_many_that_wait",
     "unit/spark/test_spark_repeats.py::test_the_rows_are_those_of_the_events",
 )
-# A sibling shows nearly the same, on another store or with another seed, and each takes more than a minute of a busy
-# machine: CI has ninety for everything. `make soak` runs them.
+# A sibling shows nearly the same, on another store or with another seed, or the test tries other tests and benchmarks. Each
+# takes more than a minute of a busy machine, and CI has ninety for everything. `make soak` runs them.
 RARE = (
+    "simulation/*::test_the_histories_meet_everything",
+    "simulation/test_simulation_archive.py::test_a_planted_defect_is_found*",
+    "simulation/test_simulation_nodes_planted.py::*",
+    "simulation/test_simulation_years.py::test_a_planted_defect_is_found*",
     "system/archive/test_archive_beside.py::test_kills_of_both_*[[]directory]",
+    "system/archive/test_archive_beside.py::test_what_is_archived_leaves_the_disk[[]s3]",
     "system/archive/test_archive_keep_local.py::test_spark_reads_through[[]directory]",
     "system/archive/test_archive_trim_kills.py::*[[]do_trim-all]",
     "system/archive/test_archive_trim_kills.py::*[[]do_archive-all]",
+    "system/demo/test_notebook.py::test_it_runs_from_top_to_bottom",
     "system/kafka/test_kafka_bench.py::*",
-    "system/spark/test_spark_answers.py::*_a_search_finds_what_spark_finds[[]3]",
-    "system/spark/test_spark_answers.py::*_a_policy_would_have_done_what_spark_says[[]True]",
     "system/spark/test_spark_bench.py::*",
-    "system/spark/test_spark_clouds.py::*[[]gs]",
+    "system/spark/test_spark_clouds.py::*",
+    "system/spark/test_spark_cluster.py::*",
     "system/spark/test_spark_golden.py::test_slo_is_as_it_was[[]in_pieces-1*",
     "system/spark/test_spark_golden.py::test_slo_is_as_it_was[[]in_pieces-7*",
     "system/spark/test_spark_kept_history.py::*was_cut_short_is_done_again[[]parquet]",
     "system/spark/test_spark_lineage.py::test_sparks_names_hold_and_its_console_is_stderr[[]spark-submit]",
+    "system/spark/test_spark_answers.py::*_a_search_finds_what_spark_finds[[]3]",
+    "system/spark/test_spark_answers.py::*_a_policy_would_have_done_what_spark_says[[]True]",
 )
 # What `--build compiled` leaves out: tests that start a Kafka or Spark.
 OF_OTHERS = (
