@@ -155,8 +155,8 @@ LONG = (
     "unit/machine/test_machine_lookahead.py::test_many_come_back_before_many_that_wait",
     "unit/spark/test_spark_repeats.py::test_the_rows_are_those_of_the_events",
 )
-# A sibling shows nearly the same, on another store or with another seed, or the test tries other tests and benchmarks. Each
-# takes more than a minute of a busy machine, and CI has ninety for everything. `make soak` runs them.
+# A sibling shows nearly the same, on another store or with another seed, or the test tries other tests and benchmarks.
+# Each takes more than a minute of a busy machine, and CI has ninety for everything. `make soak` runs them.
 RARE = (
     "simulation/*::test_the_histories_meet_everything",
     "simulation/test_simulation_archive.py::test_a_planted_defect_is_found*",
