@@ -5,8 +5,8 @@
     kafka, kafka3   a real Kafka of one node, of three (tests/support/kafka/fixtures.py)
 
 Where tests run in several processes (`make test`), a file's tests stay together and in order, for what they share; and
-so do all of tests/system/kafka, since one Kafka is enough for two cores, and each half of tests/system/spark, since
-each process that has one of its tests starts a Spark.
+so does each half of tests/system/kafka and of tests/system/spark, since each process that has one of their tests starts
+a Kafka, or a Spark.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,8 @@ __all__ = ["broker", "kafka", "kafka3", "start_broker"]
 # reading the past the broker starts a process.
 httpx._config.DEFAULT_TIMEOUT_CONFIG.read = 60.0
 KAFKA, SPARK = "tests/system/kafka/", "tests/system/spark/"
-SECOND_HALF = f"{SPARK}test_spark_e"  # files of Spark from here on: they take as long as those before
+# Files from here on take as long as those before.
+SECOND_HALVES = {SPARK: f"{SPARK}test_spark_e", KAFKA: f"{KAFKA}test_kafka_l"}
 # Long files come first, and short ones fill the processes up at the end.
 FIRST = (SPARK, KAFKA, "tests/install/", "tests/simulation/", "tests/system/")
 
@@ -68,9 +69,10 @@ class Grouped(LoadScopeScheduling):
     """xdist's own groups are names at the end of node ids, which pytest 9.2 does not hand on."""
 
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(SPARK):
-            return f"{SPARK}, {'second' if nodeid >= SECOND_HALF else 'first'} half"
-        return KAFKA if nodeid.startswith(KAFKA) else nodeid.partition("::")[0]
+        for folder, second in SECOND_HALVES.items():
+            if nodeid.startswith(folder):
+                return f"{folder}, {'second' if nodeid >= second else 'first'} half"
+        return nodeid.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Grouped:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,25 @@ async def list_vhost(call: Call) -> Response:
     return await queues_of(call, {call.vhost})
 
 
+Listing = tuple["Partition", Listed]
+
+
+def _depth(name: str) -> Callable[[Listing], object]:
+    return lambda pair: depth_of([pair[1]])[name]
+
+
+# Of `queue_item`: what the desk filters and sorts by. A whole item takes fifty times as long.
+FIELDS: Mapping[str, Callable[[Listing], object]] = {
+    "name": lambda pair: pair[1].name,
+    "vhost": lambda pair: pair[1].vhost,
+    "type": lambda pair: pair[1].type,
+    "consumers": lambda pair: pair[1].consumer_count(),
+    "messages": _depth("messages"),
+    "messages_ready": _depth("messages_ready"),
+    "messages_unacknowledged": _depth("messages_unacknowledged"),
+}
+
+
 async def queues_of(call: Call, vhosts: set[str]) -> Response:
     """The answer with the queues of these vhosts."""
     broker, found = call.broker, await listed_queues(call, vhosts)
@@ -54,7 +74,7 @@ async def queues_of(call: Call, vhosts: set[str]) -> Response:
         return await listed(call, found, lambda pair: plain_item(broker, *pair, with_totals))
     columns = columns_of(call.request.query_params)
     head = columns is not None and "head_message_timestamp" in columns
-    return await listed(call, found, lambda pair: queue_item(broker, *pair, head))
+    return await listed(call, found, lambda pair: queue_item(broker, *pair, head), FIELDS)
 
 
 def plain_item(broker: "Broker", partition: "Partition", queue: Listed, with_totals: bool) -> Item:

@@ -178,6 +178,7 @@ class Overview(TypedDict):
     log: list[LogPartition]
     publishing_blocked: Annotated[str | None, "Why publishers are held back"]
     alarms: list[Alarm]
+    counters_age_ms: Annotated[int | None, "The age of the oldest figures that came from an owner; null: none did"]
     object_totals: ObjectTotals
     message_stats: NotRequired[MessageStats]
     churn_rates: NotRequired[Churn]

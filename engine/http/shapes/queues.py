@@ -30,6 +30,7 @@ class QueueBasics(TypedDict):
     node: str
     state: Literal["running", "paused"]
     policy: NotRequired[str | None]
+    counters_age_ms: NotRequired[Annotated[int | None, "The age of the figures, where they came from the owner"]]
     leader: NotRequired[str]
     members: NotRequired[list[str]]
     online: NotRequired[list[str]]
