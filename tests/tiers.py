@@ -179,8 +179,8 @@ RARE = (
     "system/spark/test_spark_answers.py::*_a_search_finds_what_spark_finds[[]3]",
     "system/spark/test_spark_answers.py::*_a_policy_would_have_done_what_spark_says[[]True]",
 )
-# What `--build compiled` leaves out: tests that start a Kafka or Spark, and doubles of a machine beside the audit's loop,
-# which is pure on purpose (decision 0047).
+# What `--build compiled` leaves out: tests that start a Kafka or Spark, and doubles of a machine beside the loop of the
+# audit, which is pure on purpose (decision 0047).
 OF_OTHERS = (
     "install/test_install_spark.py::*",
     "system/compose/test_compose_stack.py::*",
