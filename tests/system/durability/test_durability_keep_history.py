@@ -354,7 +354,7 @@ def test_b22_the_archive_is_trimmed_with_it(archived: Life, tmp_path: Path, step
     until(lambda: begins_in_archive(life) > 0, "the archive is not trimmed")
     die(life, step, who)
     before = begins_in_archive(life)
-    until(lambda: begins_in_archive(life) > before, "the archive is not trimmed on")
+    until(lambda: begins_in_archive(life) > before, "the archive is not trimmed on", seconds=300)
     life.end()
     assert life.held() == [body(number) for number in range(HELD)]
     assert life.broker.stop() == 0
