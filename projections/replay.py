@@ -17,9 +17,8 @@ Rules
   audit folds event by event.
 - A fold ends with NewerHistory where the log goes on under a machine version that this code does not know.
 - The driver needs only groups of records in order. So a program that reads the log by other means can use it.
-- Three programs apply events without the driver. The live partitions (engine/embedded, engine/cluster) have the events
-  that they appended in memory, and do not decode them. versions/worker.py runs another version's machine. The audit
-  books the messages of a burst where it folds them (spark_replay/audit/plain_traffic.py).
+- Two programs apply events without the driver. The live partitions (engine/embedded, engine/cluster) have the events
+  that they appended in memory, and do not decode them. versions/worker.py runs another version's machine.
 """
 
 import logging
@@ -134,7 +133,7 @@ def drive(
     effects: list[Effect] = []
     remaining = iter(groups)
     for group in remaining:
-        offsets, records, times = records_between(group, machine.next_offset, end)
+        offsets, records, times = _between(group, machine.next_offset, end)
         index, behind = 0, len(offsets)
         while index < behind:
             if repeats is not None:
@@ -161,13 +160,13 @@ def drive(
                 effects.clear()
             if repeats is not None:
                 repeats.learn(offset, record, envelope_ms, actor, event)
-        if end is not None and (rest := records_between(group, end, None))[0]:
+        if end is not None and (rest := _between(group, end, None))[0]:
             return chain((rest,), remaining)
     return iter(())
 
 
-def records_between(group: RecordGroup, start: int, end: int | None = None) -> RecordGroup:
-    """The group's records from offset `start` to `end` (exclusive; None: all of them)."""
+def _between(group: RecordGroup, start: int, end: int | None) -> RecordGroup:
+    """The group's records from offset `start` to `end` (exclusive)."""
     offsets, records, times = group
     first, stop = bisect_left(offsets, start), len(offsets) if end is None else bisect_left(offsets, end)
     if first == 0 and stop == len(offsets):

@@ -105,7 +105,7 @@ QUEUE_TEXTS = {
     "arguments": "JSON of its arguments",
     "operator_policy": "Name of the operator policy; null: none",
     "operator_policy_version": "Offset in the metadata log at which it was set",
-    "effective_policy_definition": "JSON of what both policies say together",
+    "effective_policy_definition": "The definition in force, of both policies, as JSON",
     "messages": "Messages in the queue",
     "messages_ready": "... that wait for a consumer",
     "messages_unacknowledged": "... that a consumer has",

@@ -183,15 +183,13 @@ RARE = (
     "system/spark/test_spark_answers.py::*_a_search_finds_what_spark_finds[[]3]",
     "system/spark/test_spark_answers.py::*_a_policy_would_have_done_what_spark_says[[]True]",
 )
-# What `--build compiled` leaves out: tests that start a Kafka or Spark, and doubles of a machine beside the loop of the
-# audit, which is pure on purpose (decision 0047).
+# What `--build compiled` leaves out: tests that start a Kafka or Spark.
 OF_OTHERS = (
     "install/test_install_spark.py::*",
     "system/compose/test_compose_stack.py::*",
     "system/demo/*",
     "system/kafka/*",
     "system/spark/*",
-    "unit/machine/test_machine_audited_plainly.py::*",
 )
 # Tests of the compiled build itself. Where the pure build runs they are left out, and `make test-compiled` runs them.
 OF_COMPILED = ("builds/*",)
@@ -234,9 +232,10 @@ def is_rare(nodeid: str) -> bool:
 
 def belongs(item: pytest.Item, tier: str) -> bool:
     """Whether a tier runs a test. `tier`: empty, if none was named."""
-    rare = is_rare(item.nodeid)
-    if not tier or tier == "rare" or rare:
-        return not tier or (tier == "rare") == rare
+    if not tier:
+        return True
+    if is_rare(item.nodeid) or tier == "rare":
+        return is_rare(item.nodeid) and tier == "rare"
     if tier == "all" or (tier == "rest" and is_shortened(item)):
         return True
     return (is_long(item.nodeid) or asks_a_store(item)) == (tier == "rest")

@@ -8,6 +8,7 @@ import secrets
 from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
 from operator import itemgetter
+from typing import TypeVar
 
 from rewindmq.engine.broker import declarations, limits
 from rewindmq.engine.broker.access_control import Access
@@ -36,6 +37,9 @@ from rewindmq.schemas.values import BROKER, Argument
 def is_next_large(queue: Queue) -> bool:
     """Whether the body of the next ready message is large: to read it takes milliseconds in the loop."""
     return queue.message_bytes_ready >= LARGE_BYTES and next(queue.messages()).size >= LARGE_BYTES
+
+
+Q = TypeVar("Q", bound=Listed)
 
 
 class Queues:
@@ -116,25 +120,30 @@ class Queues:
         """The queues of these vhosts that clients can see, each with its partition, by vhost and name, in slices.
 
         Those of paused partitions are not among them: `enter_all` first."""
-        entries = [
-            (key, (partition, queue))
-            for partition in self._partitions
-            if partition.current
-            async for key, queue in work.over(list(partition.machine.by_name.items()))
-            if key[0] in vhosts and not is_hidden(key[1])
-        ]
-        return await work.in_order(entries)
+        return await self._in_order(
+            work, vhosts, [(each, each.machine.by_name) for each in self._partitions if each.current]
+        )
 
     async def listed(self, work: Work, vhosts: Container[str]) -> list[tuple[Partition, Listed]]:
         """The same as `by_name`, and the counters of the queues that this node does not fold, as far as it has them."""
-        entries: list[tuple[tuple[str, str], tuple[Partition, Listed]]] = []
+        found: list[tuple[Partition, Mapping[tuple[str, str], Listed]]] = []
         for partition in self._partitions:
-            table = partition.counted
-            found: Mapping[tuple[str, str], Listed] = partition.machine.by_name if table is None else table.queues
-            if partition.current or table is not None:
-                async for key, queue in work.over(list(found.items())):
-                    if key[0] in vhosts and not is_hidden(key[1]):
-                        entries.append((key, (partition, queue)))
+            if partition.current:
+                found.append((partition, partition.machine.by_name))
+            elif (table := partition.counted) is not None:
+                found.append((partition, table.queues))
+        return await self._in_order(work, vhosts, found)
+
+    async def _in_order(
+        self, work: Work, vhosts: Container[str], found: Sequence[tuple[Partition, Mapping[tuple[str, str], Q]]]
+    ) -> list[tuple[Partition, Q]]:
+        """The queues of these vhosts that clients can see, by vhost and name, in slices."""
+        entries = [
+            (key, (partition, queue))
+            for partition, by_name in found
+            async for key, queue in work.over(list(by_name.items()))
+            if key[0] in vhosts and not is_hidden(key[1])
+        ]
         return await work.in_order(entries)
 
     # -- declaring ----------------------------------------------------------------------------------------------------

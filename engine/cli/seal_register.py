@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """What the command line says of the register. `authority`: the address of a time-stamp authority."""
+    """The options of `seal` about the register. `authority`: the address of a time-stamp authority."""
 
     directory: Path | None
     origin: str | None

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.runtime.metadata import Metadata
@@ -70,7 +71,7 @@ class MetadataSnapshots:
             return
         self._writing = None
         try:
-            self._in_thread = in_thread(self._write, writing, writing.mark())
+            self._in_thread = in_thread("metadata-snapshot", partial(self._write, writing, writing.mark()))
         except LogError as error:
             self._refused(error)
 
@@ -98,10 +99,10 @@ class MetadataSnapshots:
         logger.error("%s: no snapshot could be written: %s", self._metadata.name, error)
 
 
-def in_thread(work: Callable[[Writing, str], None], writing: Writing, history: str) -> "Future[None]":
-    """Do the work in a thread of its own."""
-    threads = ThreadPoolExecutor(1, "metadata-snapshot")
+def in_thread(name: str, work: Callable[[], None]) -> "Future[None]":
+    """Do the work in a thread of its own, which has this name."""
+    threads = ThreadPoolExecutor(1, name)
     try:
-        return threads.submit(work, writing, history)
+        return threads.submit(work)
     finally:
         threads.shutdown(wait=False)

@@ -21,10 +21,11 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, Final
 
 from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.snapshot_writer import in_thread
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store.snapshots import Snapshots, state_of, waypoint_metadata
 
@@ -80,7 +81,9 @@ class WaypointWriter:
         def durable() -> None:
             self._waiting = False
             if not self._stopped:
-                self._in_thread = in_thread(lambda: self._write(machine.partition, offset, metadata, pieces, spent))
+                self._in_thread = in_thread(
+                    "waypoint", lambda: self._write(machine.partition, offset, metadata, pieces, spent)
+                )
 
         when_durable(durable)
 
@@ -120,12 +123,3 @@ def _packed(machine: Machine) -> Pieces | None:
         if time.perf_counter() - began > PACK_SECONDS:
             return None
     return made
-
-
-def in_thread(work: Callable[[], None]) -> "Future[None]":
-    """Do the work in a thread of its own."""
-    threads = ThreadPoolExecutor(1, "waypoint")
-    try:
-        return threads.submit(work)
-    finally:
-        threads.shutdown(wait=False)

@@ -4,16 +4,15 @@
 
 A product that can be told of repeats (projections/machine/repeats.py) does not see the events that the fast path
 applies: it is told their outcomes. A record that cannot be decoded is shown to the product, as every fold skips it.
-A product may bring a loop of its own in place of `drive` (`FoldsItself`): the audit does.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar
 
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import RepeatedOutcomes, Repeats
-from rewindmq.projections.replay import RecordGroup, drive, records_between
+from rewindmq.projections.replay import RecordGroup, drive
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Checkpointed, Event
 from rewindmq.schemas.values import Actor
@@ -45,16 +44,6 @@ class Product(Protocol[T_co]):
         """Yields the rows that are ready. Called after each group of records, and with `last` at the end."""
 
 
-@runtime_checkable
-class FoldsItself(Protocol):
-    """A product with a loop of its own in place of `drive`."""
-
-    def fold_group(self, machine: Machine, group: RecordGroup, decoder: Decoder, stripped: bool) -> None:
-        """Fold a group of records from `machine.next_offset` on, and see each event.
-
-        Raises NewerHistory."""
-
-
 def fold_events(
     product: Product[T],
     machine: Machine,
@@ -71,10 +60,6 @@ def fold_events(
     repeats = None if told is None else Repeats(machine, decoder, outcomes=told)
     before, after, undecodable = {Checkpointed: product.before}, product.event, product.undecodable
     for group in groups:
-        if isinstance(product, FoldsItself):
-            product.fold_group(machine, records_between(group, machine.next_offset), decoder, stripped)
-            yield from product.take(False)
-            continue
         drive(
             machine,
             (group,),

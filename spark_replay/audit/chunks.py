@@ -113,7 +113,6 @@ class _Unfinished:
         self.begin = product.begin
         self.before = product.before
         self.event = product.event
-        self.fold_group = product.fold_group
         self.undecodable = product.undecodable
 
     def take(self, last: bool) -> "Iterator[pa.RecordBatch]":

@@ -39,10 +39,8 @@ from rewindmq.projections.machine.data.reasons import (
 )
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.versions import CLOCK_SET, LATE_PUBLISHES
-from rewindmq.projections.replay import RecordGroup
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.clock_events import ClockSet
-from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import (
     Acked,
     BrokerStarted,
@@ -188,10 +186,6 @@ class AuditProduct:
         wrong = self.claims.compare(self.machine, event)
         if wrong is not None:
             self.fail(CLAIMS, None, None, wrong)
-
-    def fold_group(self, machine: Machine, group: RecordGroup, decoder: Decoder, stripped: bool) -> None:
-        """Fold a group of records, and book each event (`FoldsItself`)."""
-        self.plain.fold_group(machine, group, decoder, stripped)
 
     def undecodable(self, offset: int, why: str) -> None:
         """Report a record that is no known event (`Product`)."""

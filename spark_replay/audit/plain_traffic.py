@@ -1,15 +1,10 @@
 """Books plain publishes and acks in few steps: most of a history is nothing else.
 
-    plain.fold_group(machine, group, decoder, False) folds a group of records; all events are booked
     plain.published(offset, actor, event, effects)   True: the one queue of its route took the message; all is booked
     plain.acked(offset, event, effects)              True: the consumer had the messages, and they left; all is booked
     plain.delivered(account, effects, at)            how many of the effects from `at` on are first deliveries about
                                                      which nothing is odd; they are booked
     plain.forget()                                   consumers, policies or queues may have changed
-
-A burst is the last plain message again and again, at the same time, in a queue without limit and TTL, where it stays or
-goes straight to a consumer with room. `fold_group` books it, without a call for each message. It looks at all that
-`published` looks at, and hands on every other event.
 
 This file finds nothing. It looks at all that fold.py, ledger.py, consumers.py and prefetch.py look at, and books what
 they would book, if none of them could say anything. Else it books nothing and says False: then they judge.
@@ -17,16 +12,12 @@ tests/unit/machine/test_machine_audited_plainly.py holds it against them: equal 
 """
 
 from collections.abc import Sequence
-from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.projections.machine.data.effects import Deliver, Effect, Forget, Keep
 from rewindmq.projections.machine.data.message_word import SIZE_MASK
 from rewindmq.projections.machine.data.reasons import ACKED, DELIVERED, MAXLEN
-from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.replay import RecordGroup
-from rewindmq.schemas.codec import Decoder, UndecodableRecord
-from rewindmq.schemas.events import Acked, Checkpointed, Published
+from rewindmq.schemas.events import Acked, Published
 from rewindmq.schemas.values import Actor, Route
 from rewindmq.spark_replay.audit.ledger import Account
 
@@ -43,7 +34,7 @@ class Line:
     `ttl_ms`: how long they live; -1: for ever. `limited`: the queue has a length limit. `mourned`: what the queue drops
     is dead-lettered."""
 
-    __slots__ = ("account", "counters", "limited", "mourned", "out", "queue", "simple", "sizes", "ttl_ms", "waiting")
+    __slots__ = ("account", "counters", "limited", "mourned", "out", "queue", "sizes", "ttl_ms", "waiting")
 
     def __init__(self, account: Account) -> None:
         limits = account.limits
@@ -54,7 +45,6 @@ class Line:
         self.ttl_ms = -1 if limits.message_ttl_ms is None else max(limits.message_ttl_ms, int(account.quorum))
         self.limited = limits.max_length is not None or limits.max_length_bytes is not None
         self.mourned = limits.dead_letter_exchange is not None
-        self.simple = self.ttl_ms < 0 and not self.limited
 
     def goes_on(self, effect: Effect) -> bool:
         """Whether a plain message may have this effect behind the one that keeps it: its delivery, or a drop."""
@@ -101,77 +91,6 @@ class PlainTraffic:
             if len(self.lines) >= _REMEMBERED:
                 self.lines.clear()
             self.lines[route] = Line(account)
-
-    def fold_group(self, machine: Machine, group: RecordGroup, decoder: Decoder, stripped: bool) -> None:
-        """Fold a group of records and book its events, as `drive` does with `product.event` (projections/replay.py)."""
-        product, rooms, decode, apply = self.product, self.rooms, decoder.decode, machine.apply
-        offsets, records, times = group
-        effects: list[Any] = []
-        line: Line | None = None
-        latest_ms, count = -1, 0
-        for offset, record, logged_ms in zip(offsets, records, times or repeat(None), strict=False):
-            try:
-                timestamp_ms, actor, event = decode(record, False, stripped)
-            except UndecodableRecord as error:
-                machine.skip(offset)
-                product.undecodable(offset, str(error))
-                continue
-            if logged_ms is not None:
-                timestamp_ms = logged_ms
-            if event is not self.event or actor is not self.actor or timestamp_ms != latest_ms:
-                latest_ms = timestamp_ms
-                if type(event) is Checkpointed:
-                    product.before(offset, timestamp_ms, event)
-                apply(offset, timestamp_ms, actor, event, effects)
-                product.event(offset, timestamp_ms, actor, event, effects)
-                effects.clear()
-                continue
-            apply(offset, timestamp_ms, actor, event, effects)
-            if line is not self.line:
-                line = self.line
-                account, queue, counters, simple = line.account, line.queue, line.counters, line.simple
-                sizes, held_by, waiting, last_first = line.sizes, line.out, line.waiting, account.last_first
-            many, size, booked = len(effects), event.body_size, False
-            if simple and 0 < many < 3 and type(keep := effects[0]) is Keep and keep.queue is queue:
-                if many == 1:
-                    booked = offset not in sizes
-                    account.bytes_ready += size if booked else 0
-                elif type(sent := effects[1]) is Deliver and sent.queue is queue and offset not in sizes:
-                    consumer = sent.consumer
-                    room = rooms.get(consumer)
-                    booked = (
-                        room is not None
-                        and room.account is account
-                        and sent.message_id == offset
-                        and (held := room.holding.get(consumer, 0)) < room.most
-                        and not (sent.redelivered or sent.final or sent.delivery_count or sent.acquired_count)
-                        and offset >= last_first.get(0, -1)
-                    )
-                    if booked and room is not None:
-                        held_by[offset] = consumer
-                        account.bytes_out += size
-                        room.holding[consumer] = held + 1
-                        last_first[0] = offset
-            if booked:
-                sizes[offset] = size
-                counters["published"] += 1
-                count += 1
-                unacked, delayed = len(held_by), len(waiting)
-                if (
-                    len(sizes) - unacked - delayed != queue.messages_ready
-                    or unacked != queue.messages_unacked
-                    or delayed != queue.messages_delayed
-                    or account.bytes_ready != queue.message_bytes_ready
-                    or account.bytes_out != queue.message_bytes_unacked
-                    or account.bytes_waiting != queue.message_bytes_delayed
-                ):
-                    product.offset = offset
-                    account.compare(offset)
-            else:
-                product.event(offset, timestamp_ms, actor, event, effects)
-            effects.clear()
-        product.events += count
-        product.offset = offsets[-1] if offsets else product.offset
 
     def published(self, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> bool:
         """Book a message that its queue took, and compare the books.

@@ -399,7 +399,7 @@ def check_proof(
 
 
 def _in_register(proven: "Proven") -> dict[str, Any]:
-    """What a proof shows of a register, for programs; nothing if it has none."""
+    """The fields of the register in a checked proof, for programs; none if the proof has no register."""
     if proven.origin is None:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""What an operation of the HTTP API takes and answers, declared beside its handler.
+"""Declares an operation of the HTTP API beside its handler: its parameters, its body and its answers.
 
     @operation("Sets a mark", who=POLICYMAKER, body=MarkWish, answers={201: None, 204: None})
     async def put(call: Call) -> Response: ...

@@ -1,4 +1,4 @@
-"""Types of what the history answers."""
+"""Types of the answers about the history."""
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 

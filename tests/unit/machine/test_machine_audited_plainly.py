@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 
 from rewindmq.projections.machine.data.effects import Deliver, Effect, Forget, Keep
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.replay import RecordGroup, drive
 from rewindmq.schemas.codec import Decoder, Encoder, UndecodableRecord
-from rewindmq.schemas.events import Acked, Checkpointed, ConsumerAttached, Event, Published
+from rewindmq.schemas.events import Acked, ConsumerAttached, Event, Published
 from rewindmq.schemas.values import BROKER, Actor, Argument, Route
-from rewindmq.spark_replay.audit.checks import CLAIMS
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.ledger import Account
 from rewindmq.spark_replay.audit.plain_traffic import PlainTraffic
@@ -27,13 +25,6 @@ from tests.support.traffic import ANN, START_MS, published, queue_declared
 
 
 class NothingIsPlain(PlainTraffic):
-    """Leaves everything to the ledgers, and the loop to `drive`."""
-
-    def fold_group(self, machine: Machine, group: RecordGroup, decoder: Decoder, stripped: bool) -> None:
-        product = self.product
-        before = {Checkpointed: product.before}
-        drive(machine, (group,), decoder, before=before, after=product.event, undecodable=product.undecodable)
-
     def published(self, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> bool:
         return False
 
@@ -45,23 +36,9 @@ class NothingIsPlain(PlainTraffic):
 
 
 class Counted(PlainTraffic):
-    """Counts what was plain, and the events that the loop booked itself."""
+    """Counts what was plain."""
 
     count = 0
-    in_loop = 0
-
-    def fold_group(self, machine: Machine, group: RecordGroup, decoder: Decoder, stripped: bool) -> None:
-        product: Any = self.product
-        book, before = product.event, product.events
-
-        def counted(*told: object) -> None:
-            self.in_loop -= 1
-            book(*told)
-
-        product.event = counted
-        super().fold_group(machine, group, decoder, stripped)
-        del product.event
-        self.in_loop += product.events - before
 
     def published(self, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> bool:
         return self._counted(super().published(offset, actor, event, effects))
@@ -113,40 +90,32 @@ def lies(dice: random.Random, effects: list[Effect]) -> None:
         effects.append(Deliver(effect.queue, effect.message_id, dice.randrange(1, 9), False, 0, how < 5))
 
 
-class LyingMachine:
-    """A machine that tells the truth, or lies about one in forty events. `seed`: of the lies; None: there are none.
-
-    `planted`: the offset of a lie, and the lie."""
-
-    def __init__(self, seed: int | None, planted: Planted | None = None) -> None:
-        self.machine, self.seed, self.dice, self.planted = Machine("queues-0"), seed, random.Random(seed), planted
-        self.skip = self.machine.skip
-
-    @property
-    def next_offset(self) -> int:
-        return self.machine.next_offset
-
-    def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
-        self.machine.apply(offset, timestamp_ms, actor, event, effects)
-        if self.seed is not None and effects and self.dice.random() < 0.025:
-            lies(self.dice, effects)
-        if self.planted is not None and self.planted[0] == offset:
-            self.planted[1](self.machine, effects)
-
-
 def audited(
     steps: list[Step], plain: type[PlainTraffic], seed: int | None, planted: Planted | None = None
 ) -> AuditProduct:
-    """The audit of a history, in groups of 150 records. `seed`, `planted`: of the lies."""
-    liar, product, encoder, decoder = LyingMachine(seed, planted), AuditProduct("queues-0"), Encoder(), Decoder()
-    machine: Any = liar
+    """The audit of a history. `seed`: of the lies, about one in forty events. `planted`: an offset, and a lie there."""
+    machine, product, dice = Machine("queues-0"), AuditProduct("queues-0"), random.Random(seed)
     product.plain = plain(product)
-    product.begin(liar.machine)
-    for begin in range(0, len(steps), 150):
-        part = steps[begin : begin + 150]
-        records = [encoder.encode(encoder.prefix(now_ms, actor), event) for _, now_ms, actor, event in part]
-        product.fold_group(machine, ([offset for offset, _, _, _ in part], records, None), decoder, False)
+    product.begin(machine)
+    for offset, now_ms, actor, event in steps:
+        effects: list[Effect] = []
+        machine.apply(offset, now_ms, actor, event, effects)
+        if seed is not None and effects and dice.random() < 0.025:
+            lies(dice, effects)
+        if planted is not None and planted[0] == offset:
+            planted[1](machine, effects)
+        product.event(offset, now_ms, actor, event, effects)
     return product
+
+
+def decoded(steps: list[Step]) -> list[Step]:
+    """The same steps with equal routes as one object, as a decoder gives them."""
+    encoder, decoder = Encoder(), Decoder()
+    found = []
+    for offset, now_ms, actor, event in steps:
+        _, again, told = decoder.decode(encoder.encode(encoder.prefix(now_ms, actor), event))
+        found.append((offset, now_ms, again, told))
+    return found
 
 
 def repetition(seed: int) -> list[Step]:
@@ -169,31 +138,29 @@ def told(product: AuditProduct) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_plain_traffic_is_booked_as_the_ledgers_book_it(seed: int) -> None:
-    steps = repetition(seed) if seed % 2 else list(History(seed).steps(600))
+    steps = repetition(seed) if seed % 2 else decoded(list(History(seed).steps(600)))
     for lied in (None, *range(5)):
         quickly, slowly = audited(steps, Counted, lied), audited(steps, NothingIsPlain, lied)
         assert told(quickly) == told(slowly)
-        assert (lied is None) <= all(check == CLAIMS for check, *_ in quickly.rows)  # these claims are random
+        assert (lied is None) <= (quickly.rows == [])
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 1 << 32), st.booleans(), st.none() | st.integers(0, 1 << 32))
 def test_any_history_is_booked_plainly_as_the_ledgers_book_it(seed: int, traffic: bool, lied: int | None) -> None:
-    steps = repetition(seed)[:250] if traffic else list(History(seed).steps(250))
+    steps = repetition(seed)[:250] if traffic else decoded(list(History(seed).steps(250)))
     quickly, slowly = audited(steps, Counted, lied), audited(steps, NothingIsPlain, lied)
     assert told(quickly) == told(slowly)
-    assert (lied is None) <= all(check == CLAIMS for check, *_ in quickly.rows)  # these claims are random
+    assert (lied is None) <= (quickly.rows == [])
 
 
 def test_most_of_what_the_tests_above_do_is_plain() -> None:
-    count = in_loop = 0
+    count = 0
     for seed in range(1, 40, 2):
         plain = audited(repetition(seed), Counted, None).plain
         assert isinstance(plain, Counted)
         count += plain.count
-        in_loop += plain.in_loop
-    assert count + in_loop > 2_500, (count, in_loop)  # in a pause little is
-    assert in_loop > 200, in_loop
+    assert count > 2_500, count  # in a pause little is
 
 
 @pytest.mark.parametrize("type", ["classic", "quorum"])
@@ -206,7 +173,7 @@ def test_a_queue_with_a_limit_or_a_ttl_is_plain(type: str, name: str, value: int
     events: list[Event] = [queue_declared("q", (Argument(name, "signedint", value),), type)]
     events += [published(Route("/", "", "q", ("q",)), b"xyz"[: turn % 4]) for turn in range(40)]
     events.insert(20, ConsumerAttached("/", "q", 20, 1, "ctag1", False, False, 2, 0, 0, 0, ()))
-    steps = [(offset, START_MS + offset // 4, ANN, event) for offset, event in enumerate(events)]
+    steps = decoded([(offset, START_MS + offset // 4, ANN, event) for offset, event in enumerate(events)])
     plain = audited(steps, Counted, lied)
     assert told(plain) == told(audited(steps, NothingIsPlain, lied))
     assert isinstance(plain.plain, Counted)
@@ -265,13 +232,13 @@ def test_a_lie_about_a_message_of_a_burst_is_found_as_the_ledgers_find_it(
         else:
             setattr(effects[1], name, value)
 
-    steps = [(offset, START_MS, ANN, event) for offset, event in enumerate(events)]
+    steps = decoded([(offset, START_MS, ANN, event) for offset, event in enumerate(events)])
     quickly, slowly = (audited(steps, plain, None, (at, lie)) for plain in (Counted, NothingIsPlain))
     assert told(quickly) == told(slowly)
     if name in ("message_id", "redelivered", "final", "delivery_count", "acquired_count", "queue", "a gauge"):
         assert quickly.rows != []
     assert isinstance(quickly.plain, Counted)
-    assert quickly.plain.in_loop > 1
+    assert quickly.plain.count > 1
 
 
 PLAIN = published(Route("/", "", "q", ("q",)), b"x")

@@ -109,7 +109,6 @@ def test_no_other_loop_folds_records() -> None:
         "projections/replay.py",
         "projections/versions/worker.py",  # runs another version's machine
         "engine/cluster/partition.py",  # live: does not decode what it sent itself
-        "spark_replay/audit/plain_traffic.py",  # the audit: books each event beside its fold (decision 0047)
         "projections/what_if/alternative.py",  # a candidate's machine, which leaves events out
         "projections/what_if/fates.py",  # the same machines, at a record that cannot be decoded
     }
