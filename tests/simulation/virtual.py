@@ -58,10 +58,10 @@ class VirtualLoop:
         self._waiting.clear()
 
 
-def at_once(work: Callable[..., None], *given: Any) -> "Future[None]":
+def at_once(_name: str, work: Callable[[], None]) -> "Future[None]":
     """A thread that has done its work already."""
     done: Future[None] = Future()
-    work(*given)
+    work()
     done.set_result(None)
     return done
 
