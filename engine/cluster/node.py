@@ -33,7 +33,7 @@ from rewindmq.engine.config import VERSION, Config
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.shared_contract import Arrived, SharedLog
 from rewindmq.engine.runtime import eager
-from rewindmq.engine.runtime.lifecycle import Members, mend_store, persist
+from rewindmq.engine.runtime.lifecycle import Members, Place, mend_store, persist
 from rewindmq.engine.runtime.metadata import ReadBackMetadata
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.snapshot_writer import MetadataSnapshots
@@ -139,6 +139,7 @@ class Node:
             self.log.counters,
             partitions,
             self.log.identity,
+            self._config.node,
             broker.loop_share,
             lambda: self._stopped or not self.joined or broker.turns.blocked is not None,
         )
@@ -504,6 +505,15 @@ class Node:
             if found.partition == partition.name:
                 return Members(found.leader, found.replicas, found.in_sync)
         return Members("", (), ())
+
+    def place(self, partition: Partition) -> Place:
+        """Return the nodes that are near a partition. The owner of a partition says in its rounds of counters which
+        node it is."""
+        owner: str | None = self._config.node if partition.owned else None
+        if owner is None and (table := self._by_name[partition.name].counter_table) is not None:
+            others = {joined.node for epoch, joined in self.metadata.topology.nodes.items() if epoch != self.epoch}
+            owner = table.owner if table.owner in others else None
+        return Place(owner, self._modes.folded_at(partition, owner))
 
     def take_snapshots(self) -> None:
         """Take the waypoints that are due. The log says where every node takes a snapshot (`checkpoint_asked`)."""
