@@ -33,6 +33,7 @@ from rewindmq.engine.config import VERSION, Config
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.shared_contract import Arrived, SharedLog
 from rewindmq.engine.runtime import eager
+from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.lifecycle import Members, Place, mend_store, persist
 from rewindmq.engine.runtime.metadata import ReadBackMetadata
 from rewindmq.engine.runtime.partition import Partition
@@ -105,6 +106,8 @@ class Node:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._held_reports: list[tuple[str, list[int]]] = []  # of appends, until this node knows that it is not lost
+        # The broker's certainty waits for partitions in doubt, too, and these may wait for reports that are held.
+        self._heard = Certainty(log.read_to_end, lambda: 0)
         self._duties: frozenset[str] = frozenset()  # the names of the partitions whose duties are this node's
         self._stopped = False
         self._broken = False  # the fold failed: the states differ from the log
@@ -206,7 +209,7 @@ class Node:
         self._broker.turns.landed()
 
     async def _release_reports(self) -> None:
-        await self._broker.certainty.wait()
+        await self._heard.wait()
         held, self._held_reports = self._held_reports, []
         for name, offsets in held:
             self._by_name[name].delivered(offsets)
@@ -554,6 +557,7 @@ class Node:
         self._counter_rounds.stop()
         self._repairs.stop()
         self._broker.certainty.stop()
+        self._heard.stop()
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:

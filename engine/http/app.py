@@ -22,7 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rewindmq.engine.errors import AccessRefused, AmqpError, ReadOnly
-from rewindmq.engine.http import authentication, listeners, web
+from rewindmq.engine.http import authentication, listeners, places, web
 from rewindmq.engine.http.authentication import LoginFailed, NotLoggedIn, authenticate, from_page
 from rewindmq.engine.http.browsers import Guarded
 from rewindmq.engine.http.call import (
@@ -62,7 +62,6 @@ from rewindmq.engine.http.resources import (
     overview,
     parameters,
     past,
-    placement,
     policies,
     queues,
     quorum,
@@ -204,8 +203,8 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/queues/quorum/replicas/on/{node}/grow": {"POST": quorum.grow},
     "/queues/quorum/replicas/on/{node}/shrink": {"DELETE": quorum.shrink},
     "/rebalance/queues": {"POST": quorum.rebalance},
-    "/placement": {"GET": placement.list_all},
-    "/placement/{vhost}/{queue}": {"GET": placement.near},
+    "/placement": {"GET": places.list_all},
+    "/placement/{vhost}/{queue}": {"GET": places.near},
     "/subjects/{subject}": {"DELETE": erasures.erase},
     "/erasures": {"GET": erasures.list_erasures},
     "/expired-bodies": {"GET": erasures.list_expired_bodies},

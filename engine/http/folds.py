@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from starlette.responses import Response
 
-from rewindmq.engine.http import listeners
+from rewindmq.engine.http import listeners, places
 from rewindmq.engine.http.call import Call
 from rewindmq.engine.http.resources import (
     access,
@@ -28,7 +28,6 @@ from rewindmq.engine.http.resources import (
     overview,
     parameters,
     past,
-    placement,
     policies,
     queues,
     quorum,
@@ -53,7 +52,7 @@ LOOK_AT_NO_QUEUE_EITHER = {
     marks.list_all,
     marks.show,
     marks.delete,
-    placement.near,
+    places.near,
 }
 # They show counters: those of the fold, or those that the owner of the partition has published.
 LOOK_AT_COUNTERS = {
@@ -88,7 +87,7 @@ LOOK_AT_COUNTERS = {
     definitions.export_all,
     definitions.export_vhost,
     features.list_deprecated_used,
-    placement.list_all,
+    places.list_all,
 }
 # They show consumers: those of the fold, or those that the owner of the partition has published.
 LOOK_AT_CONSUMERS = {clients.consumers, clients.vhost_consumers}
