@@ -196,7 +196,7 @@ class Node:
         """Own records are in the log, of a partition that does not come back.
 
         After a long silence nothing is confirmed before this node has read whether it was declared lost."""
-        if self._stopped or self._broken:
+        if self._stopped or self._broken or not self._by_name[name].awaits_reports:
             return
         silent = self.joined and self._loop.time() - self._arrived_at > self._config.node_timeout_ms / 2_000
         if silent or self._held_reports:

@@ -15,6 +15,19 @@ __all__ = ["quick"]
 LONG_SECONDS = 60.0
 
 
+def test_b49_a_report_that_no_record_waits_for_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kept over a pause it would confirm a later record, which is not in the log yet."""
+
+    async def test(nodes: Nodes) -> None:
+        _, other = await story(nodes)
+        node, name = nodes.node("b"), other.partitions[0].name
+        node._arrived_at -= LONG_SECONDS
+        node.delivered(name, [7])
+        assert node._held_reports == []
+
+    run(test, tmp_path, monkeypatch)
+
+
 def test_b49_confirms_go_on_after_a_silence_while_reports_are_outstanding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -37,19 +50,21 @@ def test_b49_confirms_go_on_after_a_silence_while_reports_are_outstanding(
         send = kafka.send
         monkeypatch.setattr(kafka, "send", lambda: None)  # the log takes nothing for now
         await until(lambda: not kafka.under_way and not kafka._sending)
-        assert publish(other, who, b"1", confirms, NAMES[0]) == 1
+        for body in (b"1", b"2"):
+            assert publish(other, who, body, confirms, NAMES[0]) == 1
         await node._modes.enter(partition)
         assert partition.current
-        assert len(partition._reported) == 1, "the record has to be reported"
-        publish(other, who, b"2", confirms, NAMES[0])  # and this one has to come back
+        assert len(partition._reported) == 2, "both records have to be reported"
+        publish(other, who, b"3", confirms, NAMES[0])  # and this one has to come back
 
         node._arrived_at -= LONG_SECONDS
-        node.delivered(nodes.log("b").queues[1 - partition.index].name, [])  # a report is the first that is heard
+        kafka.land(1)
+        nodes.log("b")._delivered(kafka)  # a report is the first that is heard
         node.arrived([])  # and then records of other partitions
         assert partition.in_doubt
         await settled()
         send()
-        await until(lambda: len(confirms.confirms) == 2)
+        await until(lambda: len(confirms.confirms) == 3)
         assert not partition.in_doubt
         await asyncio.wait_for(other.certainty.wait(), modes.AGAIN_SECONDS * 40)
 
