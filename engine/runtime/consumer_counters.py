@@ -4,7 +4,7 @@
     others:  consumers_in -> PublishedConsumer, for a listing of consumers
 
 Rules of this file
-- A record has consumers up to LIST_BYTES of JSON. Those that do not fit are missing. A reader sees that by the number
+- A record has consumers up to about LIST_BYTES of JSON. Those that do not fit are missing. A reader sees that by the number
   of attached consumers, and folds the partition before it lists them.
 - A field that has its usual value is not in the record.
 """
@@ -18,7 +18,8 @@ from typing import Any, Final
 from rewindmq.projections.machine.data.queue import ConsumerView
 from rewindmq.schemas.amqp.json_arguments import table_of
 
-LIST_BYTES: Final = 65_536  # of the consumers of a queue: some 400 of them
+LIST_BYTES: Final = 65_536  # of the consumers of a queue: some 350 of them
+OTHER_BYTES: Final = 150  # of a consumer, besides its words and arguments
 MOST_CONSUMERS: Final = 10_000  # of a record that a node reads
 MOST_WORD: Final = 1_024  # letters
 MOST: Final = (1 << 63) - 1
@@ -29,7 +30,7 @@ class NoConsumers(ValueError):
     """The value is no list of consumers."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PublishedConsumer:
     """A consumer as a listing shows it. Names are those of `ConsumerView`."""
 
@@ -74,6 +75,7 @@ KINDS: Final[Mapping[str, type]] = {
     each.name: dict if each.name == "argument_table" else type(getattr(USUAL, each.name))
     for each in fields(PublishedConsumer)
 }
+USUAL_VALUES: Final = tuple((name, getattr(USUAL, name)) for name in KINDS)
 INTERNED: Final = ("user", "activity_status")  # words that many consumers have in common
 
 
@@ -83,7 +85,9 @@ def published_of(views: Iterable[ConsumerView]) -> tuple[PublishedConsumer, ...]
     room = LIST_BYTES
     for view in views:
         consumer = PublishedConsumer.of(view)
-        room -= len(json.dumps(item_of(consumer)))
+        room -= OTHER_BYTES + len(consumer.tag) + len(consumer.user)
+        if consumer.argument_table:
+            room -= len(json.dumps(consumer.argument_table))
         if room < 0:
             break
         found.append(consumer)
@@ -92,8 +96,7 @@ def published_of(views: Iterable[ConsumerView]) -> tuple[PublishedConsumer, ...]
 
 def item_of(consumer: PublishedConsumer) -> dict[str, object]:
     """A consumer as it is in a record."""
-    item = {name: getattr(consumer, name) for name in KINDS}
-    return {name: value for name, value in item.items() if value != getattr(USUAL, name)}
+    return {name: value for name, usual in USUAL_VALUES if (value := getattr(consumer, name)) != usual}
 
 
 def consumers_in(value: object) -> tuple[PublishedConsumer, ...]:
@@ -106,8 +109,12 @@ def consumers_in(value: object) -> tuple[PublishedConsumer, ...]:
 def _consumer_in(item: object) -> PublishedConsumer:
     if not isinstance(item, dict):
         raise NoConsumers("a consumer is no object")
-    known = {name: _checked(name, kind, item[name]) for name, kind in KINDS.items() if name in item}
-    return PublishedConsumer(**known)
+    consumer = PublishedConsumer()
+    for name, value in item.items():
+        kind = KINDS.get(name)
+        if kind is not None:
+            setattr(consumer, name, _checked(name, kind, value))
+    return consumer
 
 
 def _checked(name: str, kind: type, value: Any) -> Any:
