@@ -4,8 +4,8 @@
     others:  consumers_in -> PublishedConsumer, for a listing of consumers
 
 Rules of this file
-- A record has consumers up to about LIST_BYTES of JSON. Those that do not fit are missing. A reader sees that by the number
-  of attached consumers, and folds the partition before it lists them.
+- A record has consumers up to about LIST_BYTES of JSON. Those that do not fit are missing. A reader sees that by the
+  number of attached consumers, and folds the partition before it lists them.
 - A field that has its usual value is not in the record.
 """
 
