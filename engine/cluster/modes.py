@@ -100,7 +100,7 @@ class Modes:
         for partition in self._partitions:
             if partition in self._work:
                 continue
-            if partition.owned or self._node in self._standing[partition.name]:
+            if partition.owned or self._node in self._standing.get(partition.name, ()):
                 partition.used_at = now
                 if not partition.current:
                     self._begin(partition, self._resume(partition))
