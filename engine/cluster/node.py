@@ -20,7 +20,8 @@ Rules of this file
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.cluster.awareness import Awareness
@@ -157,7 +158,7 @@ class Node:
         if self._stopped or self._broken:
             return
         self._doubt_after_silence()
-        try:
+        with self._folding():
             for batch in batches:
                 partition = self._by_name.get(batch.partition)
                 if partition is not None:
@@ -168,7 +169,14 @@ class Node:
                     self._note_beats(batch)
                 else:
                     self._counter_rounds.arrived(batch)
-        except Exception as error:  # this node's fold is broken, so the node must stop
+        self._end_turn()
+
+    @contextmanager
+    def _folding(self) -> Iterator[None]:
+        """Stop the node if the fold inside fails: its state would differ from the log."""
+        try:
+            yield
+        except Exception as error:
             if isinstance(error, NewerHistory):
                 logger.error("%s", error)
             else:
@@ -176,10 +184,11 @@ class Node:
             self._broken = True
             self._broker.turns.stop()
             self.fail(error)
-            return
-        turns = self._broker.turns
-        turns.end()
-        turns.landed()
+
+    def _end_turn(self) -> None:
+        if not self._broken:
+            self._broker.turns.end()
+            self._broker.turns.landed()
 
     def _doubt_after_silence(self) -> None:
         """After a long silence, keep arrivals until this node has caught up with the log (`doubt`).
@@ -204,17 +213,17 @@ class Node:
             if len(self._held_reports) == 1:
                 self._begin(self._release_reports())
             return
-        self._by_name[name].delivered(offsets)
-        self._broker.turns.end()
-        self._broker.turns.landed()
+        with self._folding():
+            self._by_name[name].delivered(offsets)
+        self._end_turn()
 
     async def _release_reports(self) -> None:
         await self._heard.wait()
         held, self._held_reports = self._held_reports, []
-        for name, offsets in held:
-            self._by_name[name].delivered(offsets)
-        self._broker.turns.end()
-        self._broker.turns.landed()
+        with self._folding():
+            for name, offsets in held:
+                self._by_name[name].delivered(offsets)
+        self._end_turn()
 
     def trouble(self, why: str | None) -> None:
         """Report why appends do not reach the log; None: they do again."""
