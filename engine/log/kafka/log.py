@@ -364,9 +364,13 @@ class KafkaLog:
             self.failed(LogError(f"Kafka: it takes no more events from this node: {text_of(error)}"))
 
     def _take_reports(self) -> None:
-        while not self._closed:
-            if self.producer.poll(_REPORT_SECONDS):
-                self._call(self._tell_reports)
+        try:
+            while not self._closed:
+                if self.producer.poll(_REPORT_SECONDS):
+                    self._call(self._tell_reports)
+        except Exception as error:  # no other code would hear of it, and nothing that is reported would be confirmed
+            logger.exception("the thread that takes reports from Kafka ended")
+            self.failed(LogError(f"Kafka: the reports of appended events: {error}"))
 
     def _reported(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:

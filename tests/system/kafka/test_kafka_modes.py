@@ -15,6 +15,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, NackError, UnroutableError
 
+from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka.log import KafkaLog
 from rewindmq.engine.log.placement import partition_of
 from rewindmq.schemas.single_object import wrap
@@ -63,6 +64,26 @@ def test_b49_records_come_once_however_often_a_partition_is_paused(kafka: KafkaC
         assert not following.troubles
         assert not following.failures
         log.close()
+
+    asyncio.run(story())
+
+
+def test_b49_a_node_fails_when_it_takes_no_more_reports(kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would confirm nothing more that is published to partitions that it has paused."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(KafkaLog, "_reported", broken)
+
+    async def story() -> None:
+        log = KafkaLog.open(kafka.bootstrap, f"reports-{uuid.uuid4().hex[:12]}", reports=True)
+        following = Following(log)
+        log.queues[0].append(b"/q", b"1")
+        await following.until(lambda: bool(following.failures))
+        assert "a defect" in str(following.failures[0])
+        with pytest.raises(LogError, match="a defect"):
+            log.close()
 
     asyncio.run(story())
 
