@@ -83,9 +83,10 @@ class Modes:
         while not partition.current:
             if self._stopped:
                 raise ConnectionForced("the node is stopping")
-            if partition not in self._work:
-                self._begin(partition, self._resume(partition))
-            await asyncio.shield(self._work[partition])
+            work = self._work.get(partition)
+            if work is None or work.done():  # to await what is done is no wait: the loop would do nothing else any more
+                work = self._begin(partition, self._resume(partition))
+            await asyncio.shield(work)
 
     def look(self, nodes: Iterable[str]) -> None:
         """Enter partitions that this node needs, and pause others. `nodes`: the names of the living ones."""
@@ -142,12 +143,14 @@ class Modes:
                 found.update(attached)
         return found
 
-    def _begin(self, partition: ReadBackPartition, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, partition: ReadBackPartition, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = self._work[partition] = self._loop.create_task(work)
         task.add_done_callback(lambda done: self._ended(partition, done))
+        return task
 
     def _ended(self, partition: ReadBackPartition, task: "asyncio.Task[None]") -> None:
-        self._work.pop(partition, None)
+        if self._work.get(partition) is task:  # else another change has begun since
+            del self._work[partition]
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
             logger.error("%s: its mode could not be changed: %s", partition.name, error)
