@@ -172,13 +172,12 @@ def policy_item(policy: PolicySet) -> Item:
 
 def queue_item(queue: Listed) -> Item:
     """A queue."""
-    published = isinstance(queue, QueueCounters)
     return {
         "name": queue.name,
         "vhost": queue.vhost,
         "durable": queue.durable,
         "auto_delete": queue.auto_delete,
-        "arguments": queue.argument_table if published else table_of(queue.arguments),
+        "arguments": queue.argument_table if isinstance(queue, QueueCounters) else table_of(queue.arguments),
     }
 
 

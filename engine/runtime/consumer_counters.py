@@ -118,7 +118,8 @@ def _consumer_in(item: object) -> PublishedConsumer:
 
 
 def _checked(name: str, kind: type, value: Any) -> Any:
-    if type(value) is not kind:
+    fits = type(value) is kind
+    if not fits:
         raise NoConsumers(f"{name} of a consumer is no {kind.__name__}")
     if kind is int and not -MOST <= value <= MOST:
         raise NoConsumers(f"{name} of a consumer is too large")

@@ -345,13 +345,19 @@ async def consumers_in(
     return [
         (partition, queue, consumer)
         async for partition, queue in call.work.over(queues)
-        for consumer in sorted(queue.consumers(), key=lambda each: each.consumer)
+        for consumer in consumers_by_number(queue)
     ]
+
+
+def consumers_by_number(queue: "Listed") -> "list[ListedConsumer]":
+    """The consumers of a queue, in the order in which they came."""
+    found: list[ListedConsumer] = list(queue.consumers())
+    return sorted(found, key=lambda each: each.consumer)
 
 
 def consumer_item(broker: "Broker", queue: "Listed", consumer: ListedConsumer) -> Item:
     """A consumer as JSON."""
-    published = isinstance(consumer, PublishedConsumer)
+    arguments = consumer.argument_table if isinstance(consumer, PublishedConsumer) else table_of(consumer.arguments)
     return {
         "queue": {"name": queue.name, "vhost": queue.vhost},
         "consumer_tag": consumer.tag,
@@ -359,7 +365,7 @@ def consumer_item(broker: "Broker", queue: "Listed", consumer: ListedConsumer) -
         "ack_required": not consumer.no_ack,
         "active": consumer.active,
         "activity_status": consumer.activity_status,
-        "arguments": consumer.argument_table if published else table_of(consumer.arguments),
+        "arguments": arguments,
         "exclusive": consumer.exclusive,
         "prefetch_count": consumer.prefetch,
         "priority": consumer.priority,

@@ -85,7 +85,7 @@ def test_b49_confirms_go_on_after_a_silence_while_reports_are_outstanding(
         await settled()
         on.send()
         await until(lambda: len(on.confirms.confirms) == 3)
-        assert not on.partition.in_doubt
+        await until(lambda: not on.partition.in_doubt)
         await asyncio.wait_for(on.other.certainty.wait(), modes.AGAIN_SECONDS * 40)
 
     run(test, tmp_path, monkeypatch)
