@@ -18,6 +18,7 @@ from rewindmq.engine.log.embedded.cut import cut
 from rewindmq.engine.log.embedded.directory import read_fork, write_layout
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.log_start import chain_of
+from rewindmq.engine.log.embedded.roles import require_broker
 from rewindmq.engine.runtime.eager import at_once
 from rewindmq.engine.runtime.log_clock import LogClock
 from rewindmq.engine.runtime.metadata import SoleWriterMetadata, unbound
@@ -42,6 +43,7 @@ def open_log(config: Config) -> EmbeddedLog:
     LogError, CorruptLog: the text says what is wrong, and where."""
     if (config.data / "kafka").exists():
         raise LogError(f"{config.data}: holds the state of a node on Kafka: an embedded log needs another directory")
+    require_broker(config.data)
     return EmbeddedLog.open(config.data, config.partitions, config.segment_bytes)
 
 

@@ -40,6 +40,7 @@ LAYERS = (
     ("erasure",),
     ("broker", "rewind"),
     ("embedded", "cluster"),
+    ("standby",),
     ("definitions",),
     ("amqp",),
     ("http",),
