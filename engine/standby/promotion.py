@@ -25,7 +25,7 @@ from rewindmq.engine.log.embedded.cut_back import cut_back
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
 from rewindmq.engine.log.embedded.ends import End
 from rewindmq.engine.log.embedded.lock import lock
-from rewindmq.engine.log.embedded.roles import FOLLOWER, read_note, remove_note
+from rewindmq.engine.log.embedded.roles import FOLLOWER, FOLLOWERS, read_note, remove_note
 from rewindmq.engine.log.embedded.writer import PartitionWriter
 from rewindmq.engine.standby.alignment import ASIDE, ends_of, forks_of, partitions_of
 from rewindmq.engine.standby.client import LeaderClient
@@ -77,6 +77,7 @@ def promote(data_dir: Path) -> Promoted:
         else:
             went = {}
         (data_dir / MOMENT).unlink(missing_ok=True)
+        (data_dir / FOLLOWERS).unlink(missing_ok=True)  # of a time when it led: those that follow now join anew
         remove_note(data_dir / FOLLOWER)
         ends = {name: end.offset for name, end in moment.items()}
         return Promoted(leader, begun, ends, {name: count for name, count in went.items() if count})

@@ -171,10 +171,11 @@ def standby_lines(standby: Json) -> list[str]:
         lines.append("No follower has joined yet: nothing is confirmed")
     for each in followers:
         state = "connected" if each["connected"] else "away"
+        known = each["lag_records"] is not None
         behind = (
-            "not known" if each["lag_records"] is None else f"{each['lag_records']} records, {each['lag_seconds']} s"
+            f"{each['lag_records']} records, {each['lag_seconds']} s behind" if known else "nothing acknowledged yet"
         )
-        lines.append(f"Follower {each['name']}: {state}, behind: {behind}")
+        lines.append(f"Follower {each['name']}: {state}, {behind}")
     return [*lines, ""]
 
 

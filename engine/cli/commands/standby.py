@@ -62,8 +62,8 @@ def promote(settings: Settings, data: Path) -> None:
     """Make the copy of a follower the leader: then start a broker on it.
 
     Stop the follower before. The old leader is told, if it answers at the address that was followed, and stops. Else
-    see to it that it does not go on: nothing here can stop a machine that does not answer. With --confirm-after follower
-    it can confirm nothing.
+    stop it yourself: no command here reaches a machine that does not answer. With --confirm-after follower it can
+    confirm nothing.
 
     \b
     Example:
