@@ -163,6 +163,8 @@ async def join(call: Call) -> Response:
         raise refusal(refused) from None
     except (LogError, OSError) as error:
         raise ApiError(503, "service_unavailable", str(error)) from None
+    call.past_read("", "", "")
+    call.broker.turns.end()
     return reply({"token": follower.token})
 
 

@@ -2,16 +2,17 @@
 
     DIR/log/...              as a broker's own (engine/log/embedded); an empty last segment of the leader is not copied
     DIR/follower.json        {"leader": URL, "instance": which copy this is}; engine/log/embedded/roles.py
-    DIR/follower.moment      the last moment that is here as a whole: the end of each partition, twice in turn
+    DIR/follower.moment      the synced end of each partition, and the last moment that is here as a whole; twice
 
     copy.add(pieces, target)         written and synced
     copy.has(target)                 the moment is here, and noted: the next question acknowledges it
 
-- Partitions are written one after another. A crash in between leaves some of them ahead of the last moment. That does
-  no harm: the copy goes on from each partition's end. A promotion goes back to the last moment, which is all that was
-  ever acknowledged.
-- A moment is synced in the slot that does not have the last one, so a torn write costs at most the newest, and that was
-  not acknowledged.
+- Many blocks are synced at once, and a power cut may leave any of them torn. So an opened copy drops what is behind the
+  synced ends, and fetches it again.
+- Partitions are written one after another. A crash in between leaves some of them ahead of the last moment. A promotion
+  goes back to that moment, which is all that was ever acknowledged.
+- The ends are synced in the slot that does not have the last ones, so a torn write costs at most the newest, and those
+  were not acknowledged.
 """
 
 import json
@@ -19,9 +20,11 @@ import os
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 from rewindmq.engine.log.contract import CorruptLog, LogError
+from rewindmq.engine.log.embedded.cut_back import drop_behind
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
 from rewindmq.engine.log.embedded.ends import End
 from rewindmq.engine.log.embedded.index import first_chain
@@ -97,6 +100,8 @@ class LogCopy:
         names = [METADATA, *map(queue_partition, range(read_layout(data_dir)))]
         self.partitions: dict[str, PartitionCopy] = {}
         self._moments = Moments(data_dir)
+        for name, end in self._moments.synced.items():
+            drop_behind(partition_directory(data_dir, name), end)
         self._writing = threading.Lock()
         self._closed = False
         try:
@@ -114,7 +119,7 @@ class LogCopy:
     @property
     def moment(self) -> dict[str, End] | None:
         """The last moment that is here as a whole."""
-        return self._moments.last
+        return self._moments.moment
 
     def add(self, pieces: Iterable[tuple[str, int, int, bytes]], target: Mapping[str, int]) -> int:
         """Add bytes of the leader, and note the moment `target` if it is here then. All of it is durable.
@@ -129,10 +134,10 @@ class LogCopy:
             if name not in self.partitions:
                 raise LogError(f"the leader has a partition {name}, which is not in the layout here")
             needed = max(needed, self.partitions[name].add(base, position, data))
-        if self.has(target):
-            ends = self.ends
-            if ends != self._moments.last:
-                self._moments.save(ends)
+        ends = self.ends
+        moment = ends if self.has(target) else self._moments.moment
+        if (ends, moment) != (self._moments.synced, self._moments.moment):
+            self._moments.save(ends, moment)
         return needed
 
     def has(self, target: Mapping[str, int]) -> bool:
@@ -149,7 +154,7 @@ class LogCopy:
 
 
 class Moments:
-    """The file of the last moment. `last`: None: there was none yet."""
+    """The file of the synced ends and of the last whole moment. `moment`: None: there was none yet."""
 
     def __init__(self, data_dir: Path) -> None:
         """Raises OSError."""
@@ -158,38 +163,55 @@ class Moments:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         if new:
             sync_directory(data_dir)
-        self._number, self.last = max((self._slot(0), self._slot(1)), key=lambda slot: slot[0])
+        found = max((self._slot(0), self._slot(1)), key=lambda slot: int(slot.get("number", 0)))
+        self._number: int = found.get("number", 0)
+        self.synced = ends_in(found.get("synced") or {})
+        self.moment = None if found.get("moment") is None else ends_in(found["moment"])
 
-    def save(self, ends: Mapping[str, End]) -> None:
-        """Note a moment, durably. Raises OSError."""
+    def save(self, synced: Mapping[str, End], moment: Mapping[str, End] | None) -> None:
+        """Note both, durably. Raises OSError."""
         number = self._number + 1
-        content = {name: [end.base, end.position, end.offset, end.chain.hex()] for name, end in ends.items()}
-        body = json.dumps({"number": number, "ends": content}).encode()
+        content = {
+            "number": number,
+            "synced": ends_out(synced),
+            "moment": None if moment is None else ends_out(moment),
+        }
+        body = json.dumps(content).encode()
         assert len(body) + 8 <= _SLOT_BYTES
         raw = len(body).to_bytes(4, "big") + crc32(body).to_bytes(4, "big") + body
         write_at(self._descriptor, raw, number % 2 * _SLOT_BYTES)
         os.fdatasync(self._descriptor)
-        self._number, self.last = number, dict(ends)
+        self._number, self.synced = number, dict(synced)
+        self.moment = None if moment is None else dict(moment)
 
-    def _slot(self, which: int) -> tuple[int, dict[str, End] | None]:
+    def _slot(self, which: int) -> dict[str, Any]:
         head = read_at(self._descriptor, 8, which * _SLOT_BYTES)
         size = int.from_bytes(head[:4], "big")
         body = read_at(self._descriptor, min(size, _SLOT_BYTES), which * _SLOT_BYTES + 8)
         if not size or len(body) != size or crc32(body) != int.from_bytes(head[4:], "big"):
-            return 0, None
-        found = json.loads(body)
-        ends = {
-            name: End(base, position, offset, bytes.fromhex(chain))
-            for name, (base, position, offset, chain) in found["ends"].items()
-        }
-        return found["number"], ends
+            return {}
+        found: dict[str, Any] = json.loads(body)
+        return found
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._descriptor)
 
 
-_SLOT_BYTES = 1 << 18  # for the 1,024 partitions that a log has at most
+def ends_out(ends: Mapping[str, End]) -> dict[str, list[object]]:
+    """Ends as JSON."""
+    return {name: [end.base, end.position, end.offset, end.chain.hex()] for name, end in ends.items()}
+
+
+def ends_in(content: Mapping[str, list[Any]]) -> dict[str, End]:
+    """Ends, from JSON."""
+    return {
+        name: End(base, position, offset, bytes.fromhex(chain))
+        for name, (base, position, offset, chain) in content.items()
+    }
+
+
+_SLOT_BYTES = 1 << 19  # for the 1,024 partitions that a log has at most
 
 
 def header_of(path: Path) -> Header:

@@ -25,6 +25,7 @@ from rewindmq.engine.log.embedded.cut_back import cut_back
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
 from rewindmq.engine.log.embedded.ends import End
 from rewindmq.engine.log.embedded.lock import lock
+from rewindmq.engine.log.embedded.raw_blocks import end_at
 from rewindmq.engine.log.embedded.roles import FOLLOWER, FOLLOWERS, read_note, remove_note
 from rewindmq.engine.log.embedded.writer import PartitionWriter
 from rewindmq.engine.standby.alignment import ASIDE, ends_of, forks_of, partitions_of
@@ -62,7 +63,7 @@ def promote(data_dir: Path) -> Promoted:
             raise LogError(f"{data_dir}: not a copy that follows a leader (there is no {FOLLOWER})")
         leader = str(note.get("leader"))
         moments = Moments(data_dir)
-        moment = moments.last
+        moment = moments.moment
         moments.close()
         if moment is None:
             raise LogError(
@@ -73,6 +74,7 @@ def promote(data_dir: Path) -> Promoted:
         if begun is None:
             aside = data_dir / ASIDE / time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
             went = {name: cut_back(data_dir, name, end, aside) for name, end in moment.items()}
+            _require_ends(data_dir, moment)
             begun = _fork(data_dir, leader, moment)
         else:
             went = {}
@@ -83,6 +85,15 @@ def promote(data_dir: Path) -> Promoted:
         return Promoted(leader, begun, ends, {name: count for name, count in went.items() if count})
     finally:
         os.close(descriptor)
+
+
+def _require_ends(data_dir: Path, moment: Mapping[str, End]) -> None:
+    """Check that the copy ends where it said that it was synced. Raises LogError."""
+    for name, end in moment.items():
+        if end.offset and end_at(partition_directory(data_dir, name), end.offset) != end:
+            raise LogError(
+                f"{data_dir}: {name} was synced up to offset {end.offset}, and does not end there: the disk lost it"
+            )
 
 
 def _begun(data_dir: Path, moment: Mapping[str, End]) -> str | None:

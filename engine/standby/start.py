@@ -83,7 +83,7 @@ async def _prepare(data_dir: Path, client: LeaderClient) -> str:
 def _has_moment(data_dir: Path) -> bool:
     moments = Moments(data_dir)
     moments.close()
-    return moments.last is not None
+    return moments.moment is not None
 
 
 async def _go_back(data_dir: Path, leader: Leader) -> None:

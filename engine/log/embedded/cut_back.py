@@ -18,6 +18,7 @@ from rewindmq.engine.log.embedded.ends import End
 from rewindmq.engine.log.embedded.index import ENTRY, HEADER, index_path, lengths_path
 from rewindmq.engine.log.embedded.reader import PartitionReader, SegmentReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, sync_directory
+from rewindmq.engine.log.seals.seal import BadSeal, parsed_line
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore
 
@@ -34,7 +35,7 @@ def cut_back(data_dir: Path, partition: str, end: End, aside: Path) -> int:
         base = base_offset_of(path)
         if base > end.base or end.position == 0 or base == end.offset:
             there.mkdir(parents=True, exist_ok=True)
-            for each in (path, index_path(path), lengths_path(path), *directory.glob(f"_{path.stem}*.seal")):
+            for each in (path, index_path(path), lengths_path(path)):
                 if each.exists():
                     shutil.move(each, there / each.name)
         elif base == end.base and path.stat().st_size > end.position:
@@ -43,8 +44,38 @@ def cut_back(data_dir: Path, partition: str, end: End, aside: Path) -> int:
             shutil.copyfile(path, part)
             part.replace(there / path.name)
             _cut(path, end)
+    for path in _seals_behind(directory, end.offset):
+        there.mkdir(parents=True, exist_ok=True)
+        shutil.move(path, there / path.name)
     sync_directory(directory)
     return went
+
+
+def _seals_behind(directory: Path, offset: int) -> list[Path]:
+    """The seals that are about records behind an offset, and their prints."""
+    found = []
+    for path in directory.glob(f"_{'[0-9]' * 20}.seal"):
+        try:
+            ends = parsed_line(path.read_bytes(), str(path)).seal.next_offset
+        except BadSeal:
+            continue  # `rewindmq verify_seals` tells of it
+        if ends > offset:
+            found += [each for each in (path, path.with_suffix(".prints")) if each.exists()]
+    return found
+
+
+def drop_behind(directory: Path, end: End) -> None:
+    """Drop what is behind the end of a copy: it may be torn, and the leader has it.
+
+    Raises CorruptLog, OSError."""
+    for path in reversed(segment_files(directory)):
+        base = base_offset_of(path)
+        if base > end.base or (end.position == 0 and base >= end.base):
+            for each in (index_path(path), lengths_path(path), path):
+                each.unlink(missing_ok=True)
+        elif base == end.base and path.stat().st_size > end.position:
+            _cut(path, end)
+    sync_directory(directory)
 
 
 def _cut(path: Path, end: End) -> None:
