@@ -223,6 +223,9 @@ class Followers:
             logger.info("follower %s joins from %s", name, address)
         follower.token, follower.address = secrets.token_hex(16), address
         follower.target = {}
+        follower.acknowledged = {  # its disk may have lost some since
+            each: min(offset, asked.ends.get(each, (0, b""))[0]) for each, offset in follower.acknowledged.items()
+        }
         self._see(follower)
         self._hold()
         return follower

@@ -186,7 +186,7 @@ class LeaderClient:
         if word == "unknown":
             raise JoinAgain
         if response.status_code == 404:
-            word = "404"
+            word, reason = "404", "it knows no followers: is it of an older version?"
         if response.status_code == 401:
             reason += ": give --leader-user and --leader-pass-file of an administrator of the leader"
         raise Refused(word, f"the leader at {self.url} refuses: {reason}")

@@ -16,17 +16,16 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rewindmq.engine.broker.followers import ANSWER_BYTES, Asked, Following, branching_of
+from rewindmq.engine.broker.followers import ANSWER_BYTES, Following
 from rewindmq.engine.config import Config
 from rewindmq.engine.erasure.key_copies import ids_in
 from rewindmq.engine.erasure.key_store import KeyStore
-from rewindmq.engine.log.archive.archiver import root_of
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.cut import cut
 from rewindmq.engine.log.embedded.directory import partition_directory
 from rewindmq.engine.log.embedded.raw_blocks import beginning_of_log
 from rewindmq.engine.log.embedded.segments import sync_directory
-from rewindmq.engine.standby.alignment import forks_of
+from rewindmq.engine.standby.alignment import asked_of
 from rewindmq.engine.standby.client import Away, JoinAgain, Leader, LeaderClient
 from rewindmq.engine.standby.log_copy import LogCopy
 from rewindmq.projections.store.bases import Bases
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from rewindmq.engine.standby.node import Standby
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # seconds between two tries
+MOST_KNOWN_KEYS: Final = 100_000  # text of the form of an id counts as one
 BESIDE_SECONDS: Final = 60.0  # between two looks at what lies beside the leader's log
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Follower:
     """One follower. `status` is what it knows of itself."""
 
     def __init__(self, config: Config, client: LeaderClient, copy: LogCopy, instance: str) -> None:
-        self.status = Following(client.url)
+        self.status = Following(client.url, caught_up_at=asyncio.get_running_loop().time())
         self._data = config.data
         self._client = client
         self.copy = copy
@@ -85,12 +85,7 @@ class Follower:
 
     async def join(self) -> None:
         """Be taken in by the leader. Raises Away, Refused, LogError."""
-        ends = {name: (end.offset, end.chain) for name, end in self.copy.ends.items()}
-        forks = await asyncio.to_thread(forks_of, self._data)
-        newer = [await asyncio.to_thread(branching_of, self._data, fork, self.copy.ends) for fork in forks]
-        root = await asyncio.to_thread(root_of, self._data) if any(offset for offset, _ in ends.values()) else None
-        lineage = tuple(fork.event.identity for fork in forks)
-        await self._client.join(Asked(self._instance, root, lineage, ends, tuple(newer)))
+        await self._client.join(await asyncio.to_thread(asked_of, self._data, self._instance, self.copy.ends))
 
     async def step(self) -> None:
         """Fetch, write and sync once. Raises Away, JoinAgain, Refused, LogError, OSError."""
@@ -166,6 +161,8 @@ class Follower:
             for first in range(0, len(lacking), 1_000):
                 found = await self._client.keys(lacking[first : first + 1_000])
                 await asyncio.to_thread(self._put, found)
+            if len(self._known_keys) > MOST_KNOWN_KEYS:
+                self._known_keys.clear()
             self._known_keys.update(ids)
 
     def _put(self, found: Mapping[str, bytes]) -> None:

@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rewindmq.engine.broker.followers import Asked, branching_of
 from rewindmq.engine.log.archive.archiver import root_of
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.cut_back import cut_back
@@ -28,7 +27,7 @@ from rewindmq.engine.log.embedded.lock import lock
 from rewindmq.engine.log.embedded.raw_blocks import end_at
 from rewindmq.engine.log.embedded.roles import FOLLOWER, FOLLOWERS, read_note, remove_note
 from rewindmq.engine.log.embedded.writer import PartitionWriter
-from rewindmq.engine.standby.alignment import ASIDE, ends_of, forks_of, partitions_of
+from rewindmq.engine.standby.alignment import ASIDE, asked_of, forks_of
 from rewindmq.engine.standby.client import LeaderClient
 from rewindmq.engine.standby.log_copy import MOMENT, Moments
 from rewindmq.projections.rewind import format_time
@@ -123,9 +122,4 @@ def _fork(data_dir: Path, leader: str, moment: Mapping[str, End]) -> str:
 
 async def tell(client: LeaderClient, data_dir: Path) -> None:
     """Tell the old leader of the promotion: it stops. Raises Away; Refused, with the word `fenced`: it stops."""
-    ends = ends_of(data_dir)
-    forks = forks_of(data_dir)
-    full = {name: End(0, 0, 1 << 62, b"") for name in partitions_of(data_dir)}
-    newer = tuple(branching_of(data_dir, fork, full) for fork in forks)
-    lineage = tuple(fork.event.identity for fork in forks)
-    await client.join(Asked("promoted", root_of(data_dir), lineage, ends, newer))
+    await client.join(asked_of(data_dir, "promoted"))

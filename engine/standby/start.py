@@ -24,9 +24,9 @@ from rewindmq.engine.log.embedded.directory import (
     read_layout,
     write_layout,
 )
-from rewindmq.engine.log.embedded.roles import FENCED, FOLLOWER, read_note, remove_note, write_note
+from rewindmq.engine.log.embedded.roles import FENCED, FOLLOWER, FOLLOWERS, read_note, remove_note, write_note
 from rewindmq.engine.rewind.id_index_process import DIRECTORY
-from rewindmq.engine.standby.alignment import ASIDE, align
+from rewindmq.engine.standby.alignment import ASIDE, asked_of, go_back, way_back
 from rewindmq.engine.standby.client import Away, Leader, LeaderClient
 from rewindmq.engine.standby.follower import Follower, bring_bases
 from rewindmq.engine.standby.log_copy import MOMENT, LogCopy, Moments
@@ -70,13 +70,16 @@ async def _prepare(data_dir: Path, client: LeaderClient) -> str:
             raise LogError(str(error)) from None
         logger.warning("%s: the copy is served as it is", error)
         return str(note["instance"])
+    instance = secrets.token_hex(16) if note is None else str(note["instance"])
     if layout_file(data_dir).exists():
         await _go_back(data_dir, leader)
+        if note is None:  # a broker's own directory becomes a copy only if the leader takes it
+            await client.join(await asyncio.to_thread(asked_of, data_dir, instance))
     else:
         await _begin(data_dir, client, leader)
-    instance = secrets.token_hex(16) if note is None else str(note["instance"])
     write_note(data_dir / FOLLOWER, {"leader": client.url, "instance": instance})
     remove_note(data_dir / FENCED)
+    remove_note(data_dir / FOLLOWERS)
     return instance
 
 
@@ -91,8 +94,9 @@ async def _go_back(data_dir: Path, leader: Leader) -> None:
     there = read_layout(data_dir)
     if there != leader.queue_partitions:
         raise LogError(f"{data_dir}: has {there} queue partitions, and the leader {leader.queue_partitions}")
-    aside = await asyncio.to_thread(align, data_dir, leader)
-    if aside:
+    way = await asyncio.to_thread(way_back, data_dir, leader)
+    if way is not None:
+        aside = await asyncio.to_thread(go_back, data_dir, way)
         (data_dir / MOMENT).unlink(missing_ok=True)
         shutil.rmtree(data_dir / DIRECTORY, ignore_errors=True)  # the index of ids is derived
         counts = ", ".join(f"{count} of {name}" for name, count in aside.items())
