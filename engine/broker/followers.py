@@ -41,6 +41,7 @@ FOLLOWER = "follower"  # the value of --confirm-after
 WAIT_SECONDS: Final = 5.0  # a question waits so long for new records
 AWAY_SECONDS: Final = 15.0  # a follower that asks nothing for so long is away
 ANSWER_BYTES: Final = 4 << 20  # of an answer, unless a single block is larger
+HEADER_BYTES: Final = 1 << 20  # a piece has so many bytes at least: the header of a segment is not cut
 MOST_BYTES: Final = 1 << 30
 MOST_BEHIND: Final = 200_000
 MOST_FOLLOWERS: Final = 16
@@ -256,7 +257,7 @@ class Followers:
             if here is None or (here.offset, here.position) == (0, 0):
                 start = beginning_of_log(directory)
                 here = End(start, 0, start, b"")
-            piece = piece_behind(directory, here, end, room) if room > 0 else None
+            piece = piece_behind(directory, here, end, max(room, HEADER_BYTES)) if room > 0 else None
             if piece is not None:
                 pieces.append((each, piece))
                 room -= piece.size

@@ -68,22 +68,22 @@ class PartitionCopy:
     def add(self, base: int, position: int, data: bytes) -> int:
         """Add stored bytes of the leader, durably. A block that is cut off at the end is left out.
 
-        Returns the size of the block that did not fit, or 0. Raises CorruptLog: the bytes do not belong here. LogError,
-        OSError: nothing was added."""
+        Returns how many bytes have to come at once, because a block did not fit, or 0. Raises CorruptLog: the bytes do
+        not belong here. LogError, OSError: nothing was added."""
         path = segment_path(self.directory, base)
-        end = self.end
+        end, before = self.end, 0
         if position == 0 and base == end.offset:
             self._header = proven_header(data, self.directory, end)
             self._writer.begin_copied(self._header)
-            position = len(self._header.raw)
-            data = data[position:]
+            before = len(self._header.raw)
+            data = data[before:]
         elif (base, position) != (end.base, end.position):
             raise CorruptLog(path, position, end.offset, f"the leader sent other bytes than were asked for ({end})")
         if self._header is None or self._header.base_offset != base:
             self._header = header_of(path)
         blocks = proven_blocks(data, self._writer.place, self._header, path)
         if not blocks.entries:
-            return blocks.needed
+            return before + blocks.needed
         self._writer.add_copied(data[: blocks.size], blocks.entries, blocks.lengths)
         return 0
 

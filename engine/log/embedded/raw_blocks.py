@@ -32,6 +32,8 @@ from rewindmq.engine.log.embedded.segments import (
     stated_chain,
 )
 
+_FRAME_BYTES = 20  # two longs at their longest
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -156,12 +158,12 @@ def proven_blocks(data: bytes, place: Place, header: Header, path: Path) -> Prov
 
 
 def _length_at(data: bytes, at: int) -> int:
-    """The length of the block at an index; 1 where not even that is there."""
+    """The length of the block at an index; more than is there where the bytes end before they say it."""
     try:
         start = read_long(data, at)[1]
         size, start = read_long(data, start)
     except IndexError:
-        return 1
+        return len(data) - at + _FRAME_BYTES
     except ValueError as error:
         raise LogError(f"the leader sent no block: {error}") from None
     return start - at + max(0, size) + SYNC_BYTES
