@@ -45,6 +45,7 @@ HEADER_BYTES: Final = 1 << 20  # a piece has so many bytes at least: the header 
 MOST_BYTES: Final = 1 << 30
 MOST_BEHIND: Final = 200_000
 MOST_FOLLOWERS: Final = 16
+LOST_END = "the leader lost its end, or came from a backup; `rewindmq promote` the copy, or begin anew"
 HELD = "{} records wait for a follower's acknowledgement (--confirm-after follower)"
 
 logger = logging.getLogger(__name__)
@@ -321,6 +322,8 @@ class Followers:
 
     def _require_same(self, asked: Asked, ends: dict[str, End]) -> None:
         """Check that the copy is a beginning of this log. Raises Refused, LogError."""
+        branched = len(asked.lineage) < len(self.lineage)
+        goes_back = "start the follower again: it goes back to where the leader's history branched"
         for name, (offset, chain) in asked.ends.items():
             if name not in ends:
                 raise Refused("other_history", f"the copy has a partition {name}, which is not here")
@@ -337,14 +340,14 @@ class Followers:
             if offset > ends[name].offset:
                 raise Refused(
                     "ahead",
-                    f"the copy of {name} ends at offset {offset}, and the leader's log at {ends[name].offset}: the"
-                    " leader lost its end, or came from a backup; `rewindmq promote` the copy, or begin anew",
+                    f"the copy of {name} ends at offset {offset}, and the leader's log at {ends[name].offset}: "
+                    + (goes_back if branched else LOST_END),
                 )
             if chain_at(directory, offset, ends[name]) != chain:
                 raise Refused(
                     "diverged",
-                    f"the copy of {name} ends at offset {offset} with another hash chain than the leader has there: it"
-                    " is of another history; begin anew in an empty directory",
+                    f"the copy of {name} ends at offset {offset} with another hash chain than the leader has there: "
+                    + (goes_back if branched else "it is of another history; begin anew in an empty directory"),
                 )
 
     # -- what waits for followers -------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@
     2  HistoryForked in the metadata log: from here on this is a history of its own, with an identity drawn at random
     3  DIR/follower.json is removed: a broker starts here
 
-A kill in between leaves a copy, and the command is run again. If it was killed behind step 2, the event is there.
+A kill in between leaves a copy. The command is run again, or the copy follows again: both drop an event of step 2.
 
 The old leader is not asked here. It learns of the promotion when a node of the new history asks it to be taken in
 (`tell`), or when it follows that one. Until then it goes on. With `--confirm-after follower` it confirms nothing
@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rewindmq.engine.log.archive.archiver import root_of
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.embedded.cut_back import cut_back
+from rewindmq.engine.log.embedded.cut_back import cut_back, drop_behind
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
 from rewindmq.engine.log.embedded.ends import End
 from rewindmq.engine.log.embedded.lock import lock
@@ -69,19 +69,17 @@ def promote(data_dir: Path) -> Promoted:
                 f"{data_dir}: the copy was never level with its leader: partitions may not fit each other; go on"
                 " following, or `rewindmq recover` from an archive"
             )
-        begun = _begun(data_dir, moment)
-        if begun is None:
-            aside = data_dir / ASIDE / time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-            went = {name: cut_back(data_dir, name, end, aside) for name, end in moment.items()}
-            _require_ends(data_dir, moment)
-            begun = _fork(data_dir, leader, moment)
-        else:
-            went = {}
+        for name, end in moments.synced.items():
+            drop_behind(partition_directory(data_dir, name), end)
+        aside = data_dir / ASIDE / time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        went = {name: cut_back(data_dir, name, end, aside) for name, end in moment.items()}
+        _require_ends(data_dir, moment)
+        identity = _fork(data_dir, leader, moment)
         (data_dir / MOMENT).unlink(missing_ok=True)
         (data_dir / FOLLOWERS).unlink(missing_ok=True)  # of a time when it led: those that follow now join anew
         remove_note(data_dir / FOLLOWER)
         ends = {name: end.offset for name, end in moment.items()}
-        return Promoted(leader, begun, ends, {name: count for name, count in went.items() if count})
+        return Promoted(leader, identity, ends, {name: count for name, count in went.items() if count})
     finally:
         os.close(descriptor)
 
@@ -93,14 +91,6 @@ def _require_ends(data_dir: Path, moment: Mapping[str, End]) -> None:
             raise LogError(
                 f"{data_dir}: {name} was synced up to offset {end.offset}, and does not end there: the disk lost it"
             )
-
-
-def _begun(data_dir: Path, moment: Mapping[str, End]) -> str | None:
-    """The identity that a killed promotion has logged already."""
-    forks = forks_of(data_dir)
-    if forks and forks[-1].at == moment[METADATA].offset and forks[-1].event.moment.startswith(PROMOTED):
-        return forks[-1].event.identity
-    return None
 
 
 def _fork(data_dir: Path, leader: str, moment: Mapping[str, End]) -> str:

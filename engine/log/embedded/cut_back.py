@@ -42,7 +42,10 @@ def cut_back(data_dir: Path, partition: str, end: End, aside: Path) -> int:
             there.mkdir(parents=True, exist_ok=True)
             part = there / f"_{path.name}.part"
             shutil.copyfile(path, part)
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
             part.replace(there / path.name)
+            sync_directory(there)
             _cut(path, end)
     for path in _seals_behind(directory, end.offset):
         there.mkdir(parents=True, exist_ok=True)
