@@ -80,7 +80,7 @@ def asked_of(data_dir: Path, instance: str, ends: Mapping[str, End] | None = Non
     forks = forks_of(data_dir)
     places = ends_of(data_dir) if ends is None else {name: (end.offset, end.chain) for name, end in ends.items()}
     known = {name: End(0, 0, offset, chain) for name, (offset, chain) in places.items()}
-    root = root_of(data_dir) if any(offset for offset, _ in places.values()) else None
+    root = root_of(data_dir) if places[METADATA][0] else None
     newer = tuple(branching_of(data_dir, fork, known) for fork in forks)
     return Asked(instance, root, tuple(fork.event.identity for fork in forks), places, newer)
 

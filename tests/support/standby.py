@@ -46,7 +46,7 @@ class RunningFollower(RunningBroker):
 def command(*words: str, url: str | None = None) -> "subprocess.CompletedProcess[str]":
     """Run a command of the program to its end."""
     where = [] if url is None else ["--url", url]
-    return subprocess.run([*REWINDMQ, *words, *where], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    return subprocess.run([*REWINDMQ, *words, *where], cwd=ROOT, capture_output=True, text=True, timeout=300)
 
 
 def refused(data: Path, leader: str, *options: str) -> "subprocess.CompletedProcess[str]":

@@ -103,7 +103,7 @@ def test_b59_kills_of_both_at_any_moment(start_broker: Callable[..., RunningBrok
     chance = random.Random(59)
     leader = start_broker(None, *SMALL)
     follower = follow(leader)
-    for kill in range(4):
+    for kill in range(2):
         ended = threading.Event()
         load = threading.Thread(target=publish_until, args=(leader, ended))
         load.start()

@@ -10,7 +10,6 @@ from queue import SimpleQueue
 import pika
 import pytest
 
-from tests.support.examples import rounds
 from tests.support.pika_clients import connect
 from tests.support.running import RunningBroker
 from tests.support.standby import (
@@ -63,7 +62,7 @@ def ended() -> Iterator[list[RunningBroker]]:
 
 
 def test_b60_kill_cut_and_promote_under_load(tmp_path: Path) -> None:
-    made = run(tmp_path, rounds(3, 3), 0.5)
+    made = run(tmp_path, 3, 0.4)
     assert len(made.publisher.confirmed) > 50, "the load was no load"
 
 
