@@ -23,7 +23,7 @@ from rewindmq.engine.runtime.eager import at_once
 from rewindmq.engine.runtime.log_clock import LogClock
 from rewindmq.engine.runtime.metadata import SoleWriterMetadata, unbound
 from rewindmq.projections.machine.machine import MACHINE_VERSION
-from rewindmq.projections.replay import Recovery, recover
+from rewindmq.projections.replay import PartitionLog, Recovery, recover
 from rewindmq.projections.store.bases import Bases
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore
@@ -92,7 +92,7 @@ def keep_layout(config: Config, log: EmbeddedLog, about: AboutHistory) -> None:
         write_layout(config.data, len(log.queues), identity)
 
 
-def recovered(log: LogPartition, store: StateStore) -> Recovery:
+def recovered(log: PartitionLog, store: StateStore) -> Recovery:
     """Load a partition's stored state, and fold the rest of the log."""
     recovery = recover(log, store)
     if recovery.replayed or recovery.quarantined.count:
