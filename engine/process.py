@@ -154,25 +154,14 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
         live = Live(broker, Logins())
         app = make_app(broker, body_workers, live)
         listening = _listen_http(config, contexts)
-
-        def end_streams() -> None:
-            live.close()
-            if broker.followers is not None:
-                broker.followers.landed()  # a follower that waits gets an empty answer
-
-        serving = serve(app, listening, http_door, broker.loop_share, end_streams, config.http_balancers)
+        end = partial(_end_streams, broker, live)
+        serving = serve(app, listening, http_door, broker.loop_share, end, config.http_balancers)
         http = asyncio.create_task(serving)
         reloads = asyncio.create_task(_reload(broker, contexts, reread, hung_up, manager))
         try:
             broker.id_index.start()
             where = ", ".join(f"{protocol} {bracketed(address)}:{port}" for protocol, address, port in config.listeners)
-            log = "" if config.kafka is None else f", log {config.kafka_prefix}.* at {config.kafka}"
-            log += ", read-only" if config.read_only else ""
-            log += f", follows {config.follow}" if config.follow is not None else ""
-            build = builds.running()
-            if build.unused:
-                logger.warning("the pure build runs: %s", build.unused)
-            print(f"RewindMQ {VERSION} is ready: {where}, data {config.data}{log}, {build.kind} build", flush=True)
+            _say_ready(config, where)
             manager.ready(f"running: {where}")
             manager.begin_watchdog()
             await _until_stopped(stopping, http)
@@ -191,6 +180,24 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
     if failures:
         raise Failure(_code(failures[0]), f"stopped: {failures[0]}")
     logger.info("stopped")
+
+
+def _say_ready(config: Config, where: str) -> None:
+    """The line on stdout when clients may come."""
+    log = "" if config.kafka is None else f", log {config.kafka_prefix}.* at {config.kafka}"
+    log += ", read-only" if config.read_only else ""
+    log += f", follows {config.follow}" if config.follow is not None else ""
+    build = builds.running()
+    if build.unused:
+        logger.warning("the pure build runs: %s", build.unused)
+    print(f"RewindMQ {VERSION} is ready: {where}, data {config.data}{log}, {build.kind} build", flush=True)
+
+
+def _end_streams(broker: Broker, live: Live) -> None:
+    """End the answers that never end by themselves; a follower that waits gets an empty one."""
+    live.close()
+    if broker.followers is not None:
+        broker.followers.landed()
 
 
 def _heed_signals(stopping: asyncio.Event, hung_up: asyncio.Event) -> None:
