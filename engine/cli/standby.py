@@ -26,9 +26,9 @@ COLUMNS = ("name", "connected", "lag_records", "lag_seconds", "confirms", "addre
 @click.argument("url")
 @with_sources
 def follow(sources: Sources, url: str) -> None:
-    """Copy the log of a running broker, and serve its history read-only, until SIGINT or SIGTERM.
+    """Copy the log of a running broker, and serve its history read-only.
 
-    URL is the leader's management API. --data is the directory of the copy: an empty one, one that followed before, or
+    It runs in the foreground, until SIGINT or SIGTERM. URL is the leader's management API. --data is the directory of the copy: an empty one, one that followed before, or
     that of an old leader, which goes back to where the histories branched. The options are those of `start`. If this
     process or the leader is killed, start it again: it goes on.
 
@@ -66,8 +66,9 @@ def promote(settings: Settings, data: Path) -> None:
     confirm nothing.
 
     \b
-    Example:
-      rewindmq promote --data ./copy && rewindmq start --data ./copy
+    Examples:
+      rewindmq promote --data ./copy
+      rewindmq start --data ./copy
     """
     from rewindmq.engine.standby.promotion import promote as promote_copy
 
