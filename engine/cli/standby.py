@@ -28,8 +28,8 @@ COLUMNS = ("name", "connected", "lag_records", "lag_seconds", "confirms", "addre
 def follow(sources: Sources, url: str) -> None:
     """Copy the log of a running broker, and serve its history read-only.
 
-    It runs in the foreground, until SIGINT or SIGTERM. URL is the leader's management API. --data is the directory of the
-    copy: an empty one, one that followed before, or that of an old leader, which goes back to where the histories
+    It runs in the foreground, until SIGINT or SIGTERM. URL is the leader's management API. --data is the directory of
+    the copy: an empty one, one that followed before, or that of an old leader, which goes back to where the histories
     branched. The options are those of `start`. If this process or the leader is killed, start it again: it goes on.
 
     \b
