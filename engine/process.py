@@ -49,6 +49,7 @@ from rewindmq.engine.http.app import make_app
 from rewindmq.engine.http.live import Live
 from rewindmq.engine.http.logins import Logins
 from rewindmq.engine.http.server import Listening, serve
+from rewindmq.engine.identity.settings import BadKeys
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.lock import lock
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
@@ -144,6 +145,7 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
         broker.alarms.start(server)
         if config.kafka is None:
             broker.history_size.start()
+        _start_tokens(broker)
         if archiver is not None:
             owned = partial(_owned, broker) if config.kafka is not None else lambda: None
             archiver.start(broker.archive, broker.trims, owned)
@@ -198,6 +200,13 @@ def _end_streams(broker: Broker, live: Live) -> None:
     live.close()
     if broker.followers is not None:
         broker.followers.landed()
+
+
+def _start_tokens(broker: Broker) -> None:
+    try:
+        broker.tokens.start()
+    except (BadKeys, OSError) as error:
+        raise Failure(CONFIG_ERROR, f"oauth_keys: {error}") from error
 
 
 def _heed_signals(stopping: asyncio.Event, hung_up: asyncio.Event) -> None:

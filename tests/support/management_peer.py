@@ -9,17 +9,26 @@ import httpx
 from tests.bench.peers import RABBITMQ, Broker, started
 from tests.support.ports import free_port
 
-PLUGINS = RABBITMQ.parent.parent.glob("lib/rabbitmq_server-*/plugins/rabbitmq_management-*")
-INSTALLED = RABBITMQ.exists() and any(PLUGINS)
+TOKENS = "rabbitmq_auth_backend_oauth2"
+
+
+def has_plugin(name: str) -> bool:
+    """Whether Debian's package has this plugin."""
+    found = RABBITMQ.parent.parent.glob(f"lib/rabbitmq_server-*/plugins/{name}-*")
+    return RABBITMQ.exists() and any(found)
+
+
+INSTALLED = has_plugin("rabbitmq_management")
 NOT_INSTALLED = "Debian's package rabbitmq-server, with its management plugin, is not installed"
 
 
-def start_management(home: Path, seconds: float = 60) -> Broker:
-    """Start RabbitMQ. Returns when the management API answers."""
+def start_management(home: Path, seconds: float = 60, plugins: tuple[str, ...] = (), settings: str = "") -> Broker:
+    """Start RabbitMQ, with further plugins and settings. Returns when the management API answers."""
     port, http_port, dist = free_port(), free_port(), free_port()
-    (home / "plugins").write_text("[rabbitmq_management].\n")
+    (home / "plugins").write_text(f"[{','.join(('rabbitmq_management', *plugins))}].\n")
     (home / "rabbit.conf").write_text(
         f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {http_port}\ncollect_statistics_interval = 1000\n"
+        + settings
     )
     env = {
         "PATH": os.environ["PATH"],
