@@ -76,6 +76,11 @@ class Config:
     default_user: str = "guest"  # the first user, which the first start makes
     default_pass: str = field(default="guest", repr=False)
     archive: ArchiveConfig = ArchiveConfig()
+    confirm_after: str = "sync"  # or "follower": confirms wait until the followers have synced (broker/followers.py)
+    follow: str | None = None  # the URL of the leader whose log this node copies (engine/standby); None: of none
+    leader_user: str = "guest"
+    leader_pass: str = field(default="guest", repr=False)
+    leader_ca: Path | None = None
     read_only: bool = False  # serve the history, and write nothing at all (embedded/read_only.py)
 
     # With `kafka` the log is in Kafka, and any number of nodes share it. Each node needs its own `node` and `data`.

@@ -30,6 +30,7 @@ import uvloop
 from rewindmq import builds
 from rewindmq.engine.amqp.server import AmqpServer
 from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.broker.followers import Fenced, Followers
 from rewindmq.engine.cluster import start as cluster
 from rewindmq.engine.cluster.node import Node
 from rewindmq.engine.cluster.partition import ReadBackPartition
@@ -50,6 +51,8 @@ from rewindmq.engine.http.logins import Logins
 from rewindmq.engine.http.server import Listening, serve
 from rewindmq.engine.identity.settings import BadKeys
 from rewindmq.engine.log.contract import CorruptLog, LogError
+from rewindmq.engine.log.embedded.lock import lock
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.location import History
 from rewindmq.engine.logging_setup import escaped, log_to_stderr
 from rewindmq.engine.reload import Reread, take_over
@@ -59,6 +62,9 @@ from rewindmq.engine.runtime.heap import keep_freed_memory, share_one_heap
 from rewindmq.engine.runtime.log_clock import ElapsedClock, LogClock, WallClock
 from rewindmq.engine.runtime.metadata import ReadBackMetadata, SoleWriterMetadata
 from rewindmq.engine.service_manager import ServiceManager
+from rewindmq.engine.standby import start as standby
+from rewindmq.engine.standby.client import Refused as RefusedByLeader
+from rewindmq.engine.standby.node import CopiedMetadata, CopiedPartition, Standby
 from rewindmq.engine.tls import LiveContext, TlsListener
 from rewindmq.projections.machine.machine import NewerHistory
 from rewindmq.projections.rewind import format_time
@@ -121,7 +127,10 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
         stopping.set()
 
     descriptors = take_descriptors()
-    broker = await _open(config, failed)
+    opening = asyncio.ensure_future(_open(config, failed))
+    if config.follow is not None and await _stopped_before(opening, stopping):  # the first copy may take hours
+        return
+    broker = await opening
     keep_freed_memory(broker.memory.limit_bytes)
     gc.collect()
     gc.freeze()  # what recovery made stays: the collector need not look at it again and again
@@ -147,18 +156,14 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
         live = Live(broker, Logins())
         app = make_app(broker, body_workers, live)
         listening = _listen_http(config, contexts)
-        serving = serve(app, listening, http_door, broker.loop_share, live.close, config.http_balancers)
+        end = partial(_end_streams, broker, live)
+        serving = serve(app, listening, http_door, broker.loop_share, end, config.http_balancers)
         http = asyncio.create_task(serving)
         reloads = asyncio.create_task(_reload(broker, contexts, reread, hung_up, manager))
         try:
             broker.id_index.start()
             where = ", ".join(f"{protocol} {bracketed(address)}:{port}" for protocol, address, port in config.listeners)
-            log = "" if config.kafka is None else f", log {config.kafka_prefix}.* at {config.kafka}"
-            log += ", read-only" if config.read_only else ""
-            build = builds.running()
-            if build.unused:
-                logger.warning("the pure build runs: %s", build.unused)
-            print(f"RewindMQ {VERSION} is ready: {where}, data {config.data}{log}, {build.kind} build", flush=True)
+            _say_ready(config, where)
             manager.ready(f"running: {where}")
             manager.begin_watchdog()
             await _until_stopped(stopping, http)
@@ -177,6 +182,24 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
     if failures:
         raise Failure(_code(failures[0]), f"stopped: {failures[0]}")
     logger.info("stopped")
+
+
+def _say_ready(config: Config, where: str) -> None:
+    """The line on stdout when clients may come."""
+    log = "" if config.kafka is None else f", log {config.kafka_prefix}.* at {config.kafka}"
+    log += ", read-only" if config.read_only else ""
+    log += f", follows {config.follow}" if config.follow is not None else ""
+    build = builds.running()
+    if build.unused:
+        logger.warning("the pure build runs: %s", build.unused)
+    print(f"RewindMQ {VERSION} is ready: {where}, data {config.data}{log}, {build.kind} build", flush=True)
+
+
+def _end_streams(broker: Broker, live: Live) -> None:
+    """End the answers that never end by themselves; a follower that waits gets an empty one."""
+    live.close()
+    if broker.followers is not None:
+        broker.followers.landed()
 
 
 def _start_tokens(broker: Broker) -> None:
@@ -251,13 +274,15 @@ def _owned(broker: Broker) -> frozenset[str]:
 
 async def _open(config: Config, failed: Callable[[Exception], None]) -> Broker:
     try:
-        if config.read_only:
+        if config.read_only and config.follow is None:
             return open_read_only(config)
         config.data.mkdir(parents=True, exist_ok=True)
         close_to_others(config.data)
         if config.kafka is not None:
             return await open_node(config, failed)
-        return open_broker(config)
+        if config.follow is not None:
+            return await open_follower(config, failed)
+        return open_broker(config, failed=failed)
     except (CorruptLog, UndecodableRecord, StoreError) as error:
         raise Failure(DATA_ERROR, str(error)) from error
     except (LogError, NewerHistory) as error:
@@ -273,9 +298,14 @@ async def _open(config: Config, failed: Callable[[Exception], None]) -> Broker:
 # and comes by `start(listener)`: these calls are all here.
 
 
-def open_broker(config: Config, wall_ms: WallClock | None = None, elapsed_ns: ElapsedClock | None = None) -> Broker:
+def open_broker(
+    config: Config,
+    wall_ms: WallClock | None = None,
+    elapsed_ns: ElapsedClock | None = None,
+    failed: Callable[[Exception], None] = lambda error: None,
+) -> Broker:
     """Open a broker on an embedded log: recover what the data directory holds, or begin a history. Call it in the loop
-    that will run the broker. Clocks as `LogClock.made_of`.
+    that will run the broker. Clocks as `LogClock.made_of`. `failed` is called when one of its followers was promoted.
 
     LogError, CorruptLog, StoreError, UndecodableRecord: the text says what is wrong, and where."""
     clock = LogClock.made_of(wall_ms, elapsed_ns)
@@ -298,12 +328,14 @@ def open_broker(config: Config, wall_ms: WallClock | None = None, elapsed_ns: El
         ]
         age_ms = config.archive.segment_age_ms
         ages = None if age_ms is None else SegmentAges(log, clock, age_ms)
-        alone = Alone(config, log, metadata, store, partitions, snapshots, ages)
+        followers = Followers(config, log, metadata.topology.history, [metadata, *partitions], failed)
+        alone = Alone(config, log, metadata, store, partitions, snapshots, ages, followers)
         broker = Broker(config, clock, metadata, partitions, alone, WorkerPool(NICENESS))
         log.start(alone)
         alone.start(broker)
         _start(broker)
         embedded.take_over(broker, alone)
+        broker.lead(followers)
         if ages is not None:
             ages.start()
         broker.clock_watch.start(gap_ms)
@@ -333,6 +365,36 @@ def open_read_only(config: Config) -> Broker:
     onlooker.start(broker)
     _start(broker)
     logger.info("read-only: time stands still at %s, the end of the log; nothing is written", format_time(end_ms))
+    return broker
+
+
+async def open_follower(config: Config, failed: Callable[[Exception], None]) -> Broker:
+    """Open a broker that copies the log of a leader and folds along. It returns when the copy is at a whole moment for
+    the first time. `failed` is called when the follower cannot go on. Call it in the loop that will run the broker.
+
+    LogError, CorruptLog, UndecodableRecord, StoreError: the text says what is wrong."""
+    with ExitStack() as opened:
+        descriptor = lock(config.data)
+        opened.callback(os.close, descriptor)
+        follower = await standby.open_copy(config)
+        opened.callback(follower.close)
+        log = EmbeddedLogReader(config.data)
+        store = StateStore.open(config.data / "state")
+        opened.callback(store.close)
+        metadata = CopiedMetadata(log.metadata, lambda: keeper.end_ms)
+        snapshots = Snapshots(config.data / "snapshots")
+        metadata.fold(snapshots)
+        partitions = [
+            CopiedPartition(index, queue_log, embedded.recovered(queue_log, store))
+            for index, queue_log in enumerate(log.queues)
+        ]
+        keeper = Standby(config, metadata, partitions, store, opened.pop_all().close)
+        clock = LogClock.made_of(lambda: keeper.end_ms, None)
+        broker = Broker(config, clock, metadata, partitions, keeper, WorkerPool(NICENESS))
+        keeper.start(broker)
+        _start(broker)
+        broker.follow(follower.status)
+        follower.start(keeper, broker, failed)
     return broker
 
 
@@ -446,8 +508,10 @@ async def _load_definitions(broker: Broker) -> None:
 
 
 def _code(error: Exception) -> int:
-    if isinstance(error, NewerHistory):
+    if isinstance(error, NewerHistory | Fenced):
         return CONFIG_ERROR
+    if isinstance(error, RefusedByLeader | CorruptLog):
+        return DATA_ERROR
     return UNAVAILABLE if isinstance(error, LogError) else SOFTWARE
 
 
@@ -456,6 +520,18 @@ def _close(broker: Broker) -> None:
         broker.close()
     except LogError as error:
         raise Failure(UNAVAILABLE, f"not stopped cleanly, but all that was confirmed is kept: {error}") from error
+
+
+async def _stopped_before(opening: "asyncio.Task[Broker]", stopping: asyncio.Event) -> bool:
+    """Wait until the broker is open, or until a signal comes: then the opening is cancelled."""
+    stop = asyncio.create_task(stopping.wait())
+    await asyncio.wait([stop, opening], return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+    if opening.done():
+        return False
+    opening.cancel()
+    await asyncio.wait([opening])
+    return True
 
 
 async def _until_stopped(stopping: asyncio.Event, http: "asyncio.Task[None]") -> None:

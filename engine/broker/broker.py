@@ -37,6 +37,7 @@ from rewindmq.engine.broker.callers import Callers
 from rewindmq.engine.broker.clock_watch import ClockWatch
 from rewindmq.engine.broker.consumers import Consumers
 from rewindmq.engine.broker.exchanges import Exchanges
+from rewindmq.engine.broker.followers import Followers, Following
 from rewindmq.engine.broker.history_size import HistorySize
 from rewindmq.engine.broker.history_trims import HistoryTrims
 from rewindmq.engine.broker.login_brake import LoginBrake
@@ -110,6 +111,8 @@ class Broker:
         self.counters = all_counters()
         self.doors: tuple[Door, ...] = ()
         self.listeners: Listeners | None = None
+        self.followers: Followers | None = None
+        self.following: Following | None = None
         self.loop_share = LoopShare()  # of the management API, and of large bodies that clients fetch
         self.subjects = Subjects.of(config, topology, clock)
         machine_bytes = memory_of_machine()
@@ -180,6 +183,15 @@ class Broker:
         arguments of the constructor: the server is made with the broker, and so after it."""
         self.listeners = listeners
         self.doors = doors
+
+    def lead(self, followers: Followers) -> None:
+        """Other machines may follow. The followers come after the broker: they call its turns."""
+        self.followers = followers
+        followers.start(self.turns)
+
+    def follow(self, status: Following) -> None:
+        """This broker follows another one."""
+        self.following = status
 
     def take_over(self, config: Config) -> None:
         """Go on with changed settings (engine/reload.py). A limit that was set while the broker runs stays as it is, if

@@ -9,6 +9,7 @@ import sys
 
 import click
 
+from rewindmq.engine.cli import standby
 from rewindmq.engine.cli.commands import (
     access,
     answers,
@@ -63,7 +64,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Connections": connections.COMMANDS,
     "Monitoring": listings.COMMANDS,
     "Queues": queues.COMMANDS,
-    "Replication": quorum.COMMANDS,
+    "Replication": (*quorum.COMMANDS, *standby.COMMANDS),
     "Access control": access.COMMANDS,
     "Virtual hosts": vhosts.COMMANDS,
     "Limits": (*limits.COMMANDS, *operating.LIMITS),

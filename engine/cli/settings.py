@@ -113,15 +113,19 @@ class Settings:
         url = self.url or os.environ.get("REWINDMQ_URL") or DEFAULT_URL
         if self.http_port:
             url = f"http://127.0.0.1:{self.http_port}"
-        user = self.user or os.environ.get("REWINDMQ_USER") or "guest"
+        user, password = self.login()
         ca = self.tls_ca_cert_file or os.environ.get("REWINDMQ_TLS_CA") or None
-        client = Client(url, user, self._password(), None if patient and self.timeout is None else self.seconds, ca)
+        client = Client(url, user, password, None if patient and self.timeout is None else self.seconds, ca)
         if self.asked_node is not None and not any_node:
             answering = client.get_one("overview", columns="node")["node"]
             if answering != self.asked_node:
                 asked = f"unable to perform an operation on node '{self.asked_node}'"
                 raise CliError(UNAVAILABLE, f"{asked}: at {client.address} there is '{answering}'")
         return client
+
+    def login(self) -> tuple[str, str]:
+        """The user to log in as, and the password. CliError: its file cannot be read."""
+        return self.user or os.environ.get("REWINDMQ_USER") or "guest", self._password()
 
     def _password(self) -> str:
         """The password to log in with. CliError: its file cannot be read."""

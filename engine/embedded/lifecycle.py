@@ -32,6 +32,7 @@ from rewindmq.schemas.values import BROKER, Actor
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
+    from rewindmq.engine.broker.followers import Followers
 
 REST_ROUNDS = 100
 DISK_SECONDS = 1.0  # between two checks of a full disk
@@ -57,6 +58,7 @@ class Alone:
         partitions: list[SoleWriterPartition],
         snapshots: Snapshots,
         ages: SegmentAges | None = None,
+        followers: "Followers | None" = None,
     ) -> None:
         self.epoch = 0
         self.log = log
@@ -69,6 +71,7 @@ class Alone:
         self._stopped = False
         self._snapshots = snapshots
         self._ages = ages
+        self._followers = followers
         self._metadata_snapshots = MetadataSnapshots(snapshots, metadata, config.metadata_snapshot_events)
         self._waypoints = WaypointWriter(snapshots, partitions, config.waypoint_events)
         self._snapshot_offsets = {
@@ -136,6 +139,8 @@ class Alone:
         self._broker.turns.problem("log", None)
         if not self._full:
             self._look_at_disk()
+        if self._followers is not None:
+            self._followers.landed()
         self._broker.turns.landed()
 
     def _look_at_disk(self) -> None:

@@ -33,6 +33,7 @@ class SoleWriterPartition(Partition):
     ) -> None:
         super().__init__(index, log, machine, projector, Encoder(), clock)
         self.log = log
+        self._held_above: int | None = None
         # publishes of this turn whose confirms need not wait for the disk
         self._folded: list[tuple[int, Confirms, int]] = []
 
@@ -42,7 +43,14 @@ class SoleWriterPartition(Partition):
 
     @property
     def durable_position(self) -> int:
-        return self.log.durable_offset
+        durable, held = self.log.durable_offset, self._held_above
+        return durable if held is None or held > durable else held
+
+    def hold_above(self, offset: int | None) -> None:
+        """Let clients wait for what is above this offset, also when it is synced; None: they do not wait for more.
+
+        Followers have acknowledged all below (engine/broker/followers.py)."""
+        self._held_above = offset
 
     @property
     def next_offset(self) -> int:
@@ -151,7 +159,7 @@ class SoleWriterPartition(Partition):
                 confirms.confirm(sequence, offset in self.refused)
 
     def on_durable(self) -> None:
-        durable = self.log.durable_offset
+        durable = self.durable_position
         waiting = self._waiting
         refused = self.refused
         while waiting and waiting[0][0] < durable:

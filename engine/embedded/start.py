@@ -18,11 +18,12 @@ from rewindmq.engine.log.embedded.cut import cut
 from rewindmq.engine.log.embedded.directory import read_fork, write_layout
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.log_start import chain_of
+from rewindmq.engine.log.embedded.roles import require_broker
 from rewindmq.engine.runtime.eager import at_once
 from rewindmq.engine.runtime.log_clock import LogClock
 from rewindmq.engine.runtime.metadata import SoleWriterMetadata, unbound
 from rewindmq.projections.machine.machine import MACHINE_VERSION
-from rewindmq.projections.replay import Recovery, recover
+from rewindmq.projections.replay import PartitionLog, Recovery, recover
 from rewindmq.projections.store.bases import Bases
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore
@@ -42,6 +43,7 @@ def open_log(config: Config) -> EmbeddedLog:
     LogError, CorruptLog: the text says what is wrong, and where."""
     if (config.data / "kafka").exists():
         raise LogError(f"{config.data}: holds the state of a node on Kafka: an embedded log needs another directory")
+    require_broker(config.data)
     return EmbeddedLog.open(config.data, config.partitions, config.segment_bytes)
 
 
@@ -90,7 +92,7 @@ def keep_layout(config: Config, log: EmbeddedLog, about: AboutHistory) -> None:
         write_layout(config.data, len(log.queues), identity)
 
 
-def recovered(log: LogPartition, store: StateStore) -> Recovery:
+def recovered(log: PartitionLog, store: StateStore) -> Recovery:
     """Load a partition's stored state, and fold the rest of the log."""
     recovery = recover(log, store)
     if recovery.replayed or recovery.quarantined.count:

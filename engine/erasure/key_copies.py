@@ -26,10 +26,15 @@ def keys_of(data_dir: Path) -> list[str]:
     found: set[str] = set()
     try:
         for records in _records(data_dir):
-            found.update(f"{name.decode()}-{rest.decode()}" for name, rest in _ID.findall(b"".join(records)))
+            found.update(ids_in(b"".join(records)))
     except BaseError as error:
         raise LogError(str(error)) from None
     return sorted(found)
+
+
+def ids_in(data: bytes) -> set[str]:
+    """The ids of keys in these bytes of records."""
+    return {f"{name.decode()}-{rest.decode()}" for name, rest in _ID.findall(data)}
 
 
 def _records(data_dir: Path) -> Iterator[Iterable[bytes]]:

@@ -274,6 +274,15 @@ class KeyStore:
         _sync(self.directory)
         return True
 
+    def put(self, key_id: str, key: bytes) -> None:
+        """Keep a key that another directory has, unless it was destroyed here. It is on the disk when this returns.
+
+        Raises OSError."""
+        if KEY_ID.fullmatch(key_id) and len(key) == KEY_BYTES and not self.has_tombstone(key_id):
+            self._make_directory()
+            self._put(key_id, key)
+            _sync(self.directory)
+
     def _make_directory(self) -> None:
         if not self.directory.is_dir():
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)

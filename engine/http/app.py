@@ -22,7 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rewindmq.engine.errors import AccessRefused, AmqpError, ReadOnly
-from rewindmq.engine.http import authentication, listeners, places, web
+from rewindmq.engine.http import authentication, followers, listeners, places, web
 from rewindmq.engine.http.authentication import (
     LoginFailed,
     LoginHeldBack,
@@ -219,6 +219,12 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/audits": {"GET": evidence.list_audits},
     "/quarantine": {"GET": evidence.list_quarantined},
     "/state": {"GET": state.copy},
+    "/leader": {"GET": followers.leader},
+    "/leader/files/{partition}/{file}": {"GET": followers.file},
+    "/leader/keys": {"POST": followers.keys},
+    "/followers": {"GET": followers.list_all},
+    "/followers/{name}": {"PUT": followers.join, "DELETE": followers.forget},
+    "/followers/{name}/fetch": {"POST": followers.fetch},
     "/exchanges": {"GET": exchanges.list_all},
     "/exchanges/{vhost}": {"GET": exchanges.list_vhost},
     "/exchanges/{vhost}/{exchange}": {
@@ -287,6 +293,10 @@ PATIENT = {
     restore.cancel,
     messages.get,
     state.copy,
+    followers.leader,
+    followers.file,
+    followers.join,
+    followers.fetch,
     quorum.status,
     quorum.critical,
     quorum.transfer,

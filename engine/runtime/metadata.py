@@ -190,6 +190,7 @@ class SoleWriterMetadata(Metadata):
         super().__init__(log, clock)
         self._log = log
         self._encoder = Encoder()
+        self._held_above: int | None = None
 
     def history_mark(self) -> Callable[[], str]:
         return partial(history_mark, self._log, self.state.next_offset)
@@ -200,7 +201,12 @@ class SoleWriterMetadata(Metadata):
 
     @property
     def durable_position(self) -> int:
-        return self._log.durable_offset
+        durable, held = self._log.durable_offset, self._held_above
+        return durable if held is None or held > durable else held
+
+    def hold_above(self, offset: int | None) -> None:
+        """Let clients wait for what is above this offset, as SoleWriterPartition does."""
+        self._held_above = offset
 
     @property
     def durable_offset(self) -> int:

@@ -31,9 +31,9 @@ class Story:
     end_ms: int
 
 
-def live(data: Path) -> Story:
-    """Run a broker for some days, with a stop between, and stop it."""
-    with Harness(data, partitions=1, segment_bytes=SEGMENT_BYTES) as h:
+def live(data: Path, now_ms: int = 1_700_000_000_000) -> Story:
+    """Run a broker for some days from `now_ms` on, with a stop between, and stop it."""
+    with Harness(data, partitions=1, segment_bytes=SEGMENT_BYTES, now_ms=now_ms) as h:
         days = []
         for day in range(DAYS):
             days.append(h.now_ms)

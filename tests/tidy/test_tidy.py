@@ -41,6 +41,7 @@ LAYERS = (
     ("erasure",),
     ("broker", "rewind"),
     ("embedded", "cluster"),
+    ("standby",),
     ("definitions",),
     ("amqp",),
     ("http",),

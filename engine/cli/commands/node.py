@@ -72,6 +72,7 @@ def facts(overview: dict[str, object], node: dict[str, object]) -> dict[str, Val
         "disk_free": node["disk_free"],
         "disk_free_limit": node["disk_free_limit"],
         "history": overview.get("history"),
+        "standby": overview.get("standby"),
         "file_descriptors": {
             "total_used": node["fd_used"],
             "total_limit": node["fd_total"],
@@ -153,6 +154,31 @@ def history_lines(history: Json) -> list[str]:
     return lines
 
 
+def standby_lines(standby: Json) -> list[str]:
+    """Lines about followers and the leader of this node; none where there is neither."""
+    followers, follows = cast(list[Json], standby.get("followers") or []), cast(Json | None, standby.get("follows"))
+    waits = standby.get("confirm_after") == "follower"
+    if not followers and follows is None and not waits:
+        return []
+    lines = ["Second machine", ""]
+    if follows is not None:
+        state = "connected" if follows["connected"] else f"not connected: {follows['problem'] or 'it is being asked'}"
+        lines.append(f"Follows {follows['leader']}: {state}")
+        lines.append(f"Behind the leader: {follows['lag_records']} records, {follows['lag_seconds']} s")
+    if waits:
+        lines.append(f"Confirms wait for followers: {standby['unacknowledged_records']} records wait now")
+    if waits and not followers:
+        lines.append("No follower has joined yet: nothing is confirmed")
+    for each in followers:
+        state = "connected" if each["connected"] else "away"
+        known = each["lag_records"] is not None
+        behind = (
+            f"{each['lag_records']} records, {each['lag_seconds']} s behind" if known else "nothing acknowledged yet"
+        )
+        lines.append(f"Follower {each['name']}: {state}, {behind}")
+    return [*lines, ""]
+
+
 def kafka_lines(history: Json) -> list[str]:
     """A line about what Kafka has of the history, where it is there and known."""
     size, growth = cast(int | None, history.get("kafka_bytes")), cast(int | None, history.get("growth_bytes_per_day"))
@@ -231,6 +257,7 @@ def status_lines(client: Client, overview: dict[str, object], node: dict[str, ob
         "",
         *history_lines(cast(Json, overview.get("history") or {})),
         "",
+        *standby_lines(cast(Json, overview.get("standby") or {})),
         "Totals",
         "",
         f"Connection count: {totals['connections']}",

@@ -86,6 +86,7 @@ def config_of(values: Mapping[str, Value]) -> Config:
             "keep_bodies_days": given.keep_bodies,
             "subject_header": given.subject_header or "",
             "default_pass": _password(given.default_pass_file),
+            "leader_pass": _password(given.leader_pass_file, "leader_pass_file"),
         }
     )
 
@@ -114,6 +115,8 @@ def require_possible(given: Given) -> None:
     _require_tokens(given)
     if given.kafka is None:
         return
+    text = "--confirm-after follower is for an embedded log: Kafka's own replicas confirm here"
+    require(given.confirm_after != "follower", text, "confirm_after")
     text = "--keep-bodies has to know the messages of every queue: without --standbys"
     require(given.standbys is None or given.keep_bodies is None, text, "standbys", "keep_bodies")
     text = "--segment-age is for an embedded log: on Kafka --archive-lag says it all"
@@ -201,13 +204,13 @@ def kafka_settings(pairs: tuple[tuple[str, str], ...], file: Path | None) -> tup
     return tuple((dict(written) | dict(pairs)).items())
 
 
-def _password(file: Path | None) -> str:
+def _password(file: Path | None, setting: str = "default_pass_file") -> str:
     if file is None:
         return "guest"
     try:
         return secret_in(file)
     except BadSecret as error:
-        raise ConfigError(f"default_pass_file: {error}") from None
+        raise ConfigError(f"{setting}: {error}") from None
 
 
 def credentials_of(file: Path | None) -> dict[str, str]:

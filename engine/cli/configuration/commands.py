@@ -33,7 +33,7 @@ def start(sources: Sources) -> None:
     """
     from rewindmq.engine.process import run
 
-    values, config = _read(sources)
+    values, config = read_sources(sources)
     os.environ.update(
         credentials_of(values["archive_credentials"].value)
     )  # the store's client takes them from there, here and in the archiver
@@ -65,7 +65,7 @@ def config(sources: Sources, check: Path | None, form: str) -> None:
     if check is not None:
         _check(check)
         return
-    values, _ = _read(sources, require_data=False)
+    values, _ = read_sources(sources, require_data=False)
     rows: list[dict[str, Cell]] = [
         {"name": name, "value": shown(value), "from": value.origin} for name, value in values.items()
     ]
@@ -80,11 +80,11 @@ def shown(value: Value) -> str | None:
 
 def _check(file: Path) -> None:
     """Refuse a file that `start` would refuse. A data directory may still come from elsewhere."""
-    _read(Sources({}, {}, file), require_data=False)
+    read_sources(Sources({}, {}, file), require_data=False)
     click.echo(f"{file}: no errors")
 
 
-def _read(sources: Sources, require_data: bool = True) -> tuple[dict[str, Value], Config]:
+def read_sources(sources: Sources, require_data: bool = True) -> tuple[dict[str, Value], Config]:
     """Find all values and make the configuration.
 
     CliError; click.UsageError where flags alone make no sense together."""

@@ -423,6 +423,26 @@ HISTORY = (
         "Directory of the keys of bodies (default: keys in the data directory); nodes on one Kafka share it.",
     ),
 )
+STANDBY = (
+    Setting(
+        "confirm_after",
+        choice("sync", "follower"),
+        "When a publish is confirmed: after this machine's sync, or after that of each follower, too.",
+        "sync",
+    ),
+    Setting("leader_user", TEXT, "With `rewindmq follow`: the user at the leader, an administrator.", "guest"),
+    Setting(
+        "leader_pass_file",
+        FILE,
+        "With `rewindmq follow`: a file with the password of --leader-user (default: no file, and the password guest).",
+        secret=True,
+    ),
+    Setting(
+        "leader_ca",
+        FILE,
+        "With `rewindmq follow`: the certificate authority of a leader at https:// (default: the system's).",
+    ),
+)
 SECTIONS: dict[str, tuple[Setting, ...]] = {
     "The node and its users": NODE,
     "Listeners and TLS": LISTENERS,
@@ -431,5 +451,6 @@ SECTIONS: dict[str, tuple[Setting, ...]] = {
     "The log on stderr": LOGS,
     "A log in Kafka": KAFKA,
     "History, archive and bodies": HISTORY,
+    "A second machine": STANDBY,
 }
 SETTINGS: dict[str, Setting] = {setting.name: setting for section in SECTIONS.values() for setting in section}

@@ -58,6 +58,38 @@ def log_gauges(broker: "Broker") -> Iterator[Metric]:
         )
 
 
+def follower_metrics(broker: "Broker") -> Iterator[Metric]:
+    """How far followers are behind, as the leader knows it; how far this follower is behind."""
+    followers, following = broker.followers, broker.following
+    if followers is not None and followers.known:
+        connected = Metric("rewindmq_follower_connected", "gauge", "1 if the follower asked a short time ago")
+        records = Metric(
+            "rewindmq_follower_lag_records", "gauge", "Synced records that the follower has not acknowledged"
+        )
+        seconds = Metric("rewindmq_follower_lag_seconds", "gauge", "Age of the last moment that it acknowledged")
+        for name, follower in sorted(followers.known.items()):
+            labels, lag = {"follower": name}, followers.lag_of(follower)
+            connected.add(followers.is_connected(follower), labels)
+            if lag is not None:
+                records.add(lag[0], labels)
+                seconds.add(lag[1], labels)
+        yield from (connected, records, seconds)
+    if followers is not None and followers.confirms:
+        yield single(
+            "rewindmq_follower_unacknowledged_records",
+            "Synced records whose confirms wait for followers",
+            followers.unacknowledged(),
+        )
+    if following is not None:
+        labels = {"follower": broker.config.node}
+        yield single("rewindmq_follower_connected", "1 while the leader answers", following.connected, labels)
+        yield single(
+            "rewindmq_follower_lag_records", "Records of the leader not here yet", following.lag_records, labels
+        )
+        yield single("rewindmq_follower_lag_seconds", "Time since the copy was level", following.lag_seconds, labels)
+        yield single("rewindmq_follower_unfolded_records", "Copied records not folded yet", following.unfolded_records)
+
+
 def door_metrics(broker: "Broker") -> Iterator[Metric]:
     """Connections of AMQP and of HTTP, their shares of the descriptors, and the refused connections."""
     share = Metric("rewindmq_door_descriptors_limit", "gauge", "File descriptors that connections may take")

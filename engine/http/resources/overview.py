@@ -19,6 +19,7 @@ from rewindmq.engine.broker.history_size import KAFKA, LOCAL
 from rewindmq.engine.broker.parameters import CLUSTER_NAME
 from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
 from rewindmq.engine.http.call import Call, bad_request, not_found, reply, text
+from rewindmq.engine.http.followers import standby_item
 from rewindmq.engine.http.listing import STATS, Item, listed, single
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, MONITORING, operation
 from rewindmq.engine.http.resources.clients import visible_sessions
@@ -118,7 +119,7 @@ async def overview(call: Call) -> Response:
         item |= overview_stats(broker, now, call.user if not monitors else None, sessions)
     if monitors:
         item |= {"listeners": listeners(broker), "contexts": contexts(broker)}
-        item |= {"history": history_item(broker), "fork": fork_item(broker)}
+        item |= {"history": history_item(broker), "fork": fork_item(broker), "standby": standby_item(broker)}
     return single(call, item)
 
 

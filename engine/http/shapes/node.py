@@ -3,6 +3,7 @@
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from rewindmq.engine.http.shapes.basics import Churn, Depth, MessageStats, Names, Rate, Time
+from rewindmq.engine.http.shapes.standby import Standby
 
 
 class User(TypedDict):
@@ -188,6 +189,7 @@ class Overview(TypedDict):
     contexts: NotRequired[list[Context]]
     history: NotRequired[HistoryCosts]
     fork: NotRequired[Fork | None]
+    standby: NotRequired[Standby]
 
 
 class PartitionClock(TypedDict):

@@ -211,8 +211,13 @@ def identity_of(data_dir: Path) -> Identity:
     A fork has an identity of its own. Raises LogError where there is no history, or not yet any record."""
     count = read_layout(data_dir)
     fork = read_fork(data_dir)
-    if fork is not None:
-        return Identity(fork, count)
+    return Identity(root_of(data_dir) if fork is None else fork, count)
+
+
+def root_of(data_dir: Path) -> str:
+    """The identity with which the history of a data directory begins; a fork has it in common with its parent.
+
+    Raises LogError as `identity_of`."""
     files = segment_files(partition_directory(data_dir, METADATA))
     if not files or base_offset_of(files[0]) != 0:
         raise LogError(f"{data_dir}: the beginning of {METADATA} is gone, so nothing says which history this is")
@@ -223,7 +228,7 @@ def identity_of(data_dir: Path) -> Identity:
             raise LogError(f"{data_dir}: the log is empty: start a broker first")
     finally:
         segment.close()
-    return Identity(next_chain(first_chain(METADATA), header.raw).hex(), count)
+    return next_chain(first_chain(METADATA), header.raw).hex()
 
 
 def segments_behind(directory: Path, manifest: Manifest) -> list[Path]:

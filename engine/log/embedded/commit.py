@@ -55,6 +55,7 @@ class Committer:
         self._began = 0.0  # the time at which the last commit began, by the loop's clock
         self._records = 0  # how many records the last commit had
         self._waits = False  # a commit begins when the interval is over
+        self.whole = True  # the last commit wrote the groups of every partition
         self._writing = threading.Lock()
         self._jobs: SimpleQueue[asyncio.AbstractEventLoop | None] = SimpleQueue()
         self._worker: threading.Thread | None = None
@@ -93,6 +94,7 @@ class Committer:
         Raises LogError."""
         self._close_groups()
         error = self._write()
+        self.whole = error is None
         if self._land() and self._listener is not None:
             self._listener.durable()
         if error is not None:
@@ -130,6 +132,7 @@ class Committer:
 
     def _landed(self, loop: asyncio.AbstractEventLoop, error: Exception | None) -> None:
         moved = self._land()
+        self.whole = error is None
         self._under_way = error is not None
         if error is None:
             self.commit()  # the next group is on its way to the disk while this one's confirms go out

@@ -56,6 +56,7 @@ class EmbeddedPartition:
         self._kept = BaseRecords(directory)
         self.next_offset = self._writer.place.offset
         self.durable_offset = self.next_offset
+        self.durable_end = self._writer.end  # of the last durable block
         self._group = Group()
         self._closed_groups: deque[Group] = deque()
         self._commit_end = self.next_offset  # the commit that is under way, or the next one, ends here
@@ -159,9 +160,10 @@ class EmbeddedPartition:
             logger.warning("%s: no new segment could be begun, the last one goes on: %s", self.name, error)
 
     def land(self) -> bool:
-        written = self._writer.place.offset
-        moved = written > self.durable_offset
-        self.durable_offset = written
+        end = self._writer.end
+        moved = end.offset > self.durable_offset
+        self.durable_offset = end.offset
+        self.durable_end = end
         return moved
 
     @property
@@ -271,6 +273,11 @@ class EmbeddedLog:
     @property
     def waiting_large_bytes(self) -> int:
         return sum([partition.waiting_large_bytes for partition in (self.metadata, *self.queues)])
+
+    @property
+    def whole(self) -> bool:
+        """Whether the durable ends of all partitions are of one moment: no partition was left behind by an error."""
+        return self._committer.whole
 
     def close(self) -> None:
         """Make everything appended durable, then free the directory.

@@ -8,6 +8,7 @@ Opening    Every segment must go on where the one before ended. A sidecar that i
            `verify_chain` proves all of a long one, because a start must not take longer with every year of history.
 Writing    block -> fdatasync -> index entry and lengths. When one of the first two fails (disk full, I/O error), the
            file is cut back to its last good block, and the same group is written again later: nothing is lost.
+Copying    a follower adds headers and blocks as its leader stored them (raw_blocks.py proves them before).
 """
 
 import logging
@@ -21,6 +22,7 @@ from typing import Final
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.blocks import encode_pieces
+from rewindmq.engine.log.embedded.ends import End
 from rewindmq.engine.log.embedded.index import (
     ENTRY,
     HEADER,
@@ -37,6 +39,8 @@ from rewindmq.engine.log.embedded.reader import Place, SegmentReader
 from rewindmq.engine.log.embedded.segment_schema import older_schema
 from rewindmq.engine.log.embedded.segments import (
     SYNC_BYTES,
+    Header,
+    base_offset_of,
     create,
     encode_header,
     segment_files,
@@ -122,8 +126,9 @@ class Sidecars:
 class PartitionWriter:
     """Adds blocks to a partition. Used by one thread at a time."""
 
-    def __init__(self, directory: Path, segment_bytes: int, begin: bool) -> None:
-        """Open and repair the partition. `begin`: it may be a new one.
+    def __init__(self, directory: Path, segment_bytes: int, begin: bool, copied_from: End | None = None) -> None:
+        """Open and repair the partition. `begin`: it may be a new one. `copied_from`: a new one waits for the header of
+        its first segment, which begins there.
 
         Raises CorruptLog, LogError."""
         self.directory = directory
@@ -136,13 +141,18 @@ class PartitionWriter:
         self.place = Place(0, 0, first_chain(directory.name), 0)
         self._before = self.place  # where the segment before the last one ends
         files = segment_files(directory)
-        if not files and not begin:
+        self.end = End(0, 0, 0, self.place.chain)  # of the last block
+        if not files and not begin and copied_from is None:
             raise LogError(f"{directory}: partition {directory.name} has no segment: its history is gone")
         try:
             for path in files:
                 self.place = self._recover(path, path == files[0], path == files[-1])
             if files:
                 sync_directory(directory)  # a broker that was killed may not have done it
+                self.end = self._last_end([base_offset_of(path) for path in files[-2:]])
+            elif copied_from is not None:
+                self.place = self._before = Place(copied_from.offset, 0, copied_from.chain, 0)
+                self.end = copied_from
             else:
                 self._roll()
         except BaseException:
@@ -180,9 +190,42 @@ class PartitionWriter:
             zlib.crc32(encoded),
             0,
         )
-        self.place = SegmentReader.behind(entry)
+        self._move_to(entry)
         assert self._sidecars is not None
         self._sidecars.add(entry, encoded)
+
+    def _move_to(self, entry: Entry) -> None:
+        self.place = SegmentReader.behind(entry)
+        self.end = End(self._before.offset, entry.end, entry.next_offset, entry.chain)
+
+    def _last_end(self, bases: list[int]) -> End:
+        """The end of the last block of an opened partition. `bases`: of its last two segments."""
+        place = self.place
+        if place.offset > self._before.offset:
+            return End(bases[-1], place.position, place.offset, place.chain)
+        return End(bases[0], self._before.position, place.offset, self._before.chain)  # the last segment is empty
+
+    def begin_copied(self, header: Header) -> None:
+        """Begin a segment as another machine began it. The caller has checked that it goes on where this one ends.
+
+        Raises OSError."""
+        before = self.place if self.place.offset > self._before.offset else self._before
+        self._begin(header.raw, before, header.begins_anew)
+
+    def add_copied(self, data: bytes, entries: Sequence[Entry], lengths: Sequence[bytes]) -> None:
+        """Add blocks as another machine stored them, durably. They are proven, and follow on `place`.
+
+        Raises OSError: nothing was added."""
+        try:
+            write_at(self._descriptor, data, self.place.position)
+            os.fdatasync(self._descriptor)
+        except OSError:
+            self._cut_back()
+            raise
+        self._move_to(entries[-1])
+        assert self._sidecars is not None
+        for entry, of_block in zip(entries, lengths, strict=True):
+            self._sidecars.add(entry, of_block)
 
     @property
     def last_base(self) -> int:
@@ -219,8 +262,11 @@ class PartitionWriter:
         Raises OSError: the old one is still the last."""
         begins_anew = begins_anew or (self._begins_anew and self.place.offset == self._before.offset)
         before = self.place if self.place.offset > self._before.offset else self._before
-        path = segment_path(self.directory, before.offset)
         header = encode_header(envelope_schema_json(), self.directory.name, before.offset, before.chain, begins_anew)
+        self._begin(header, before, begins_anew)
+
+    def _begin(self, header: bytes, before: Place, begins_anew: bool) -> None:
+        path = segment_path(self.directory, before.offset)
         descriptor = create(path, header)
         newest = 0 if begins_anew else before.max_timestamp_ms
         try:

@@ -29,6 +29,7 @@ NAMES = {
     "partition": "queues-0",
     "position": "1",
     "component": "operator_policy",
+    "file": "_00000000000000000000.seal",
     "limit": "vm_memory_high_watermark",
     "password": "secret",
     "port": "1",
@@ -52,6 +53,8 @@ NAMES_OF = {
     "/api/queues/quorum/{vhost}/{queue}/leader": {"queue": "quorum"},
     "/api/queues/quorum/{vhost}/{queue}/replicas/add": {"queue": "quorum"},
     "/api/queues/quorum/{vhost}/{queue}/replicas/delete": {"queue": "quorum"},
+    "/api/followers/{name}": {"name": "follower"},
+    "/api/followers/{name}/fetch": {"name": "follower"},
     "/api/users/{user}": {"user": "another"},
     "/api/permissions/{vhost}/{user}": {"user": "plain"},
     "/api/topic-permissions/{vhost}/{user}": {"user": "plain"},
@@ -116,6 +119,9 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/api/bindings/{vhost}/e/{exchange}/{kind}/{destination}"): {"routing_key": "made", "arguments": {"x": 1}},
     ("PUT", "/api/policies/{vhost}/{name}"): POLICY,
     ("PUT", "/api/operator-policies/{vhost}/{name}"): {"pattern": "^spare", "definition": {"max-length": 9}},
+    ("PUT", "/api/followers/{name}"): {"instance": "copy", "root": None, "lineage": [], "ends": {}, "newer": []},
+    ("POST", "/api/followers/{name}/fetch"): {"token": "none", "at": {"queues-0": [0, 0, 0, ""]}, "most": 1},
+    ("POST", "/api/leader/keys"): {"ids": ["none"]},
     ("POST", "/api/login"): {"username": "guest", "password": "guest"},
 }
 TRIED = {"pattern": "^work$", "definition": '{"max-length": 1}', "priority": "1", "apply-to": "queues", "limit": "5"}
@@ -143,6 +149,8 @@ QUERIES: dict[str, list[dict[str, Any]]] = {
 # Operations that refuse here, with the only status that fits a log in the data directory.
 REFUSED = {
     ("GET", "/api/state"): 400,
+    ("GET", "/api/leader/files/{partition}/{file}"): 404,
+    ("POST", "/api/followers/{name}/fetch"): 409,
     ("DELETE", "/api/queues/{vhost}/{queue}/restore"): 404,
     ("DELETE", "/api/queues/{vhost}/{queue}/messages/{id}"): 404,
     ("POST", "/api/queues/quorum/{vhost}/{queue}/leader"): 501,

@@ -1,0 +1,453 @@
+"""The followers of this broker: other machines that copy its synced log (engine/standby). It is their leader.
+
+    leader()                                      where the log begins and ends, where the history branched
+    join(name, Asked(...)) -> token               refused: another history, a log that is ahead, or that lacks records
+    fetch(token, ends) -> Answer                  the next synced bytes of all partitions; waits until there are some
+                                                  `ends`: what the follower has synced
+
+- A follower asks, writes, syncs, and asks again. So a slow one slows nobody, and nothing is buffered for it.
+- A **moment** is the durable end of all partitions after one commit. Events of one moment belong together. An
+  answer leads toward a moment, and the question behind it acknowledges the moment.
+- A follower is known by its name and by the copy that it writes (`instance`), in DIR/followers.json, from its first
+  join on. With `--confirm-after follower` confirms, and all else that waits for the disk, wait until each known
+  follower has acknowledged. So this broker confirms nothing once one of its followers was promoted: that one never
+  acknowledges again. `forget` takes a follower from the list, by hand.
+- A history that branched from this one at a place that this log has (HistoryForked) is a promotion. Once this broker is
+  told of it, it confirms nothing more, notes it in DIR/fenced.json, and stops.
+- The followers may be away for any time. Once MOST_BEHIND records wait for them, publishers are held back.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from rewindmq.engine.config import Config
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
+from rewindmq.engine.log.embedded.ends import End
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.raw_blocks import Piece, beginning_of_log, chain_at, piece_behind
+from rewindmq.engine.log.embedded.roles import FENCED, FOLLOWERS, fence_text, read_note, write_note
+from rewindmq.projections.topology.about_history import AboutHistory, Fork
+
+if TYPE_CHECKING:
+    from rewindmq.engine.broker.turns import Turns
+
+FOLLOWER = "follower"  # the value of --confirm-after
+WAIT_SECONDS: Final = 5.0  # a question waits so long for new records
+AWAY_SECONDS: Final = 15.0  # a follower that asks nothing for so long is away
+ANSWER_BYTES: Final = 4 << 20  # of an answer, unless a single block is larger
+HEADER_BYTES: Final = 1 << 20  # a piece has so many bytes at least: the header of a segment is not cut
+MOST_BYTES: Final = 1 << 30
+MOST_BEHIND: Final = 200_000
+MOST_FOLLOWERS: Final = 16
+LOST_END = "the leader lost its end, or came from a backup; `rewindmq promote` the copy, or begin anew"
+HELD = "{} records wait for a follower's acknowledgement (--confirm-after follower)"
+
+logger = logging.getLogger(__name__)
+
+
+class Refused(Exception):
+    """A follower is refused; `word` says why in a word."""
+
+    def __init__(self, word: str, text: str) -> None:
+        super().__init__(text)
+        self.word = word
+
+
+class Fenced(LogError):
+    """A follower of this broker was promoted: this one may not go on."""
+
+
+class Holding(Protocol):
+    """A partition whose confirms can wait for followers."""
+
+    name: str
+
+    def hold_above(self, offset: int | None) -> None:
+        """Take nothing above this offset for durable that a client waits for; None: what is synced here is durable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branching:
+    """A promotion: where the history of a follower branched, as offset and hash chain by partition."""
+
+    identity: str
+    positions: dict[str, tuple[int, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a follower says of itself when it joins.
+
+    `instance`: the copy. `root`: the identity with which its history begins; None: the copy is empty. `lineage`: the
+    identities of the forks in its log. `ends`: offset and hash chain by partition. `newer`: where its history branched,
+    for each fork that this broker may not know."""
+
+    instance: str
+    root: str | None
+    lineage: tuple[str, ...]
+    ends: dict[str, tuple[int, bytes]]
+    newer: tuple[Branching, ...] = ()
+
+
+@dataclass(slots=True)
+class Follower:
+    """One follower, as its leader knows it."""
+
+    name: str
+    instance: str
+    token: str = ""
+    address: str = ""
+    seen: float | None = None  # by the loop's clock; None: not since this broker started
+    acknowledged: dict[str, int] = field(default_factory=dict)
+    acknowledged_at: float = 0.0  # when the last acknowledged moment was the newest one
+    target: dict[str, End] = field(default_factory=dict)  # the moment toward which it is led
+    target_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The next bytes for a follower. `target`: the offsets of the moment toward which they lead. `ends`: of now."""
+
+    target: dict[str, int]
+    ends: dict[str, int]
+    pieces: list[tuple[str, Piece]]
+
+
+@dataclass(slots=True)
+class Following:
+    """What a follower knows of itself. `problem`: why it is not connected.
+
+    Offsets by partition: `ends` of the leader's log, `copied` of the copy, `folded` of its state."""
+
+    leader: str
+    connected: bool = False
+    problem: str = ""
+    ends: dict[str, int] = field(default_factory=dict)
+    copied: dict[str, int] = field(default_factory=dict)
+    folded: dict[str, int] = field(default_factory=dict)
+    caught_up_at: float = 0.0  # by the loop's clock
+
+    @property
+    def lag_records(self) -> int:
+        """How many records of the leader are not here, as far as is known."""
+        return sum(max(0, end - self.copied.get(name, 0)) for name, end in self.ends.items())
+
+    @property
+    def unfolded_records(self) -> int:
+        """How many records that are here do not show in listings yet."""
+        return sum(max(0, end - self.folded.get(name, 0)) for name, end in self.copied.items())
+
+    @property
+    def lag_seconds(self) -> float:
+        """How long ago the copy was level with the leader: 0 while it is and the leader answers."""
+        if self.connected and not self.lag_records:
+            return 0.0
+        return asyncio.get_running_loop().time() - self.caught_up_at
+
+
+class Followers:
+    """See the module. `failed` stops this broker."""
+
+    def __init__(
+        self,
+        config: Config,
+        log: EmbeddedLog,
+        history: AboutHistory,
+        holding: Sequence[Holding],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._data = config.data
+        self.confirms = config.confirm_after == FOLLOWER
+        self._log = log
+        self._history = history
+        self._holding = holding
+        self._failed = failed
+        self._fenced = False
+        self._waiting: list[asyncio.Future[None]] = []
+        note = read_note(config.data / FOLLOWERS) or {}
+        self.known = {name: Follower(name, str(instance)) for name, instance in note.items()}
+        self._told_away = False
+        self._turns: Turns | None = None
+
+    def start(self, turns: "Turns") -> None:
+        """Begin to hold confirms back, if the followers confirm."""
+        self._turns = turns
+        self._hold()
+
+    # -- what a follower asks -----------------------------------------------------------------------------------------
+
+    @property
+    def ends(self) -> dict[str, End]:
+        """The durable end of each partition."""
+        return {partition.name: partition.durable_end for partition in self._log.partitions}
+
+    def starts(self) -> dict[str, int]:
+        """The offset at which each partition begins here."""
+        return {partition.name: partition.start_offset for partition in self._log.partitions}
+
+    @property
+    def lineage(self) -> tuple[str, ...]:
+        """The identities of the forks in this log, the last one is this history's."""
+        return tuple(fork.event.identity for fork in self._history.forks)
+
+    def branches(self) -> list[Branching]:
+        """Where this history branched, each time. Reads the log: call it in a thread. Raises LogError."""
+        return [branching_of(self._data, fork, self.ends) for fork in list(self._history.forks)]
+
+    async def join(self, name: str, asked: Asked, address: str, root: str) -> Follower:
+        """Take a follower in. `root`: the identity with which this history begins.
+
+        Raises Refused, LogError."""
+        if self._fenced:
+            raise Refused("fenced", "this broker was replaced by one of its followers, and stops")
+        await self._require_lineage(asked, root)
+        ends = self.ends
+        await asyncio.to_thread(self._require_same, asked, ends)
+        follower = self.known.get(name)
+        if follower is not None and follower.instance != asked.instance:
+            raise Refused(
+                "known",
+                f"follower {name!r} is known as another copy, which may have been promoted: if it is gone for good, run"
+                f" `rewindmq forget_follower {name}` at the leader, or give this one another --node",
+            )
+        if follower is None:
+            if len(self.known) >= MOST_FOLLOWERS:
+                raise Refused("too_many", f"there are {MOST_FOLLOWERS} followers: `rewindmq forget_follower NAME`")
+            follower = Follower(name, asked.instance)
+            self.known[name] = follower
+            await asyncio.to_thread(self._note)
+            logger.info("follower %s joins from %s", name, address)
+        follower.token, follower.address = secrets.token_hex(16), address
+        follower.target = {}
+        follower.acknowledged = {  # its disk may have lost some since
+            each: min(offset, asked.ends.get(each, (0, b""))[0]) for each, offset in follower.acknowledged.items()
+        }
+        self._see(follower)
+        self._hold()
+        return follower
+
+    async def fetch(self, name: str, token: str, at: Mapping[str, End], most: int) -> Answer:
+        """Acknowledge what the follower has, and find what it lacks.
+
+        Raises Refused: it has to join; BelowStart: what it lacks is not here any more."""
+        follower = self._of(name, token)
+        self._see(follower)
+        reached = {each: at[each].offset if each in at else 0 for each in self.ends}
+        if not follower.target or all(reached[each] >= end.offset for each, end in follower.target.items()):
+            level = self._log.whole and all(reached[each] >= end.offset for each, end in self.ends.items())
+            if level and not follower.target:
+                self._aim(follower)
+            if follower.target:
+                self._acknowledge(follower)
+            if level or not self._log.whole:
+                await self._landing()
+                self._of(name, token)
+                self._see(follower)
+            if self._log.whole:
+                self._aim(follower)
+        pieces, room = [], min(max(most, ANSWER_BYTES), MOST_BYTES)
+        for each, end in follower.target.items():
+            directory = partition_directory(self._data, each)
+            here = at.get(each)
+            if here is None or (here.offset, here.position) == (0, 0):
+                start = beginning_of_log(directory)
+                here = End(start, 0, start, b"")
+            piece = piece_behind(directory, here, end, max(room, HEADER_BYTES)) if room > 0 else None
+            if piece is not None:
+                pieces.append((each, piece))
+                room -= piece.size
+        target = {each: end.offset for each, end in follower.target.items()}
+        return Answer(target, {each: end.offset for each, end in self.ends.items()}, pieces)
+
+    async def forget(self, name: str) -> bool:
+        """Wait for this follower no longer. Returns False if it is not known."""
+        if self.known.pop(name, None) is None:
+            return False
+        await asyncio.to_thread(self._note)
+        self._hold()
+        return True
+
+    def _aim(self, follower: Follower) -> None:
+        """Lead a follower toward the moment that is the newest one now."""
+        follower.target, follower.target_at = self.ends, asyncio.get_running_loop().time()
+
+    def _of(self, name: str, token: str) -> Follower:
+        follower = self.known.get(name)
+        if self._fenced or follower is None or not token or follower.token != token:
+            raise Refused("unknown", f"follower {name!r} has to join first")
+        return follower
+
+    def _note(self) -> None:
+        write_note(self._data / FOLLOWERS, {each.name: each.instance for each in list(self.known.values())})
+
+    def _see(self, follower: Follower) -> None:
+        follower.seen = asyncio.get_running_loop().time()
+
+    # -- is it the same history? --------------------------------------------------------------------------------------
+
+    async def _require_lineage(self, asked: Asked, root: str) -> None:
+        ours, theirs = self.lineage, asked.lineage
+        if asked.root not in (None, root):
+            raise Refused("other_history", f"the copy is of another history: {asked.root}, and here is {root}")
+        if ours[: len(theirs)] == theirs:
+            return
+        common = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), len(ours))
+        branched = next((each for each in asked.newer if each.identity == theirs[common]), None)
+        if branched is None or not await asyncio.to_thread(self._has, branched):
+            raise Refused("other_history", f"the copy is of another history, which branched to {theirs[common]}")
+        if common < len(ours):
+            raise Refused(
+                "two_promoted",
+                f"two were promoted: the copy went on as {theirs[common][:16]}..., and this broker as"
+                f" {ours[common][:16]}...: keep one, and begin the other anew in an empty directory",
+            )
+        self.fence(theirs[-1])
+        raise Refused("fenced", "the copy was promoted after this broker led: this broker stops now")
+
+    def _has(self, branched: Branching) -> bool:
+        """Whether a history branched from this log."""
+        ends = self.ends
+        if METADATA not in branched.positions:
+            return False
+        return all(
+            name in ends and chain_at(partition_directory(self._data, name), offset, ends[name]) == chain
+            for name, (offset, chain) in branched.positions.items()
+        )
+
+    def _require_same(self, asked: Asked, ends: dict[str, End]) -> None:
+        """Check that the copy is a beginning of this log. Raises Refused, LogError."""
+        branched = len(asked.lineage) < len(self.lineage)
+        goes_back = "start the follower again: it goes back to where the leader's history branched"
+        for name, (offset, chain) in asked.ends.items():
+            if name not in ends:
+                raise Refused("other_history", f"the copy has a partition {name}, which is not here")
+            if not offset:
+                continue
+            directory = partition_directory(self._data, name)
+            start = beginning_of_log(directory)
+            if offset < start:
+                raise Refused(
+                    "trimmed",
+                    f"the copy of {name} ends at offset {offset}, and the leader's log begins at {start}: begin anew in"
+                    " an empty directory, or with one that `rewindmq recover` makes from the archive",
+                )
+            if offset > ends[name].offset:
+                raise Refused(
+                    "ahead",
+                    f"the copy of {name} ends at offset {offset}, and the leader's log at {ends[name].offset}: "
+                    + (goes_back if branched else LOST_END),
+                )
+            if chain_at(directory, offset, ends[name]) != chain:
+                raise Refused(
+                    "diverged",
+                    f"the copy of {name} ends at offset {offset} with another hash chain than the leader has there: "
+                    + (goes_back if branched else "it is of another history; begin anew in an empty directory"),
+                )
+
+    # -- what waits for followers -------------------------------------------------------------------------------------
+
+    def landed(self) -> None:
+        """More is durable here: the followers get it."""
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if not each.done():
+                each.set_result(None)
+        if self.confirms and self._turns is not None:
+            self._look(self._turns)
+
+    async def _landing(self) -> None:
+        """Wait until more is durable, some seconds at most."""
+        landing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(landing)
+        try:
+            await asyncio.wait_for(landing, WAIT_SECONDS)
+        except TimeoutError:
+            pass
+        finally:
+            if landing in self._waiting:
+                self._waiting.remove(landing)
+
+    def _acknowledge(self, follower: Follower) -> None:
+        follower.acknowledged = {name: end.offset for name, end in follower.target.items()}
+        follower.acknowledged_at = follower.target_at
+        if self.confirms:
+            self._hold()
+
+    def _hold(self) -> None:
+        """Tell each partition what its clients may take for durable."""
+        for partition in self._holding:
+            partition.hold_above(self._held(partition.name))
+        if self.confirms and self._turns is not None:
+            self._look(self._turns)
+            self._turns.landed()
+
+    def _held(self, partition: str) -> int | None:
+        if self._fenced:
+            return 0
+        if not self.confirms:
+            return None
+        return min((each.acknowledged.get(partition, 0) for each in self.known.values()), default=0)
+
+    def _look(self, turns: "Turns") -> None:
+        held = self.unacknowledged() > MOST_BEHIND
+        turns.problem("followers", HELD.format(f"more than {MOST_BEHIND:,}") if held else None)
+        away = [each.name for each in self.known.values() if not self.is_connected(each)]
+        if bool(away or not self.known) != self._told_away:
+            self._told_away = not self._told_away
+            if self._told_away:
+                names = ", ".join(away) or "none has joined yet"
+                logger.warning("confirms wait for followers that are away: %s", names)
+            else:
+                logger.warning("all followers are there: confirms go on")
+
+    def unacknowledged(self) -> int:
+        """How many durable records confirms wait for; 0 if they do not."""
+        if not self.confirms:
+            return 0
+        return sum(end.offset - (self._held(name) or 0) for name, end in self.ends.items())
+
+    # -- for listings -------------------------------------------------------------------------------------------------
+
+    def is_connected(self, follower: Follower) -> bool:
+        """Whether a follower asked a short time ago."""
+        return follower.seen is not None and asyncio.get_running_loop().time() - follower.seen < AWAY_SECONDS
+
+    def lag_of(self, follower: Follower) -> tuple[int, float] | None:
+        """How far a follower is behind: records, and seconds. None: it has acknowledged nothing since the start."""
+        if not follower.acknowledged:
+            return None
+        records = sum(max(0, end.offset - follower.acknowledged.get(name, 0)) for name, end in self.ends.items())
+        seconds = asyncio.get_running_loop().time() - follower.acknowledged_at
+        return records, seconds if records else 0.0
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def fence(self, identity: str) -> None:
+        """Stop for good: the history goes on as `identity`."""
+        if self._fenced:
+            return
+        self._fenced = True
+        self._hold()
+        note: dict[str, Any] = {"promoted": identity}
+        write_note(self._data / FENCED, note)
+        self._failed(Fenced(fence_text(note)))
+
+
+def branching_of(data: Path, fork: Fork, ends: Mapping[str, End]) -> Branching:
+    """Where a fork branched. A position that is not here any more, or that divides a block, is left out.
+
+    Raises LogError."""
+    positions = {}
+    for name, offset in ((METADATA, fork.at), *fork.event.positions):
+        chain = None
+        if name in ends:
+            chain = chain_at(partition_directory(data, name), offset, ends[name])
+        if chain is not None:
+            positions[name] = offset, chain
+    return Branching(fork.event.identity, positions)

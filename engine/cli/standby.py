@@ -1,0 +1,143 @@
+"""Our own commands for a second machine: follow, promote, list_followers, forget_follower."""
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from rewindmq.engine.cli.configuration.assembly import credentials_of
+from rewindmq.engine.cli.configuration.commands import read_sources
+from rewindmq.engine.cli.configuration.options import with_sources
+from rewindmq.engine.cli.configuration.sources import Sources
+from rewindmq.engine.cli.exits import DATA, UNAVAILABLE, USAGE, CliError
+from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.values import Value
+from rewindmq.engine.config import Config
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.embedded.lock import LogInUse
+from rewindmq.projections.store.store import StoreError
+
+COLUMNS = ("name", "connected", "lag_records", "lag_seconds", "confirms", "address")
+
+
+@click.command("follow")
+@click.argument("url")
+@with_sources
+def follow(sources: Sources, url: str) -> None:
+    """Copy the log of a running broker, and serve its history read-only.
+
+    It runs in the foreground, until SIGINT or SIGTERM. URL is the leader's management API. --data is the directory of
+    the copy: an empty one, one that followed before, or that of an old leader, which goes back to where the histories
+    branched. The options are those of `start`. If this process or the leader is killed, start it again: it goes on.
+
+    \b
+    Examples:
+      rewindmq follow http://leader:15672 --data ./copy
+      rewindmq follow https://leader:15671 --data ./copy --leader-user standby --leader-pass-file ./secret
+    """
+    from rewindmq.engine.process import run
+
+    values, config = read_sources(sources)
+    if config.kafka is not None:
+        raise CliError(USAGE, "a log in Kafka needs no follower: start another node with --kafka")
+    if config.archive.url or config.keep_history_ms is not None or config.keep_bodies_days is not None:
+        raise CliError(USAGE, "a follower changes nothing: without --archive, --keep-history and --keep-bodies")
+    os.environ.update(credentials_of(values["archive_credentials"].value))
+    code = run(replace(config, follow=url, read_only=True))
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+@click.command("promote")
+@click.option(
+    "--data",
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The directory of a follower that was stopped.",
+)
+@with_settings
+def promote(settings: Settings, data: Path) -> None:
+    """Make the copy of a follower the leader: then start a broker on it.
+
+    Stop the follower before. The old leader is told, if it answers at the address that was followed, and stops. Else
+    stop it yourself: no command here reaches a machine that does not answer. With --confirm-after follower it can
+    confirm nothing.
+
+    \b
+    Examples:
+      rewindmq promote --data ./copy
+      rewindmq start --data ./copy
+    """
+    from rewindmq.engine.standby.promotion import promote as promote_copy
+
+    try:
+        promoted = promote_copy(data)
+    except LogInUse as error:
+        raise CliError(UNAVAILABLE, f"{error}: stop the follower first") from None
+    except (LogError, StoreError) as error:
+        raise CliError(DATA, str(error)) from None
+    said = _tell(settings, data, promoted.leader)
+    rows: list[dict[str, Value]] = [
+        {"partition": name, "begins": end, "kept_aside": promoted.aside.get(name, 0)}
+        for name, end in promoted.ends.items()
+    ]
+    settings.banner(f"{data} is the leader now, as history {promoted.identity[:16]}... Start a broker on it.")
+    settings.show(("partition", "begins", "kept_aside"), rows)
+    if not settings.quiet:
+        click.echo(said, err=True)
+
+
+def _tell(settings: Settings, data: Path, leader: str) -> str:
+    """Tell the old leader, with the login of the command. Returns what became of that."""
+    from rewindmq.engine.standby.client import Away, LeaderClient, Refused
+    from rewindmq.engine.standby.promotion import tell
+
+    user, password = settings.login()
+
+    async def ask() -> None:
+        ca = settings.tls_ca_cert_file or os.environ.get("REWINDMQ_TLS_CA")
+        config = Config(
+            data, follow=leader, leader_user=user, leader_pass=password, leader_ca=None if ca is None else Path(ca)
+        )
+        client = LeaderClient(config)
+        try:
+            await tell(client, data)
+        finally:
+            await client.close()
+
+    again = "it is not told, and must not go on: stop it before clients connect here (then `rewindmq follow` on it)"
+    try:
+        asyncio.run(ask())
+    except Refused as refused:
+        if refused.word == "fenced":
+            return f"The old leader at {leader} was told, and stops."
+        return f"The old leader: {refused}; {again}"
+    except (Away, LogError) as error:
+        return f"The old leader: {error}; {again}"
+    return f"The old leader at {leader} took no note: is it the old leader? {again}"
+
+
+@click.command("list_followers")
+@with_settings
+def list_followers(settings: Settings) -> None:
+    """List the machines that follow this broker, and how far they are behind."""
+    rows: list[dict[str, Value]] = [dict(item) for item in settings.client().get("followers")]
+    settings.banner("Listing followers ...")
+    settings.show(COLUMNS, [{name: row[name] for name in COLUMNS} for row in rows])
+
+
+@click.command("forget_follower")
+@click.argument("name")
+@with_settings
+def forget_follower(settings: Settings, name: str) -> None:
+    """Forget a follower that is gone for good: confirms wait for it no longer.
+
+    Never forget one that may have been promoted: this broker could confirm again, and two would lead.
+    """
+    settings.client().delete("followers", name)
+    settings.banner(f"Follower '{name}' is forgotten.")
+
+
+COMMANDS = (follow, promote, list_followers, forget_follower)

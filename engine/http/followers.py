@@ -1,0 +1,301 @@
+"""What a follower asks its leader, and the list of followers (engine/broker/followers.py).
+
+    GET  /api/leader                           where the log begins, where the history branched, which seals there are
+    GET  /api/leader/files/{partition}/{file}  a base, or a seal and its prints: they lie beside the log
+    POST /api/leader/keys                      keys of bodies, by their ids
+    PUT  /api/followers/{name}                 join; 409 with a word in `error`: the follower is refused
+    POST /api/followers/{name}/fetch           acknowledge, and get the next bytes; waits some seconds for new ones
+    GET  /api/followers, DELETE /api/followers/{name}
+
+The answer of `fetch` is a line of JSON, {"target": {partition: offset}, "ends": {partition: offset}, "pieces":
+[[partition, base, position, size]]}, and then the bytes of the pieces, as the segments have them. All of it is for
+administrators: it is the whole history.
+"""
+
+import asyncio
+import base64
+import json
+import os
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from starlette.responses import FileResponse, Response, StreamingResponse
+
+from rewindmq.engine.broker.followers import Answer, Asked, Branching, Followers, Following, Refused
+from rewindmq.engine.http.call import ApiError, Call, bad_request, not_found, reply
+from rewindmq.engine.http.listing import Item, listed
+from rewindmq.engine.http.reference.operation import ADMINISTRATOR, MONITORING, Media, operation
+from rewindmq.engine.http.shapes.standby import (
+    FetchWish,
+    FollowerItem,
+    FollowerToken,
+    FollowerWish,
+    KeysOfBodies,
+    KeysWish,
+    Leader,
+)
+from rewindmq.engine.log.archive.archiver import root_of
+from rewindmq.engine.log.contract import BelowStart, LogError
+from rewindmq.engine.log.embedded.directory import partition_directory
+from rewindmq.engine.log.embedded.ends import End
+from rewindmq.engine.log.embedded.raw_blocks import Piece
+from rewindmq.engine.log.embedded.segments import read_at
+from rewindmq.projections.store.bases import Bases
+
+if TYPE_CHECKING:
+    from rewindmq.engine.broker.broker import Broker
+
+PIECE_BYTES = 1 << 20  # in memory at a time
+MOST_KEYS = 1_000
+MOST_NUMBER = 1 << 62
+BESIDE = re.compile(r"[0-9]{20}\.base|_[0-9]{20}\.(?:seal|prints)")
+
+
+def followers_of(call: Call) -> Followers:
+    """The followers of this broker. Raises ApiError (400) where there can be none."""
+    followers = call.broker.followers
+    if followers is None:
+        raise bad_request("only a broker with an embedded log has followers, and only while it is the leader")
+    return followers
+
+
+def refusal(refused: Refused) -> ApiError:
+    """The answer to a follower that is refused."""
+    return ApiError(409, refused.word, str(refused))
+
+
+@operation("Shows the log for a machine that follows it", who=ADMINISTRATOR, answer=Leader, errors=(400, 503))
+async def leader(call: Call) -> Response:
+    """Answers GET /api/leader."""
+    call.require()
+    followers, config = followers_of(call), call.broker.config
+    try:
+        branches = await asyncio.to_thread(followers.branches)
+        root = await asyncio.to_thread(root_of, config.data)
+    except LogError as error:
+        raise ApiError(503, "service_unavailable", str(error)) from None
+    item: Item = {
+        "node": config.node,
+        "root": root,
+        "queue_partitions": len(call.broker.partitions),
+        "starts": followers.starts(),
+        "branches": [branched_item(each) for each in branches],
+        "seals": await asyncio.to_thread(seals_in, config.data, list(followers.ends)),
+    }
+    return reply(item)
+
+
+def branched_item(branched: Branching) -> Item:
+    """A fork as JSON."""
+    positions = {name: {"offset": at, "chain": chain.hex()} for name, (at, chain) in branched.positions.items()}
+    return {"identity": branched.identity, "positions": positions}
+
+
+def seals_in(data: Path, partitions: list[str]) -> dict[str, list[int]]:
+    """The offsets of the seals of each partition."""
+    found = {}
+    for name in partitions:
+        files = partition_directory(data, name).glob(f"_{'[0-9]' * 20}.seal")
+        found[name] = sorted(int(path.stem[1:]) for path in files)
+    return found
+
+
+@operation(
+    "Sends a file that lies beside the log",
+    who=ADMINISTRATOR,
+    answer=Media("application/octet-stream", "A base, a seal, or the prints of a seal"),
+    errors=(400, 404),
+)
+async def file(call: Call) -> Response:
+    """Answers GET /api/leader/files/{partition}/{file}."""
+    call.require()
+    partition, name = call.segment("partition"), call.segment("file")
+    if partition not in followers_of(call).ends or not BESIDE.fullmatch(name):
+        raise not_found()
+    data = call.broker.config.data
+    if name.endswith(".base"):
+        path = Bases(data / "bases").path(partition, int(name[:20]))
+    else:
+        path = partition_directory(data, partition) / name
+    if not path.exists():
+        raise not_found()
+    return FileResponse(path, media_type="application/octet-stream")
+
+
+@operation(
+    "Gives keys of bodies to a follower", who=ADMINISTRATOR, body=KeysWish, answer=KeysOfBodies, errors=(400, 503)
+)
+async def keys(call: Call) -> Response:
+    """Answers POST /api/leader/keys."""
+    call.require()
+    followers_of(call)
+    ids = (await call.body("ids"))["ids"]
+    if not isinstance(ids, list) or len(ids) > MOST_KEYS or not all(isinstance(each, str) for each in ids):
+        raise bad_request(f"ids is a list of at most {MOST_KEYS} texts")
+    store = call.broker.subjects.keys
+    try:
+        found = await asyncio.to_thread(lambda: {str(each): store.read(str(each)) for each in ids})
+    except OSError as error:
+        raise ApiError(503, "service_unavailable", str(error)) from None
+    return reply({"keys": {each: base64.b64encode(key).decode() for each, key in found.items() if key is not None}})
+
+
+@operation(
+    "Takes a follower in",
+    who=ADMINISTRATOR,
+    body=FollowerWish,
+    answer=FollowerToken,
+    errors=(400, 409, 503),
+)
+async def join(call: Call) -> Response:
+    """Answers PUT /api/followers/{name}."""
+    call.require()
+    followers, name = followers_of(call), call.segment("name")
+    asked = asked_in(await call.body("instance", "lineage", "ends"))
+    client = call.request.client
+    address = "" if client is None else f"{client.host}:{client.port}"
+    try:
+        root = await asyncio.to_thread(root_of, call.broker.config.data)
+        follower = await followers.join(name, asked, address, root)
+    except Refused as refused:
+        raise refusal(refused) from None
+    except (LogError, OSError) as error:
+        raise ApiError(503, "service_unavailable", str(error)) from None
+    call.past_read("", "", "")
+    call.broker.turns.end()
+    return reply({"token": follower.token})
+
+
+def asked_in(content: dict[str, Any]) -> Asked:
+    """What a follower says of itself. Raises ApiError (400)."""
+    try:
+        root = content.get("root")
+        return Asked(
+            str(content["instance"]),
+            None if root is None else str(root),
+            tuple(map(str, content["lineage"])),
+            positions_in(content["ends"]),
+            tuple(
+                Branching(str(each["identity"]), positions_in(each["positions"])) for each in content.get("newer", ())
+            ),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise bad_request("not the words of a follower: is it of another version?") from None
+
+
+def positions_in(content: dict[str, Any]) -> dict[str, tuple[int, bytes]]:
+    """Offset and hash chain by partition."""
+    return {str(name): (int(each["offset"]), bytes.fromhex(each["chain"])) for name, each in content.items()}
+
+
+@operation(
+    "Acknowledges what a follower has, and sends the next bytes of the log",
+    who=ADMINISTRATOR,
+    body=FetchWish,
+    answer=Media("application/octet-stream", "A line of JSON, and the bytes of the pieces that it names"),
+    errors=(400, 409, 410),
+)
+async def fetch(call: Call) -> Response:
+    """Answers POST /api/followers/{name}/fetch."""
+    call.require()
+    followers, content = followers_of(call), cast(dict[str, Any], await call.body("token", "at", "most"))
+    try:
+        at = {
+            str(name): End(int(base), int(position), int(offset), bytes.fromhex(chain))
+            for name, (base, position, offset, chain) in content["at"].items()
+        }
+        token, most = str(content["token"]), int(content["most"])
+        if not all(0 <= number < MOST_NUMBER for end in at.values() for number in end[:3]):
+            raise ValueError("a place that no log has")
+    except (TypeError, ValueError, AttributeError):
+        raise bad_request("not the words of a follower: is it of another version?") from None
+    try:
+        answer = await followers.fetch(call.segment("name"), token, at, most)
+    except Refused as refused:
+        raise refusal(refused) from None
+    except BelowStart as error:
+        raise ApiError(410, "trimmed", str(error)) from None
+    return StreamingResponse(bytes_of(answer), media_type="application/octet-stream")
+
+
+async def bytes_of(answer: Answer) -> AsyncIterator[bytes]:
+    """An answer as bytes. A piece is read while the client takes the one before."""
+    pieces = [(name, piece.base, piece.position, piece.size) for name, piece in answer.pieces]
+    yield json.dumps({"target": answer.target, "ends": answer.ends, "pieces": pieces}).encode() + b"\n"
+    for _, piece in answer.pieces:
+        done = 0
+        while done < piece.size:
+            some = await asyncio.to_thread(read_some, piece, done)
+            if not some:
+                raise OSError(f"{piece.path} is shorter than it was")
+            done += len(some)
+            yield some
+
+
+def read_some(piece: Piece, done: int) -> bytes:
+    """The next bytes of a piece. In a thread: the disk may be slow."""
+    descriptor = os.open(piece.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return read_at(descriptor, min(PIECE_BYTES, piece.size - done), piece.position + done)
+    finally:
+        os.close(descriptor)
+
+
+@operation("Lists the followers of this broker", who=MONITORING, listing=FollowerItem)
+async def list_all(call: Call) -> Response:
+    """Answers GET /api/followers."""
+    call.require("monitoring")
+    followers = call.broker.followers
+    items = [] if followers is None else [follower_item(followers, name) for name in sorted(followers.known)]
+    return await listed(call, items)
+
+
+def standby_item(broker: "Broker") -> Item:
+    """The machines that follow this broker, and the one that it follows, for the overview."""
+    followers, following = broker.followers, broker.following
+    return {
+        "confirm_after": broker.config.confirm_after,
+        "unacknowledged_records": 0 if followers is None else followers.unacknowledged(),
+        "followers": [] if followers is None else [follower_item(followers, each) for each in sorted(followers.known)],
+        "follows": None if following is None else following_item(following),
+    }
+
+
+def following_item(following: Following) -> Item:
+    """What a follower knows of itself, as JSON."""
+    return {
+        "leader": following.leader,
+        "connected": following.connected,
+        "problem": following.problem,
+        "lag_records": following.lag_records,
+        "lag_seconds": round(following.lag_seconds, 3),
+        "unfolded_records": following.unfolded_records,
+    }
+
+
+def follower_item(followers: Followers, name: str) -> Item:
+    """A follower as JSON."""
+    follower = followers.known[name]
+    lag = followers.lag_of(follower)
+    return {
+        "name": name,
+        "connected": followers.is_connected(follower),
+        "address": follower.address,
+        "lag_records": None if lag is None else lag[0],
+        "lag_seconds": None if lag is None else round(lag[1], 3),
+        "confirms": followers.confirms,
+        "acknowledged": follower.acknowledged,
+    }
+
+
+@operation(
+    "Forgets a follower: nothing waits for it any more", who=ADMINISTRATOR, answers={204: None}, errors=(400, 404)
+)
+async def forget(call: Call) -> Response:
+    """Answers DELETE /api/followers/{name}."""
+    call.require()
+    if not await followers_of(call).forget(call.segment("name")):
+        raise not_found()
+    return Response(status_code=204)

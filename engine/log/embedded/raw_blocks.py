@@ -1,0 +1,169 @@
+"""Reads stored bytes of a partition for another machine, and proves bytes that came from one.
+
+    piece = piece_behind(directory, at, until, 4 << 20)      the leader: which bytes follow on `at`
+    header = proven_header(data, directory, end)             the follower: they belong here
+    blocks = proven_blocks(data, place, header, path)
+
+A block proves itself (blocks.py): its checksum, its offset, and the beginning of the hash chain before it. So bytes of
+another history, or of another place, are refused before anything is written. The last block may be cut off: it is left
+out, and asked for again.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+from rewindmq.engine.log.contract import BelowStart, CorruptLog, LogError
+from rewindmq.engine.log.embedded.blocks import BadBlock, block_lengths, parse_block, require_place
+from rewindmq.engine.log.embedded.ends import End
+from rewindmq.engine.log.embedded.index import Entry, encode_lengths, next_chain, split
+from rewindmq.engine.log.embedded.reader import PartitionReader, Place
+from rewindmq.engine.log.embedded.segment_schema import check_schema
+from rewindmq.engine.log.embedded.segments import (
+    SYNC_BYTES,
+    Header,
+    base_offset_of,
+    max_timestamp,
+    parse_header,
+    read_at,
+    read_long,
+    segment_files,
+    segment_path,
+    stated_chain,
+)
+
+_FRAME_BYTES = 20  # two longs at their longest
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """`size` bytes of the segment that begins at offset `base`, from byte `position` on."""
+
+    path: Path
+    base: int
+    position: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenBlocks:
+    """Whole blocks with their index entries and the lengths of their records, as the sidecars have them.
+
+    `size`: their bytes. `needed`: the size of the first block that was cut off, if no whole one was there."""
+
+    entries: list[Entry]
+    lengths: list[bytes]
+    size: int
+    needed: int
+
+
+def beginning_of_log(directory: Path) -> int:
+    """The offset at which a partition begins here."""
+    return base_offset_of(segment_files(directory)[0])
+
+
+def piece_behind(directory: Path, at: End, until: End, most: int) -> Piece | None:
+    """The stored bytes that follow on `at`, up to `until` and `most` bytes; None: there are none.
+
+    Raises BelowStart: they are not here any more."""
+    if at.offset >= until.offset:
+        return None
+    base, position = at.base, at.position
+    try:
+        size = until.position if base == until.base else segment_path(directory, base).stat().st_size
+        if position >= size:  # the next segment
+            base, position = at.offset, 0
+            size = until.position if base == until.base else segment_path(directory, base).stat().st_size
+    except FileNotFoundError as error:
+        raise BelowStart(f"{error.filename}: it is not here any more") from None
+    return Piece(segment_path(directory, base), base, position, min(most, size - position))
+
+
+def chain_at(directory: Path, offset: int, end: End) -> bytes | None:
+    """The hash chain of a partition up to `offset`; None where no block ends there, or it is not here any more.
+
+    `end`: the durable end. Raises CorruptLog, LogError."""
+    if offset == end.offset:
+        return end.chain
+    first = segment_files(directory)[0]
+    if offset == base_offset_of(first):
+        return stated_chain(first)
+    if not base_offset_of(first) < offset < end.offset:
+        return None
+    for block in PartitionReader(directory).read(offset - 1, offset):
+        return block.chain if block.first_offset + len(block.records) == offset else None
+    return None
+
+
+def end_at(directory: Path, offset: int) -> End | None:
+    """The end of the block that ends at `offset`; None where no block ends there.
+
+    Raises CorruptLog, LogError."""
+    for block in PartitionReader(directory).read(offset - 1, offset):
+        if block.first_offset + len(block.records) != offset:
+            return None
+        with block.file.open("rb") as file:
+            data = read_at(file.fileno(), 20, block.position)
+        at = read_long(data, 0)[1]
+        size, start = read_long(data, at)
+        position = block.position + start + size + SYNC_BYTES
+        return End(base_offset_of(block.file), position, offset, block.chain)
+    return None
+
+
+def proven_header(data: bytes, directory: Path, end: End) -> Header:
+    """The header of a segment that goes on behind `end`, with which these bytes begin.
+
+    Raises CorruptLog; LogError: it is of a newer version."""
+    path = segment_path(directory, end.offset)
+    try:
+        header = parse_header(data)
+    except (IndexError, ValueError) as error:
+        raise CorruptLog(path, 0, end.offset, f"the leader sent no whole segment header: {error}") from None
+    if header.partition != directory.name or header.base_offset != end.offset:
+        why = f"the leader sent a header of offset {header.base_offset} of partition {header.partition}"
+        raise CorruptLog(path, 0, end.offset, why)
+    if header.chain_before not in (None, end.chain):
+        raise CorruptLog(path, 0, end.offset, "the leader's segment does not continue the hash chain that is here")
+    check_schema(header, path)
+    return header
+
+
+def proven_blocks(data: bytes, place: Place, header: Header, path: Path) -> ProvenBlocks:
+    """The whole blocks with which these bytes begin. They follow on `place`.
+
+    Raises CorruptLog."""
+    entries: list[Entry] = []
+    lengths: list[bytes] = []
+    begun = place.position
+    at = 0
+    while True:
+        length = _length_at(data, at)
+        if at + length > len(data) or at == len(data):
+            return ProvenBlocks(entries, lengths, at, length)
+        raw = data[at : at + length]
+        try:
+            block = parse_block(raw, begun + at, header)
+            if header.checked:
+                require_place(block, begun + at, place.offset, place.chain)
+            of_block = encode_lengths(block_lengths(block, begun + at, header))
+        except BadBlock as bad:
+            raise CorruptLog(path, begun + at, place.offset, f"the leader sent {bad.why}") from None
+        newest = max(place.max_timestamp_ms, max_timestamp(split(block.data, block.start, of_block)))
+        chain = next_chain(place.chain, raw)
+        entries.append(Entry(place.offset, block.records, length, begun + at, newest, chain, crc32(of_block), 0))
+        lengths.append(of_block)
+        at += length
+        place = Place(place.offset + block.records, begun + at, chain, newest)
+
+
+def _length_at(data: bytes, at: int) -> int:
+    """The length of the block at an index; more than is there where the bytes end before they say it."""
+    try:
+        start = read_long(data, at)[1]
+        size, start = read_long(data, start)
+    except IndexError:
+        return len(data) - at + _FRAME_BYTES
+    except ValueError as error:
+        raise LogError(f"the leader sent no block: {error}") from None
+    return start - at + max(0, size) + SYNC_BYTES

@@ -1,0 +1,73 @@
+"""The role of a data directory: a broker's own, a follower's copy, or that of a leader that another node has replaced.
+
+    DIR/follower.json    it is a copy: which leader, and which copy this is. `rewindmq promote` removes the file
+    DIR/fenced.json      a follower of this broker was promoted: the history goes on there
+    DIR/aside/...        records that are not in the history that goes on (cut_back.py)
+
+A broker starts on neither of the first two.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.embedded.segments import sync_directory
+from rewindmq.engine.log.whole_file import write_whole
+
+FOLLOWER, FENCED, FOLLOWERS = "follower.json", "fenced.json", "followers.json"
+
+
+def require_broker(data_dir: Path) -> None:
+    """Check that a broker may write here.
+
+    Raises LogError."""
+    note = read_note(data_dir / FOLLOWER)
+    if note is not None:
+        raise LogError(
+            f"{data_dir}: a copy that follows {note.get('leader')}: `rewindmq promote --data {data_dir}` makes it the"
+            " leader, `rewindmq follow` goes on"
+        )
+    note = read_note(data_dir / FENCED)
+    if note is not None:
+        raise LogError(f"{data_dir}: {fence_text(note)}")
+
+
+def fence_text(note: dict[str, Any]) -> str:
+    """One line about a fence."""
+    return (
+        f"a follower of this broker was promoted ({note.get('promoted')}), and the history goes on there: make this one"
+        " its follower with `rewindmq follow URL --data DIR`; what only this one has is kept aside then"
+    )
+
+
+def read_note(path: Path) -> dict[str, Any] | None:
+    """The content of a note; None if it is not there.
+
+    Raises LogError."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        raise LogError(f"{path}: cannot be read") from None
+    if not isinstance(found, dict):
+        raise LogError(f"{path}: not a note of this program")
+    return found
+
+
+def write_note(path: Path, content: dict[str, Any]) -> None:
+    """Write a note, durably.
+
+    Raises OSError."""
+    write_whole(path, json.dumps(content).encode() + b"\n", os.replace)
+    sync_directory(path.parent)
+
+
+def remove_note(path: Path) -> None:
+    """Remove a note, durably.
+
+    Raises OSError."""
+    path.unlink(missing_ok=True)
+    sync_directory(path.parent)
