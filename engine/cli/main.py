@@ -30,6 +30,7 @@ from rewindmq.engine.cli.commands import (
     quorum,
     recover,
     seals,
+    shovel,
     trim,
     versions,
     vhosts,
@@ -69,6 +70,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Limits": (*limits.COMMANDS, *operating.LIMITS),
     "Parameters": parameters.COMMANDS,
     "Definitions": definitions.COMMANDS,
+    "Moving": shovel.COMMANDS,
     "This program": manual.COMMANDS,
 }
 

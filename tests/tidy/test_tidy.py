@@ -40,7 +40,7 @@ LAYERS = (
     ("erasure",),
     ("broker", "rewind"),
     ("embedded", "cluster"),
-    ("definitions",),
+    ("definitions", "shovel"),
     ("amqp",),
     ("http",),
     ("reload",),
