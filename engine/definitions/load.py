@@ -247,6 +247,8 @@ class Import:
     def _parameter(self, item: Item) -> None:
         vhost, component, name = self._known_vhost(item), text(item, "component"), text(item, "name")
         value = required(item, "value")
+        if component == OPERATOR_POLICY and isinstance(value, dict):
+            value = value | {"definition": from_pairs(value.get("definition"))}
         check_parameter(component, name, value)
         if component == OPERATOR_POLICY and isinstance(value, dict):
             asked = (value["pattern"], value["definition"], value["priority"], value.get("apply-to", "all"))
@@ -406,6 +408,15 @@ def flag(item: Item, key: str, default: bool) -> bool:
         return default
     if not isinstance(value, bool):
         raise PreconditionFailed(f"{key} must be true or false")
+    return value
+
+
+def from_pairs(value: Json) -> Json:
+    """A definition of an operator policy. `rabbitmqctl export_definitions` writes it as [[name, value], ...]."""
+    if isinstance(value, list) and value and all(isinstance(each, list) and len(each) == 2 for each in value):
+        pairs = [(each[0], each[1]) for each in value if isinstance(each, list)]
+        if all(isinstance(name, str) for name, _ in pairs):
+            return {str(name): setting for name, setting in pairs}
     return value
 
 

@@ -15,7 +15,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.properties import DELIVERY_MODE, EXPIRATION, HEADERS, LAYOUT, OCTET, TIME, USER_ID, join
 from tests.support.deadlines import until
-from tests.support.pika_clients import count
+from tests.support.pika_clients import count, take
 from tests.support.running import ROOT, start_process
 
 LONG_SECONDS = 60
@@ -101,12 +101,12 @@ def fill(channel: BlockingChannel, queue: str, numbers: Sequence[int], **propert
 
 def emptied(channel: BlockingChannel, queue: str) -> list[tuple[Any, Any, bytes]]:
     """Take all that waits in the queue: methods, properties and bodies."""
-    found = []
-    while True:
-        method, properties, body = channel.basic_get(queue, auto_ack=True)
-        if method is None:
-            return found
-        found.append((method, properties, body))
+    found: list[tuple[Any, Any, bytes]] = []
+    while waiting := count(channel, queue):
+        found += take(channel, queue, waiting)
+        channel.basic_ack(found[-1][0].delivery_tag, multiple=True)
+        channel.cancel()  # what came meanwhile goes back
+    return found
 
 
 def numbers_of(messages: Sequence[tuple[Any, Any, bytes]]) -> list[int]:
