@@ -72,6 +72,7 @@ LONG = (
     "system/http/test_http_restore_rate.py::*",
     "system/http/test_http_shapes.py::*",
     "system/http/test_http_live.py::*",
+    "system/moving/*",
     "system/kafka/test_kafka_event_exchange.py::*",
     "system/kafka/test_kafka_archive.py::*",
     "system/kafka/test_kafka_archive_beside.py::*",
