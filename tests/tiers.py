@@ -31,6 +31,7 @@ SEEDS = 20  # of each kind of simulated history, in the quick tier
 LONG = (
     "system/durability/test_durability_move.py::*",
     "examples/test_examples.py::test_a_service_publishes_and_consumes_and_the_log_is_folded_and_audited",
+    "examples/test_examples_languages.py::*",
     "install/test_install_spark.py::*",
     "simulation/*::test_the_histories_meet_everything",
     "simulation/test_simulation_archive.py::test_a_planted_defect_is_found*",
