@@ -9,6 +9,7 @@ import sys
 
 import click
 
+from rewindmq.engine.cli import shovel
 from rewindmq.engine.cli.commands import (
     access,
     answers,
@@ -30,7 +31,6 @@ from rewindmq.engine.cli.commands import (
     quorum,
     recover,
     seals,
-    shovel,
     trim,
     versions,
     vhosts,

@@ -67,7 +67,7 @@ class Figures:
 
     moved: int = 0
     repeats: int = 0  # published again, as the source had given them out before
-    on_the_way: int = 0
+    under_way: int = 0
     left: int | None = None
 
 
@@ -117,7 +117,7 @@ class Session:
                     raise end.result()
         finally:
             self._publishes = False
-            self.figures.on_the_way = 0
+            self.figures.under_way = 0
             await asyncio.gather(self._source.close(), self._destination.close())
 
     # -- begin and end ------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class Session:
         key = method.routing_key if self.job.key is None else self.job.key
         tag = self._account.take(hash((key, raw, body)))
         assert tag == method.delivery_tag, "a message was left out"
-        self.figures.on_the_way = self._account.on_the_way
+        self.figures.under_way = self._account.on_the_way
         try:
             self._destination.channel.basic_publish(self.job.exchange, key, body, RawProperties(raw), mandatory=True)
         except pika.exceptions.AMQPError:
@@ -196,7 +196,7 @@ class Session:
         if up_to is not None and not self._source.ended.done():
             self._source.channel.basic_ack(up_to, multiple=True)
             self._moved(up_to - before)
-        self.figures.on_the_way = self._account.on_the_way
+        self.figures.under_way = self._account.on_the_way
         self._answered.set()
 
     def _returned(self, _: object, method: Any, properties: RawProperties, body: bytes) -> None:

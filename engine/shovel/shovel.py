@@ -91,5 +91,5 @@ class Shovel:
         figures = self.figures
         left = "" if figures.left is None else f", {figures.left} left"
         return (
-            f"{figures.moved} messages moved, {figures.on_the_way} on their way, {figures.repeats} may be repeats{left}"
+            f"{figures.moved} messages moved, {figures.under_way} on their way, {figures.repeats} may be repeats{left}"
         )

@@ -73,8 +73,8 @@ def shovel(
     \b
     Examples:
       rewindmq shovel --src-uri amqp://rabbit:5672 --src-queue orders --dest-uri amqp://localhost:5673
-      rewindmq shovel --src-uri amqp://mover@rabbit --src-password-file rabbit.password --src-queue orders \\
-          --dest-uri amqp://mover@rewind --dest-password-file rewind.password --delete-after queue-length
+      rewindmq shovel --src-uri amqp://mover@rabbit --src-password-file FILE --src-queue orders --dest-uri amqp://localhost
+      rewindmq shovel --src-uri amqp://rabbit --src-queue orders --dest-uri amqp://localhost --delete-after queue-length
     """
     if dest_queue is not None and dest_exchange is not None:
         raise CliError(USAGE, "a message goes to --dest-queue or to --dest-exchange, not to both")
