@@ -18,16 +18,21 @@ if TYPE_CHECKING:
 
 AN_ADDRESS = "amqp://USER@HOST:PORT/VHOST, or amqps:// for TLS. Without a vhost it is /, without a user guest"
 PATH = click.Path(path_type=Path)
+CERTIFICATE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command("shovel")
 @click.option("--src-uri", metavar="URI", required=True, help=f"The broker to move from: {AN_ADDRESS}.")
 @click.option("--src-password-file", type=PATH, metavar="FILE", help="File with the password there.")
-@click.option("--src-tls-ca-cert-file", type=PATH, metavar="FILE", help="Certificate authority of an amqps:// source.")
+@click.option(
+    "--src-tls-ca-cert-file", type=CERTIFICATE, metavar="FILE", help="Certificate authority of an amqps:// source."
+)
 @click.option("--src-queue", metavar="QUEUE", required=True, help="The queue to move.")
 @click.option("--dest-uri", metavar="URI", required=True, help="The broker to move to, as --src-uri.")
 @click.option("--dest-password-file", type=PATH, metavar="FILE", help="File with the password there.")
-@click.option("--dest-tls-ca-cert-file", type=PATH, metavar="FILE", help="Certificate authority of an amqps:// target.")
+@click.option(
+    "--dest-tls-ca-cert-file", type=CERTIFICATE, metavar="FILE", help="Certificate authority of an amqps:// target."
+)
 @click.option("--dest-queue", metavar="QUEUE", help="The queue to move to (default: the name of the source's).")
 @click.option("--dest-exchange", metavar="EXCHANGE", help="Publish to this exchange instead of a queue.")
 @click.option(

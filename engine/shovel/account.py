@@ -42,11 +42,14 @@ class Account:
         self.refused.update(self._answered(tag, multiple))
 
     def unroutable(self, look: int) -> None:
-        """The destination returned a message, which it confirms later: the first that looks so, and is not refused."""
+        """The destination returned a message, which it confirms later: the first that looks so, and is not refused.
+
+        If none looks so, a broker on the way has changed it: any of those on the way may be the one, and all stay."""
         for tag, known in self._on_the_way.items():
             if known == look and tag not in self.refused:
                 self.refused.add(tag)
                 return
+        self.refused.update(self._on_the_way)
 
     def ack_up_to(self) -> int | None:
         """The tag up to which the source may be acked now, if it is a new one."""

@@ -11,9 +11,11 @@ import pytest
 
 from rewindmq.engine.shovel.header import with_shovelled
 from rewindmq.engine.shovel.link import RawProperties
+from tests.support.certificates import Authority
 from tests.support.deadlines import until
 from tests.support.forked import run
 from tests.support.pika_clients import count
+from tests.support.ports import free_port
 from tests.support.running import RunningBroker
 from tests.support.shovels import HARD_PROPERTIES, Shovel, channel_at, emptied, fill, firsts, numbers_of
 
@@ -209,6 +211,25 @@ def test_b54_what_no_time_mends_ends_with_one_line(
             assert text in errors[0]
         assert numbers_of(emptied(channel, "stuck")) == [0, 1, 2]
         assert count(far, "nowhere") == 0
+
+
+def test_b54_a_shovel_trusts_the_authority_that_it_is_given(
+    broker: RunningBroker, start_broker: Callable[..., RunningBroker], start: Start, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    pair, port = authority.issue("server", "/CN=localhost", "DNS:localhost"), free_port()
+    keys = ("--tls-cert", str(pair.certificate), "--tls-key", str(pair.key))
+    other = start_broker(None, "--tls-port", str(port), *keys)
+    uri, options = f"amqps://localhost:{port}", ("--delete-after", "queue-length")
+    with channel_at(broker.amqp_port) as here, channel_at(other.amqp_port) as far:
+        fill(here, "secret", range(5))
+        far.queue_declare("secret", durable=True)
+        stranger = start("secret", *options, destination=uri)
+        until(lambda: "CERTIFICATE_VERIFY_FAILED" in stranger.said, "it does not say so")
+        assert stranger.stop() == 0
+        trusting = start("secret", *options, "--dest-tls-ca-cert-file", str(authority.certificate), destination=uri)
+        assert trusting.ended() == 0, trusting.said
+        assert numbers_of(emptied(far, "secret")) == list(range(5))
 
 
 def test_b54_a_shovel_waits_for_a_source_that_is_not_there_yet(start: Start) -> None:

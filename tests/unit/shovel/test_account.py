@@ -47,6 +47,14 @@ def test_a_returned_message_is_confirmed_later_and_stays_all_the_same() -> None:
     assert (it.ack_up_to(), it.rest()) == (None, [2])
 
 
+def test_all_stay_if_nobody_knows_which_one_was_returned() -> None:
+    it = account(3)
+    it.confirm(1, multiple=False)
+    it.unroutable(99)
+    it.confirm(3, multiple=True)
+    assert (it.ack_up_to(), it.rest(), it.refused) == (1, [], {2, 3})
+
+
 def test_whatever_the_destination_answers_no_message_is_acked_that_did_not_arrive() -> None:
     for seed in range(200):
         chance = random.Random(seed)
