@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from rewindmq import __version__
+from rewindmq.engine.identity.settings import TokenSettings
 from rewindmq.engine.runtime.proxy_protocol import Balancers
 from rewindmq.engine.runtime.watermarks import DISK_FREE_LIMIT, MEMORY_WATERMARK, Limit
 from rewindmq.engine.tls import TlsListener
@@ -57,6 +58,7 @@ class Config:
         RABBITMQ_3_13.name
     )  # the profile of queues that ask for none (projections/machine/rules/profile.py)
     tls: TlsListener | None = None
+    tokens: TokenSettings | None = None  # of an identity provider; None: users log in with passwords only
     loopback_users: tuple[str, ...] = ("guest",)  # these users may connect from this machine only
     vm_memory_high_watermark: Limit = MEMORY_WATERMARK  # more used memory than this blocks publishers
     disk_free_limit: Limit = DISK_FREE_LIMIT  # less free disk space than this blocks publishers

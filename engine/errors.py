@@ -54,6 +54,14 @@ class ReadOnly(AccessRefused):
         super().__init__("this broker is read-only: it shows a history, and changes nothing")
 
 
+class LoginsBraked(AccessRefused):
+    """Too many logins failed (engine/broker/login_brake.py). `seconds`: until the next one is tried."""
+
+    def __init__(self, address: str, seconds: int) -> None:
+        super().__init__(f"too many logins from {address or 'there'} failed: try again in {seconds} seconds")
+        self.seconds = seconds
+
+
 class NotFound(AmqpError):
     reply_code, name, closes_connection = 404, "NOT_FOUND", False
 

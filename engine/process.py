@@ -48,6 +48,7 @@ from rewindmq.engine.http.app import make_app
 from rewindmq.engine.http.live import Live
 from rewindmq.engine.http.logins import Logins
 from rewindmq.engine.http.server import Listening, serve
+from rewindmq.engine.identity.settings import BadKeys
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.location import History
 from rewindmq.engine.logging_setup import escaped, log_to_stderr
@@ -135,6 +136,7 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
         broker.alarms.start(server)
         if config.kafka is None:
             broker.history_size.start()
+        _start_tokens(broker)
         if archiver is not None:
             owned = partial(_owned, broker) if config.kafka is not None else lambda: None
             archiver.start(broker.archive, broker.trims, owned)
@@ -175,6 +177,13 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
     if failures:
         raise Failure(_code(failures[0]), f"stopped: {failures[0]}")
     logger.info("stopped")
+
+
+def _start_tokens(broker: Broker) -> None:
+    try:
+        broker.tokens.start()
+    except (BadKeys, OSError) as error:
+        raise Failure(CONFIG_ERROR, f"oauth_keys: {error}") from error
 
 
 def _heed_signals(stopping: asyncio.Event, hung_up: asyncio.Event) -> None:

@@ -5,6 +5,7 @@
     TLS: files, and what clients must show   a new context for each listener; open connections keep theirs
     limits                                   the alarms look again at once; the new timeout is for all deliveries
     loopback users                           from the next login on
+    OAuth 2.0                                from the next login or token on; a file of keys is read again
     definitions                              the file is imported again, as at a start
 
 Rules of this file
@@ -22,6 +23,7 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.config import Config
 from rewindmq.engine.definitions.document import load
 from rewindmq.engine.errors import AmqpError
+from rewindmq.engine.identity.settings import BadKeys
 from rewindmq.engine.logging_setup import LEVELS, set_level
 from rewindmq.engine.tls import LiveContext
 
@@ -53,16 +55,20 @@ async def take_over(broker: Broker, contexts: Sequence[LiveContext], reread: Cal
         for context in contexts:
             assert config.tls is not None, "a listener with TLS has settings of it"
             context.prepare(config.tls)
+        take_tokens = broker.tokens.changed_to(config.tokens)
         if config.load_definitions is not None:
             await load(broker, config.load_definitions)
     except NotTakenOver as error:
         return _refused(str(error))
     except AmqpError as error:
         return _refused(f"definitions: {error.text}")
+    except BadKeys as error:
+        return _refused(f"oauth_keys: {error}")
     except OSError as error:  # ssl.SSLError is one
         return _refused(f"{error.filename or 'tls'}: {error.strerror or error}")
     level_before = broker.config.log_level
     broker.take_over(config)
+    take_tokens()
     for context in contexts:
         context.renew()
     found.hold()
@@ -104,5 +110,6 @@ def _mixed(old: Config, new: Config) -> Config:
         disk_free_limit=new.disk_free_limit,
         consumer_timeout_ms=new.consumer_timeout_ms,
         loopback_users=new.loopback_users,
+        tokens=new.tokens,
         load_definitions=old.load_definitions if old.read_only else new.load_definitions,
     )

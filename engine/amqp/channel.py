@@ -342,7 +342,7 @@ class Channel:
             raise refusal(error) from None
         claimed, user = parsed.user_id, self.session.user
         if claimed is not None and claimed != user:
-            if "impersonator" not in self.broker.topology.users[user].tags:
+            if "impersonator" not in self.broker.access.tags(self.session):
                 raise PreconditionFailed(f"user_id property set to '{claimed}' but authenticated user was '{user}'")
         elif len(raw) <= MEMO_BYTES:  # an impersonator may lose that tag
             if len(self.parsed) >= MEMO_SIZE:

@@ -5,6 +5,7 @@ between.
     read_gate.py          every reason why the connection is not read from
     handshake.py          what happens before the state RUNNING
     publish_hold.py       alarms
+    credentials.py        the client's token: renewed, and expired
 
 An error closes the channel or the connection, by its class (engine/errors.py). Before RUNNING RabbitMQ mostly drops the
 socket without a word. This broker tells the client why, with one exception that RabbitMQ has too: a failed login is
@@ -16,7 +17,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from rewindmq.engine.amqp import channel_methods, consumer_timeout, handshake, methods, publish_hold
+from rewindmq.engine.amqp import channel_methods, consumer_timeout, credentials, handshake, methods, publish_hold
 from rewindmq.engine.amqp.basic_publish import BasicPublish, PublishPostponed
 from rewindmq.engine.amqp.channel import Channel, SharedState
 from rewindmq.engine.amqp.connection_state import ENDING, FINISHED, State
@@ -51,6 +52,7 @@ from rewindmq.engine.errors import (
     ResourceError,
     UnexpectedFrame,
 )
+from rewindmq.engine.identity.grants import Grant
 from rewindmq.engine.runtime.eager import begin
 from rewindmq.engine.runtime.sessions import Link, Session
 from rewindmq.engine.tls import TlsPeer
@@ -109,6 +111,8 @@ class Connection:
         self.session: Session | None = None
         self.shared: SharedState | None = None  # from RUNNING on
         self.user = ""
+        self.grant: Grant | None = None  # of the token that the client logged in with
+        self.expiry: asyncio.TimerHandle | None = None  # of its token (credentials.py)
         self.mechanism = ""
         self.client_properties: dict[str, object] = {}
         self.raw_properties = b""  # the same as the client sent them, until the vhost is open
@@ -413,6 +417,7 @@ class Connection:
                 channel.shut()
                 self.broker.counters["channels_closed_total"] += 1
         self.channels.clear()
+        credentials.forget_expiry(self)
         self.broker.keeper.flow.leave(self.flow_ended)
         if self.shared is not None:
             self.shared.settling.clear()
@@ -522,10 +527,6 @@ class Connection:
         """The client has seen connection.close."""
         self.finish()
 
-    def update_secret(self, method: Method) -> None:
-        """Accept a new secret. There is nothing to renew: passwords do not expire here."""
-        self.send("Connection.UpdateSecretOk")
-
 
 def close_frame(number: int, name: str, error: AmqpError, index: int) -> bytes:
     """Channel.close or connection.close, over method `index`."""
@@ -544,7 +545,7 @@ HANDLERS: Final[dict[tuple[State | None, str], Callable[[Connection, Method], No
     (State.STARTING, "Connection.StartOk"): handshake.start_ok,
     (State.TUNING, "Connection.TuneOk"): handshake.tune_ok,
     (State.OPENING, "Connection.Open"): handshake.open_vhost,
-    (State.RUNNING, "Connection.UpdateSecret"): Connection.update_secret,
+    (State.RUNNING, "Connection.UpdateSecret"): credentials.update_secret,
     (State.CLOSING, "Connection.CloseOk"): Connection.close_ok,
     (None, "Connection.Close"): Connection.client_close,
 }

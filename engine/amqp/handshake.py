@@ -8,14 +8,16 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from rewindmq.engine.amqp import publish_hold, sasl
+from rewindmq.engine.amqp import credentials, publish_hold, sasl
 from rewindmq.engine.amqp.channel import SharedState
 from rewindmq.engine.amqp.connection_state import State
 from rewindmq.engine.amqp.frames import FRAME_MIN_SIZE
 from rewindmq.engine.amqp.methods import Method
 from rewindmq.engine.broker import limits
 from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
-from rewindmq.engine.errors import AccessRefused, CommandInvalid, NotAllowed, refusal
+from rewindmq.engine.errors import AccessRefused, CommandInvalid, LoginsBraked, NotAllowed, refusal
+from rewindmq.engine.identity.grants import TokenRefused
+from rewindmq.engine.identity.tokens import MOST_BYTES
 from rewindmq.engine.runtime.eager import begin
 from rewindmq.engine.runtime.flow_control import LARGE_BYTES
 from rewindmq.schemas.amqp import tables
@@ -31,6 +33,7 @@ START_OK: Final = 10 << 16 | 11
 TUNE: Final = 10 << 16 | 30
 OPEN: Final = 10 << 16 | 40
 MOST_PROPERTIES: Final = 4_096  # bytes of a client's properties that the history keeps
+MOST_START: Final = FRAME_MIN_SIZE + MOST_BYTES  # of connection.start-ok with a token, which comes before the tuning
 CAPABILITIES: Final = {
     "publisher_confirms": True,
     "exchange_exchange_bindings": True,
@@ -53,6 +56,8 @@ def protocol_header(connection: "Connection", header: bytes) -> bool:
         connection.finish()
         return False
     connection.state = State.STARTING
+    if connection.broker.tokens.settings is not None:
+        connection.parser.max_payload = MOST_START
     properties = tables.encode(
         {
             "capabilities": CAPABILITIES,
@@ -103,7 +108,8 @@ async def log_in(connection: "Connection", login: sasl.Login) -> None:
     if connection.state is not State.STARTING:  # closed meanwhile
         return
     if refusal is not None:
-        login_refused(connection, login.user, refusal)
+        named = refusal.user if isinstance(refusal, TokenRefused) else ""
+        login_refused(connection, named or login.user, refusal)
         return
     config = connection.broker.config
     connection.state = State.TUNING
@@ -119,20 +125,23 @@ async def identify(connection: "Connection", login: sasl.Login) -> None:
     """Set the connection's user. AccessRefused, also for a user who may log in from this machine only."""
     access = connection.broker.access
     if login.password is None:
-        connection.user = access.identify(login.user)
+        who = access.identify(login.user)
     else:
-        connection.user = await access.authenticate(login.user, login.password)
+        who = await access.authenticate(login.user, login.password, connection.arrival.host)
+    connection.user, connection.grant = who.user, who.grant
     if connection.user in connection.broker.config.loopback_users and not connection.loopback:
         raise AccessRefused(f"user '{connection.user}' can only connect via localhost")
 
 
 def login_refused(connection: "Connection", user: str, error: AccessRefused) -> None:
-    """Log the reason. The client gets RabbitMQ's words, which send it to the broker's log."""
+    """Log the reason. The client gets RabbitMQ's words, which send it to the broker's log. Only how long it has to wait
+    is said to the client itself."""
     log.warning("%s: login of '%s' refused: %s", connection.peer, user, error.text)
     connection.broker.access_log.login_refused(connection.arrival, user, connection.mechanism, error.text)
     if connection.capabilities.get("authentication_failure_close") is True:
         refused = f"Login was refused using authentication mechanism {connection.mechanism}."
-        connection.close(AccessRefused(refused + " For details see the broker logfile."), logged=True)
+        details = error.text if isinstance(error, LoginsBraked) else "For details see the broker logfile."
+        connection.close(AccessRefused(f"{refused} {details}"), logged=True)
     else:
         connection.finish()
 
@@ -182,18 +191,27 @@ async def enter(connection: "Connection", vhost: str) -> None:
     )
     connection.socket.admit()
     link = connection.link
+    grant = connection.grant
     session = connection.broker.sessions.open(
-        connection.user, vhost, connection.peer, connection.client_properties, link, connection.force_close
+        connection.user,
+        vhost,
+        connection.peer,
+        connection.client_properties,
+        link,
+        connection.force_close,
+        grant=grant,
     )
     link.auth_mechanism, link.heartbeat_seconds = connection.mechanism, connection.heartbeat_seconds
     link.channel_max, link.frame_max = connection.channel_max, connection.frame_max
     connection.session = session
     properties, connection.raw_properties = tables.first_arguments(connection.raw_properties, MOST_PROPERTIES), b""
-    connection.broker.access_log.opened(session, connection.arrival, connection.mechanism, connection.tls, properties)
+    mechanism = connection.mechanism if grant is None else f"{connection.mechanism} with a token"
+    connection.broker.access_log.opened(session, connection.arrival, mechanism, connection.tls, properties)
     notify = connection.capabilities.get("consumer_cancel_notify") is True
     hold = partial(publish_hold.wait_for_room, connection)
     connection.shared = SharedState(connection.broker, session, notify, connection.yield_turn, hold)
     connection.state = State.RUNNING
+    credentials.await_expiry(connection)
     connection.send("Connection.OpenOk")
     connection.socket.opened()
     log.info("%s: user '%s' connected to vhost '%s'", connection.peer, connection.user, session.vhost)

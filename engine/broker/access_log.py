@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from rewindmq.engine.runtime.counters import LOGINS_REFUSED
 from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Partition
@@ -112,12 +113,14 @@ class AccessLog:
         keeper: Keeper,
         clock: Callable[[], int],
         end_turn: Callable[[], None],
+        counters: dict[str, int],
         read_only: bool = False,
     ) -> None:
         self._metadata = metadata
         self._keeper = keeper
         self._clock = clock
         self._end_turn = end_turn
+        self._counters = counters
         self._read_only = read_only
         self._groups: dict[type[Refusal], dict[Key, _Group]] = {LoginRefused: {}, AccessRefused: {}}
         self._questions: set[tuple[int, PastRead]] = set()
@@ -157,6 +160,7 @@ class AccessLog:
 
     def login_refused(self, arrival: Arrival, user: str, mechanism: str, reason: str) -> None:
         """Log, or count, a client that was not let in."""
+        self._counters[LOGINS_REFUSED] += 1
         user, now = shortened(user), self._clock()
         refused = LoginRefused(
             user, arrival.host, arrival.listener, arrival.protocol, mechanism, shortened(reason), 1, now

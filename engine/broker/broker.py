@@ -2,7 +2,8 @@
 
     queues.py, exchanges.py, consumers.py    declared, bound, routed to, consumed, as in AMQP 0-9-1
     open_sessions.py                         clients' sessions, and ids for sessions and consumers
-    users.py, access_control.py              users and permissions; what a user may do
+    users.py, access_control.py              users and permissions; what a user or a token may do
+    login_brake.py                           failed logins, braked
     access_log.py, callers.py                who came and what was refused, for the history; sessions of HTTP clients
     policies.py, parameters.py, vhosts.py    what operators set
     declarations.py, limits.py, passwords.py what a declaration may ask for; limits; hashes
@@ -38,6 +39,7 @@ from rewindmq.engine.broker.consumers import Consumers
 from rewindmq.engine.broker.exchanges import Exchanges
 from rewindmq.engine.broker.history_size import HistorySize
 from rewindmq.engine.broker.history_trims import HistoryTrims
+from rewindmq.engine.broker.login_brake import LoginBrake
 from rewindmq.engine.broker.marks import Marks
 from rewindmq.engine.broker.open_sessions import OpenSessions
 from rewindmq.engine.broker.parameters import Parameters
@@ -51,6 +53,7 @@ from rewindmq.engine.config import Config
 from rewindmq.engine.erasure.day_expiry import Expiry
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.erasures import Erasures
+from rewindmq.engine.identity.tokens import Tokens
 from rewindmq.engine.rewind.id_index_process import IdIndexProcess
 from rewindmq.engine.rewind.restore import Restorations
 from rewindmq.engine.rewind.stream_consumers import Readings
@@ -62,7 +65,7 @@ from rewindmq.engine.routing.firehose import Firehose
 from rewindmq.engine.routing.router import Router
 from rewindmq.engine.runtime.admission import Door, Listeners
 from rewindmq.engine.runtime.certainty import Certainty
-from rewindmq.engine.runtime.counters import all_counters
+from rewindmq.engine.runtime.counters import LOGINS_BRAKED, all_counters
 from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.log_clock import LogClock
 from rewindmq.engine.runtime.loop_share import LoopShare
@@ -115,8 +118,9 @@ class Broker:
 
         self.router = Router(topology, partial(locate, partitions))
         self.certainty = Certainty(keeper.read_to_end, lambda: self.router.version)
-        self.access = Access(topology)
-        self.access_log = AccessLog(metadata, keeper, clock, lambda: self.turns.end(), config.read_only)
+        self.tokens = Tokens(config.tokens)
+        self.access = Access(topology, self.tokens, LoginBrake(self._login_braked))
+        self.access_log = AccessLog(metadata, keeper, clock, lambda: self.turns.end(), self.counters, config.read_only)
         self.sessions = OpenSessions(
             topology, self.access, keeper, self.certainty, clock, self.counters, self.access_log.ended
         )
@@ -168,6 +172,9 @@ class Broker:
         self.alarms.on_alarm.append(self.events.alarm)
         self.clock_watch = ClockWatch(config.node, log_clock, metadata, partitions, keeper, self.turns)
 
+    def _login_braked(self) -> None:
+        self.counters[LOGINS_BRAKED] += 1
+
     def serve(self, listeners: Listeners, doors: tuple[Door, ...]) -> None:
         """Clients may come: through these listeners of the AMQP server, and as many as these doors let in. They are no
         arguments of the constructor: the server is made with the broker, and so after it."""
@@ -186,6 +193,7 @@ class Broker:
     def close(self) -> None:
         """Stop cleanly: everything is durable, RocksDB is written, each partition ends with a Checkpointed event."""
         self.events.stop()
+        self.tokens.stop()
         for session in list(self.sessions.by_id.values()):
             self.sessions.close(session)
         self.callers.close()

@@ -48,7 +48,7 @@ class Consumers:
         there, before its first delivery."""
         session = subscription.session
         if not is_reply_queue(queue):
-            self._access.check(session.user, session.vhost, "read", "queue", queue)
+            self._access.check(session, session.vhost, "read", "queue", queue)
         partition, found = await self._queues.usable(session, queue)
         if found.stream or is_past_asked(subscription.arguments):
             request = ReadRequest(subscription, self._sessions.next_id(), consumer)
@@ -115,7 +115,7 @@ class Consumers:
     ) -> tuple[Partition, Queue, int]:
         """basic.get, `count` times at once: the partition, the queue, and the holder's id, under which the messages
         are acked. `getter.fetched(...)` is called with each answer, at the latest when the turn ends."""
-        self._access.check(session.user, session.vhost, "read", "queue", queue)
+        self._access.check(session, session.vhost, "read", "queue", queue)
         partition, found = await self._queues.usable(session, queue)
         declarations.check_fetch(found)
         key = (channel, partition.index, found.queue_id)

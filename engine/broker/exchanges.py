@@ -10,7 +10,7 @@ Rules of this file
 from collections.abc import AsyncIterator, Container
 
 from rewindmq.engine.broker import declarations
-from rewindmq.engine.broker.access_control import Access
+from rewindmq.engine.broker.access_control import ITSELF, Access
 from rewindmq.engine.broker.open_sessions import OpenSessions
 from rewindmq.engine.broker.queues import Queues
 from rewindmq.engine.errors import AccessRefused, NotFound, PreconditionFailed, resource
@@ -73,13 +73,13 @@ class Exchanges:
 
     def _check_publish(self, session: Session, exchange: str, routing_key: str) -> None:
         vhost = session.vhost
-        self._access.check(session.user, vhost, "write", "exchange", exchange)
+        self._access.check(session, vhost, "write", "exchange", exchange)
         declared = self._topology.exchanges.get((vhost, exchange))
         if declared is None:
             raise NotFound(f"no {resource('exchange', exchange, vhost)}")
         if declared.internal:
             raise AccessRefused(f"cannot publish to internal {resource('exchange', exchange, vhost)}")
-        self._access.check_topic(session.user, declared, "write", routing_key)
+        self._access.check_topic(session, declared, "write", routing_key)
 
     # -- exchanges and bindings ---------------------------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class Exchanges:
             return
         exchange_types.check_type(type)
         _check_not_default(name)
-        self._access.check(session.user, vhost, "configure", "exchange", name)
+        self._access.check(session, vhost, "configure", "exchange", name)
         known = self._topology.exchanges.get((vhost, name))
         if known is not None:
             declarations.check_exchange_equivalence(known, type, durable, auto_delete, internal, arguments)
@@ -115,8 +115,8 @@ class Exchanges:
             raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
         alternate = declarations.exchange_named_by("exchange", name, vhost, arguments, "alternate-exchange")
         if alternate is not None:
-            self._access.check(session.user, vhost, "read", "exchange", name)
-            self._access.check(session.user, vhost, "write", "exchange", alternate)
+            self._access.check(session, vhost, "read", "exchange", name)
+            self._access.check(session, vhost, "write", "exchange", alternate)
         declared = ExchangeDeclared(vhost, name, type, durable, auto_delete, internal, arguments)
         exchange_types.type_of(declared).check_arguments(declared)
         left_over = await self._hidden.left_over(vhost, name) if type == DELAYED_EXCHANGE else None
@@ -140,7 +140,7 @@ class Exchanges:
         _check_not_default(name)
         if name.startswith("amq."):
             raise AccessRefused(f"deletion of system {resource('exchange', name, vhost)} not allowed")
-        self._access.check(session.user, vhost, "configure", "exchange", name)
+        self._access.check(session, vhost, "configure", "exchange", name)
         if if_unused or (vhost, name) not in self._topology.exchanges:
             await self._sessions.read_to_end(session)
         if (vhost, name) not in self._topology.exchanges:
@@ -224,21 +224,20 @@ class Exchanges:
     def _check_binding(
         self, session: Session, source: str, destination_type: str, destination: str, routing_key: str
     ) -> None:
-        self._access.check(session.user, session.vhost, "write", destination_type, destination)
+        self._access.check(session, session.vhost, "write", destination_type, destination)
         if destination_type == "exchange":
             _check_not_default(destination)
         _check_not_default(source)
-        self._access.check(session.user, session.vhost, "read", "exchange", source)
+        self._access.check(session, session.vhost, "read", "exchange", source)
         exchange = self._topology.exchanges.get((session.vhost, source))
         if exchange is not None:
-            self._access.check_topic(session.user, exchange, "read", routing_key)
+            self._access.check_topic(session, exchange, "read", routing_key)
 
     def _check_node_wide(self, session: Session, source: str, routing_key: str) -> None:
         """AccessRefused: the binding would tell of logins, users and vhosts, and the user may not know of them."""
-        user = self._topology.users.get(session.user)
-        if (session.vhost, source) != (DEFAULT_VHOST, EVENT_EXCHANGE) or user is None:  # the broker itself is no user
+        if (session.vhost, source) != (DEFAULT_VHOST, EVENT_EXCHANGE) or session.user == ITSELF:
             return
-        if any(tag in user.tags for tag in NODE_WIDE_TAGS):
+        if any(tag in self._access.tags(session) for tag in NODE_WIDE_TAGS):
             return
         key = next((each for each in NODE_WIDE if exchange_types.topic_matches(routing_key, each)), None)
         if key is not None:

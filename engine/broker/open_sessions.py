@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from rewindmq.engine.broker.access_control import ITSELF, Access
 from rewindmq.engine.errors import ConnectionForced, NotAllowed
+from rewindmq.engine.identity.grants import Grant, Identity
 from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.partition import Partition
@@ -54,16 +55,17 @@ class OpenSessions:
         link: Link | None = None,
         close: Callable[[str], None] | None = None,
         within: tuple[Actor, int] | None = None,
+        grant: Grant | None = None,
     ) -> Session:
         """Open a client's session. `link`, `close`: of its connection, where the session has one of its own. `within`:
-        of an HTTP call, the actor of its events and its channel in that actor's session.
+        of an HTTP call, the actor of its events and its channel in that actor's session. `grant`: of its token.
 
         NotAllowed (530): the vhost does not exist, or the user may not enter it. ConnectionForced (320): the node was
         declared lost and is joining again."""
         self._check_joined()
         if vhost not in self._topology.vhosts:
             raise NotAllowed(f"vhost {vhost} not found")
-        if not self._access.may_enter(user, vhost):
+        if not self._access.may_enter(Identity(user, grant), vhost):
             raise NotAllowed(f"access to vhost '{vhost}' refused for user '{user}'")
         session_id = self.next_id()
         session = Session(
@@ -77,6 +79,7 @@ class OpenSessions:
             link=link,
             close=close,
             channel=within[1] if within else 0,
+            grant=grant,
         )
         return self._add(session)
 

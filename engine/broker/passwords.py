@@ -47,9 +47,13 @@ class Passwords:
         with returned_when_freed():
             return self._hasher.hash(password)
 
+    def proof(self, password_hash: str, password: str) -> bytes:
+        """What stands for a password of a user, in memory only."""
+        return hashlib.blake2b(f"{password_hash}\0{password}".encode(), key=self._key).digest()
+
     async def verify(self, password_hash: str, password: str) -> bool:
         """Whether the password is right. Waits for a thread, unless the password is remembered."""
-        proof = hashlib.blake2b(f"{password_hash}\0{password}".encode(), key=self._key).digest()
+        proof = self.proof(password_hash, password)
         if proof in self._right:
             return True
         loop = asyncio.get_running_loop()

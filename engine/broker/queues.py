@@ -172,7 +172,7 @@ class Queues:
             name = self._generated_name(vhost, arguments)
         elif name.startswith("amq."):
             raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
-        self._access.check(session.user, vhost, "configure", "queue", name)
+        self._access.check(session, vhost, "configure", "queue", name)
         partition = self.partition_for(vhost, name)
         await self._sessions.catch_up(session, partition)
         queue = partition.machine.queue(vhost, name)
@@ -181,8 +181,8 @@ class Queues:
             return await self._renewed(session, partition, queue)
         dead_letter_exchange = declarations.exchange_named_by("queue", name, vhost, arguments, "x-dead-letter-exchange")
         if dead_letter_exchange is not None:
-            self._access.check(session.user, vhost, "read", "queue", name)
-            self._access.check(session.user, vhost, "write", "exchange", dead_letter_exchange)
+            self._access.check(session, vhost, "read", "queue", name)
+            self._access.check(session, vhost, "write", "exchange", dead_letter_exchange)
         kind, semantics = self.check_arguments(vhost, name, arguments)
         if limits.has_queue_limit(self._topology, vhost):
             await self.enter_all()
@@ -248,7 +248,7 @@ class Queues:
         """Delete a queue: the number of ready messages that went with it. 0 if there is no such queue: in AMQP that
         is no error."""
         name = declarations.strip_cr_lf(name)
-        self._access.check(session.user, session.vhost, "configure", "queue", name)
+        self._access.check(session, session.vhost, "configure", "queue", name)
         await self.partition_for(session.vhost, name).catch_up()
         if self.get(session.vhost, name) is None:
             await self._sessions.read_to_end(session)
@@ -286,7 +286,7 @@ class Queues:
 
     async def purge(self, session: Session, name: str) -> int:
         """Drop the ready messages of a queue: their number."""
-        self._access.check(session.user, session.vhost, "read", "queue", name)
+        self._access.check(session, session.vhost, "read", "queue", name)
         partition, queue = await self.usable(session, name)
         if queue.stream:
             where = resource("queue", name, session.vhost)
@@ -313,7 +313,7 @@ class Queues:
         """Log the event, unless the queue is as it asks for.
 
         PreconditionFailed: an older node is among the nodes. The other errors as for a purge."""
-        self._access.check(session.user, session.vhost, "configure", "queue", name)
+        self._access.check(session, session.vhost, "configure", "queue", name)
         partition, queue = await self.usable(session, name)
         if partition.machine.machine_version < PAUSES:
             raise PreconditionFailed("queues cannot be paused yet: not all nodes know how")

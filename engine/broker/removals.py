@@ -81,7 +81,7 @@ class Removals:
 
         Raises AccessRefused, NotFound, ResourceLocked; NotImplementedByBroker: it is a stream; PreconditionFailed: an
         older node is among the nodes."""
-        self._access.check(session.user, session.vhost, "read", "queue", name)
+        self._access.check(session, session.vhost, "read", "queue", name)
         if is_delay_queue(name):
             partition = self._queues.partition_for(session.vhost, name)
             await self._sessions.catch_up(session, partition)
@@ -100,7 +100,7 @@ class Removals:
 
     async def _check_route(self, session: Session, vhost: str, exchange: str, routing_key: str) -> None:
         """Raise the error that keeps a message from going this way."""
-        self._access.check(session.user, vhost, "write", "exchange", exchange)
+        self._access.check(session, vhost, "write", "exchange", exchange)
         declared = self._router.topology.exchanges.get((vhost, exchange))
         if declared is None and exchange:
             await self._sessions.read_to_end(session)
@@ -111,7 +111,7 @@ class Removals:
         if declared is not None:
             if declared.internal:
                 raise AccessRefused(f"cannot publish to internal {where}")
-            self._access.check_topic(session.user, declared, "write", routing_key)
+            self._access.check_topic(session, declared, "write", routing_key)
         if self._router.needs_content(vhost, exchange):
             raise PreconditionFailed(f"{where} routes by more than routing keys: name the queue instead")
         destinations = self._router.route(vhost, exchange, routing_key, None)

@@ -23,7 +23,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rewindmq.engine.errors import AccessRefused, AmqpError, ReadOnly
 from rewindmq.engine.http import authentication, listeners, web
-from rewindmq.engine.http.authentication import LoginFailed, NotLoggedIn, authenticate, from_page
+from rewindmq.engine.http.authentication import (
+    LoginFailed,
+    LoginHeldBack,
+    NotLoggedIn,
+    authenticate,
+    from_page,
+)
 from rewindmq.engine.http.browsers import Guarded
 from rewindmq.engine.http.call import (
     ApiError,
@@ -312,13 +318,13 @@ def make_app(broker: "Broker", body_workers: WorkerPool, live: Live | None = Non
 
             async def attempt() -> ASGIApp:
                 nonlocal held
-                user, tags = await authenticate(broker, request, logins)
+                who = await authenticate(broker, request, logins)
                 require_room(request)
-                account = broker.topology.users[user]
+                then = broker.topology.users.get(who.user)
                 await broker.loop_share.turn()
                 if held is None:
-                    held = Call(request, broker, body_workers, user, tags)
-                held.user, held.tags, held.account = user, tags, account
+                    held = Call(request, broker, body_workers, who)
+                held.logged_in(who, then)
                 held.require_account()
                 require_change_allowed(broker, request)
                 await fold_for(of_figures, held)
@@ -393,9 +399,9 @@ def login_routes(broker: "Broker", logins: Logins) -> list[Route]:
             name, password = await login.name_and_password(request)
 
             async def attempt() -> Response:
-                await authentication.log_in(broker, request, name, password)
+                who = await authentication.log_in(broker, request, name, password)
                 require_room(request)
-                return login.log_in_browser(broker, request, logins, name)
+                return login.log_in_browser(broker, request, logins, who)
 
             return await broker.certainty.assured(attempt, read_to_end, is_negative)
         except ApiError as error:
@@ -422,15 +428,15 @@ def metrics_routes(broker: "Broker", body_workers: WorkerPool, logins: Logins) -
         if at_port_of_metrics(request.scope, broker.config.prometheus_port):
             return None
         try:
-            user, tags = await broker.certainty.assured(
+            who = await broker.certainty.assured(
                 partial(authenticate, broker, request, logins), read_to_end, is_negative
             )
-        except LoginFailed as error:
+        except (LoginFailed, LoginHeldBack) as error:
             note_refusal(broker, request, None, error)
             raise
         require_room(request)
         await broker.loop_share.turn()
-        return Call(request, broker, body_workers, user, tags).monitored_vhosts()
+        return Call(request, broker, body_workers, who).monitored_vhosts()
 
     @operation("Metrics of the node", answer=METRICS)
     async def show_metrics(request: Request) -> Response:
@@ -522,8 +528,8 @@ def require_room(request: Request) -> None:
 
 def note_refusal(broker: "Broker", request: Request, call: Call | None, error: ApiError | AmqpError) -> None:
     """Log a login that failed, or a missing right, in the history, and end the turn."""
-    if isinstance(error, LoginFailed):
-        broker.access_log.login_refused(arrival_of(request), error.user, mechanism_of(request), error.reason)
+    if isinstance(error, LoginFailed | LoginHeldBack):
+        broker.access_log.login_refused(arrival_of(request), error.user, mechanism_of(request), error.why)
     elif call is not None:
         missing = error.permission_for if isinstance(error, AccessRefused) else None
         if isinstance(error, ApiError) and error.error == "not_authorised":
@@ -541,7 +547,7 @@ def refuse(error: ApiError, request: Request) -> Response:
     Of a 401 the desk hears only whether a login would help; Basic would make the browser ask for a password itself."""
     response = reply({"error": error.error, "reason": error.reason}, error.status)
     if error.status in (429, 503):
-        response.headers["retry-after"] = "5"
+        response.headers["retry-after"] = str(error.seconds) if isinstance(error, LoginHeldBack) else "5"
     if error.status == 413:
         response.headers["connection"] = "close"  # the rest of the body is not read
     if error.status == 401 and not (from_page(request) or asks_for_stream(request)):

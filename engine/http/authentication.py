@@ -1,4 +1,5 @@
-"""Says which of the broker's users asks: HTTP Basic, or the cookie of a browser that logged in (logins.py).
+"""Says which of the broker's users asks: HTTP Basic, a token (`Authorization: Bearer`, or as the password of Basic), or
+the cookie of a browser that logged in (logins.py).
 
 As in RabbitMQ, the API is for users with one of the management tags. Users of `--loopback-users` (guest) may log in
 from this machine only.
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from rewindmq.engine.errors import AmqpError
+from rewindmq.engine.errors import AmqpError, LoginsBraked
 from rewindmq.engine.http.call import ApiError
-from rewindmq.engine.http.logins import Logins, cookie_of
+from rewindmq.engine.http.logins import Login, Logins, cookie_of
+from rewindmq.engine.identity.grants import Identity, TokenRefused
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -29,40 +31,91 @@ class NotLoggedIn(ApiError):
 
 
 class LoginFailed(NotLoggedIn):
-    """A user and a password came, and were refused (401)."""
+    """A user and a password, or a token, came, and were refused (401). `why`: for the history."""
 
-    def __init__(self, user: str, reason: str = "Login failed", error: str = "not_authorized") -> None:
+    def __init__(
+        self, user: str, reason: str = "Login failed", error: str = "not_authorized", why: str | None = None
+    ) -> None:
         super().__init__(reason, error)
         self.user = user
+        self.why = reason if why is None else why
 
 
-async def authenticate(broker: "Broker", request: Request, logins: Logins) -> tuple[str, tuple[str, ...]]:
-    """The user's name and tags. Raises NotLoggedIn, in RabbitMQ's words."""
+class LoginHeldBack(ApiError):
+    """A password was not looked at, for too many from its address were wrong (429)."""
+
+    def __init__(self, user: str, refusal: LoginsBraked) -> None:
+        super().__init__(429, "too_many_requests", refusal.text)
+        self.user = user
+        self.why = refusal.text
+        self.seconds = refusal.seconds
+
+
+async def authenticate(broker: "Broker", request: Request, logins: Logins) -> Identity:
+    """The user who asks, with one of the management tags. Raises NotLoggedIn, in RabbitMQ's words."""
     token = request.cookies.get(cookie_of(request))
     if token is None or "authorization" in request.headers:
+        bearer = bearer_token(request)
+        if bearer is not None and broker.tokens.settings is not None:
+            return await bear(broker, request, bearer)
         return await log_in(broker, request, *credentials(request))
     login = logins.find(token)
-    account = None if login is None else broker.topology.users.get(login.user)
-    if login is None or account is None or account.password_hash != login.password_hash:
+    if login is None or not still_valid(broker, login):
         logins.close(token)
         raise NotLoggedIn("The login ended: log in again")
     if request.method not in SAFE and not from_page(request):
         raise ApiError(403, "forbidden", "a request that a cookie allows says X-Requested-With: page")
-    require_near(broker, request, login.user)
-    require_management(login.user, account.tags)
-    return login.user, account.tags
+    return let_in(broker, request, Identity(login.user, login.grant))
 
 
-async def log_in(broker: "Broker", request: Request, name: str, password: str) -> tuple[str, tuple[str, ...]]:
-    """The name and the tags of a user with this password. Raises LoginFailed."""
+def still_valid(broker: "Broker", login: Login) -> bool:
+    """Whether the user still has the password of the login, or its token has not expired."""
+    if login.grant is not None:
+        return not broker.tokens.has_expired(login.grant)
+    account = broker.topology.users.get(login.user)
+    return account is not None and account.password_hash == login.password_hash
+
+
+async def log_in(broker: "Broker", request: Request, name: str, password: str) -> Identity:
+    """The user with this password, or of the token in its place. Raises LoginFailed, LoginHeldBack."""
     require_near(broker, request, name)
+    host = "" if request.client is None else request.client.host
     try:
-        await broker.access.authenticate(name, password)
+        who = await broker.access.authenticate(name, password, host)
+    except LoginsBraked as error:
+        raise LoginHeldBack(name, error) from None
+    except TokenRefused as error:
+        raise refused_token(error, name) from None
     except AmqpError:
         raise LoginFailed(name) from None
-    tags = broker.topology.users[name].tags
-    require_management(name, tags)
-    return name, tags
+    return let_in(broker, request, who)
+
+
+async def bear(broker: "Broker", request: Request, token: str) -> Identity:
+    """The user of a token. Raises LoginFailed."""
+    try:
+        who = await broker.access.bear(token)
+    except TokenRefused as error:
+        raise refused_token(error) from None
+    return let_in(broker, request, who)
+
+
+def refused_token(refusal: TokenRefused, name: str = "") -> LoginFailed:
+    """The error of a token. Its bearer may read the reason: it is in the token, which the bearer has."""
+    return LoginFailed(refusal.user or name, f"Login failed: {refusal.text}", why=refusal.text)
+
+
+def let_in(broker: "Broker", request: Request, who: Identity) -> Identity:
+    """The user, if it may come from there and has a management tag. Raises LoginFailed."""
+    require_near(broker, request, who.user)
+    require_management(who.user, broker.access.tags(who))
+    return who
+
+
+def bearer_token(request: Request) -> str | None:
+    """The token of `Authorization: Bearer`; None if there is none."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
 
 
 def require_near(broker: "Broker", request: Request, name: str) -> None:

@@ -29,6 +29,7 @@ from rewindmq.engine.http.bodies import (
     JsonBody,
     json_object,
 )
+from rewindmq.engine.identity.grants import Grant, Identity
 from rewindmq.engine.rewind.worker import ProcessEnded, Question, TooManyQuestions, WorkerPool
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.engine.runtime.memory import Kind
@@ -37,6 +38,7 @@ from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.schemas.amqp.errors import Unacceptable
 from rewindmq.schemas.amqp.json_arguments import arguments_from
 from rewindmq.schemas.json_values import Json
+from rewindmq.schemas.metadata_events import UserSet
 from rewindmq.schemas.values import Actor, Argument
 
 if TYPE_CHECKING:
@@ -129,28 +131,45 @@ def done(created: bool) -> Response:
 
 
 class Call:
-    """One request. `user` and `tags` are the authenticated user's.
+    """One request. `who`, `user` and `tags` are the authenticated user's.
 
     `broker` runs in the same loop, so nothing else happens between two awaits. `body_workers`: processes that read
     large bodies."""
 
-    def __init__(
-        self, request: Request, broker: "Broker", body_workers: WorkerPool, user: str, tags: tuple[str, ...]
-    ) -> None:
+    def __init__(self, request: Request, broker: "Broker", body_workers: WorkerPool, who: Identity) -> None:
         self.request = request
         self.broker = broker
         self.body_workers = body_workers
-        self.user = user
-        self.tags = tags
-        self.account = broker.topology.users.get(user)  # as it was when the user logged in
+        self.who = who
+        self.tags = broker.access.tags(who)
+        self.account = broker.topology.users.get(who.user)  # as it was when the user logged in
         self.work = Work(broker.loop_share)
         self.held_bytes = 0
         self._raw: bytes | None = None
 
+    @property
+    def user(self) -> str:
+        """The user's name."""
+        return self.who.user
+
+    @property
+    def grant(self) -> Grant | None:
+        """What the user's token grants; None: the user has no token."""
+        return self.who.grant
+
+    def logged_in(self, who: Identity, account: UserSet | None) -> None:
+        """The user logged in, perhaps anew for another attempt of the same request. `account`: as it was then."""
+        self.who, self.account = who, account
+        self.tags = self.broker.access.tags(who)
+
     def require_account(self) -> None:
-        """Raise ApiError (401) unless the user still has the password and the tags of the login.
+        """Raise ApiError (401) unless the user still has the password and the tags of the login, or the token is valid.
 
         A handler calls it after a wait."""
+        if self.grant is not None:
+            if self.broker.tokens.has_expired(self.grant):
+                raise ApiError(401, "not_authorized", "Login failed: the token has expired")
+            return
         then, now = self.account, self.broker.topology.users.get(self.user)
         if then is None or now is None or (then.password_hash, then.tags) != (now.password_hash, now.tags):
             raise ApiError(401, "not_authorized", "Login failed")
@@ -211,7 +230,8 @@ class Call:
         """The vhosts that the user may enter; for an administrator all."""
         topology = self.broker.topology
         everywhere = "administrator" in self.tags
-        return [vhost for vhost in sorted(topology.vhosts) if everywhere or (vhost, self.user) in topology.permissions]
+        may_enter = self.broker.access.may_enter
+        return [vhost for vhost in sorted(topology.vhosts) if everywhere or may_enter(self, vhost)]
 
     @property
     def monitors(self) -> bool:
@@ -239,7 +259,7 @@ class Call:
         An exclusive queue is for the user who declared it."""
         if "administrator" in self.tags:
             return
-        self.broker.access.check(self.user, queue.vhost, "read", "queue", queue.name)
+        self.broker.access.check(self, queue.vhost, "read", "queue", queue.name)
         owner = self.broker.sessions.by_id.get(queue.owner) if queue.exclusive else None
         if queue.exclusive and (owner is None or owner.user != self.user):
             raise locked(queue)
@@ -315,7 +335,11 @@ class Call:
         """The client with its session in the history; None where none is logged."""
         product = self.request.headers.get("user-agent", "").partition("/")[0]
         return self.broker.callers.caller(
-            self.user, arrival_of(self.request), product, tls_of(self.request), mechanism_of(self.request)
+            self.user,
+            arrival_of(self.request),
+            product,
+            tls_of(self.request),
+            mechanism_of(self.request) + (" with a token" if self.grant is not None else ""),
         )
 
     def actor(self) -> Actor:
@@ -349,7 +373,7 @@ class Call:
             within = caller.session.actor, caller.calls
         peer = arrival_of(self.request).address or "http"
         properties: dict[str, object] = {"product": "RewindMQ management API"}
-        session = self.broker.sessions.open(self.user, vhost, peer, properties, within=within)
+        session = self.broker.sessions.open(self.user, vhost, peer, properties, within=within, grant=self.grant)
         try:
             yield session
         finally:
@@ -387,8 +411,9 @@ def tls_of(request: Request) -> TlsPeer | None:
 
 
 def mechanism_of(request: Request) -> str:
-    """How a client proves who it is: HTTP Basic, or the login of a browser."""
-    return "basic" if "authorization" in request.headers else "login"
+    """How a client proves who it is: HTTP Basic, a bearer token, or the login of a browser."""
+    scheme = request.headers.get("authorization", "login").partition(" ")[0].lower()
+    return scheme if scheme in ("bearer", "login") else "basic"
 
 
 def way_of(request: Request) -> str:

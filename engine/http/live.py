@@ -10,8 +10,8 @@
     : alive             a comment, when nothing was sent for HEARTBEAT_SECONDS
 
 Rules of this file
-- An answer is made once a tick for all who may see the same: for all administrators, and for each other user. The first
-  one is made at once, with the errors and the permissions of the request itself.
+- An answer is made once a tick for all who may see the same: for all administrators, and for each other user or token.
+  The first one is made at once, with the errors and the permissions of the request itself.
 - Each answer has ticks of its own. So a stream whose answer takes long does not delay the others: they take turns in
   the loop's share for long work. After an answer that took long its next one comes later: it is made for at most a
   quarter of the time.
@@ -36,6 +36,7 @@ from rewindmq.engine.http.call import ApiError, Call, api_error, bad_request, hu
 from rewindmq.engine.http.logins import Logins, cookie_of
 from rewindmq.engine.http.pieces import encode
 from rewindmq.engine.http.reference.operation import streamed
+from rewindmq.engine.identity.grants import Grant
 from rewindmq.engine.runtime.loop_share import Work
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ HEADERS: Final = {"content-type": "text/event-stream", "cache-control": "no-stor
 
 Handler = Callable[[Call], Awaitable[Response]]
 Ready = Callable[[Call], Awaitable[None]]
-Key = tuple[Handler, str, str, str]
+Key = tuple[Handler, str, str, str | Grant]
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +114,7 @@ class Live:
             token = (
                 None if "authorization" in call.request.headers else call.request.cookies.get(cookie_of(call.request))
             )
-            audience = "" if "administrator" in call.tags else call.user
+            audience = "" if "administrator" in call.tags else call.grant or call.user
             key = (handler, call.request.url.path, call.request.url.query, audience)
             listener = Listener(call, key, token, ready)
             listener.offer(frame)

@@ -1,7 +1,7 @@
 """Logins of browsers: POST /api/login gives a cookie, which later requests bring instead of a password.
 
-- A login ends with DELETE /api/login, after IDLE_SECONDS without a request, after LONGEST_SECONDS, with the node, and
-  when the user's password changes or the user is deleted.
+- A login ends with DELETE /api/login, after IDLE_SECONDS without a request, after LONGEST_SECONDS, with the node, when
+  the user's password changes or the user is deleted, and when the token that it began with expires.
 - The cookie is for this site and for HTTP only (SameSite=Strict, HttpOnly; Secure over TLS): no script and no page of
   another site can use it. engine/http/browsers.py refuses what another site asks for besides.
 - A node knows its own logins only. Behind a balancer a browser has to stay with one node.
@@ -20,6 +20,8 @@ from typing import Final
 
 from starlette.requests import Request
 
+from rewindmq.engine.identity.grants import Grant
+
 COOKIE: Final = "rewindmq_login"
 IDLE_SECONDS: Final = 8 * 3600
 LONGEST_SECONDS: Final = 24 * 3600
@@ -30,12 +32,14 @@ MOST_LOGINS: Final = 10_000  # of a node
 
 @dataclass(slots=True)
 class Login:
-    """A browser that is logged in. `password_hash`: as it was then. Times by `Logins.now`."""
+    """A browser that is logged in. `password_hash`: as it was then. `grant`: of the token that it came with. Times by
+    `Logins.now`."""
 
     user: str
     password_hash: str
     since: float
     used: float
+    grant: Grant | None = None
 
 
 class Logins:
@@ -50,7 +54,7 @@ class Logins:
     def __len__(self) -> int:
         return len(self._by_hash)
 
-    def open(self, user: str, password_hash: str) -> str:
+    def open(self, user: str, password_hash: str, grant: Grant | None = None) -> str:
         """Begin a login. Returns the token for the cookie."""
         token, now = secrets.token_urlsafe(32), self.now()
         if len(self._of_user.get(user, ())) >= MOST_OF_USER:
@@ -58,7 +62,7 @@ class Logins:
         elif len(self._by_hash) >= MOST_LOGINS:
             self._end(next(iter(self._by_hash)))
         key = _hash(token)
-        self._by_hash[key] = Login(user, password_hash, now, now)
+        self._by_hash[key] = Login(user, password_hash, now, now, grant)
         self._of_user.setdefault(user, OrderedDict())[key] = None
         return token
 

@@ -393,7 +393,7 @@ async def restore(
     AccessRefused, ResourceLocked as for any declaration; ResourceError: the disk has no room; ConnectionForced: the
     node was lost meanwhile; ProcessEnded; NoAnswer: what has the messages does not answer."""
     plan, target, name = restoration.plan, restoration.target, restoration.name
-    broker.access.check(session.user, session.vhost, "write", "queue", target)
+    broker.access.check(session, session.vhost, "write", "queue", target)
     declared = False
     if is_hidden(target):
         raise NotFound(f"no queue '{target}' in vhost '{session.vhost}'")
@@ -429,7 +429,7 @@ async def restore(
             back = f"{number + begin} of {len(plan.messages)} messages are back"
             await room(broker, sum(len(event.body) for event in portion), f"; {back}; ask again when there is room")
             broker.sessions.check_open(session)
-            broker.access.check(session.user, session.vhost, "write", "queue", target)  # it may take days
+            broker.access.check(session, session.vhost, "write", "queue", target)  # it may take days
             outcomes = Counter(await publish(broker, session, partition, portion))
             broker.sessions.check_open(session)  # else they may not be in the queue
             came.update(outcomes)

@@ -18,6 +18,8 @@ from rewindmq.projections.machine.data.reasons import DELIVERY_LIMIT, EXPIRED, M
 FIREHOSE_COPIES_DROPPED: Final = "rewindmq_firehose_copies_dropped_total"
 EVENTS_PUBLISHED: Final = "rewindmq_events_published_total"
 EVENTS_DROPPED: Final = "rewindmq_events_dropped_total"
+LOGINS_BRAKED: Final = "rewindmq_logins_braked_total"
+LOGINS_REFUSED: Final = "rewindmq_logins_refused_total"
 COUNTERS: Final = (
     "connections_opened_total",
     "connections_closed_total",
@@ -29,6 +31,8 @@ COUNTERS: Final = (
     FIREHOSE_COPIES_DROPPED,
     EVENTS_PUBLISHED,
     EVENTS_DROPPED,
+    LOGINS_BRAKED,
+    LOGINS_REFUSED,
     "global_messages_received_total",
     "global_messages_received_confirm_total",
     "global_messages_confirmed_total",

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from rewindmq.engine.identity.grants import Grant
 from rewindmq.engine.runtime.counters import Tally
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.tls import TlsPeer
@@ -81,6 +82,7 @@ class Session:
     link: Link | None = None  # None: the session has no connection of its own, as that of an HTTP request
     close: Callable[[str], None] | None = None  # closes the connection: 320 CONNECTION_FORCED, and this reason
     channel: int = 0  # of an HTTP call: its channel in the session of `actor` (engine/broker/callers.py); 0: it is none
+    grant: Grant | None = None  # of a token; None: the user's permissions are its rights
     in_history: bool = False  # its SessionOpened is; its end belongs there, too (engine/broker/access_log.py)
 
     # The broker keeps these: the partitions with consumers, holders or queues of this session must learn of its end.

@@ -17,6 +17,7 @@ from rewindmq.engine.config import Config
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
 from rewindmq.engine.errors import AccessRefused, NotAllowed, NotFound
+from rewindmq.engine.identity.grants import Identity
 from rewindmq.engine.routing.content import Content
 from rewindmq.engine.routing.firehose import Firehose
 from rewindmq.engine.routing.router import Destination, Router
@@ -148,12 +149,14 @@ class DoubleSessions:
         self.broker = broker
         self.by_id: dict[int, Any] = {}
 
-    def open(self, user: str, vhost: str, peer: str, properties: dict[str, object], link: Any, close: Any) -> Any:
+    def open(
+        self, user: str, vhost: str, peer: str, properties: dict[str, object], link: Any, close: Any, grant: Any
+    ) -> Any:
         if vhost != "/":
             raise NotAllowed(f"vhost {vhost} not found")
         session_id = self.broker.next_id()
         session = SimpleNamespace(session_id=session_id, user=user, vhost=vhost, actor=Actor(user, session_id))
-        session.channels, session.link, session.close = {}, link, close
+        session.channels, session.link, session.close, session.grant = {}, link, close, grant
         return session
 
     def close_channel(self, session: Any, channel: int) -> None:
@@ -383,7 +386,8 @@ class DoubleBroker:
         self.router = Router(topology, lambda vhost, queue: self.partition_of(queue))
         self.keeper = SimpleNamespace(reads_back=False, flow=Unhindered())
         self.counters: dict[str, int] = defaultdict(int)
-        self.access = SimpleNamespace(authenticate=self.authenticate)
+        self.access = SimpleNamespace(authenticate=self.authenticate, tags=self.tags)
+        self.tokens = SimpleNamespace(settings=None)
         self.certainty = Certainty(None, lambda: self.router.version)
         self.topology = SimpleNamespace(
             users={"guest": UserSet("guest", "", ())}, user_limits={}, vhost_limits=lambda vhost: {}
@@ -404,10 +408,14 @@ class DoubleBroker:
     def partition_of(self, queue: str) -> DoublePartition:
         return self.partitions[sum(queue.encode()) % len(self.partitions)]
 
-    async def authenticate(self, user: str, password: str) -> str:
+    def tags(self, who: Any) -> tuple[str, ...]:
+        tags: tuple[str, ...] = self.topology.users[who.user].tags
+        return tags
+
+    async def authenticate(self, user: str, password: str, host: str) -> Identity:
         if (user, password) != ("guest", "guest"):
             raise AccessRefused(f"PLAIN login refused: user '{user}' - invalid credentials")
-        return user
+        return Identity(user)
 
     def land(self) -> None:
         """Finish a group commit."""

@@ -18,6 +18,7 @@ import pytest
 
 from rewindmq.engine.config import Config
 from rewindmq.engine.errors import AmqpError
+from rewindmq.engine.identity.grants import Identity
 from rewindmq.engine.process import open_broker
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.sessions import Session
@@ -125,8 +126,8 @@ class Harness:
 
     def login(self, user: str, password: str) -> str:
         """Log in. Returns the user's name; it may have to wait."""
-        name: str = self.loop.run_until_complete(self.broker.access.authenticate(user, password))
-        return name
+        who: Identity = self.loop.run_until_complete(self.broker.access.authenticate(user, password, "127.0.0.1"))
+        return who.user
 
     def declare(self, session: Session, name: str, arguments: tuple[Argument, ...] = (), **flags: bool) -> Queue:
         flags = {"passive": False, "durable": True, "exclusive": False, "auto_delete": False} | flags

@@ -11,12 +11,21 @@ import httpx
 from tests.bench.peers import RABBITMQ, Broker, started
 from tests.support.ports import free_port
 
-PLUGINS = RABBITMQ.parent.parent.glob("lib/rabbitmq_server-*/plugins/rabbitmq_management-*")
-INSTALLED = RABBITMQ.exists() and any(PLUGINS)
+TOKENS = "rabbitmq_auth_backend_oauth2"
+
+
+def has_plugin(name: str) -> bool:
+    """Whether Debian's package has this plugin."""
+    found = RABBITMQ.parent.parent.glob(f"lib/rabbitmq_server-*/plugins/{name}-*")
+    return RABBITMQ.exists() and any(found)
+
+
+INSTALLED = has_plugin("rabbitmq_management")
 NOT_INSTALLED = "Debian's package rabbitmq-server, with its management plugin, is not installed"
 MOVERS = ("rabbitmq_shovel", "rabbitmq_shovel_management", "rabbitmq_federation", "rabbitmq_federation_management")
 
 
+<<<<<<< HEAD
 def start_management(
     home: Path, seconds: float = 60, plugins: tuple[str, ...] = (), before: Broker | None = None
 ) -> Broker:
@@ -24,9 +33,15 @@ def start_management(
 
     `plugins`: besides the one for management. `before`: the broker that ran in `home`, whose ports it has again."""
     port, http_port = (before.port, before.http_port) if before else (free_port(), free_port())
+=======
+def start_management(home: Path, seconds: float = 60, plugins: tuple[str, ...] = (), settings: str = "") -> Broker:
+    """Start RabbitMQ, with further plugins and settings. Returns when the management API answers."""
+    port, http_port, dist = free_port(), free_port(), free_port()
+>>>>>>> main
     (home / "plugins").write_text(f"[{','.join(('rabbitmq_management', *plugins))}].\n")
     (home / "rabbit.conf").write_text(
         f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {http_port}\ncollect_statistics_interval = 1000\n"
+        + settings
     )
     env = {
         **_environment(home),

@@ -20,7 +20,7 @@ SEVERITIES = {"critical", "warning", "info"}
 OURS = re.compile(r"\brewindmq_[a-z_]+")
 IN_CODE = re.compile(r'"(rewindmq_[a-z_]+)"')
 # Metrics of the broker's counters, whose names are made of those of the counters.
-OF_COUNTERS = {"rewindmq_events_dropped_total"}
+OF_COUNTERS = {"rewindmq_events_dropped_total", "rewindmq_logins_braked_total"}
 PARTS = {"What it means", "Look at", "Do"}
 
 

@@ -34,6 +34,7 @@ ALLOWED = {
 LAYERS = (
     ("errors", "file_modes", "logging_setup", "service_manager", "tls"),
     ("log",),
+    ("identity",),
     ("runtime",),
     ("config",),
     ("routing",),

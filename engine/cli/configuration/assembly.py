@@ -12,6 +12,7 @@ from rewindmq.engine.cli.client import HTTP_PORT
 from rewindmq.engine.cli.configuration.sources import DEFAULT, FLAG, ConfigError, Value
 from rewindmq.engine.cli.configuration.table import SETTINGS
 from rewindmq.engine.config import ArchiveConfig, Config
+from rewindmq.engine.identity.settings import TokenSettings
 from rewindmq.engine.log.secret_file import BadSecret, secret_in
 from rewindmq.engine.log.settings_file import BadSettings, lines_of, read_settings_file
 from rewindmq.engine.runtime.durations import UNIT_MS
@@ -73,6 +74,7 @@ def config_of(values: Mapping[str, Value]) -> Config:
             "data": given.data.absolute(),
             "http_port": given.http_port or (None if given.https_port else HTTP_PORT),
             "tls": _tls(given),
+            "tokens": _tokens(given),
             "archive": _archive(given),
             "keys": None if given.keys is None else given.keys.absolute(),
             "kafka": given.kafka,
@@ -109,6 +111,7 @@ def require_possible(given: Given) -> None:
         require(given.kafka or not given.given(name), text, name)
     require(given.kafka or given.standbys is None, "--standbys needs --kafka", "standbys")
     _require_tls(given)
+    _require_tokens(given)
     if given.kafka is None:
         return
     text = "--keep-bodies has to know the messages of every queue: without --standbys"
@@ -154,6 +157,29 @@ def _tls(given: Given) -> TlsListener | None:
         given.tls_verify_peer,
         given.tls_fail_if_no_peer_cert,
         given.tls_login_from,
+    )
+
+
+def _require_tokens(given: Given) -> None:
+    names = [name for name in SETTINGS if name.startswith("oauth_")]
+    if not given.oauth_resource_server_id:
+        given.require(not given.given(*names), "the --oauth- options need --oauth-resource-server-id", *names)
+        return
+    text = "--oauth-resource-server-id needs --oauth-issuer or --oauth-keys: the provider whose tokens are taken"
+    given.require(given.oauth_issuer or given.oauth_keys, text, "oauth_resource_server_id")
+    given.require(given.oauth_username_claims, "--oauth-username-claims names no claim", "oauth_username_claims")
+
+
+def _tokens(given: Given) -> TokenSettings | None:
+    if not given.oauth_resource_server_id:
+        return None
+    return TokenSettings(
+        given.oauth_resource_server_id,
+        given.oauth_issuer or "",
+        given.oauth_keys or "",
+        given.oauth_username_claims,
+        given.oauth_algorithms,
+        given.oauth_ca,
     )
 
 

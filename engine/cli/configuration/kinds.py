@@ -45,7 +45,8 @@ class Kind:
     """One kind of values.
 
     `allowed` says what a value may be. `toml` has the types of TOML. `several`: a setting may have several values:
-    items of an array, lines of the variable, or options. `is_path`: a relative path in a file begins at the file."""
+    items of an array, lines of the variable, or options. `is_path`: a relative path in a file begins at the file; a URL
+    stays as it is."""
 
     parser: click.ParamType  # type: ignore[type-arg]
     allowed: str
@@ -63,7 +64,7 @@ class Kind:
             raise WrongType(self.allowed)
         texts = [str(each).lower() if isinstance(each, bool) else str(each) for each in values]
         if self.is_path:
-            texts = [str(base / each) for each in texts]
+            texts = [each if "://" in each else str(base / each) for each in texts]
         return texts if self.several else [",".join(texts)]
 
     def parsed(self, texts: list[str]) -> Any:

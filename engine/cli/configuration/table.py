@@ -9,7 +9,7 @@ the value as it is parsed, that is all. The options of `start` and `config`, the
 docs/operators/configuration.md anew.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rewindmq.engine.cli.configuration.kinds import (
     DAYS,
@@ -29,6 +29,7 @@ from rewindmq.engine.cli.configuration.kinds import (
     whole,
 )
 from rewindmq.engine.config import LOCALHOST, MAX_MESSAGE_SIZE
+from rewindmq.engine.identity.settings import algorithms_of, checked_url, place_of
 from rewindmq.engine.logging_setup import FORMATS, LEVELS
 from rewindmq.engine.runtime.watermarks import disk_limit, memory_watermark
 from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13
@@ -81,6 +82,9 @@ def _limits(text: str) -> str:
     return text
 
 
+ISSUER = parsed("url", checked_url, "a URL with https")
+KEY_PLACE = replace(parsed("keys", place_of, "a file, or a URL with https"), is_path=True)
+ALGORITHMS = parsed("algorithms", algorithms_of, "names with commas between them, or an array of names", list)
 HEADER = parsed("header", _header, "the name of a header")
 LIMITS = parsed("limits", _limits, "an age, a size or both: 7d,50GB")
 MEMORY = parsed("limit", memory_watermark, "a part of the memory (0.4) or a size (2GB)", float, int)
@@ -210,6 +214,57 @@ LISTENERS = (
         "Log in by certificate (SASL EXTERNAL), with the user's name from this field.",
         reload=True,
         rabbitmq="ssl_cert_login_from",
+    ),
+)
+TOKENS = (
+    Setting(
+        "oauth_resource_server_id",
+        TEXT,
+        "Take tokens (JWT) in the place of passwords: this broker's name in their audience, and before their scopes.",
+        metavar="NAME",
+        reload=True,
+        rabbitmq="auth_oauth2.resource_server_id",
+    ),
+    Setting(
+        "oauth_issuer",
+        ISSUER,
+        "The identity provider: tokens must be of this issuer. Its configuration says where its keys are.",
+        metavar="URL",
+        reload=True,
+        rabbitmq="auth_oauth2.issuer",
+    ),
+    Setting(
+        "oauth_keys",
+        KEY_PLACE,
+        "The provider's public keys (JWKS): a file, or a URL with https (default: as the issuer's configuration says).",
+        metavar="FILE|URL",
+        reload=True,
+        rabbitmq="auth_oauth2.jwks_url",
+    ),
+    Setting(
+        "oauth_ca",
+        FILE,
+        "The certificate authority of the provider's server (PEM; default: those that the system trusts).",
+        reload=True,
+        rabbitmq="auth_oauth2.https.cacertfile",
+    ),
+    Setting(
+        "oauth_algorithms",
+        ALGORITHMS,
+        "Algorithms that tokens may be signed with.",
+        "RS256,ES256",
+        metavar="NAME,...",
+        reload=True,
+        rabbitmq="auth_oauth2.algorithms",
+    ),
+    Setting(
+        "oauth_username_claims",
+        NAMES,
+        "Claims of a token that may name the user; the first one that is there does.",
+        "sub,client_id",
+        metavar="NAME,...",
+        reload=True,
+        rabbitmq="auth_oauth2.preferred_username_claims",
     ),
 )
 LIMITED = (
@@ -371,6 +426,7 @@ HISTORY = (
 SECTIONS: dict[str, tuple[Setting, ...]] = {
     "The node and its users": NODE,
     "Listeners and TLS": LISTENERS,
+    "Tokens of an identity provider": TOKENS,
     "Limits": LIMITED,
     "The log on stderr": LOGS,
     "A log in Kafka": KAFKA,

@@ -21,8 +21,9 @@ DESCRIPTION = f"""\
 RabbitMQ's management API ({RABBITMQ_VERSION}), with its paths, JSON and texts, and RewindMQ's own paths for the past.
 
 A name in a path is percent-encoded: `/api/queues/%2F/q` is the queue `q` of the virtual host `/`. A name has at most
-255 bytes. A request has HTTP Basic, or the cookie of `POST /api/login`. An answer to a change comes when the change is
-durable. A field that a later version adds is no error: take those that you know.
+255 bytes. A request has HTTP Basic, a bearer token of the identity provider, or the cookie of `POST /api/login`. An
+answer to a change comes when the change is durable. A field that a later version adds is no error: take those that you
+know.
 """
 
 # The names in paths.
@@ -101,7 +102,7 @@ def document(routes: Iterable[object]) -> Schema:
             "license": {"name": "Apache 2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "security": [{"basic": []}],
+        "security": [{"basic": []}, {"bearer": []}],
         "tags": [{"name": name} for name in sorted({_tag(path) for path in paths})],
         "paths": paths,
         "components": {
@@ -109,7 +110,10 @@ def document(routes: Iterable[object]) -> Schema:
             "responses": refusals,
             "parameters": {f"path_{name}": _in_path(name) for name in (*NAMES, *NUMBERS)}
             | {f"listing_{each.name}": _parameter(schemas, each, "query") for each in LISTING},
-            "securitySchemes": {"basic": {"type": "http", "scheme": "basic"}},
+            "securitySchemes": {
+                "basic": {"type": "http", "scheme": "basic"},
+                "bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"},
+            },
         },
     }
 

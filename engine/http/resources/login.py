@@ -1,4 +1,5 @@
-"""The login of a browser: POST /api/login with {"username", "password"} gives a cookie, DELETE /api/login ends it."""
+"""The login of a browser: POST /api/login with {"username", "password"} gives a cookie, DELETE /api/login ends it. A
+token may take the place of the password; then the user is the token's."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -9,11 +10,12 @@ from starlette.responses import Response
 from rewindmq.engine.http.bodies import BadBody, json_object
 from rewindmq.engine.http.call import ApiError, bad_request, too_large
 from rewindmq.engine.http.logins import Logins, cookie_of
+from rewindmq.engine.identity.grants import Identity
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
 
-MOST_BYTES = 4_096
+MOST_BYTES = 16_384  # a token has room
 BODY_SECONDS = 10.0  # less than for other bodies: anybody may send one
 
 
@@ -38,15 +40,15 @@ async def name_and_password(request: Request) -> tuple[str, str]:
     return name, password
 
 
-def log_in_browser(broker: "Broker", request: Request, logins: Logins, name: str) -> Response:
-    """Begins a login of a user whose password was right, and ends the one that the browser had."""
-    account = broker.topology.users[name]
+def log_in_browser(broker: "Broker", request: Request, logins: Logins, who: Identity) -> Response:
+    """Begins a login of a user whose password or token was right, and ends the one that the browser had."""
+    password_hash = broker.topology.users[who.user].password_hash if who.grant is None else ""
     cookie = cookie_of(request)
     old = request.cookies.get(cookie)
     if old is not None:
         logins.close(old)
     response = Response(status_code=204, headers={"cache-control": "no-store"})
-    token = logins.open(name, account.password_hash)
+    token = logins.open(who.user, password_hash, who.grant)
     secure = request.url.scheme == "https"
     response.set_cookie(cookie, token, path="/", secure=secure, httponly=True, samesite="strict")
     return response

@@ -234,7 +234,7 @@ def log_item(broker: "Broker", partition: "Partition") -> Item:
 @operation("Shows the user that asks", answer=User)
 async def whoami(call: Call) -> Response:
     """Answers GET /api/whoami."""
-    return reply({"name": call.user, "tags": list(call.tags), "is_internal_user": True})
+    return reply({"name": call.user, "tags": list(call.tags), "is_internal_user": call.grant is None})
 
 
 @operation("Shows the version of RabbitMQ whose rules hold", answer=str)

@@ -154,7 +154,7 @@ def readable_incarnation(call: Call, vhost: str, name: str, asked: int | None) -
     Raises AccessRefused, ResourceLocked, ApiError (401; 404 if there is none)."""
     if "administrator" in call.tags:
         return asked
-    call.broker.access.check(call.user, vhost, "read", "queue", name)
+    call.broker.access.check(call, vhost, "read", "queue", name)
     queue = call.broker.queues.get(vhost, name)
     if queue is None or is_hidden(name):
         raise not_found(f"no queue '{name}' in vhost '{vhost}'; only administrators may look at one that is gone")

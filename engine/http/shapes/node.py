@@ -373,7 +373,7 @@ class Failed(TypedDict):
 
 
 class Login(TypedDict):
-    """A user's name and password."""
+    """A user's name and password, or any name and a token in the place of the password."""
 
     username: str
     password: str

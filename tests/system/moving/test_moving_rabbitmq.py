@@ -142,6 +142,7 @@ def test_b53_rabbitmq_federates_an_exchange_and_a_queue_of_ours(rabbit: Rabbit, 
             return len(set(received)) == 200 and count(there, "of fed.x") >= 200
 
         until(all_came, "not all came")
+    with channel_at(rabbit.port) as there:  # without a prefetch
         found = emptied(there, "of fed.x")
     assert firsts(numbers_of(found)) == list(range(200))
     assert firsts(received) == list(range(200))

@@ -13,6 +13,7 @@ from rewindmq.engine.cli.configuration.sources import ConfigError, Sources, line
 from rewindmq.engine.cli.configuration.table import SETTINGS
 from rewindmq.engine.cli.main import rewindmq, run
 from rewindmq.engine.config import Config
+from rewindmq.engine.identity.settings import TokenSettings
 from rewindmq.engine.runtime.watermarks import Limit
 from tests.support.configuration_page import PAGE, rewritten
 
@@ -89,6 +90,22 @@ node_timeout = 20
     assert "geheim" not in repr(found)
 
 
+def test_b55_a_provider_is_settings(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("")
+    (tmp_path / "keys.json").write_text("{}")
+    lines = ["oauth_resource_server_id = 'r'", "oauth_issuer = 'https://a/b'", "oauth_ca = 'ca.pem'"]
+    assert config_from(written(tmp_path, "")).tokens is None
+    assert config_from(written(tmp_path, "\n".join(lines))).tokens == TokenSettings(
+        "r", "https://a/b", authority=tmp_path / "ca.pem"
+    )
+    more = ["oauth_algorithms = ['PS256']", "oauth_username_claims = ['name', 'sub']"]
+    for keys, place in (("https://a/keys", "https://a/keys"), ("keys.json", str(tmp_path / "keys.json"))):
+        text = "\n".join([*lines, *more, f"oauth_keys = '{keys}'"])
+        assert config_from(written(tmp_path, text)).tokens == TokenSettings(
+            "r", "https://a/b", place, ("name", "sub"), ("PS256",), tmp_path / "ca.pem"
+        )
+
+
 def test_b48_all_kinds_of_values_stand_in_the_environment(tmp_path: Path) -> None:
     environment = {
         "REWINDMQ_LOOPBACK_USERS": "a,b",
@@ -145,6 +162,11 @@ def test_b48_a_flag_takes_a_flag_of_the_file_back(tmp_path: Path, capsys: pytest
         ("keep_local = '7d'", "--keep-local needs --archive (keep_local at "),
         ("kafka_prefix = 'x'", "--kafka-prefix needs --kafka (kafka_prefix at "),
         ("read_only = true\nload_definitions = '.'", "without --kafka and --load-definitions (read_only at "),
+        ("oauth_issuer = 'http://a'", ":1: oauth_issuer: 'http://a' is no URL with https (http is for the loopback"),
+        ("oauth_keys = 'none'", "none' does not exist"),
+        ("oauth_algorithms = 'RS256,HS256'", ":1: oauth_algorithms: 'HS256' is none of RS256, RS384"),
+        ("oauth_issuer = 'https://a'", "the --oauth- options need --oauth-resource-server-id (oauth_issuer at "),
+        ("oauth_resource_server_id = 'r'", "needs --oauth-issuer or --oauth-keys: the provider whose tokens are taken"),
     ],
 )
 def test_b48_what_is_wrong_in_a_file_is_one_line(

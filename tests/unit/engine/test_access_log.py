@@ -12,7 +12,9 @@ import pytest
 from rewindmq.engine.amqp.connection import Connection
 from rewindmq.engine.broker import access_log
 from rewindmq.engine.broker.access_log import MOST_GROUPS, MOST_QUESTIONS, AccessLog, Arrival
+from rewindmq.engine.identity.grants import Identity
 from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.runtime.counters import all_counters
 from rewindmq.engine.tls import TlsPeer
 from rewindmq.projections.replay import events_of
 from rewindmq.projections.rewind import At
@@ -135,7 +137,7 @@ def test_b28_what_a_session_may_not_do_is_in_the_history(h: Harness) -> None:
 
 def test_b28_sessions_change_no_route_and_no_permission(h: Harness) -> None:
     version = h.broker.router.version
-    h.broker.access.check("guest", "/", "read", "queue", "q")
+    h.broker.access.check(Identity("guest"), "/", "read", "queue", "q")
     known = dict(h.broker.access._decisions)
     h.in_loop(connect(h, HANDSHAKE).lost)
     assert h.broker.router.version == version
@@ -154,7 +156,7 @@ class Log:
         self.joined = True
         self.refuses = False
         self.now_ms = 1_000
-        self.log = AccessLog(self, self, lambda: self.now_ms, lambda: None)  # type: ignore[arg-type]  # doubles
+        self.log = AccessLog(self, self, lambda: self.now_ms, lambda: None, all_counters())  # type: ignore[arg-type]  # doubles
 
     def append(self, actor: Actor, event: Any) -> None:
         if self.refuses:

@@ -7,6 +7,7 @@ import pytest
 
 from rewindmq.engine.amqp.connection_state import State
 from rewindmq.engine.amqp.publish_hold import alarm_changed
+from rewindmq.engine.identity.grants import Identity
 from rewindmq.schemas.amqp import tables
 from tests.support.amqp_double import DoubleBroker
 from tests.support.amqp_wire import (
@@ -263,10 +264,10 @@ def waiting_login(ending: Callable[[Wire], object], password: str = "guest") -> 
         verified = asyncio.Event()
         real = wire.broker.access.authenticate
 
-        async def authenticate(user: str, password: str) -> str:
+        async def authenticate(user: str, password: str, host: str) -> Identity:
             await verified.wait()
-            name: str = await real(user, password)
-            return name
+            who: Identity = await real(user, password, host)
+            return who
 
         wire.broker.access.authenticate = authenticate
         frames = HEADER + start_ok(password=password) + tune_ok() + connection_open()

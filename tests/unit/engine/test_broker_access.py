@@ -90,7 +90,7 @@ def test_who_is_not_there_is_verified_like_who_is(h: Harness, monkeypatch: pytes
 
 def test_a_password_that_changes_while_it_is_verified(h: Harness) -> None:
     async def log_in() -> None:
-        verifying = asyncio.ensure_future(h.broker.access.authenticate("guest", "guest"))
+        verifying = asyncio.ensure_future(h.broker.access.authenticate("guest", "guest", "127.0.0.1"))
         await asyncio.sleep(0)
         h.broker.users.set(Actor("guest", 0), "guest", "new", ("administrator",))
         with refusal(AccessRefused, REFUSED):

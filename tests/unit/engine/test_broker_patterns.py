@@ -13,6 +13,7 @@ from rewindmq.engine.errors import AccessRefused, PreconditionFailed
 from rewindmq.engine.http import filters
 from rewindmq.engine.http.call import ApiError
 from rewindmq.engine.http.filters import NameFilter
+from rewindmq.engine.identity.grants import Identity
 from rewindmq.engine.runtime import slices
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.rules.patterns import in_history
@@ -65,9 +66,9 @@ def test_a_policy_of_the_history_holds_up_no_start(h: Harness, tmp_path: Path) -
 def test_a_permission_of_the_history_refuses_what_takes_too_long(h: Harness, caplog: pytest.LogCaptureFixture) -> None:
     in_history.cache_clear()  # nobody was told yet
     h.broker.metadata.append(BROKER, PermissionsSet("/", "guest", ".*", HARD, ".*"))
-    h.broker.access.check("guest", "/", "write", "queue", "aX")
+    h.broker.access.check(Identity("guest"), "/", "write", "queue", "aX")
     with caplog.at_level(logging.WARNING), pytest.raises(AccessRefused):
-        h.broker.access.check("guest", "/", "write", "queue", HARD_NAME)
+        h.broker.access.check(Identity("guest"), "/", "write", "queue", HARD_NAME)
     assert [f"pattern '{HARD}'" in each for each in caplog.messages] == [True]
 
 
@@ -81,9 +82,9 @@ def test_a_users_name_may_make_a_topic_permission_hard(h: Harness) -> None:
     ):
         h.broker.metadata.append(BROKER, event)
     exchange = h.broker.topology.exchanges["/", "amq.topic"]
-    h.broker.access.check_topic(user, exchange, "write", "aaa")
+    h.broker.access.check_topic(Identity(user), exchange, "write", "aaa")
     with pytest.raises(AccessRefused):
-        h.broker.access.check_topic(user, exchange, "write", "a" * 250 + "!")
+        h.broker.access.check_topic(Identity(user), exchange, "write", "a" * 250 + "!")
 
 
 def test_while_a_node_of_before_is_alive_a_pattern_that_it_would_skip_is_refused(h: Harness) -> None:

@@ -14,6 +14,7 @@ from rewindmq.engine.http import live
 from rewindmq.engine.http.call import Call, reply
 from rewindmq.engine.http.live import Live
 from rewindmq.engine.http.logins import Logins
+from rewindmq.engine.identity.grants import Identity
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.schemas.values import Actor
 from tests.support.broker_harness import Harness
@@ -37,7 +38,8 @@ class Client:
         self.gone = asyncio.Event()
         scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/live", "headers": [], "scheme": "http"}
         scope |= {"server": ("127.0.0.1", 1), "query_string": query.encode()}
-        self.call = Call(Request(scope, self.receive), h.broker._broker, WorkerPool(), user, tags)
+        self.call = Call(Request(scope, self.receive), h.broker._broker, WorkerPool(), Identity(user))
+        self.call.tags = tags
 
     async def receive(self) -> Message:
         await self.gone.wait()

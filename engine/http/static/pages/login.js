@@ -1,10 +1,11 @@
-// Asks for user and password, and opens a session. `then` is called when there is one.
+// Asks for user and password, or for a token in the place of the password, and opens a session. `then` is called when
+// there is one.
 
 import {api} from "../api.js";
 import {h} from "../dom.js";
 
 export function show(main, then) {
-  const user = h("input", {id: "login-user", name: "username", autocomplete: "username", required: true});
+  const user = h("input", {id: "login-user", name: "username", autocomplete: "username"});
   const password = h("input", {
     id: "login-password", name: "password", type: "password", autocomplete: "current-password", required: true});
   const refused = h("p", {class: "error", role: "alert"});
@@ -22,7 +23,7 @@ export function show(main, then) {
   main.replaceChildren(h("form", {class: "login", onsubmit: submit},
     h("h1", {}, "Log in"),
     h("label", {for: "login-user"}, "User"), user,
-    h("label", {for: "login-password"}, "Password"), password,
+    h("label", {for: "login-password"}, "Password or token"), password,
     refused,
     h("button", {type: "submit"}, "Log in")));
   user.focus();

@@ -1,0 +1,171 @@
+"""A brake for guessed passwords, the same for AMQP, the HTTP API and the desk's login form.
+
+    what fails                              fails so often at once      and then one more every
+    one user from one address               OF_USER_AND_ADDRESS         30 seconds
+    all users from one address              OF_ADDRESS                   6 seconds
+    one user from all addresses             OF_USER                      6 seconds
+
+Beyond that a login is refused before its password is looked at. In the last case only addresses are concerned from
+which the user has not logged in yet: each of those has one failure, and then one more every 30 seconds.
+
+Rules of this file
+- An attacker locks nobody out elsewhere: the first login of a user from an address is always tried. A user who has
+  logged in from an address does not suffer from other users there.
+- The same wrong password again is not a new guess. So a service with an old password does not fill the share of its
+  address.
+- An address has at most AT_ONCE passwords under verification, and its others wait: verifying takes a thread 20 ms.
+- An IPv6 address is its /64. Behind a balancer with the PROXY protocol it is the client's own. Loopback is no
+  exception: behind a proxy without that protocol every client comes from there.
+- All is in memory, bounded, and forgotten with the process. A table that is full forgets what is oldest.
+"""
+
+import asyncio
+import math
+import time
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from rewindmq.engine.errors import LoginsBraked
+from rewindmq.engine.runtime.admission import host_of
+
+OF_USER_AND_ADDRESS: Final = 10
+OF_ADDRESS: Final = 50
+OF_USER: Final = 100
+OF_STRANGER: Final = 1
+AT_ONCE: Final = 4
+MOST_ENTRIES: Final = 10_000  # of each table
+MOST_NAME: Final = 100  # characters of a user name that are looked at
+PROOF_BYTES: Final = 8  # of a proof that are kept: two passwords have the same ones by chance, once in 2**64
+REMEMBERED_GUESSES: Final = 16
+SECONDS: Final = 30.0  # until a failure of a user at an address is forgiven
+SECONDS_OF_MANY: Final = 6.0  # ... of an address, or of a user
+
+Key = TypeVar("Key")
+Entry = TypeVar("Entry")
+Pair = tuple[str, str]  # an address and a user
+
+
+@dataclass(slots=True)
+class Failures:
+    """Failed logins that are not forgiven yet. `wrong`: proofs of the passwords that were tried last."""
+
+    seconds: float
+    count: float = 0.0
+    at: float = 0.0
+    wrong: deque[bytes] = field(default_factory=lambda: deque(maxlen=REMEMBERED_GUESSES))
+
+    def now(self, now: float) -> float:
+        """The failures that are not forgiven at this time."""
+        return max(0.0, self.count - (now - self.at) / self.seconds)
+
+    def add(self, now: float) -> None:
+        """Count a failure."""
+        self.count, self.at = self.now(now) + 1, now
+
+    def wait_seconds(self, most: int, now: float) -> int:
+        """How long no login is tried; 0: one may be."""
+        over = self.now(now) - (most - 1)
+        return 0 if over < 1e-9 else math.ceil(over * self.seconds)
+
+
+class Table(Generic[Key, Entry]):
+    """At most MOST_ENTRIES; the one that was changed longest ago is forgotten first."""
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[Key, Entry] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._entries
+
+    def get(self, key: Key) -> Entry | None:
+        """The entry of a key."""
+        return self._entries.get(key)
+
+    def put(self, key: Key, entry: Entry) -> None:
+        """Keep an entry as the newest."""
+        self._entries[key] = entry
+        self._entries.move_to_end(key)
+        if len(self._entries) > MOST_ENTRIES:
+            self._entries.popitem(last=False)
+
+    def drop(self, key: Key) -> None:
+        """Forget an entry, if there is one."""
+        self._entries.pop(key, None)
+
+
+class Line:
+    """The logins of one address that are being verified, and those that wait for them."""
+
+    def __init__(self) -> None:
+        self.places = asyncio.Semaphore(AT_ONCE)
+        self.members = 0
+
+
+class LoginBrake:
+    """`now`: seconds of a clock that only goes forward. `braked` is called for each login that is refused here."""
+
+    def __init__(self, braked: Callable[[], None] = lambda: None, now: Callable[[], float] = time.monotonic) -> None:
+        self._braked = braked
+        self._now = now
+        self._pairs: Table[Pair, Failures] = Table()
+        self._addresses: Table[str, Failures] = Table()
+        self._users: Table[str, Failures] = Table()
+        self._known: Table[Pair, None] = Table()
+        self._lines: dict[str, Line] = {}  # only of addresses that have logins under way
+
+    async def verified(self, host: str, user: str, proof: bytes, verify: Callable[[], Awaitable[bool]]) -> bool:
+        """Whether `verify` finds the password right. `proof` stands for the password. LoginsBraked."""
+        address, user, proof = host_of(host), user[:MOST_NAME], proof[:PROOF_BYTES]
+        line = self._lines.setdefault(address, Line())
+        line.members += 1
+        try:
+            async with line.places:
+                return await self._tried((address, user), proof, verify)
+        finally:
+            line.members -= 1
+            if not line.members:
+                del self._lines[address]
+
+    async def _tried(self, pair: Pair, proof: bytes, verify: Callable[[], Awaitable[bool]]) -> bool:
+        mine = self._pairs.get(pair)
+        if mine is not None and proof in mine.wrong:
+            return False
+        seconds = self._wait_seconds(pair, mine)
+        if seconds:
+            self._braked()
+            raise LoginsBraked(pair[0], seconds)
+        right = await verify()
+        if right:
+            self._pairs.drop(pair)
+            self._known.put(pair, None)
+        else:
+            self._failed(pair, proof)
+        return right
+
+    def _wait_seconds(self, pair: Pair, mine: Failures | None) -> int:
+        address, user = pair
+        now, known = self._now(), pair in self._known
+        of_address, of_user = self._addresses.get(address), self._users.get(user)
+        attacked = of_user is not None and of_user.wait_seconds(OF_USER, now) > 0
+        most = OF_STRANGER if attacked and not known else OF_USER_AND_ADDRESS
+        waits = [0 if mine is None else mine.wait_seconds(most, now)]
+        if of_address is not None and not known:
+            waits.append(of_address.wait_seconds(OF_ADDRESS, now))
+        return max(waits)
+
+    def _failed(self, pair: Pair, proof: bytes) -> None:
+        address, user = pair
+        now = self._now()
+        mine = self._pairs.get(pair) or Failures(SECONDS)
+        mine.add(now)
+        mine.wrong.append(proof)
+        self._pairs.put(pair, mine)
+        for table, key in ((self._addresses, address), (self._users, user)):
+            of_all = table.get(key) or Failures(SECONDS_OF_MANY)
+            of_all.add(now)
+            table.put(key, of_all)
