@@ -25,19 +25,17 @@ NOT_INSTALLED = "Debian's package rabbitmq-server, with its management plugin, i
 MOVERS = ("rabbitmq_shovel", "rabbitmq_shovel_management", "rabbitmq_federation", "rabbitmq_federation_management")
 
 
-<<<<<<< HEAD
 def start_management(
-    home: Path, seconds: float = 60, plugins: tuple[str, ...] = (), before: Broker | None = None
+    home: Path,
+    seconds: float = 60,
+    plugins: tuple[str, ...] = (),
+    settings: str = "",
+    before: Broker | None = None,
 ) -> Broker:
-    """Start RabbitMQ. Returns when the management API answers.
+    """Start RabbitMQ, with further plugins and settings. Returns when the management API answers.
 
-    `plugins`: besides the one for management. `before`: the broker that ran in `home`, whose ports it has again."""
+    `before`: the broker that ran in `home`, whose ports it has again."""
     port, http_port = (before.port, before.http_port) if before else (free_port(), free_port())
-=======
-def start_management(home: Path, seconds: float = 60, plugins: tuple[str, ...] = (), settings: str = "") -> Broker:
-    """Start RabbitMQ, with further plugins and settings. Returns when the management API answers."""
-    port, http_port, dist = free_port(), free_port(), free_port()
->>>>>>> main
     (home / "plugins").write_text(f"[{','.join(('rabbitmq_management', *plugins))}].\n")
     (home / "rabbit.conf").write_text(
         f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {http_port}\ncollect_statistics_interval = 1000\n"
