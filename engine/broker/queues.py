@@ -102,6 +102,14 @@ class Queues:
             for partition in waiting:
                 await partition.enter()
 
+    async def enter_unlisted(self) -> None:
+        """Make sure that this node folds each partition whose queues' consumers it does not have all."""
+        while waiting := [
+            each for each in self._partitions if each.must_enter or (each.counted and each.counted.crowded)
+        ]:
+            for partition in waiting:
+                await partition.enter()
+
     def all(self, vhost: str | None = None) -> list[Queue]:
         """The queues of a vhost (None: of all vhosts), by vhost and name. Hidden queues are among them.
 

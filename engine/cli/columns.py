@@ -84,6 +84,8 @@ QUEUE: dict[str, Column] = (
         "consumers",
         "state",
         "type",
+        "node",
+        "folded_at",
         "leader",
         "members",
         "online",

@@ -45,14 +45,15 @@ logger = logging.getLogger(__name__)
 class CounterRounds:
     """The counters of all partitions, and the rounds of those that this node owns.
 
-    `topics`: the log's partitions of counters, in the order of `partitions`. `held_back` returns whether the log takes
-    nothing at present."""
+    `topics`: the log's partitions of counters, in the order of `partitions`. `node`: this node's name. `held_back`
+    returns whether the log takes nothing at present."""
 
     def __init__(
         self,
         topics: Sequence[CounterTopic],
         partitions: Sequence[ReadBackPartition],
         identity: str,
+        node: str,
         share: LoopShare,
         held_back: Callable[[], bool],
     ) -> None:
@@ -69,7 +70,7 @@ class CounterRounds:
         for partition, topic in zip(partitions, topics, strict=False):
             table = CounterTable(partition.index, len(partitions), self._history, topic.opened_at)
             self._tables[topic.name] = partition.counter_table = table
-            self._rounds.append(PartitionRounds(partition, topic, table, self._history))
+            self._rounds.append(PartitionRounds(partition, topic, table, self._history, node))
 
     def start(self) -> None:
         """Begin with the rounds."""
@@ -135,8 +136,11 @@ class CounterRounds:
 class PartitionRounds:
     """The rounds of one partition."""
 
-    def __init__(self, partition: ReadBackPartition, topic: CounterTopic, table: CounterTable, history: str) -> None:
+    def __init__(
+        self, partition: ReadBackPartition, topic: CounterTopic, table: CounterTable, history: str, node: str
+    ) -> None:
         self._partition = partition
+        self._node = node
         self._topic = topic
         self._table = table
         self._history = history
@@ -167,7 +171,7 @@ class PartitionRounds:
         self._table.late.clear()
         self._counted_at = now
         if await self._publish(work, names, covers_ms, again) and await self._remove_gone(work):
-            self._append(ROUND_KEY, round_record(self._history, at))
+            self._append(ROUND_KEY, round_record(self._history, at, self._node))
 
     async def _publish(self, work: Work, names: Iterable[Name], covers_ms: int, again: set[Name]) -> bool:
         """Publish counters that are not in the topic yet, and those of `again`.

@@ -28,6 +28,7 @@ from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.errors import ConnectionForced
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.shared_contract import SharedLog
+from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.sessions import Session
 
 UNUSED_SECONDS = 60.0
@@ -66,7 +67,7 @@ class Modes:
         self._loop = asyncio.get_running_loop()
         self._work: dict[ReadBackPartition, asyncio.Task[None]] = {}  # changes of mode that are under way
         self._living: list[str] = []  # the nodes of the last look
-        self._stands_by: set[str] = set()  # names of the partitions for which this node is a standby among them
+        self._standing: dict[str, list[str]] = {}  # by partition: those of them that fold it whatever clients do
         self._stopped = False
 
     def stop(self) -> None:
@@ -82,25 +83,25 @@ class Modes:
         while not partition.current:
             if self._stopped:
                 raise ConnectionForced("the node is stopping")
-            if partition not in self._work:
-                self._begin(partition, self._resume(partition))
-            await asyncio.shield(self._work[partition])
+            work = self._work.get(partition)
+            if work is None or work.done():  # to await what is done is no wait: the loop would do nothing else any more
+                work = self._begin(partition, self._resume(partition))
+            await asyncio.shield(work)
 
     def look(self, nodes: Iterable[str]) -> None:
         """Enter partitions that this node needs, and pause others. `nodes`: the names of the living ones."""
-        if self._standbys is None or self._stopped:
-            return
         living = sorted(set(nodes))
         if living != self._living:
             self._living = living
-            names = (partition.name for partition in self._partitions)
-            self._stands_by = {name for name in names if self._is_standby(name)}
+            self._standing = {partition.name: self._standing_by(partition.name) for partition in self._partitions}
+        if self._standbys is None or self._stopped:
+            return
         unused = []
         now = self._loop.time()
         for partition in self._partitions:
             if partition in self._work:
                 continue
-            if partition.owned or partition.name in self._stands_by:
+            if partition.owned or self._node in self._standing.get(partition.name, ()):
                 partition.used_at = now
                 if not partition.current:
                     self._begin(partition, self._resume(partition))
@@ -119,13 +120,19 @@ class Modes:
                 else:
                     self._begin(partition, self._pause(partition))
 
-    def _is_standby(self, partition: str) -> bool:
-        """Whether this node is among the first ones of a partition's order."""
-        assert self._standbys is not None
+    def folded_at(self, partition: Partition, owner: str | None) -> tuple[str, ...]:
+        """The nodes that fold a partition whatever their clients do, by name. All nodes have the same `standbys`."""
+        found = set(self._standing.get(partition.name, ()))
+        return tuple(sorted(found if owner is None else found | {owner}))
+
+    def _standing_by(self, partition: str) -> list[str]:
+        """The first living nodes of a partition's order."""
+        if self._standbys is None:
+            return self._living
         if self._standbys == 0:
-            return False
+            return []
         order = sorted(self._living, key=lambda node: hashlib.sha256(f"{partition} {node}".encode()).digest())
-        return self._node in order[: self._standbys + 1]
+        return order[: self._standbys + 1]
 
     def _attached(self) -> set[object]:
         """The partitions that have consumers, holders or queues of this node's clients."""
@@ -136,12 +143,14 @@ class Modes:
                 found.update(attached)
         return found
 
-    def _begin(self, partition: ReadBackPartition, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, partition: ReadBackPartition, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = self._work[partition] = self._loop.create_task(work)
         task.add_done_callback(lambda done: self._ended(partition, done))
+        return task
 
     def _ended(self, partition: ReadBackPartition, task: "asyncio.Task[None]") -> None:
-        self._work.pop(partition, None)
+        if self._work.get(partition) is task:  # else another change has begun since
+            del self._work[partition]
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
             logger.error("%s: its mode could not be changed: %s", partition.name, error)

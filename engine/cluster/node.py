@@ -20,7 +20,8 @@ Rules of this file
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.cluster.awareness import Awareness
@@ -33,7 +34,8 @@ from rewindmq.engine.config import VERSION, Config
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.shared_contract import Arrived, SharedLog
 from rewindmq.engine.runtime import eager
-from rewindmq.engine.runtime.lifecycle import Members, mend_store, persist
+from rewindmq.engine.runtime.certainty import Certainty
+from rewindmq.engine.runtime.lifecycle import Members, Place, mend_store, persist
 from rewindmq.engine.runtime.metadata import ReadBackMetadata
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.snapshot_writer import MetadataSnapshots
@@ -105,6 +107,8 @@ class Node:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._held_reports: list[tuple[str, list[int]]] = []  # of appends, until this node knows that it is not lost
+        # The broker's certainty waits for partitions in doubt, too, and these may wait for reports that are held.
+        self._heard = Certainty(log.read_to_end, lambda: 0)
         self._duties: frozenset[str] = frozenset()  # the names of the partitions whose duties are this node's
         self._stopped = False
         self._broken = False  # the fold failed: the states differ from the log
@@ -139,6 +143,7 @@ class Node:
             self.log.counters,
             partitions,
             self.log.identity,
+            self._config.node,
             broker.loop_share,
             lambda: self._stopped or not self.joined or broker.turns.blocked is not None,
         )
@@ -153,7 +158,7 @@ class Node:
         if self._stopped or self._broken:
             return
         self._doubt_after_silence()
-        try:
+        with self._folding():
             for batch in batches:
                 partition = self._by_name.get(batch.partition)
                 if partition is not None:
@@ -164,7 +169,14 @@ class Node:
                     self._note_beats(batch)
                 else:
                     self._counter_rounds.arrived(batch)
-        except Exception as error:  # this node's fold is broken, so the node must stop
+        self._end_turn()
+
+    @contextmanager
+    def _folding(self) -> Iterator[None]:
+        """Stop the node if the fold inside fails: its state would differ from the log."""
+        try:
+            yield
+        except Exception as error:
             if isinstance(error, NewerHistory):
                 logger.error("%s", error)
             else:
@@ -172,10 +184,11 @@ class Node:
             self._broken = True
             self._broker.turns.stop()
             self.fail(error)
-            return
-        turns = self._broker.turns
-        turns.end()
-        turns.landed()
+
+    def _end_turn(self) -> None:
+        if not self._broken:
+            self._broker.turns.end()
+            self._broker.turns.landed()
 
     def _doubt_after_silence(self) -> None:
         """After a long silence, keep arrivals until this node has caught up with the log (`doubt`).
@@ -192,7 +205,7 @@ class Node:
         """Own records are in the log, of a partition that does not come back.
 
         After a long silence nothing is confirmed before this node has read whether it was declared lost."""
-        if self._stopped or self._broken:
+        if self._stopped or self._broken or not self._by_name[name].awaits_reports:
             return
         silent = self.joined and self._loop.time() - self._arrived_at > self._config.node_timeout_ms / 2_000
         if silent or self._held_reports:
@@ -200,17 +213,17 @@ class Node:
             if len(self._held_reports) == 1:
                 self._begin(self._release_reports())
             return
-        self._by_name[name].delivered(offsets)
-        self._broker.turns.end()
-        self._broker.turns.landed()
+        with self._folding():
+            self._by_name[name].delivered(offsets)
+        self._end_turn()
 
     async def _release_reports(self) -> None:
-        await self._broker.certainty.wait()
+        await self._heard.wait()
         held, self._held_reports = self._held_reports, []
-        for name, offsets in held:
-            self._by_name[name].delivered(offsets)
-        self._broker.turns.end()
-        self._broker.turns.landed()
+        with self._folding():
+            for name, offsets in held:
+                self._by_name[name].delivered(offsets)
+        self._end_turn()
 
     def trouble(self, why: str | None) -> None:
         """Report why appends do not reach the log; None: they do again."""
@@ -505,6 +518,15 @@ class Node:
                 return Members(found.leader, found.replicas, found.in_sync)
         return Members("", (), ())
 
+    def place(self, partition: Partition) -> Place:
+        """Return the nodes that are near a partition. The owner of a partition says in its rounds of counters which
+        node it is."""
+        owner: str | None = self._config.node if partition.owned else None
+        if owner is None and (table := self._by_name[partition.name].counter_table) is not None:
+            others = {joined.node for epoch, joined in self.metadata.topology.nodes.items() if epoch != self.epoch}
+            owner = table.owner if table.owner in others else None
+        return Place(owner, self._modes.folded_at(partition, owner))
+
     def take_snapshots(self) -> None:
         """Take the waypoints that are due. The log says where every node takes a snapshot (`checkpoint_asked`)."""
         self._waypoints.take_if_due(self._loop.call_soon)
@@ -544,6 +566,7 @@ class Node:
         self._counter_rounds.stop()
         self._repairs.stop()
         self._broker.certainty.stop()
+        self._heard.stop()
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:

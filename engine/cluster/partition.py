@@ -423,6 +423,12 @@ class ReadBackPartition(Partition):
         self.current = True
         self._end_reports()
 
+    @property
+    def awaits_reports(self) -> bool:
+        """Whether own records are on their way that will be reported. Reports of others are of no use, and must not be
+        kept: a later record would be taken for one of them."""
+        return bool(self._reported)
+
     def delivered(self, offsets: list[int]) -> None:
         """Own records are in the log at these offsets: the first of those that will be reported."""
         for offset in offsets:

@@ -5,12 +5,14 @@ Rules of this file
   imports ours, and we import RabbitMQ's. Exclusive queues, predeclared exchanges and internal queues are not in it.
 - A password that was set here is exported as base64 of its argon2id PHC string. RabbitMQ imports such a user, but does
   not have this algorithm: the user needs a new password there. Hashes that came from RabbitMQ go back as they were.
+- Queues of partitions that are not folded here are those that their owners have published. A binding to another queue
+  is left out: without its queue it could not be imported.
 - An import is checked as a whole before it changes anything (load.py).
 """
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,8 +23,7 @@ from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
 from rewindmq.engine.definitions.load import Import
 from rewindmq.engine.errors import AmqpError, PreconditionFailed
 from rewindmq.engine.runtime.loop_share import Work, by_key
-from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.rules.internal_queues import is_hidden
+from rewindmq.engine.runtime.queue_counters import Listed, QueueCounters
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.amqp.json_arguments import table_of
 from rewindmq.schemas.json_values import Json, UnfitJson, require_sane
@@ -82,13 +83,15 @@ async def _of_vhosts(broker: "Broker", work: Work, vhost: str | None) -> dict[st
     """The policies, queues, exchanges and bindings of one vhost, or of all (None)."""
     topology = broker.topology
     vhosts = topology.vhosts if vhost is None else (vhost,)
-    queues = [queue for _, queue in await broker.queues.by_name(work, vhosts) if not queue.exclusive]
+    there = {(queue.vhost, queue.name): queue for _, queue in await broker.queues.listed(work, vhosts)}
+    queues = [queue for queue in there.values() if not queue.exclusive]
     exchanges = [
         (key, exchange)
         async for key, exchange in work.over(list(topology.exchanges.items()))
         if key[0] in vhosts and key[1] != "" and not key[1].startswith("amq.")
     ]
-    bindings = [each async for each in broker.exchanges.bindings_by_source(work, vhosts) if _is_exported(broker, each)]
+    bound = broker.exchanges.bindings_by_source(work, vhosts)
+    bindings = [each async for each in bound if _is_exported(broker, there, each)]
     policies = await by_key(work, topology.policies, lambda key: vhost in (None, key[0]))
     return {
         "policies": map(policy_item, policies),
@@ -98,13 +101,11 @@ async def _of_vhosts(broker: "Broker", work: Work, vhost: str | None) -> dict[st
     }
 
 
-def _is_exported(broker: "Broker", bound: Bound) -> bool:
+def _is_exported(broker: "Broker", there: Mapping[tuple[str, str], Listed], bound: Bound) -> bool:
     if bound.destination_type == "exchange":
         return True
-    queue = broker.queues.get(bound.vhost, bound.destination)
-    return (
-        queue is not None and not queue.exclusive and not is_hidden(bound.destination) and broker.router.is_live(bound)
-    )
+    queue = there.get((bound.vhost, bound.destination))
+    return queue is not None and not queue.exclusive and broker.router.is_live(bound)
 
 
 def user_item(topology: Topology, user: UserSet) -> Item:
@@ -169,14 +170,14 @@ def policy_item(policy: PolicySet) -> Item:
     }
 
 
-def queue_item(queue: Queue) -> Item:
+def queue_item(queue: Listed) -> Item:
     """A queue."""
     return {
         "name": queue.name,
         "vhost": queue.vhost,
         "durable": queue.durable,
         "auto_delete": queue.auto_delete,
-        "arguments": table_of(queue.arguments),
+        "arguments": queue.argument_table if isinstance(queue, QueueCounters) else table_of(queue.arguments),
     }
 
 

@@ -17,7 +17,7 @@ from rewindmq.engine.embedded.flow_control import DiskFlow
 from rewindmq.engine.embedded.partition import SoleWriterPartition
 from rewindmq.engine.embedded.segment_ages import SegmentAges
 from rewindmq.engine.log.contract import Log
-from rewindmq.engine.runtime.lifecycle import Members, mend_store, persist
+from rewindmq.engine.runtime.lifecycle import Members, Place, mend_store, persist
 from rewindmq.engine.runtime.metadata import SoleWriterMetadata
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.snapshot_writer import MetadataSnapshots
@@ -109,6 +109,10 @@ class Alone:
     def members(self, partition: Partition) -> Members:
         """Return the members of a quorum queue in this partition: this node alone."""
         return Members(self._config.node, (self._config.node,), (self._config.node,))
+
+    def place(self, partition: Partition) -> Place:
+        """Return this node: there is no other."""
+        return Place(self._config.node, (self._config.node,))
 
     def behind(self, partition: Partition) -> int:
         """Return 0: every event is folded."""

@@ -22,7 +22,7 @@ from rewindmq.engine.errors import ReadOnly
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import HistoryPartition
 from rewindmq.engine.runtime.flow_control import Flow
-from rewindmq.engine.runtime.lifecycle import Members
+from rewindmq.engine.runtime.lifecycle import Members, Place
 from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Confirms, Partition
 from rewindmq.projections.machine.data.effects import Effect
@@ -210,6 +210,10 @@ class Onlooker:
     def members(self, partition: Partition) -> Members:
         """Return the members of a quorum queue: this node alone."""
         return Members(self._config.node, (self._config.node,), (self._config.node,))
+
+    def place(self, partition: Partition) -> Place:
+        """Return this node: there is no other."""
+        return Place(self._config.node, (self._config.node,))
 
     def behind(self, partition: Partition) -> int:
         """Return 0: every event that the start found is folded."""

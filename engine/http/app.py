@@ -22,7 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rewindmq.engine.errors import AccessRefused, AmqpError, ReadOnly
-from rewindmq.engine.http import authentication, listeners, web
+from rewindmq.engine.http import authentication, listeners, places, web
 from rewindmq.engine.http.authentication import (
     LoginFailed,
     LoginHeldBack,
@@ -209,6 +209,8 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/queues/quorum/replicas/on/{node}/grow": {"POST": quorum.grow},
     "/queues/quorum/replicas/on/{node}/shrink": {"DELETE": quorum.shrink},
     "/rebalance/queues": {"POST": quorum.rebalance},
+    "/placement": {"GET": places.list_all},
+    "/placement/{vhost}/{queue}": {"GET": places.near},
     "/subjects/{subject}": {"DELETE": erasures.erase},
     "/erasures": {"GET": erasures.list_erasures},
     "/expired-bodies": {"GET": erasures.list_expired_bodies},

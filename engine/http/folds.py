@@ -8,16 +8,21 @@ from collections.abc import Awaitable, Callable
 
 from starlette.responses import Response
 
-from rewindmq.engine.http import listeners
+from rewindmq.engine.http import listeners, places
 from rewindmq.engine.http.call import Call
 from rewindmq.engine.http.resources import (
     access,
     bindings,
     clients,
     clock,
+    definitions,
     erasures,
+    evidence,
     exchanges,
+    features,
     health,
+    limits,
+    marks,
     messages,
     outcomes,
     overview,
@@ -32,7 +37,23 @@ from rewindmq.engine.http.resources import (
 Handler = Callable[[Call], Awaitable[Response]]
 
 # Modules of handlers that never look at a queue.
-LOOK_AT_NO_QUEUE = {module.__name__ for module in (access, clock, erasures, health, listeners, parameters)}
+LOOK_AT_NO_QUEUE = {module.__name__ for module in (access, clock, erasures, health, limits, listeners, parameters)}
+# The other handlers of these modules do.
+LOOK_AT_NO_QUEUE_EITHER = {
+    bindings.to_exchange,
+    evidence.check_seals,
+    evidence.list_audits,
+    evidence.list_seals,
+    features.auth,
+    features.configuration,
+    features.extensions,
+    features.list_deprecated,
+    features.list_feature_flags,
+    marks.list_all,
+    marks.show,
+    marks.delete,
+    places.near,
+}
 # They show counters: those of the fold, or those that the owner of the partition has published.
 LOOK_AT_COUNTERS = {
     overview.overview,
@@ -60,7 +81,16 @@ LOOK_AT_COUNTERS = {
     vhosts.show_vhost,
     queues.list_all,
     queues.list_vhost,
+    bindings.list_all,
+    bindings.list_vhost,
+    bindings.from_exchange,
+    definitions.export_all,
+    definitions.export_vhost,
+    features.list_deprecated_used,
+    places.list_all,
 }
+# They show consumers: those of the fold, or those that the owner of the partition has published.
+LOOK_AT_CONSUMERS = {clients.consumers, clients.vhost_consumers}
 # They look at the queue in the path, and at no other one.
 LOOK_AT_ONE_QUEUE = {
     queues.show,
@@ -78,7 +108,9 @@ LOOK_AT_ONE_QUEUE = {
     bindings.of_queue,
     quorum.status,
 }
-# The same, and the queue and its vhost may be gone.
+# They look at the queue that is the destination in the path, if it is one.
+LOOK_AT_THE_DESTINATION = {bindings.between, bindings.bind, bindings.show, bindings.unbind}
+# They look at the queue in the path, and the queue and its vhost may be gone.
 LOOK_AT_THE_PAST_OF_ONE = {past.at, outcomes.show_depth, outcomes.show_changes}
 
 
@@ -87,10 +119,16 @@ async def fold_for(handler: Handler, call: Call) -> None:
 
     A vhost that does not exist, or that the user may not see, is refused by the handler without a fold."""
     homes = call.broker.queues
-    if handler.__module__ in LOOK_AT_NO_QUEUE:
+    if handler.__module__ in LOOK_AT_NO_QUEUE or handler in LOOK_AT_NO_QUEUE_EITHER:
         return
     if handler in LOOK_AT_COUNTERS:
         await homes.enter_uncounted()
+    elif handler in LOOK_AT_CONSUMERS:
+        await homes.enter_unlisted()
+    elif handler in LOOK_AT_THE_DESTINATION:
+        vhost = call.segment("vhost")
+        if call.segment("kind") == "q" and vhost in call.visible_vhosts():
+            await homes.partition_for(vhost, call.segment("destination")).enter()
     elif handler in LOOK_AT_ONE_QUEUE or handler in LOOK_AT_THE_PAST_OF_ONE:
         vhost = call.segment("vhost")
         if handler in LOOK_AT_THE_PAST_OF_ONE or vhost in call.visible_vhosts():

@@ -114,7 +114,7 @@ def holding(part: str) -> Callable[[str], bool]:
 
 
 async def queues_in(call: Call, vhosts: Container[str]) -> "list[tuple[Partition, Queue]]":
-    """The queues of vhosts by name, each with its partition."""
+    """The queues of vhosts by name, each with its partition, of the partitions that are folded here."""
     return await call.broker.queues.by_name(call.work, vhosts)
 
 

@@ -35,6 +35,17 @@ class Members:
     online: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The nodes that are near a partition, by name.
+
+    `owner` has its duties (timers, dead letters); None: this node does not know it. `folded_at`: the nodes that fold it
+    whatever their clients do."""
+
+    owner: str | None
+    folded_at: tuple[str, ...]
+
+
 class Keeper(Protocol):
     """Keeps a broker's life in the log."""
 
@@ -80,6 +91,9 @@ class Keeper(Protocol):
 
     def members(self, partition: "Partition") -> Members:
         """Return the members of a partition."""
+
+    def place(self, partition: "Partition") -> Place:
+        """Return the nodes that are near a partition."""
 
     def behind(self, partition: "Partition") -> int:
         """Return how many known offsets of the log are not folded yet."""

@@ -7,7 +7,8 @@ A record is a JSON object. Its `kind` is one of three:
 
     queue    the counters of one queue, with what was declared
     gone     the queue was deleted. A record without a value follows under the same key: Kafka's compaction removes both
-    round    (key: empty) all that has changed up to the offset `at` was published before this record
+    round    (key: empty) all that has changed up to the offset `at` was published before this record, by the `node`
+             that owns the partition
 
 Rules of this file
 - `at` is the offset up to which the owner had folded the partition. Every node folds the same state at an offset. So
@@ -26,6 +27,14 @@ from typing import Any, Final
 
 from rewindmq.engine.log.placement import partition_of
 from rewindmq.engine.log.shared_contract import REMOVED
+from rewindmq.engine.runtime.consumer_counters import (
+    NoConsumers,
+    PublishedConsumer,
+    all_published,
+    consumers_in,
+    item_of,
+    published_of,
+)
 from rewindmq.engine.runtime.counters import Served
 from rewindmq.projections.machine.data.queue import Outcomes, Queue
 from rewindmq.projections.machine.data.reasons import ACKED
@@ -86,6 +95,7 @@ class QueueCounters:
     get_no_ack: int = 0
     get_empty: int = 0
     redeliver: int = 0
+    attached_consumers: tuple[PublishedConsumer, ...] = ()  # fewer than `attached` where not all fit into the record
     at: int = field(default=0, compare=False)
     covers_ms: int = field(default=0, compare=False)
     # Of the round before, while the queue changes. Only a reader keeps it.
@@ -120,6 +130,7 @@ class QueueCounters:
             ahead=ahead,
             ahead_bytes=ahead_bytes,
             attached=queue.attached,
+            attached_consumers=published_of(queue.consumers()),
             at=at,
             covers_ms=covers_ms,
         )
@@ -158,14 +169,18 @@ class QueueCounters:
     def consumer_count(self) -> int:
         return self.attached
 
+    def consumers(self) -> list[PublishedConsumer]:
+        return list(self.attached_consumers)
+
 
 Listed = Queue | QueueCounters  # a queue in a listing
 
 WORDS: Final = ("vhost", "name", "type", "exclusive_tag", "active_tag")
 FLAGS: Final = ("durable", "auto_delete", "exclusive", "paused")
 TABLES: Final = ("argument_table", "argument_types", "outcomes")
+CONSUMERS: Final = "attached_consumers"
 NUMBERS: Final = tuple(
-    each.name for each in fields(QueueCounters) if each.name not in (*WORDS, *FLAGS, *TABLES, "before")
+    each.name for each in fields(QueueCounters) if each.name not in (*WORDS, *FLAGS, *TABLES, CONSUMERS, "before")
 )
 KINDS: Final[Mapping[str, type]] = (
     dict.fromkeys(WORDS, str) | dict.fromkeys(FLAGS, bool) | dict.fromkeys(TABLES, dict) | dict.fromkeys(NUMBERS, int)
@@ -199,6 +214,8 @@ def encoded(history: str, counters: QueueCounters) -> bytes:
         value = getattr(counters, name)
         if value != getattr(USUAL, name):
             record[name] = value
+    if counters.attached_consumers:
+        record[CONSUMERS] = [item_of(each) for each in counters.attached_consumers]
     return _json(record)
 
 
@@ -207,9 +224,9 @@ def gone_record(history: str, name: Name, at: int) -> bytes:
     return _json({"kind": "gone", "history": history, "vhost": name[0], "name": name[1], "at": at})
 
 
-def round_record(history: str, at: int) -> bytes:
-    """The record at the end of a round that began at this offset."""
-    return _json({"kind": "round", "history": history, "at": at})
+def round_record(history: str, at: int, node: str) -> bytes:
+    """The record at the end of a round of this node that began at this offset."""
+    return _json({"kind": "round", "history": history, "at": at, "node": node})
 
 
 def _json(record: Mapping[str, object]) -> bytes:
@@ -246,6 +263,11 @@ def counters_in(record: dict[str, Any]) -> QueueCounters:
         setattr(counters, name, value)
     for name in counters.outcomes:
         _number(counters.outcomes, name)
+    if CONSUMERS in record:
+        try:
+            counters.attached_consumers = consumers_in(record[CONSUMERS])
+        except NoConsumers as error:
+            raise NoCounters(str(error)) from None
     return counters
 
 
@@ -281,6 +303,8 @@ class CounterTable:
         self.queues: dict[Name, QueueCounters] = {}
         self.rounds = 0  # rounds that were read
         self.round_ms: int | None = None  # the log's time of the last one
+        self.owner = ""  # the node of the last one; empty: no node has said that it owns the partition
+        self.crowded: set[Name] = set()  # queues with more consumers than were published
         self.late: dict[Name, None] = {}  # queues with a late record: the owner publishes them again
         self.skipped = 0
         self.why_skipped = ""  # of the first one
@@ -318,6 +342,7 @@ class CounterTable:
         match record.get("kind"):
             case "round":
                 if at >= self._floor:
+                    self.owner = _word(record, "node") if "node" in record else ""
                     self._floor = at
                     self.round_ms = time_ms
                     self.rounds += 1
@@ -329,7 +354,7 @@ class CounterTable:
                 if self._is_late(name, at):
                     note(self._stay, name)
                 else:
-                    self.queues.pop(name, None)
+                    self._forget(name)
             case "queue":
                 counters = counters_in(record)
                 name = counters.vhost, counters.name
@@ -357,12 +382,21 @@ class CounterTable:
                 counters.before = before
                 self._now.append(counters)
         self.queues[name] = counters
+        if all_published(counters.attached, counters.attached_consumers):
+            self.crowded.discard(name)
+        else:
+            self.crowded.add(name)
 
     def _remove(self, name: Name) -> None:
         if name in self._stay:
             del self._stay[name]
-        elif self.queues.pop(name, None) is not None:
+        elif self._forget(name):
             note(self.late, name)  # an owner that still has the queue publishes it again
+
+    def _forget(self, name: Name) -> bool:
+        """Drop a queue. Returns whether it was there."""
+        self.crowded.discard(name)
+        return self.queues.pop(name, None) is not None
 
 
 def note(names: dict[Name, None], name: Name) -> None:

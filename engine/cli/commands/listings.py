@@ -29,7 +29,7 @@ def show(settings: Settings, names: Sequence[str], known: dict[str, Column], ite
 @click.command("list_queues")
 @click.option("--online", is_flag=True, help="Only queues that are available: all are.")
 @click.option("--offline", is_flag=True, help="Only queues whose node is lost: none, as each node has all queues.")
-@click.option("--local", is_flag=True, help="Only queues of this node: all but exclusive queues of other nodes.")
+@click.option("--local", is_flag=True, help="Only queues whose node is this one.")
 @click.argument("column", nargs=-1)
 @with_settings
 def list_queues(settings: Settings, column: tuple[str, ...], online: bool, offline: bool, local: bool) -> None:

@@ -5,6 +5,7 @@ exit code 69 say that the change is not done yet.
 """
 
 import json
+from collections import Counter
 from typing import Any, cast
 
 import click
@@ -144,10 +145,16 @@ def shrink(settings: Settings, node: str) -> None:
 @click.command("rebalance")
 @click.option("--vhost-pattern", default=".*", show_default=True, help="Pattern of the names of virtual hosts.")
 @click.option("--queue-pattern", default=".*", show_default=True, help="Pattern of the names of queues.")
-@click.argument("kind", metavar="<all|quorum>", type=click.Choice(["all", "quorum"]))
+@click.argument("kind", metavar="<all|quorum|owners>", type=click.Choice(["all", "quorum", "owners"]))
 @with_settings
 def rebalance(settings: Settings, kind: str, vhost_pattern: str, queue_pattern: str) -> None:
-    """Give matching quorum queues their preferred leaders back."""
+    """Give matching quorum queues their preferred leaders back.
+
+    `owners` (ours) moves nothing: Kafka spreads the owners of partitions evenly by itself. It shows which node owns
+    which partition, which nodes fold it, and where its consumers are. It fails if owners are not spread evenly now."""
+    if kind == "owners":
+        show_owners(settings)
+        return
     settings.banner(
         "Re-balancing leaders of quorum queues..."
         if kind == "quorum"
@@ -156,6 +163,46 @@ def rebalance(settings: Settings, kind: str, vhost_pattern: str, queue_pattern: 
     rows = request(settings, "POST", ("rebalance", "queues"), vhost_pattern=vhost_pattern, queue_pattern=queue_pattern)
     settings.update(formatter=settings.formatter or "pretty_table")
     settings.show(("Node name", "Number of quorum queues"), rows)
+
+
+PLACEMENT_COLUMNS = ("Partition", "Owner", "Folded at", "Queues", "Messages", "Consumers at")
+
+
+def show_owners(settings: Settings) -> None:
+    """Show the placement of all partitions. CliError: an owner is not known, or a node owns two more than another."""
+    settings.banner("Owners of partitions ...")
+    client = settings.client()
+    placed, nodes = client.get("placement"), client.get("nodes")
+    rows = [
+        {
+            "Partition": each["partition"],
+            "Owner": each["owner"] or "",
+            "Folded at": ", ".join(cast(list[str], each["folded_at"])),
+            "Queues": each["queues"],
+            "Messages": each["messages"],
+            "Consumers at": ", ".join(
+                f"{node}: {count}" for node, count in cast(dict[str, int], each["consumers_at"]).items()
+            ),
+        }
+        for each in placed
+    ]
+    settings.update(formatter=settings.formatter or "pretty_table")
+    settings.show(PLACEMENT_COLUMNS, rows)
+    unknown = [str(each["partition"]) for each in placed if each["owner"] is None]
+    if unknown:
+        raise CliError(
+            UNAVAILABLE,
+            f"the owner of {', '.join(unknown)} is not known to this node: owners say so every five seconds, with"
+            " `start --standbys N` only",
+        )
+    owned = Counter(str(each["owner"]) for each in placed)
+    counts = [owned[str(node["name"])] for node in nodes]
+    if max(counts) - min(counts) > 1:
+        raise CliError(
+            UNAVAILABLE,
+            "the partitions are not spread evenly: a node has just come or gone, and Kafka moves them within seconds."
+            " If this stays, a node is not in Kafka's consumer group (its log says why)",
+        )
 
 
 @click.command("check_if_node_is_quorum_critical")

@@ -14,7 +14,7 @@ from urllib.parse import quote_plus, unquote
 from starlette.responses import Response
 
 from rewindmq.engine.http.call import Call, arguments_in, not_found, reply, short, text
-from rewindmq.engine.http.listing import Item, listed, queues_in
+from rewindmq.engine.http.listing import Item, listed, listed_queues
 from rewindmq.engine.http.reference.operation import operation
 from rewindmq.engine.http.resources.exchanges import exchange_of
 from rewindmq.engine.http.shapes.topology import Binding, BindingWish
@@ -42,7 +42,7 @@ async def list_vhost(call: Call) -> Response:
 async def bindings_in(call: Call, vhosts: list[str]) -> list[Bound]:
     """The bindings of each vhost, the default exchange's first: every queue is bound to it by its name."""
     by_vhost: dict[str, list[Bound]] = {vhost: [] for vhost in vhosts}
-    async for _, queue in call.work.over(await queues_in(call, set(vhosts))):
+    async for _, queue in call.work.over(await listed_queues(call, set(vhosts))):
         by_vhost[queue.vhost].append(default_binding(queue.vhost, queue.name))
     async for bound in call.broker.exchanges.bindings_by_source(call.work, by_vhost):
         if call.broker.router.is_live(bound):
@@ -94,7 +94,7 @@ async def from_exchange(call: Call) -> Response:
     """Answers GET /api/exchanges/{vhost}/{exchange}/bindings/source."""
     exchange = exchange_of(call)
     if exchange.exchange == "":
-        queues = await queues_in(call, {exchange.vhost})
+        queues = await listed_queues(call, {exchange.vhost})
         found = [default_binding(queue.vhost, queue.name) async for _, queue in call.work.over(queues)]
     else:
         bound = call.broker.topology.bindings_from(exchange.vhost, exchange.exchange)

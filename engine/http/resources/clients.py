@@ -1,29 +1,33 @@
 """Connections, channels and consumers over HTTP: those that are open now.
 
 They are read from the broker's sessions and from the consumers in the machine, so nothing is counted twice. Of several
-nodes on one log, a node knows its own connections and channels, and the consumers of all nodes.
+nodes on one log, a node knows its own connections and channels, and the consumers of all nodes. Of a partition that it
+does not fold, it lists the consumers that the owner has published.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
 from rewindmq.engine.http.call import Call, not_found
-from rewindmq.engine.http.listing import Item, listed, queues_in, single
+from rewindmq.engine.http.listing import Item, listed, listed_queues, queues_in, single
 from rewindmq.engine.http.properties import plain
 from rewindmq.engine.http.reference.operation import Query, operation
 from rewindmq.engine.http.shapes.clients import Channel as ChannelJson
 from rewindmq.engine.http.shapes.clients import ChannelWithConsumers, Connection, UserConnection
 from rewindmq.engine.http.shapes.clients import Consumer as ConsumerJson
 from rewindmq.engine.http.statistics import of_channel, statistics
+from rewindmq.engine.runtime.consumer_counters import ListedConsumer, PublishedConsumer
 from rewindmq.schemas.amqp.json_arguments import table_of
 from rewindmq.schemas.values import EPOCH_SHIFT
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
+    from rewindmq.engine.runtime.partition import Partition
+    from rewindmq.engine.runtime.queue_counters import Listed
     from rewindmq.engine.runtime.sessions import ChannelStatus, Link, Session
-    from rewindmq.projections.machine.data.queue import ConsumerView, Queue
 
 
 REASON = (Query("X-Reason", str, "The client is told this reason"),)
@@ -236,8 +240,8 @@ async def channel(call: Call) -> Response:
         for number, status in sorted(session.channels.items()):
             if f"{broker.config.connection_name(session.peer)} ({number})" == name:
                 at = session.session_id, number
-                consumers = await consumers_in(call, set(broker.topology.vhosts))
-                of_it = [(queue, each) for queue, each in consumers if (each.session, each.channel) == at]
+                consumers = await consumers_of_this_node(call)
+                of_it = [(queue, each) for _, queue, each in consumers if (each.session, each.channel) == at]
                 return single(
                     call,
                     channel_item(broker, session, status, len(of_it))
@@ -252,10 +256,7 @@ async def channel(call: Call) -> Response:
 
 async def channels_of(call: Call, sessions: "list[Session]") -> Response:
     """The answer with these sessions' channels, each with the number of its consumers."""
-    consuming = Counter(
-        (consumer.session, consumer.channel)
-        for _, consumer in await consumers_in(call, set(call.broker.topology.vhosts))
-    )
+    consuming = Counter((consumer.session, consumer.channel) for _, _, consumer in await consumers_of_this_node(call))
     found = [(session, channel) for session in sessions for _, channel in sorted(session.channels.items())]
     return await listed(
         call, found, lambda pair: channel_item(call.broker, *pair, consuming[pair[0].session_id, pair[1].number])
@@ -320,22 +321,43 @@ async def vhost_consumers(call: Call) -> Response:
 
 async def consumers_of(call: Call, vhosts: set[str]) -> Response:
     """The answer with the consumers of these vhosts."""
-    found = await consumers_in(call, vhosts)
-    return await listed(call, found, lambda pair: consumer_item(call.broker, *pair))
+    found = await consumers_in(call, await listed_queues(call, vhosts))
+
+    def shown(each: "tuple[Partition, Listed, ListedConsumer]") -> Item:
+        partition, queue, consumer = each
+        item = consumer_item(call.broker, queue, consumer)
+        if isinstance(consumer, PublishedConsumer):
+            item["counters_age_ms"] = partition.counters_age_ms
+        return item
+
+    return await listed(call, found, shown)
 
 
-async def consumers_in(call: Call, vhosts: set[str]) -> "list[tuple[Queue, ConsumerView]]":
-    """The consumers of these vhosts, by vhost, queue and number."""
-    queues = await queues_in(call, vhosts)
+async def consumers_of_this_node(call: Call) -> "list[tuple[Partition, Listed, ListedConsumer]]":
+    """The consumers in the partitions that are folded here: those of this node's clients are among them."""
+    return await consumers_in(call, await queues_in(call, call.broker.topology.vhosts))
+
+
+async def consumers_in(
+    call: Call, queues: "Sequence[tuple[Partition, Listed]]"
+) -> "list[tuple[Partition, Listed, ListedConsumer]]":
+    """The consumers of these queues, by queue and number."""
     return [
-        (queue, consumer)
-        async for _, queue in call.work.over(queues)
-        for consumer in sorted(queue.consumers(), key=lambda each: each.consumer)
+        (partition, queue, consumer)
+        async for partition, queue in call.work.over(queues)
+        for consumer in consumers_by_number(queue)
     ]
 
 
-def consumer_item(broker: "Broker", queue: "Queue", consumer: "ConsumerView") -> Item:
+def consumers_by_number(queue: "Listed") -> "list[ListedConsumer]":
+    """The consumers of a queue, in the order in which they came."""
+    found: list[ListedConsumer] = list(queue.consumers())
+    return sorted(found, key=lambda each: each.consumer)
+
+
+def consumer_item(broker: "Broker", queue: "Listed", consumer: ListedConsumer) -> Item:
     """A consumer as JSON."""
+    arguments = consumer.argument_table if isinstance(consumer, PublishedConsumer) else table_of(consumer.arguments)
     return {
         "queue": {"name": queue.name, "vhost": queue.vhost},
         "consumer_tag": consumer.tag,
@@ -343,7 +365,7 @@ def consumer_item(broker: "Broker", queue: "Queue", consumer: "ConsumerView") ->
         "ack_required": not consumer.no_ack,
         "active": consumer.active,
         "activity_status": consumer.activity_status,
-        "arguments": table_of(consumer.arguments),
+        "arguments": arguments,
         "exclusive": consumer.exclusive,
         "prefetch_count": consumer.prefetch,
         "priority": consumer.priority,

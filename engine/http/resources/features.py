@@ -8,7 +8,7 @@ from dataclasses import fields
 from starlette.responses import Response
 
 from rewindmq.engine.http.call import Call, bad_request, not_found, reply
-from rewindmq.engine.http.listing import Item, queues_in
+from rewindmq.engine.http.listing import Item, listed_queues
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Media, operation
 from rewindmq.engine.http.resources.overview import node_items
 from rewindmq.engine.http.shapes.node import Authentication, DeprecatedFeature, FeatureFlag
@@ -96,7 +96,7 @@ async def is_used(call: Call, name: str) -> bool:
     if name == "global_qos":
         sessions = call.broker.sessions.by_id.values()
         return any(channel.global_prefetch for session in sessions for channel in session.channels.values())
-    async for _, queue in call.work.over(await queues_in(call, call.broker.topology.vhosts)):
+    async for _, queue in call.work.over(await listed_queues(call, call.broker.topology.vhosts)):
         if not queue.durable and not queue.exclusive:
             return True
     return False

@@ -273,6 +273,7 @@ def node_items(broker: "Broker") -> list[Item]:
     The other nodes are described by the events with which they joined. `owned_partitions`: the partitions whose duties
     (timers, dead letters) the node has; null: only the node itself knows."""
     own = broker.keeper.epoch
+    owned, knows = owned_partitions(broker)
     others: list[Item] = [
         {
             "name": joined.node,
@@ -280,7 +281,7 @@ def node_items(broker: "Broker") -> list[Item]:
             "running": True,
             "address": joined.address,
             "epoch": epoch,
-            "owned_partitions": None,
+            "owned_partitions": owned.get(joined.node, []) if knows else None,
             "partitions": [],
             "applications": [{"name": "rewindmq", "description": "RewindMQ", "version": joined.version}],
         }
@@ -288,6 +289,19 @@ def node_items(broker: "Broker") -> list[Item]:
         if epoch != own
     ]
     return sorted([node_item(broker), *others], key=lambda item: str(item["name"]))
+
+
+def owned_partitions(broker: "Broker") -> tuple[dict[str, list[str]], bool]:
+    """The partitions of each node, as far as their owners have said it, and whether each one has."""
+    owned: dict[str, list[str]] = {}
+    knows = True
+    for partition in broker.partitions:
+        owner = broker.keeper.place(partition).owner
+        if owner is None:
+            knows = False
+        else:
+            owned.setdefault(owner, []).append(partition.name)
+    return owned, knows
 
 
 def node_item(broker: "Broker") -> Item:

@@ -80,6 +80,7 @@ async def queues_of(call: Call, vhosts: set[str]) -> Response:
 def plain_item(broker: "Broker", partition: "Partition", queue: Listed, with_totals: bool) -> Item:
     """A queue for `disable_stats=true`, with or without `enable_queue_totals=true`."""
     policy, _ = policies_of(broker, queue)
+    place = broker.keeper.place(partition)
     if isinstance(queue, QueueCounters):
         table, types = queue.argument_table, queue.argument_types
     else:
@@ -93,7 +94,8 @@ def plain_item(broker: "Broker", partition: "Partition", queue: Listed, with_tot
         "exclusive": queue.exclusive,
         "arguments": table,
         "argument_types": types,
-        "node": node_of(broker, queue),
+        "node": node_of(broker, queue, place.owner),
+        "folded_at": list(place.folded_at),
         "state": "paused" if queue.paused else "running",
     }
     if policy:
@@ -260,12 +262,13 @@ def of_rabbitmq_4_3(queue: "Queue") -> Item:
     return item
 
 
-def node_of(broker: "Broker", queue: Listed) -> str:
+def node_of(broker: "Broker", queue: Listed, owner: str | None) -> str:
     """The node of a queue.
 
-    An exclusive queue is at the node of its connection. Any other is at every node, so at this one."""
+    An exclusive queue is at the node of its connection. Any other is at every node, and nearest at the owner of its
+    partition."""
     joined = broker.topology.nodes.get(queue.owner >> EPOCH_SHIFT) if queue.exclusive else None
-    return broker.config.node if joined is None else joined.node
+    return (owner or broker.config.node) if joined is None else joined.node
 
 
 def head_timestamp(partition: "Partition", queue: "Queue") -> Json:

@@ -127,6 +127,7 @@ class Consumer(TypedDict):
     prefetch_count: int
     priority: int
     messages_unacknowledged: int
+    counters_age_ms: NotRequired[Annotated[int | None, "The age of the figures, where they came from the owner"]]
 
 
 class ChannelWithConsumers(Channel):

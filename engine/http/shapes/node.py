@@ -242,6 +242,37 @@ class Application(TypedDict):
     version: str
 
 
+class NearNode(TypedDict):
+    """A node that folds a partition."""
+
+    name: str
+    address: Annotated[str, "host:port of its AMQP listener, as it announced it"]
+
+
+class NearQueue(TypedDict):
+    """The nodes that are near a queue."""
+
+    vhost: str
+    queue: str
+    partition: str
+    owner: Annotated[str | None, "null: it has not said so to this node"]
+    nodes: Annotated[list[NearNode], "The nodes that fold the partition whatever their clients do, the owner first"]
+
+
+class PlacedPartition(TypedDict):
+    """A partition, and the nodes at which it is."""
+
+    partition: str
+    owner: Annotated[str | None, "null: it has not said so to this node"]
+    folded_at: Annotated[list[str], "The nodes that fold it whatever their clients do"]
+    folded_here: Annotated[bool, "Whether the node that answers folds it now"]
+    queues: int
+    messages: int
+    consumers: int
+    consumers_at: Annotated[dict[str, int], "By node: the consumers of its clients, as far as they are published"]
+    counters_age_ms: Annotated[int | None, "The age of the figures, where they came from the owner"]
+
+
 class NodeBasics(TypedDict):
     """What any node knows of another."""
 

@@ -27,7 +27,8 @@ class QueueBasics(TypedDict):
     exclusive: bool
     arguments: Table
     argument_types: Names
-    node: str
+    node: Annotated[str, "The owner of its partition; of an exclusive queue the node of its connection"]
+    folded_at: Annotated[list[str], "The nodes that fold its partition whatever their clients do"]
     state: Literal["running", "paused"]
     policy: NotRequired[str | None]
     counters_age_ms: NotRequired[Annotated[int | None, "The age of the figures, where they came from the owner"]]

@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 CLOSE_SECONDS = 10.0
 PLACEMENT_SECONDS = 5.0
 LEADERS_SECONDS = 2.0
+SOON_SECONDS = 1.5  # a leader answers in milliseconds; one that has just died never does
 _REPORT_SECONDS = 0.1
 # Kafka adds at most this many bytes to a record's key and value.
 OVERHEAD_BYTES = 512
@@ -363,9 +364,13 @@ class KafkaLog:
             self.failed(LogError(f"Kafka: it takes no more events from this node: {text_of(error)}"))
 
     def _take_reports(self) -> None:
-        while not self._closed:
-            if self.producer.poll(_REPORT_SECONDS):
-                self._call(self._tell_reports)
+        try:
+            while not self._closed:
+                if self.producer.poll(_REPORT_SECONDS):
+                    self._call(self._tell_reports)
+        except Exception as error:  # no other code would hear of it, and nothing that is reported would be confirmed
+            logger.exception("the thread that takes reports from Kafka ended")
+            self.failed(LogError(f"Kafka: the reports of appended events: {error}"))
 
     def _reported(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -408,10 +413,20 @@ class KafkaLog:
 async def ends_now(clients: KafkaClients, partitions: Sequence[KafkaPartition]) -> dict[str, int]:
     """The end of each of these partitions, by name: everything below can be read now.
 
+    The client waits for a leader that has died until the time is over, also when there is another leader. So the first
+    question is a short one. A Kafka that is slow has longer for the second.
+
     Raises NoAnswer, LogError."""
+    try:
+        return await _ends_within(SOON_SECONDS, clients, partitions)
+    except LogError:
+        return await _ends_within(ANSWER_MS / 1000, clients, partitions)
+
+
+async def _ends_within(seconds: float, clients: KafkaClients, partitions: Sequence[KafkaPartition]) -> dict[str, int]:
     wanted = {TopicPartition(each.topic, each.number): each.name for each in partitions}
     latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    asked = clients.admin().list_offsets(dict.fromkeys(wanted, latest), request_timeout=ANSWER_MS / 1000)
+    asked = clients.admin().list_offsets(dict.fromkeys(wanted, latest), request_timeout=seconds)
     try:
         return {wanted[at]: (await asyncio.wrap_future(found)).offset for at, found in asked.items()}
     except KafkaException as error:

@@ -23,6 +23,10 @@ _SETTINGS: dict[str, Any] = {
     "partition.assignment.strategy": "cooperative-sticky",
     "session.timeout.ms": SESSION_MS,
     "heartbeat.interval.ms": 1_000,
+    # It fetches nothing: its partitions are paused. What is under way when it pauses them is at most a batch each.
+    "fetch.message.max.bytes": 1_024,
+    "queued.min.messages": 1,
+    "queued.max.messages.kbytes": 64,
 }
 _POLL_SECONDS = 0.1
 

@@ -69,6 +69,14 @@ def test_there_is_nothing_to_rebalance(cli: Cli) -> None:
     assert cli("grow", "other", "odd").returncode == 64
 
 
+def test_b58_a_single_node_owns_every_partition(cli: Cli) -> None:
+    shown = cli("rebalance", "owners", "--formatter=json")
+    assert shown.returncode == 0, shown.stderr
+    rows = json.loads(shown.stdout)
+    assert {(row["Owner"], row["Folded at"]) for row in rows} == {(NODE, NODE)}
+    assert [row["Partition"] for row in rows] == ["queues-0", "queues-1"]
+
+
 def test_a_single_node_is_not_critical(cli: Cli) -> None:
     shown = cli("check_if_node_is_quorum_critical", "--quiet")
     assert shown.returncode == 0

@@ -3,19 +3,24 @@ that of a node that folds everything."""
 
 import asyncio
 import itertools
+import json
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError, NackError, UnroutableError
 
+from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka.log import KafkaLog
 from rewindmq.engine.log.placement import partition_of
 from rewindmq.schemas.single_object import wrap
-from tests.support.deadlines import until
+from tests.support.deadlines import SECONDS, until
+from tests.support.forked import run
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.following import Following
 from tests.support.kafka.nodes import Nodes, api, connect
@@ -58,6 +63,80 @@ def test_b49_records_come_once_however_often_a_partition_is_paused(kafka: KafkaC
         assert len(following.delivered_at[name]) == len(sent) - 10
         assert not following.troubles
         assert not following.failures
+        log.close()
+
+    asyncio.run(story())
+
+
+def test_b49_a_node_fails_when_it_takes_no_more_reports(kafka: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would confirm nothing more that is published to partitions that it has paused."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(KafkaLog, "_reported", broken)
+
+    async def story() -> None:
+        log = KafkaLog.open(kafka.bootstrap, f"reports-{uuid.uuid4().hex[:12]}", reports=True)
+        following = Following(log)
+        log.queues[0].append(b"/q", b"1")
+        await following.until(lambda: bool(following.failures))
+        assert "a defect" in str(following.failures[0])
+        with pytest.raises(LogError, match="a defect"):
+            log.close()
+
+    asyncio.run(story())
+
+
+LARGE = bytes(100_000)
+FETCH_BYTES = 4 * 1024 * 1024 + len(LARGE)  # of one that is under way when the partition is paused
+READ_AHEAD_BYTES = 32 * 1024 * 1024 + 2 * FETCH_BYTES  # librdkafka's queue, and a fetch for each partition
+
+
+def test_b49_a_paused_partition_keeps_one_fetch_at_most(kafka: KafkaCluster) -> None:
+    """60 MB wait in Kafka, and librdkafka has read ahead as much as it may when the partition is paused."""
+    prefix = f"ahead-{uuid.uuid4().hex[:12]}"
+    told: list[dict[str, Any]] = []
+    settings: Any = {"statistics.interval.ms": "50", "stats_cb": lambda text: told.append(json.loads(text))}
+    log = KafkaLog.open(kafka.bootstrap, prefix, reports=True, settings=settings)
+    partition, name = log.queues[0], log.queues[0].name
+
+    def read_ahead() -> list[int]:
+        """The bytes that the client that follows has read ahead for the partition, each time it told them."""
+        of_follower = [each["topics"] for each in told if f"{prefix}.metadata" in each["topics"]]
+        topics = [each[f"{prefix}.queues"]["partitions"] for each in of_follower if f"{prefix}.queues" in each]
+        return [each["0"]["fetchq_size"] for each in topics if "0" in each]
+
+    async def some_told() -> None:
+        async with asyncio.timeout(SECONDS):
+            while len(read_ahead()) < 3:
+                await asyncio.sleep(0.02)
+
+    async def story() -> None:
+        following = Following(log)
+        partition.report(True)
+        await log.pause(name)
+        for _ in range(600):
+            partition.append(b"/q", LARGE)
+        await following.until(lambda: len(following.delivered_at[name]) == 600)
+        told.clear()
+        await some_told()
+        assert max(read_ahead()) <= FETCH_BYTES, "a paused partition is not fetched"
+
+        log.resume(name, 0)
+        time.sleep(1.0)  # the loop has no time for records
+        told.clear()
+        await log.pause(name)
+        came = len(following.values[name])
+        assert came < 600
+        assert max(read_ahead(), default=0) <= READ_AHEAD_BYTES
+        told.clear()
+        await some_told()
+        assert read_ahead()[-1] <= FETCH_BYTES, "what was read ahead is dropped"
+        assert len(following.values[name]) == came
+        log.resume(name, came)
+        await log.catch_up(name)
+        assert len(following.values[name]) == 600
         log.close()
 
     asyncio.run(story())
@@ -295,3 +374,26 @@ def test_b50_a_queue_that_is_deleted_leaves_the_listing_of_other_nodes(story: St
     story.there.queue_delete(story.name)
     until(lambda: story.name not in figures(south), "the queue stays in south's listing")
     assert story.mode == "append"
+
+
+def test_b58_consumers_and_the_node_near_a_queue_are_known_without_a_fold(story: Story) -> None:
+    north, south = story.nodes.running["north"], story.nodes.running["south"]
+    story.there.basic_consume(story.name, lambda *given: None, consumer_tag="b57")
+    with api(south) as client:
+
+        def consumers() -> dict[str, str]:
+            return {each["consumer_tag"]: each["channel_details"]["node"] for each in client.get("consumers").json()}
+
+        until(lambda: consumers() == {"b57": "north"}, "south does not come to list north's consumer")
+        near = client.get(f"placement/%2F/{story.name}").json()
+        assert (near["owner"], near["partition"]) == ("north", f"queues-{story.partition}")
+        assert near["nodes"] == [{"name": "north", "address": f"127.0.0.1:{north.amqp_port}"}]
+        assert {each["name"] for each in client.get("definitions").json()["queues"]} >= {story.name, story.unused}
+        assert story.name in {each["destination"] for each in client.get("bindings").json()}
+    done = run("rebalance", "owners", "--silent", "--formatter", "json", REWINDMQ_URL=south.http_url)
+    assert done.returncode == 0, done.stderr
+    rows = {row["Partition"]: row for row in json.loads(done.stdout)}
+    assert rows[f"queues-{story.partition}"]["Owner"] == rows[f"queues-{story.partition}"]["Folded at"] == "north"
+    assert rows[f"queues-{story.partition}"]["Consumers at"] == "north: 1"
+    assert rows[f"queues-{1 - story.partition}"]["Owner"] == "south"
+    assert story.mode == "append", "none of these makes it fold"

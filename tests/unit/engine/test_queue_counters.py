@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rewindmq.engine.log.placement import partition_of
 from rewindmq.engine.log.shared_contract import REMOVED
 from rewindmq.engine.runtime import queue_counters
+from rewindmq.engine.runtime.consumer_counters import LIST_BYTES, MOST_CONSUMERS, PublishedConsumer, published_of
 from rewindmq.engine.runtime.counters import Served
 from rewindmq.engine.runtime.queue_counters import (
     MOST,
@@ -27,7 +28,7 @@ from rewindmq.engine.runtime.queue_counters import (
     round_record,
 )
 from rewindmq.projections.machine.data.declaration import Declaration
-from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.queue import ConsumerView, Queue
 from rewindmq.schemas.values import Argument
 
 HISTORY = "0123456789abcdef"
@@ -45,6 +46,21 @@ some = st.builds(
     outcomes=st.dictionaries(st.sampled_from(("published", "acked", "moved")), st.integers(1, MOST)),
     messages_ready=numbers,
     attached=numbers,
+    attached_consumers=st.lists(
+        st.builds(
+            PublishedConsumer,
+            numbers,
+            names,
+            numbers,
+            st.integers(0, 65_535),
+            names,
+            st.booleans(),
+            priority=st.integers(-MOST, MOST),
+            argument_table=st.dictionaries(names, st.integers() | st.text()),
+            activity_status=st.sampled_from(("up", "waiting", "single_active")),
+        ),
+        max_size=3,
+    ).map(tuple),
     at=numbers,
     covers_ms=numbers,
 )
@@ -148,6 +164,14 @@ def change(**fields: object) -> bytes:
         change(paused="no"),
         change(argument_table=[]),
         change(outcomes={"published": "many"}),
+        change(attached_consumers={}),
+        change(attached_consumers=["one"]),
+        change(attached_consumers=[{}] * (MOST_CONSUMERS + 1)),
+        change(attached_consumers=[{"tag": 5}]),
+        change(attached_consumers=[{"tag": "t" * 2_000}]),
+        change(attached_consumers=[{"session": True}]),
+        change(attached_consumers=[{"priority": 2 * MOST}]),
+        change(attached_consumers=[{"argument_table": []}]),
         REMOVED,
         REMOVED + b'["/"]',
         REMOVED + b"\xff",
@@ -163,6 +187,35 @@ def test_b50_a_newer_node_may_write_more_and_an_older_one_less() -> None:
     assert Topic().put(change(messages_floating=5)).ready() == 8
     less = {key: value for key, value in json.loads(record(3, 8)).items() if key not in NUMBERS}
     assert Topic().put(json.dumps(less | {"at": 3}).encode()).ready() == 0
+
+
+def test_b57_a_node_knows_which_consumers_are_missing() -> None:
+    consumers = [{"consumer": 5, "tag": "t"}]
+    topic = Topic().put(change(attached=2, attached_consumers=consumers))
+    assert topic.table.crowded == {("/", "q")}
+    assert topic.put(change(attached=1, attached_consumers=consumers, at=4)).table.crowded == set()
+    [consumer] = topic.table.queues["/", "q"].consumers()
+    assert (consumer.consumer, consumer.tag, consumer.active, consumer.prefetch) == (5, "t", True, 0)
+    assert topic.put(change(attached=3, at=5)).table.crowded == {("/", "q")}, "an older owner publishes none"
+    assert topic.put(gone(6)).table.crowded == set()
+
+
+def test_b57_a_record_has_room_for_so_many_consumers() -> None:
+    views = [ConsumerView(n, "t" * 100, 1, 1, "guest", False, False, 10, 0, 0) for n in range(1_000)]
+    assert 100 < len(published_of(views)) < 1_000
+    queue = QueueCounters("/", "q", 1, attached=1_000, attached_consumers=published_of(views))
+    assert len(encoded(HISTORY, queue)) < 2 * LIST_BYTES
+
+
+def test_b58_the_node_of_the_last_round_is_the_owner() -> None:
+    topic = Topic().put(round_record(HISTORY, 5, "a"))
+    assert topic.table.owner == "a"
+    assert topic.put(round_record(HISTORY, 3, "b")).table.owner == "a", "it is late"
+    assert topic.put(round_record(HISTORY, 6, "b")).table.owner == "b"
+    older = json.dumps({"kind": "round", "history": HISTORY, "at": 7}).encode()
+    assert topic.put(older).table.owner == "", "an older owner does not say its name"
+    broken = json.dumps({"kind": "round", "history": HISTORY, "at": 8, "node": 5}).encode()
+    assert topic.put(broken).table.skipped == 1
 
 
 def test_b50_a_queue_of_another_partition_is_not_taken() -> None:
@@ -182,7 +235,7 @@ def test_b50_the_record_of_the_furthest_fold_counts() -> None:
 
 
 def test_b50_an_owner_of_before_brings_no_queue_back() -> None:
-    topic = Topic().put(record(10, 1), gone(20), no_value(), round_record(HISTORY, 20), record(15, 1))
+    topic = Topic().put(record(10, 1), gone(20), no_value(), round_record(HISTORY, 20, "a"), record(15, 1))
     assert topic.ready() is None
     assert list(topic.table.late) == [("/", "q")]
 
@@ -202,12 +255,14 @@ def test_b50_a_removal_alone_is_what_compaction_leaves() -> None:
 
 
 def test_b50_a_round_of_an_owner_of_before_does_not_make_counters_young() -> None:
-    topic = Topic().put(round_record(HISTORY, 20), time_ms=5_000).put(round_record(HISTORY, 10), time_ms=9_000)
+    topic = (
+        Topic().put(round_record(HISTORY, 20, "a"), time_ms=5_000).put(round_record(HISTORY, 10, "a"), time_ms=9_000)
+    )
     assert (topic.table.round_ms, topic.table.rounds) == (5_000, 1)
 
 
 def test_b50_the_table_is_ready_at_the_end_and_after_a_round() -> None:
-    topic = Topic(ends_at=2).put(round_record(HISTORY, 1))
+    topic = Topic(ends_at=2).put(round_record(HISTORY, 1, "a"))
     assert not topic.table.ready
     assert topic.put(record(1, 1)).table.ready
     assert not Topic().put(record(1, 1)).table.ready  # no owner says that this is all
@@ -220,13 +275,13 @@ def test_b50_rates_are_those_between_two_rounds() -> None:
         found = topic.table.queues["/", "q"].before
         return None if found is None else found.messages_ready
 
-    topic.put(record(10, 1), round_record(HISTORY, 10))
+    topic.put(record(10, 1), round_record(HISTORY, 10, "a"))
     assert before() is None
     topic.put(record(20, 6))
     assert before() == 1
-    topic.put(round_record(HISTORY, 20))
+    topic.put(round_record(HISTORY, 20, "a"))
     assert before() == 1
-    topic.put(round_record(HISTORY, 20))  # a whole round without a change
+    topic.put(round_record(HISTORY, 20, "a"))  # a whole round without a change
     assert before() is None
     topic.put(record(30, 7, queue_id=25))  # another queue of this name
     assert before() is None
@@ -245,7 +300,7 @@ def test_b50_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_counters, "MOST_QUEUES", 3)
     topic = Topic().put(*(record(1, 1, f"q{number}") for number in range(5)))
     assert (len(topic.table.queues), topic.table.skipped) == (3, 2)
-    topic.put(round_record(HISTORY, 9))
+    topic.put(round_record(HISTORY, 9, "a"))
     for number in range(MOST_LATE + 10):
         topic.put(gone(1, f"g{number}"))
     assert len(topic.table.late) <= MOST_LATE
@@ -279,7 +334,7 @@ def told(draw: st.DrawFn) -> tuple[list[list[bytes]], dict[Name, int]]:
                     records.append(encoded(HISTORY, QueueCounters(*there, queue_id, messages_ready=ready, at=at)))
             for gone_name in sorted(known.keys() - now.keys()):
                 records += [gone_record(HISTORY, gone_name, at), REMOVED + key_of(*gone_name)]
-            records.append(round_record(HISTORY, at))
+            records.append(round_record(HISTORY, at, "a"))
             known = dict(now)
         owners.append(records)
     return [owners[0], owners[1][: draw(st.integers(0, len(owners[1])))]], {

@@ -1,0 +1,38 @@
+"""Changes of a partition's mode (engine/cluster/modes.py), on a shared log in memory."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from rewindmq.engine.cluster.partition import ReadBackPartition
+from tests.support.memory_nodes import Nodes, run
+from tests.unit.http.test_http_counters import quick, story
+
+__all__ = ["quick"]
+
+
+@pytest.mark.timeout(20)
+def test_b49_a_partition_is_entered_in_the_moment_in_which_its_pause_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task of the pause is done, and its callbacks are still to come: to await it once more is no wait."""
+
+    async def test(nodes: Nodes) -> None:
+        _, other = await story(nodes)
+        partition = other.partitions[0]
+        assert isinstance(partition, ReadBackPartition)
+        modes = nodes.node("b")._modes
+        await partition.enter()
+        assert partition.can_pause
+        modes._begin(partition, modes._pause(partition))
+        pause = modes._work[partition]
+        while not pause.done():
+            await asyncio.sleep(0)
+        assert modes._work[partition] is pause, "nothing has heard of the end yet"
+        await partition.enter()
+        assert partition.current
+        await asyncio.sleep(0)
+        assert modes._work == {}
+
+    run(test, tmp_path, monkeypatch)
