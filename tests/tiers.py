@@ -77,6 +77,7 @@ LONG = (
     "system/http/test_http_shapes.py::*",
     "system/http/test_http_live.py::*",
     "system/standby/*",
+    "system/moving/*",
     "system/kafka/test_kafka_event_exchange.py::*",
     "system/kafka/test_kafka_archive.py::*",
     "system/kafka/test_kafka_archive_beside.py::*",

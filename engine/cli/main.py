@@ -9,7 +9,7 @@ import sys
 
 import click
 
-from rewindmq.engine.cli import standby
+from rewindmq.engine.cli import shovel, standby
 from rewindmq.engine.cli.commands import (
     access,
     answers,
@@ -70,6 +70,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Limits": (*limits.COMMANDS, *operating.LIMITS),
     "Parameters": parameters.COMMANDS,
     "Definitions": definitions.COMMANDS,
+    "Moving": shovel.COMMANDS,
     "This program": manual.COMMANDS,
 }
 

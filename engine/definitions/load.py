@@ -2,8 +2,8 @@
 
 Rules of this file
 - The whole document is checked first. Permissions, policies and bindings may name vhosts, users, exchanges and queues
-  of the document. An error names the place in the document, and nothing has changed then. (RabbitMQ stops in the
-  middle.)
+  of the document. The error names each place in the document that is wrong (the first 20), and nothing has changed
+  then. (RabbitMQ stops in the middle.)
 - Nothing is deleted. Queues and exchanges that exist stay as they are, even if the document has others of
   their names. Users, vhosts, permissions, parameters and policies are set to the document's. So a second import of the
   same document changes nothing, and appends no event.
@@ -44,6 +44,8 @@ SERVER_NAMED = "amq."
 # Releases that exported MD5 hashes without saying so (rabbit_auth_backend_internal.erl `hashing_algorithm/2`).
 MD5_RELEASES = ("3.0.", "3.1.", "3.2.", "3.3.", "3.4.", "3.5.")
 
+MOST_NAMED = 20  # errors in one answer
+
 logger = logging.getLogger("rewindmq")
 
 
@@ -68,6 +70,8 @@ class Import:
         self.queues: set[tuple[str, str]] = set()
         self.queue_limits: dict[str, int] = {}
         self.steps: list[Step] = []
+        self.wrong: list[str] = []  # the first errors, and how many there are
+        self.wrong_count = 0
         self.work = Work(broker.loop_share)
 
     async def carry_out(self) -> None:
@@ -95,8 +99,11 @@ class Import:
         await self._each("policies", "policy", self._policy)
         await self._each("parameters", "parameter", self._parameter)
         await self._each("queues", "queue", self._queue)
-        await self._check_queue_limits()
+        if not self.wrong:
+            await self._check_queue_limits()
         await self._each("bindings", "binding of", self._binding, name="source")
+        if self.wrong:
+            raise PreconditionFailed(self._all_that_is_wrong())
 
     async def _each(self, category: str, kind: str, judge: Callable[[Item], None], name: str = "name") -> None:
         items = self.document.get(category)
@@ -107,8 +114,23 @@ class Import:
         async for item in self.work.over(items):
             if not isinstance(item, dict):
                 raise PreconditionFailed(f"{category} must be a list of objects")
-            with about(f"{kind} '{item.get(name)}'"):
-                judge(item)
+            try:
+                with about(f"{kind} '{item.get(name)}'"):
+                    judge(item)
+            except PreconditionFailed as error:
+                self.wrong_count += 1
+                if len(self.wrong) < MOST_NAMED:
+                    self.wrong.append(error.text)
+
+    def _all_that_is_wrong(self) -> str:
+        """The first error as it is, and the others in a line each."""
+        first, *others = self.wrong
+        if not others:
+            return first
+        lines = ["; ".join(line for line in each.splitlines() if line) for each in others]
+        if self.wrong_count > len(self.wrong):
+            lines.append(f"... and {self.wrong_count - len(self.wrong)} more")
+        return "\n".join((first.rstrip("\n"), "", "Besides:", *lines, ""))
 
     def _user(self, item: Item) -> None:
         name, tags = text(item, "name"), tags_of_user(item)
@@ -225,6 +247,8 @@ class Import:
     def _parameter(self, item: Item) -> None:
         vhost, component, name = self._known_vhost(item), text(item, "component"), text(item, "name")
         value = required(item, "value")
+        if component == OPERATOR_POLICY and isinstance(value, dict):
+            value = value | {"definition": from_pairs(value.get("definition"))}
         check_parameter(component, name, value)
         if component == OPERATOR_POLICY and isinstance(value, dict):
             asked = (value["pattern"], value["definition"], value["priority"], value.get("apply-to", "all"))
@@ -384,6 +408,15 @@ def flag(item: Item, key: str, default: bool) -> bool:
         return default
     if not isinstance(value, bool):
         raise PreconditionFailed(f"{key} must be true or false")
+    return value
+
+
+def from_pairs(value: Json) -> Json:
+    """A definition of an operator policy. `rabbitmqctl export_definitions` writes it as [[name, value], ...]."""
+    if isinstance(value, list) and value and all(isinstance(each, list) and len(each) == 2 for each in value):
+        pairs = [(each[0], each[1]) for each in value if isinstance(each, list)]
+        if all(isinstance(name, str) for name, _ in pairs):
+            return {str(name): setting for name, setting in pairs}
     return value
 
 

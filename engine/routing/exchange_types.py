@@ -5,6 +5,7 @@
     x-consistent-hash        one binding: a hash of the routing key, a header or a property (S-168)
     x-modulus-hash           one binding: a hash of the routing key modulo their number
     x-random                 one binding, by chance
+    x-federation-upstream    all, but for messages that have been where they would go (below)
     x-delayed-message        as the type in its argument x-delayed-type, which the messages meet when they are due
 
 Rules of this file
@@ -14,6 +15,9 @@ Rules of this file
 - Consistent hashing is RabbitMQ's plugin's: a binding has as many buckets as its routing key says, in the order of
   binding, and Lamping and Veach's jump hash picks one. So a new binding takes its share from the others and moves
   nothing else. A destination that is bound twice counts once. The hash function is not Erlang's `phash2`.
+- RabbitMQ's federation declares an x-federation-upstream exchange at its upstream, for each of its links. A message's
+  header x-received-from has an entry for each cluster that federation took it through (rabbit_federation_util.erl
+  `should_forward/4`).
 - A caller may remember a route that follows from the routing key alone; `needs_content` says where that is not so.
 """
 
@@ -212,11 +216,41 @@ class DelayedMessage(ExchangeType):
         EXCHANGE_TYPES[delayed.value].check_arguments(exchange)
 
 
+class FederationUpstream(Fanout):
+    """The exchange by which a RabbitMQ that federates reads an exchange here: a fanout that ends circles."""
+
+    description: ClassVar[str] = "Federation upstream helper exchange"
+
+    def __init__(self, exchange: ExchangeDeclared, bindings: Sequence[Bound]) -> None:
+        super().__init__(exchange, bindings)
+        hops = argument_of(exchange.arguments, "x-max-hops")
+        self.max_hops = hops.value if hops is not None and isinstance(hops.value, int) else 0
+        self.to = tuple(_text(exchange, f"x-downstream-{part}") or "" for part in ("name", "vhost"))
+
+    def match(self, routing_keys: tuple[str, ...], content: Content) -> Sequence[Bound]:
+        been = content.headers.get("x-received-from")
+        if not isinstance(been, list):
+            return self.bindings
+        places = [(each.get("cluster-name"), each.get("vhost")) for each in been if isinstance(each, dict)]
+        return self.bindings if len(been) < self.max_hops and self.to not in places else ()
+
+    @classmethod
+    def needs_content(cls, exchange: ExchangeDeclared) -> bool:
+        return True
+
+    @classmethod
+    def check_arguments(cls, exchange: ExchangeDeclared) -> None:
+        hops = argument_of(exchange.arguments, "x-max-hops")
+        if hops is None or isinstance(hops.value, bool) or not isinstance(hops.value, int):
+            raise PreconditionFailed("Invalid argument, 'x-max-hops' must be a number")
+
+
 EXCHANGE_TYPES: Final[dict[str, type[ExchangeType]]] = {
     "direct": Direct,
     "fanout": Fanout,
     "headers": Headers,
     "topic": Topic,
+    "x-federation-upstream": FederationUpstream,
     "x-consistent-hash": ConsistentHash,
     DELAYED_EXCHANGE: DelayedMessage,
     "x-modulus-hash": ModulusHash,

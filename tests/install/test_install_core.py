@@ -11,7 +11,17 @@ import pytest
 from tests.install.installed import SECONDS, Environment, InstalledBroker, clean
 from tests.support.running import RunningBroker
 
-HEAVY = ("pyspark", "pyarrow", "pandas", "numpy", "confluent_kafka", "obstore", "openlineage", "google.protobuf")
+HEAVY = (
+    "pyspark",
+    "pyarrow",
+    "pandas",
+    "numpy",
+    "confluent_kafka",
+    "obstore",
+    "openlineage",
+    "google.protobuf",
+    "pika",
+)
 OF_EXTRAS = (  # everything else is imported without an extra
     "rewindmq.spark",
     "rewindmq.spark_replay",
@@ -27,6 +37,9 @@ OF_EXTRAS = (  # everything else is imported without an extra
     "rewindmq.engine.cluster.topic_trim",
     "rewindmq.engine.cluster.keep_topics",
     "rewindmq.engine.cluster.retention",
+    "rewindmq.engine.shovel.link",
+    "rewindmq.engine.shovel.session",
+    "rewindmq.engine.shovel.shovel",
 )
 
 

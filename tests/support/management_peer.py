@@ -1,7 +1,9 @@
 """Debian's RabbitMQ with its management plugin, as a process of its own."""
 
 import os
+import subprocess
 import time
+import zlib
 from pathlib import Path
 
 import httpx
@@ -20,28 +22,34 @@ def has_plugin(name: str) -> bool:
 
 INSTALLED = has_plugin("rabbitmq_management")
 NOT_INSTALLED = "Debian's package rabbitmq-server, with its management plugin, is not installed"
+MOVERS = ("rabbitmq_shovel", "rabbitmq_shovel_management", "rabbitmq_federation", "rabbitmq_federation_management")
 
 
-def start_management(home: Path, seconds: float = 60, plugins: tuple[str, ...] = (), settings: str = "") -> Broker:
-    """Start RabbitMQ, with further plugins and settings. Returns when the management API answers."""
-    port, http_port, dist = free_port(), free_port(), free_port()
+def start_management(
+    home: Path,
+    seconds: float = 60,
+    plugins: tuple[str, ...] = (),
+    settings: str = "",
+    before: Broker | None = None,
+) -> Broker:
+    """Start RabbitMQ, with further plugins and settings. Returns when the management API answers.
+
+    `before`: the broker that ran in `home`, whose ports it has again."""
+    port, http_port = (before.port, before.http_port) if before else (free_port(), free_port())
     (home / "plugins").write_text(f"[{','.join(('rabbitmq_management', *plugins))}].\n")
     (home / "rabbit.conf").write_text(
         f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {http_port}\ncollect_statistics_interval = 1000\n"
         + settings
     )
     env = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(home),
-        "RABBITMQ_NODENAME": f"shapes{port}@localhost",
+        **_environment(home),
         "RABBITMQ_NODE_PORT": str(port),
         "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
-        "RABBITMQ_DIST_PORT": str(dist),
+        "RABBITMQ_DIST_PORT": str(free_port()),
         "RABBITMQ_MNESIA_BASE": str(home / "mnesia"),
         "RABBITMQ_LOG_BASE": str(home / "log"),
         "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "plugins"),
         "ERL_EPMD_ADDRESS": "127.0.0.1",
-        "RABBITMQ_CONF_ENV_FILE": str(home / "none"),
         "RABBITMQ_CONFIG_FILE": str(home / "rabbit.conf"),
     }
     broker = started("RabbitMQ", [str(RABBITMQ)], port, home, http_port, env, seconds)
@@ -54,3 +62,19 @@ def start_management(home: Path, seconds: float = 60, plugins: tuple[str, ...] =
             time.sleep(0.2)
     broker.stop()
     raise RuntimeError("the management API did not answer")
+
+
+def rabbitmqctl(home: Path, *arguments: str) -> str:
+    """What rabbitmqctl says of the RabbitMQ in `home`."""
+    command = [str(RABBITMQ.with_name("rabbitmqctl")), *arguments]
+    return subprocess.run(command, env=_environment(home), check=True, capture_output=True, text=True).stdout
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """Of the server and of its tools. The node's name is the same after a restart."""
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "RABBITMQ_NODENAME": f"shapes{zlib.crc32(str(home).encode())}@localhost",
+        "RABBITMQ_CONF_ENV_FILE": str(home / "none"),
+    }

@@ -36,15 +36,14 @@ def start_process(command: list[str], **how: Any) -> "subprocess.Popen[Any]":
 
 
 class RunningBroker:
-    """A broker process that is ready. `errors` has its stderr."""
+    """A broker process that is ready. `errors` has its stderr. `ports`: for AMQP and HTTP, if not any that are free."""
 
     program: tuple[str, ...] = ("-m", "rewindmq.engine")
 
-    def __init__(self, data: Path, *options: str) -> None:
+    def __init__(self, data: Path, *options: str, ports: tuple[int, int] | None = None) -> None:
         self.data = data
         self.host = "127.0.0.1"
-        self.amqp_port = free_port()
-        self.http_port = free_port()
+        self.amqp_port, self.http_port = ports or (free_port(), free_port())
         self.errors: list[str] = []
         self.process = start_process(
             self.command(

@@ -42,7 +42,7 @@ LAYERS = (
     ("broker", "rewind"),
     ("embedded", "cluster"),
     ("standby",),
-    ("definitions",),
+    ("definitions", "shovel"),
     ("amqp",),
     ("http",),
     ("reload",),

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,6 +12,7 @@ from rewindmq.engine.cli.exits import DATA, CliError
 from rewindmq.engine.cli.settings import Settings, with_settings
 
 FORMATS = ("json",)  # rabbitmqctl also knows Erlang terms
+MOST_NAMED = 20  # users, queues or exchanges in a note
 
 
 def check_format(asked: str) -> None:
@@ -35,7 +37,29 @@ def export_definitions(settings: Settings, file: str, kind: str) -> None:
     if not target.absolute().parent.is_dir():
         raise CliError(DATA, f"(argument validation): Bad argument: Directory {target.parent} does not exist")
     settings.banner(f'Exporting definitions in JSON to a file at "{file}" ...')
-    target.write_bytes(settings.client().request("GET", path("definitions")).content)
+    content = settings.client().request("GET", path("definitions")).content
+    target.write_bytes(content)
+    if not settings.quiet and not settings.silent:
+        for note in notes_for_rabbitmq(json.loads(content)):
+            click.echo(f"Note for a RabbitMQ that is to import it: {note}", err=True)
+
+
+def notes_for_rabbitmq(document: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """What a RabbitMQ has no place for. It stops at the first exchange, and takes the users and queues silently."""
+    users = [each["name"] for each in document["users"] if each["hashing_algorithm"] == "argon2id"]
+    exchanges = [f"{each['name']} ({each['type']})" for each in document["exchanges"] if each["type"].startswith("x-")]
+    queues = [each["name"] for each in document["queues"] if "x-semantics" in each["arguments"]]
+    found = (
+        ("no login there before they get a new password: users", users),
+        ("refused there without the plugin of the type: exchanges", exchanges),
+        ("x-semantics decides nothing there: queues", queues),
+    )
+    return [f"{what} {_listed(names)}" for what, names in found if names]
+
+
+def _listed(names: list[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 @click.command("import_definitions")

@@ -332,6 +332,21 @@ def test_what_is_wrong_is_said_and_nothing_is_done(api: httpx.Client, document: 
     assert exported(api) == before
 
 
+def test_b53_all_that_is_wrong_is_said_at_once(api: httpx.Client) -> None:
+    shovels = [{"vhost": "v", "component": "shovel", "name": f"s{n}", "value": {}} for n in range(30)]
+    document = changed("exchanges", 0, type="x-recent-history") | {"parameters": shovels}
+    before = exported(api)
+    answer = api.post("/definitions", json=document)
+    assert answer.status_code == 400
+    first, _, rest = answer.json()["reason"].partition("\n\nBesides:\n")
+    assert first == "exchange 'x': unknown exchange type 'x-recent-history'"
+    assert rest.splitlines() == [
+        *(f"parameter 's{n}': Validation failed; component shovel not found" for n in range(19)),
+        "... and 12 more",  # a binding of the exchange is one of them
+    ]
+    assert exported(api) == before
+
+
 def test_only_an_administrator(api: httpx.Client, broker: RunningBroker, name: str) -> None:
     api.put(f"/users/{name}", json={"password": "secret", "tags": "policymaker,monitoring"})
     with as_user(broker, name) as other:

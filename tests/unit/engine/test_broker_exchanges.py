@@ -290,6 +290,43 @@ def test_chance_and_modulus_pick_one(h: Harness) -> None:
     assert len({send(h, "x-random", "k")[0] for _ in range(60)}) == 3
 
 
+# -- an exchange that RabbitMQ's federation declares ------------------------------------------------------------------
+
+
+def upstream(h: Harness, max_hops: int = 2) -> None:
+    """An exchange `shop`, which the RabbitMQ `east`, vhost `v`, federates; its link's queue is `link`."""
+    federates: dict[str, Any] = {"x-max-hops": max_hops, "x-downstream-name": "east", "x-downstream-vhost": "v"}
+    h.exchange(h.session(), "shop", "topic")
+    h.exchange(h.session(), "link of shop", "x-federation-upstream", internal=True, arguments=args(**federates))
+    to_exchange(h, "shop", "link of shop", "a.#")
+    bound(h, "link of shop", ("link", "any"))
+
+
+@pytest.mark.parametrize(
+    ("been", "queues"),
+    [
+        (None, ["link"]),
+        ("no list", ["link"]),
+        ([], ["link"]),
+        ([{"cluster-name": "west", "vhost": "v"}], ["link"]),
+        ([{"cluster-name": "east", "vhost": "other"}], ["link"]),
+        ([{"cluster-name": "east", "vhost": "v"}], []),
+        ([{"cluster-name": "west", "vhost": "v"}, {"cluster-name": "north", "vhost": "v"}], []),
+    ],
+    ids=["nowhere", "no list", "empty", "another", "another vhost", "there", "too many hops"],
+)
+def test_b53_a_federated_message_does_not_go_where_it_has_been(h: Harness, been: Any, queues: list[str]) -> None:
+    upstream(h)
+    headers = {} if been is None else {"x-received-from": been}
+    assert send(h, "shop", "a.b", headers=headers) == queues
+    assert send(h, "shop", "b", headers=headers) == []
+
+
+def test_b53_a_federation_says_how_many_hops(h: Harness) -> None:
+    with refusal(PreconditionFailed, "Invalid argument, 'x-max-hops' must be a number"):
+        h.exchange(h.session(), "x", "x-federation-upstream")
+
+
 # -- topic permissions ------------------------------------------------------------------------------------------------
 
 
