@@ -62,9 +62,7 @@ from rewindmq.engine.runtime.heap import keep_freed_memory, share_one_heap
 from rewindmq.engine.runtime.log_clock import ElapsedClock, LogClock, WallClock
 from rewindmq.engine.runtime.metadata import ReadBackMetadata, SoleWriterMetadata
 from rewindmq.engine.service_manager import ServiceManager
-from rewindmq.engine.standby import start as standby
-from rewindmq.engine.standby.client import Refused as RefusedByLeader
-from rewindmq.engine.standby.node import CopiedMetadata, CopiedPartition, Standby
+from rewindmq.engine.standby.refusal import Refused as RefusedByLeader
 from rewindmq.engine.tls import LiveContext, TlsListener
 from rewindmq.projections.machine.machine import NewerHistory
 from rewindmq.projections.rewind import format_time
@@ -373,10 +371,14 @@ async def open_follower(config: Config, failed: Callable[[Exception], None]) -> 
     the first time. `failed` is called when the follower cannot go on. Call it in the loop that will run the broker.
 
     LogError, CorruptLog, UndecodableRecord, StoreError: the text says what is wrong."""
+    # Loaded only where a broker follows: an HTTP client takes 0.2 s, and memory.
+    from rewindmq.engine.standby.node import CopiedMetadata, CopiedPartition, Standby
+    from rewindmq.engine.standby.start import open_copy
+
     with ExitStack() as opened:
         descriptor = lock(config.data)
         opened.callback(os.close, descriptor)
-        follower = await standby.open_copy(config)
+        follower = await open_copy(config)
         opened.callback(follower.close)
         log = EmbeddedLogReader(config.data)
         store = StateStore.open(config.data / "state")

@@ -91,8 +91,9 @@ def promote(settings: Settings, data: Path) -> None:
 
 def _tell(settings: Settings, data: Path, leader: str) -> str:
     """Tell the old leader, with the login of the command. Returns what became of that."""
-    from rewindmq.engine.standby.client import Away, LeaderClient, Refused
+    from rewindmq.engine.standby.client import Away, LeaderClient
     from rewindmq.engine.standby.promotion import tell
+    from rewindmq.engine.standby.refusal import Refused
 
     user, password = settings.login()
 

@@ -36,11 +36,11 @@ from rewindmq.engine.http.shapes.standby import (
     KeysWish,
     Leader,
 )
-from rewindmq.engine.log.archive.archiver import root_of
 from rewindmq.engine.log.contract import BelowStart, LogError
 from rewindmq.engine.log.embedded.directory import partition_directory
 from rewindmq.engine.log.embedded.ends import End
 from rewindmq.engine.log.embedded.raw_blocks import Piece
+from rewindmq.engine.log.embedded.root import root_of
 from rewindmq.engine.log.embedded.segments import read_at
 from rewindmq.projections.store.bases import Bases
 

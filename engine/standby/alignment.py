@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rewindmq.engine.broker.followers import Asked, branching_of
-from rewindmq.engine.log.archive.archiver import root_of
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.cut_back import cut_back
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
@@ -21,6 +20,7 @@ from rewindmq.engine.log.embedded.ends import End
 from rewindmq.engine.log.embedded.raw_blocks import chain_at, end_at
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.embedded.roles import FENCED, FOLLOWER, read_note, write_note
+from rewindmq.engine.log.embedded.root import root_of
 from rewindmq.engine.log.embedded.segments import segment_files
 from rewindmq.engine.standby.client import Leader
 from rewindmq.projections.marks import topology_of

@@ -19,6 +19,7 @@ from rewindmq.engine.broker.followers import WAIT_SECONDS, Asked, Branching
 from rewindmq.engine.config import VERSION, Config
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.ends import End
+from rewindmq.engine.standby.refusal import Refused
 
 ANSWER_SECONDS = 20.0
 MOST_HEAD_BYTES = 1 << 20
@@ -26,14 +27,6 @@ MOST_HEAD_BYTES = 1 << 20
 
 class Away(Exception):
     """The leader does not answer, or not now."""
-
-
-class Refused(LogError):
-    """The leader refuses; `word` says why in a word."""
-
-    def __init__(self, word: str, text: str) -> None:
-        super().__init__(text)
-        self.word = word
 
 
 class JoinAgain(Exception):

@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rewindmq.engine.log.archive.archiver import root_of
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.cut_back import cut_back, drop_behind
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
@@ -26,6 +25,7 @@ from rewindmq.engine.log.embedded.ends import End
 from rewindmq.engine.log.embedded.lock import lock
 from rewindmq.engine.log.embedded.raw_blocks import end_at
 from rewindmq.engine.log.embedded.roles import FOLLOWER, FOLLOWERS, read_note, remove_note
+from rewindmq.engine.log.embedded.root import root_of
 from rewindmq.engine.log.embedded.writer import PartitionWriter
 from rewindmq.engine.standby.alignment import ASIDE, asked_of, forks_of
 from rewindmq.engine.standby.client import LeaderClient

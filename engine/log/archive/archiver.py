@@ -52,9 +52,9 @@ from rewindmq.engine.log.embedded.directory import (
     read_fork,
     read_layout,
 )
-from rewindmq.engine.log.embedded.index import first_chain, next_chain
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import PartitionReader, Place, SegmentReader
+from rewindmq.engine.log.embedded.root import root_of
 from rewindmq.engine.log.embedded.segments import base_offset_of, record_timestamp, segment_files
 from rewindmq.projections.store.bases import Bases
 from rewindmq.projections.store.snapshots import Snapshots
@@ -212,23 +212,6 @@ def identity_of(data_dir: Path) -> Identity:
     count = read_layout(data_dir)
     fork = read_fork(data_dir)
     return Identity(root_of(data_dir) if fork is None else fork, count)
-
-
-def root_of(data_dir: Path) -> str:
-    """The identity with which the history of a data directory begins; a fork has it in common with its parent.
-
-    Raises LogError as `identity_of`."""
-    files = segment_files(partition_directory(data_dir, METADATA))
-    if not files or base_offset_of(files[0]) != 0:
-        raise LogError(f"{data_dir}: the beginning of {METADATA} is gone, so nothing says which history this is")
-    segment = SegmentReader(files[0], last=len(files) == 1)
-    try:
-        header = segment.header
-        if segment.size() == len(header.raw):  # a broker may still make this segment anew
-            raise LogError(f"{data_dir}: the log is empty: start a broker first")
-    finally:
-        segment.close()
-    return next_chain(first_chain(METADATA), header.raw).hex()
 
 
 def segments_behind(directory: Path, manifest: Manifest) -> list[Path]:

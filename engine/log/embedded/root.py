@@ -1,0 +1,26 @@
+"""The identity with which the history of a data directory begins."""
+
+from pathlib import Path
+
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
+from rewindmq.engine.log.embedded.index import first_chain, next_chain
+from rewindmq.engine.log.embedded.reader import SegmentReader
+from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
+
+
+def root_of(data_dir: Path) -> str:
+    """The identity with which the history of a data directory begins; a fork has it in common with its parent.
+
+    Raises LogError where the beginning is gone, or not there yet."""
+    files = segment_files(partition_directory(data_dir, METADATA))
+    if not files or base_offset_of(files[0]) != 0:
+        raise LogError(f"{data_dir}: the beginning of {METADATA} is gone, so nothing says which history this is")
+    segment = SegmentReader(files[0], last=len(files) == 1)
+    try:
+        header = segment.header
+        if segment.size() == len(header.raw):  # a broker may still make this segment anew
+            raise LogError(f"{data_dir}: the log is empty: start a broker first")
+    finally:
+        segment.close()
+    return next_chain(first_chain(METADATA), header.raw).hex()
