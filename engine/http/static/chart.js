@@ -37,6 +37,7 @@ export function chart(found, label, move) {
   const hand = shape("line", {class: "hand", y1: 0, y2: LENGTH + TRAFFIC + 10, visibility: "hidden"});
   drawing.append(hand);
   let shown = end;
+  tell(end); // a slider has a value, also before one is chosen, and where a link's moment is not in the drawing
 
   function area(height) {
     const y = each => LENGTH - (LENGTH - 4) * height(each) / most;
@@ -58,6 +59,10 @@ export function chart(found, label, move) {
     shown = time;
     hand.setAttribute("x1", at(time));
     hand.setAttribute("x2", at(time));
+    tell(time);
+  }
+
+  function tell(time) {
     drawing.setAttribute("aria-valuenow", time);
     drawing.setAttribute("aria-valuetext", new Date(time).toISOString());
   }

@@ -61,6 +61,17 @@ def test_b31_a_purge_is_seen_and_undone_by_mouse(page: Page, broker: RunningBrok
     assert take_all(channel, "orders") == [body.encode() for body in orders(20)]
 
 
+@pytest.mark.parametrize("address", ["#/queues/%2F/valued", "#/queues/%2F/valued?time=2001-01-01T00:00:00Z"])
+def test_b44_the_slider_has_a_value_before_one_is_chosen(
+    page: Page, broker: RunningBroker, channel: BlockingChannel, address: str
+) -> None:
+    fill(channel, "valued", *orders(3))
+    log_in(page, broker)
+    go(page, broker, address)
+    slider = page.get_by_role("slider", name="Moment in the history of valued")
+    expect(slider).to_have_attribute("aria-valuenow", re.compile(r"^\d+$"))
+
+
 def test_b31_a_link_to_a_moment_opens_it_in_another_browser(
     page: Page, browser: Browser, broker: RunningBroker, channel: BlockingChannel, faults: list[str]
 ) -> None:
