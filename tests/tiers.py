@@ -178,6 +178,8 @@ RARE = (
     "system/durability/test_durability_keep_history.py::*_the_archive_is_trimmed_with_it[[]removed-broker]",
     "system/durability/test_durability_keep_history.py::*_the_archive_is_trimmed_with_it[[]answered-process]",
     "system/kafka/test_kafka_bench.py::*",
+    "system/kafka/test_kafka_faults.py::*_where_nodes_fold_what_they_must[[]1]",
+    "system/kafka/test_kafka_state.py::test_a_node_comes_back_from_a_damaged_state[[]*-stopped]",
     "system/kafka/test_kafka_trim.py::*_a_kill_before_any_change_of_the_archive_is_made_good",
     "system/spark/test_spark_bench.py::*",
     "system/spark/test_spark_clouds.py::*",
