@@ -122,7 +122,6 @@ def run(data: Path, kills: int) -> None:
         assert checked.returncode == 0, f"{command}: {checked.stdout[-3000:]}{checked.stderr[-3000:]}"
 
 
-@pytest.mark.timeout(200)
 def test_nothing_confirmed_is_lost_by_kills(tmp_path: Path) -> None:
     run(tmp_path / "data", KILLS)
 

@@ -25,8 +25,6 @@ SHORT: list[Callable[[Trial], Awaitable[None]]] = [
     faults.slow_kafka,
 ]
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture(scope="module")
 def totals() -> Iterator[Totals]:

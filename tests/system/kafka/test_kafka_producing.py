@@ -85,7 +85,6 @@ def run(code: str, kafka: KafkaCluster, directory: Path, prefix: str, path: str 
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.timeout(300)
 def test_the_examples_of_the_documentation_publish(kafka: KafkaCluster, tmp_path: Path) -> None:
     prefix = "examples"
     make_topic(kafka, f"{prefix}.queues")
@@ -157,7 +156,6 @@ NAMES = [
 ]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("partitions", [5, 7])
 def test_librdkafkas_murmur2_is_the_brokers(kafka: KafkaCluster, partitions: int) -> None:
     """Also for hashes that Java takes for negative, and for every length of the rest behind the last whole word."""
@@ -185,7 +183,6 @@ def test_librdkafkas_murmur2_is_the_brokers(kafka: KafkaCluster, partitions: int
     assert sorted(seen) == sorted(NAMES)
 
 
-@pytest.mark.timeout(300)
 def test_nodes_deliver_what_services_produced_and_quarantine_alike(
     kafka: KafkaCluster, tmp_path: Path, start_broker: Callable[..., RunningBroker]
 ) -> None:

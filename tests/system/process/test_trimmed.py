@@ -14,7 +14,6 @@ from tests.support.forked import run
 from tests.support.running import RunningBroker
 
 QUEUES = ("orders", "bills", "kept")
-pytestmark = pytest.mark.timeout(300)
 
 
 def publish(broker: RunningBroker, what: str, count: int) -> None:

@@ -12,7 +12,7 @@ from tests.unit.http.test_http_counters import quick, story
 __all__ = ["quick"]
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 def test_b49_a_partition_is_entered_in_the_moment_in_which_its_pause_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
