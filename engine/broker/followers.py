@@ -82,7 +82,7 @@ class Branching:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a follower says of itself when it joins.
+    """The question of a follower that joins.
 
     `instance`: the copy. `root`: the identity with which its history begins; None: the copy is empty. `lineage`: the
     identities of the forks in its log. `ends`: offset and hash chain by partition. `newer`: where its history branched,
@@ -121,7 +121,7 @@ class Answer:
 
 @dataclass(slots=True)
 class Following:
-    """What a follower knows of itself. `problem`: why it is not connected.
+    """The state of this follower. `problem`: why it is not connected.
 
     Offsets by partition: `ends` of the leader's log, `copied` of the copy, `folded` of its state."""
 
@@ -197,7 +197,7 @@ class Followers:
         return tuple(fork.event.identity for fork in self._history.forks)
 
     def branches(self) -> list[Branching]:
-        """Where this history branched, each time. Reads the log: call it in a thread. Raises LogError."""
+        """The places where this history branched, in order. Reads the log: call it in a thread. Raises LogError."""
         return [branching_of(self._data, fork, self.ends) for fork in list(self._history.forks)]
 
     async def join(self, name: str, asked: Asked, address: str, root: str) -> Follower:
@@ -440,7 +440,7 @@ class Followers:
 
 
 def branching_of(data: Path, fork: Fork, ends: Mapping[str, End]) -> Branching:
-    """Where a fork branched. A position that is not here any more, or that divides a block, is left out.
+    """The place where a fork branched. A position that was trimmed, or that divides a block, is left out.
 
     Raises LogError."""
     positions = {}

@@ -48,7 +48,7 @@ class Passwords:
             return self._hasher.hash(password)
 
     def proof(self, password_hash: str, password: str) -> bytes:
-        """What stands for a password of a user, in memory only."""
+        """A keyed hash of a user's password. It is kept in memory only."""
         return hashlib.blake2b(f"{password_hash}\0{password}".encode(), key=self._key).digest()
 
     async def verify(self, password_hash: str, password: str) -> bool:

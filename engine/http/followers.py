@@ -38,7 +38,7 @@ from rewindmq.engine.http.shapes.standby import (
 )
 from rewindmq.engine.log.contract import BelowStart, LogError
 from rewindmq.engine.log.embedded.directory import partition_directory
-from rewindmq.engine.log.embedded.ends import End
+from rewindmq.engine.log.embedded.ends import chains_in, chains_out, ends_in
 from rewindmq.engine.log.embedded.raw_blocks import Piece
 from rewindmq.engine.log.embedded.root import root_of
 from rewindmq.engine.log.embedded.segments import read_at
@@ -89,8 +89,7 @@ async def leader(call: Call) -> Response:
 
 def branched_item(branched: Branching) -> Item:
     """A fork as JSON."""
-    positions = {name: {"offset": at, "chain": chain.hex()} for name, (at, chain) in branched.positions.items()}
-    return {"identity": branched.identity, "positions": positions}
+    return {"identity": branched.identity, "positions": chains_out(branched.positions)}
 
 
 def seals_in(data: Path, partitions: list[str]) -> dict[str, list[int]]:
@@ -169,25 +168,18 @@ async def join(call: Call) -> Response:
 
 
 def asked_in(content: dict[str, Any]) -> Asked:
-    """What a follower says of itself. Raises ApiError (400)."""
+    """The question of a follower that joins. Raises ApiError (400)."""
     try:
         root = content.get("root")
         return Asked(
             str(content["instance"]),
             None if root is None else str(root),
             tuple(map(str, content["lineage"])),
-            positions_in(content["ends"]),
-            tuple(
-                Branching(str(each["identity"]), positions_in(each["positions"])) for each in content.get("newer", ())
-            ),
+            chains_in(content["ends"]),
+            tuple(Branching(str(each["identity"]), chains_in(each["positions"])) for each in content.get("newer", ())),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise bad_request("not the words of a follower: is it of another version?") from None
-
-
-def positions_in(content: dict[str, Any]) -> dict[str, tuple[int, bytes]]:
-    """Offset and hash chain by partition."""
-    return {str(name): (int(each["offset"]), bytes.fromhex(each["chain"])) for name, each in content.items()}
 
 
 @operation(
@@ -202,10 +194,7 @@ async def fetch(call: Call) -> Response:
     call.require()
     followers, content = followers_of(call), cast(dict[str, Any], await call.body("token", "at", "most"))
     try:
-        at = {
-            str(name): End(int(base), int(position), int(offset), bytes.fromhex(chain))
-            for name, (base, position, offset, chain) in content["at"].items()
-        }
+        at = ends_in(content["at"])
         token, most = str(content["token"]), int(content["most"])
         if not all(0 <= number < MOST_NUMBER for end in at.values() for number in end[:3]):
             raise ValueError("a place that no log has")
@@ -264,7 +253,7 @@ def standby_item(broker: "Broker") -> Item:
 
 
 def following_item(following: Following) -> Item:
-    """What a follower knows of itself, as JSON."""
+    """The state of this follower, as JSON."""
     return {
         "leader": following.leader,
         "connected": following.connected,

@@ -10,7 +10,7 @@ Rules of this file
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from sys import intern
 from typing import Any, Final
@@ -128,8 +128,3 @@ def _checked(name: str, kind: type, value: Any) -> Any:
             raise NoConsumers(f"{name} of a consumer is too long")
         return intern(value) if name in INTERNED else value
     return value
-
-
-def all_published(attached: int, consumers: Sequence[PublishedConsumer]) -> bool:
-    """Whether a record has all consumers of a queue to which so many are attached."""
-    return len(consumers) >= attached

@@ -30,7 +30,6 @@ from rewindmq.engine.log.shared_contract import REMOVED
 from rewindmq.engine.runtime.consumer_counters import (
     NoConsumers,
     PublishedConsumer,
-    all_published,
     consumers_in,
     item_of,
     published_of,
@@ -382,7 +381,7 @@ class CounterTable:
                 counters.before = before
                 self._now.append(counters)
         self.queues[name] = counters
-        if all_published(counters.attached, counters.attached_consumers):
+        if len(counters.attached_consumers) >= counters.attached:
             self.crowded.discard(name)
         else:
             self.crowded.add(name)

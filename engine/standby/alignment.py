@@ -74,7 +74,7 @@ def go_back(data_dir: Path, way: Return) -> dict[str, int]:
 
 
 def asked_of(data_dir: Path, instance: str, ends: Mapping[str, End] | None = None) -> Asked:
-    """What a directory says of itself when it joins. `ends`: those of its partitions; None: they are looked up.
+    """The question with which a directory joins. `ends`: those of its partitions; None: they are looked up.
 
     Raises LogError, CorruptLog."""
     forks = forks_of(data_dir)

@@ -18,7 +18,7 @@ import httpx
 from rewindmq.engine.broker.followers import WAIT_SECONDS, Asked, Branching
 from rewindmq.engine.config import VERSION, Config
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.embedded.ends import End
+from rewindmq.engine.log.embedded.ends import End, chains_in, chains_out, ends_out
 from rewindmq.engine.standby.refusal import Refused
 
 ANSWER_SECONDS = 20.0
@@ -88,7 +88,7 @@ class LeaderClient:
     async def leader(self) -> Leader:
         """The leader's log."""
         found = (await self._ask("GET", "/api/leader")).json()
-        branches = tuple(branching_in(each) for each in found["branches"])
+        branches = tuple(Branching(each["identity"], chains_in(each["positions"])) for each in found["branches"])
         starts, seals = found["starts"], found["seals"]
         return Leader(found["node"], found["root"], found["queue_partitions"], starts, branches, seals)
 
@@ -98,16 +98,15 @@ class LeaderClient:
             "instance": asked.instance,
             "root": asked.root,
             "lineage": asked.lineage,
-            "ends": positions_out(asked.ends),
-            "newer": [{"identity": b.identity, "positions": positions_out(b.positions)} for b in asked.newer],
+            "ends": chains_out(asked.ends),
+            "newer": [{"identity": b.identity, "positions": chains_out(b.positions)} for b in asked.newer],
         }
         answer = await self._ask("PUT", f"/api/followers/{quote(self.name, safe='')}", json=content)
         self._token = answer.json()["token"]
 
     async def fetch(self, at: Mapping[str, End], most: int) -> Fetched:
         """The next bytes. What lies below `at` is acknowledged by that."""
-        places = {name: [end.base, end.position, end.offset, end.chain.hex()] for name, end in at.items()}
-        content = {"token": self._token, "at": places, "most": most}
+        content = {"token": self._token, "at": ends_out(at), "most": most}
         async with self._stream("POST", f"/api/followers/{quote(self.name, safe='')}/fetch", content) as pieces:
             buffer = bytearray()
             async for some in pieces:
@@ -183,14 +182,3 @@ class LeaderClient:
         if response.status_code == 401:
             reason += ": give --leader-user and --leader-pass-file of an administrator of the leader"
         raise Refused(word, f"the leader at {self.url} refuses: {reason}")
-
-
-def branching_in(content: dict[str, Any]) -> Branching:
-    """A fork, from JSON."""
-    positions = {name: (each["offset"], bytes.fromhex(each["chain"])) for name, each in content["positions"].items()}
-    return Branching(content["identity"], positions)
-
-
-def positions_out(positions: Mapping[str, tuple[int, bytes]]) -> dict[str, dict[str, object]]:
-    """Places in partitions, as JSON."""
-    return {name: {"offset": offset, "chain": chain.hex()} for name, (offset, chain) in positions.items()}

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 class Follower:
-    """One follower. `status` is what it knows of itself."""
+    """One follower. `status`: its state, for listings."""
 
     def __init__(self, config: Config, client: LeaderClient, copy: LogCopy, instance: str) -> None:
         self.status = Following(client.url, caught_up_at=asyncio.get_running_loop().time())
@@ -186,8 +186,8 @@ class Follower:
             for offset in offsets:
                 seal = directory / f"_{offset:020d}.seal"
                 if not seal.exists():
-                    await self._bring(name, directory / f"_{offset:020d}.prints")
-                    await self._bring(name, seal)
+                    await bring(self._client, name, directory / f"_{offset:020d}.prints")
+                    await bring(self._client, name, seal)
         for name, start in leader.starts.items():
             if beginning_of_log(partition_directory(self._data, name)) < start:
                 await self._trim(name, start)
@@ -195,7 +195,7 @@ class Follower:
     async def _trim(self, name: str, start: int) -> None:
         """Let a partition of the copy begin where the leader's begins."""
         base = Bases(self._data / "bases").path(name, start)
-        if self.status.folded.get(name, 0) < start or not (base.exists() or await self._bring(name, base)):
+        if self.status.folded.get(name, 0) < start or not (base.exists() or await bring(self._client, name, base)):
             return
         try:
             await asyncio.to_thread(cut, self._data, name, start)
@@ -203,10 +203,6 @@ class Follower:
             logger.info("%s begins at offset %d, as at the leader", name, start)
         except LogError as error:  # nothing was removed
             logger.error("%s: it was trimmed at the leader, and could not be trimmed here: %s", name, error)
-
-    async def _bring(self, partition: str, path: Path) -> bool:
-        """Take over a file, whole and durably. Returns False if the leader has it no more."""
-        return await bring(self._client, partition, path)
 
 
 async def bring(client: LeaderClient, partition: str, path: Path) -> bool:

@@ -26,7 +26,7 @@ from zlib import crc32
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.cut_back import drop_behind
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
-from rewindmq.engine.log.embedded.ends import End
+from rewindmq.engine.log.embedded.ends import End, ends_in, ends_out
 from rewindmq.engine.log.embedded.index import first_chain
 from rewindmq.engine.log.embedded.raw_blocks import proven_blocks, proven_header
 from rewindmq.engine.log.embedded.segments import (
@@ -196,19 +196,6 @@ class Moments:
     def close(self) -> None:
         """Close the file."""
         os.close(self._descriptor)
-
-
-def ends_out(ends: Mapping[str, End]) -> dict[str, list[object]]:
-    """Ends as JSON."""
-    return {name: [end.base, end.position, end.offset, end.chain.hex()] for name, end in ends.items()}
-
-
-def ends_in(content: Mapping[str, list[Any]]) -> dict[str, End]:
-    """Ends, from JSON."""
-    return {
-        name: End(base, position, offset, bytes.fromhex(chain))
-        for name, (base, position, offset, chain) in content.items()
-    }
 
 
 _SLOT_BYTES = 1 << 19  # for the 1,024 partitions that a log has at most

@@ -45,7 +45,8 @@ def export_definitions(settings: Settings, file: str, kind: str) -> None:
 
 
 def notes_for_rabbitmq(document: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """What a RabbitMQ has no place for. It stops at the first exchange, and takes the users and queues silently."""
+    """Notes about users, exchanges and queues that a RabbitMQ cannot use. It stops at the first such exchange, and says
+    nothing of the users and queues."""
     users = [each["name"] for each in document["users"] if each["hashing_algorithm"] == "argon2id"]
     exchanges = [f"{each['name']} ({each['type']})" for each in document["exchanges"] if each["type"].startswith("x-")]
     queues = [each["name"] for each in document["queues"] if "x-semantics" in each["arguments"]]

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from tests.support.management_peer import INSTALLED, MOVERS, NOT_INSTALLED, rabbitmqctl, start_management
+from tests.support.needs import require
 from tests.support.running import RunningBroker
 
 
@@ -65,8 +66,7 @@ class Ours:
 
 @pytest.fixture(scope="module")
 def rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rabbit]:
-    if not INSTALLED:
-        pytest.skip(NOT_INSTALLED)
+    require(INSTALLED, NOT_INSTALLED)
     running = Rabbit(tmp_path_factory.mktemp("rabbit"))
     yield running
     running.process.kill()
