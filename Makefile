@@ -67,7 +67,7 @@ lint: setup
 
 # In six processes, as tests wait for brokers half of their time (tests/conftest.py says which tests stay together). PYTEST_OPTIONS= for one, or for other options.
 PYTEST_OPTIONS ?= -n 6 --dist loadscope --no-loadscope-reorder
-PYTEST := $(BIN)/python -m pytest $(PYTEST_OPTIONS)
+PYTEST = $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 
 # The loop: a minute and a half on two free cores. Nothing here starts a process, so three of pytest's are enough.
 check: beside
