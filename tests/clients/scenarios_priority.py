@@ -143,11 +143,17 @@ def counted(arguments: dict[str, Any]) -> Callable[[Peer], Any]:
     return scenario
 
 
+def back(peer: Peer, queue: str) -> int:
+    """How many of two messages are ready, where one was given back: it may wait for its retry, or be on its way."""
+    peer.pump(lambda: peer.count(queue) == 2, 1.5)
+    return peer.count(queue)
+
+
 def retried(kind: str, how: str, more: dict[str, Any] | None = None) -> Callable[[Peer], Any]:
     """Given back with another behind it: which comes first, is it counted meanwhile, and does it come again?"""
 
     def scenario(peer: Peer) -> Any:
-        retry = {"x-delayed-retry-type": kind, "x-delayed-retry-min": 400, **(more or {})}
+        retry = {"x-delayed-retry-type": kind, "x-delayed-retry-min": 2_500, **(more or {})}
         queue = peer.queue({**QUORUM, **retry})
         peer.publish(queue, "a", "b")
         peer.until(queue, 2)
@@ -157,8 +163,7 @@ def retried(kind: str, how: str, more: dict[str, Any] | None = None) -> Callable
             peer.channel.basic_reject(got[0].delivery_tag, requeue=True)
         else:
             peer.channel.basic_nack(got[0].delivery_tag, requeue=True)
-        peer.pump(lambda: False, 0.1)
-        ready = peer.count(queue)
+        ready = back(peer, queue)
         first = peer.get(queue)
         second = peer.get(queue)
         return ready, *((each[2], each[0].redelivered) for each in (first, second) if each)
@@ -173,22 +178,22 @@ def retry_purged(peer: Peer) -> Any:
     got = peer.get(queue, auto_ack=False)
     assert got is not None
     peer.channel.basic_nack(got[0].delivery_tag, requeue=True)
-    peer.pump(lambda: False, 0.1)
+    back(peer, queue)
     return peer.channel.queue_purge(queue).method.message_count
 
 
 def retry_and_limit(peer: Peer) -> Any:
     """One waits, one more is published than fits: what is dropped?"""
-    arguments = {"x-delayed-retry-type": "all", "x-delayed-retry-min": 500, "x-max-length": 2}
+    arguments = {"x-delayed-retry-type": "all", "x-delayed-retry-min": 2_500, "x-max-length": 2}
     queue = peer.queue({**QUORUM, **arguments})
     peer.publish(queue, "a", "b")
     peer.until(queue, 2)
     got = peer.get(queue, auto_ack=False)
     assert got is not None
     peer.channel.basic_nack(got[0].delivery_tag, requeue=True)
-    peer.pump(lambda: False, 0.1)
+    back(peer, queue)
     peer.publish(queue, "c")
-    peer.pump(lambda: False, 0.7)
+    peer.pump(lambda: False, 2)
     return peer.drain(queue)
 
 
