@@ -86,6 +86,7 @@ LONG = (
     "system/kafka/test_kafka_cluster.py::*",
     "system/kafka/test_kafka_copy_state.py::*",
     "system/kafka/test_kafka_day_expiry.py::*",
+    "system/kafka/test_kafka_entry.py::*",
     "system/kafka/test_kafka_events.py::test_a_kafka_that_is_away_and_a_prefix_without_topics_are_one_line",
     "system/kafka/test_kafka_faults.py::*",
     "system/kafka/test_kafka_floor.py::*",

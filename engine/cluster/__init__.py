@@ -4,5 +4,6 @@ node.py        the node's life: heartbeats, lost nodes, duties       start.py   
 partition.py   an event is folded when it is read back               flow_control.py   when publishers wait
 repair.py      finishes the work that a lost node left unfinished    state_copy.py     a state for a new node
 modes.py       which partitions are folded here          counter_rounds.py   counters of queues, for nodes that pause
+state_offers.py   an owner leaves its snapshot in Kafka  entry.py              a node begins with it
 topic_source.py   what the node's archiver process archives
 """

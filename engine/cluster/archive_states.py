@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rewindmq.engine.log.archive.directory_note import note_archive
 from rewindmq.engine.log.archive.manifest import BaseEntry, SnapshotEntry
@@ -27,6 +28,9 @@ from rewindmq.projections.replay import beginning, fold
 from rewindmq.projections.store.bases import Base, BaseError, Bases, queued_offsets
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots
 from rewindmq.projections.store.store import StateStore, StoreError
+
+if TYPE_CHECKING:
+    from rewindmq.engine.log.location import HistoryPartition
 
 State = BaseEntry | SnapshotEntry
 
@@ -111,10 +115,19 @@ def _as_base(log: TieredTopic, archived: ArchivedPartition, state: State, direct
     if isinstance(state, BaseEntry):
         yield archived.base_of(state)
         return
-    machine, bases = _machine(log, archived, state), Bases(directory)
+    with written_base(log, _machine(log, archived, state), directory) as base:
+        yield base
+
+
+@contextmanager
+def written_base(log: "HistoryPartition", machine: Machine, directory: Path) -> Iterator[Base]:
+    """The state of a machine with the messages that it holds, as a base in this directory, which is removed at the end.
+
+    Raises BaseError, LogError, OSError."""
+    bases = Bases(directory)
     try:
         records = queued_records(log, queued_offsets(machine))
         bases.write(machine, b"", records)  # no log begins there: it needs no chain
-        yield bases.open(log.name, state.offset)
+        yield bases.open(log.name, machine.next_offset)
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -30,6 +30,7 @@ from rewindmq.engine.cluster.flow_control import RoundTripFlow
 from rewindmq.engine.cluster.modes import Modes
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.cluster.repair import Repairs
+from rewindmq.engine.cluster.state_offers import StateOffers
 from rewindmq.engine.config import VERSION, Config
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.shared_contract import Arrived, SharedLog
@@ -99,6 +100,7 @@ class Node:
         self._store = store
         self.snapshots = Snapshots(config.data / "snapshots")
         self.snapshots.remove_leftovers(log.metadata.name)
+        self._offers = StateOffers(log.states, self.snapshots)
         self._failed = failed
         self._encoder = FramedEncoder()
         self._decoder = FramedDecoder()
@@ -270,9 +272,7 @@ class Node:
     async def _begin_epoch(self) -> None:
         joined = NodeJoined(self._config.node, VERSION, MACHINE_VERSION, self._config.address)
         self.epoch = await self.metadata.ask(BROKER, joined)
-        while (
-            self.epoch not in self.metadata.topology.nodes
-        ):  # other nodes declared it lost before it read its own NodeJoined
+        while self.epoch not in self.metadata.topology.nodes:  # others declared it lost before it read its NodeJoined
             self.epoch = await self.metadata.ask(BROKER, joined)
 
     def renew_epoch(self) -> None:
@@ -293,8 +293,7 @@ class Node:
             self.node_lost(self.epoch)
 
     def node_lost(self, epoch: int) -> None:
-        """Close this node's connections if this epoch is its own: other consumers have the clients' messages
-        already."""
+        """Close this node's connections if this epoch is its own: others have its clients' messages already."""
         if epoch == self.epoch and self.joined:
             logger.error("node %s was declared lost: it closes its connections and joins again", self._config.node)
             self._drop_clients("the node was cut off from the log for too long, and was declared lost")
@@ -325,9 +324,8 @@ class Node:
             prefix = self._encoder.prefix(self._broker.clock(), BROKER)
             alive = NodeAlive(self._config.node, self.epoch, self._awareness.metadata_offset())
             self.log.nodes.append(b"", self._encoder.encode(prefix, alive))
-        self._timer = self._loop.call_later(
-            HEARTBEAT_SECONDS, self._beat
-        )  # first, so that an error below does not stop the beats
+        # First, so that an error below does not stop the beats.
+        self._timer = self._loop.call_later(HEARTBEAT_SECONDS, self._beat)
         self._look_after()
         self._broker.turns.end()
 
@@ -512,6 +510,10 @@ class Node:
         except OSError as error:
             logger.error("%s: no snapshot could be written: %s", partition.name, error)
 
+    def checkpoint_claimed(self, partition: ReadBackPartition, offset: int, claim: int) -> None:
+        """Leave the snapshot at `offset` to other nodes. `claim`: where the log has this node's claim of its digest."""
+        self._offers.claimed(partition.index, partition.name, offset, claim)
+
     def members(self, partition: Partition) -> Members:
         for found in self.log.placement():
             if found.partition == partition.name:
@@ -561,6 +563,7 @@ class Node:
         self.joined = False
         turns.stop()
         self._waypoints.stop()
+        self._offers.stop()
         self._modes.stop()
         self._awareness.stop()
         self._counter_rounds.stop()

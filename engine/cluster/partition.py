@@ -69,6 +69,9 @@ class NodeListener(Protocol):
     def checkpoint_asked(self, partition: "ReadBackPartition") -> None:
         """Give the digest and take a snapshot: the log asks every node."""
 
+    def checkpoint_claimed(self, partition: "ReadBackPartition", offset: int, claim: int) -> None:
+        """Leave the snapshot at `offset` to other nodes. The claim of its digest is in the log, at offset `claim`."""
+
     def node_lost(self, epoch: int) -> None:
         """Take note that an epoch is over."""
 
@@ -501,13 +504,21 @@ class ReadBackPartition(Partition):
 
     def _handle_rare(self, offset: int, event: Event) -> None:
         if isinstance(event, CheckpointAsked):
-            self.append(BROKER, Checkpointed(offset, self.machine.digest(), self.node))
+            self._claim(offset)
             self._node.checkpoint_asked(self)
         elif isinstance(event, NodeLost):
             self._node.node_lost(event.epoch)
         elif isinstance(event, QueueDeclared):
             self._node.queue_declared(self, offset, event)
             self._listener.queue_declared()  # routes may lead to the new queue
+
+    def _claim(self, offset: int) -> None:
+        """Claim the digest of the state in which the event at `offset` is the last one."""
+
+        def claimed(_position: int, at: int, _effects: list[Effect]) -> None:
+            self._node.checkpoint_claimed(self, offset + 1, at)
+
+        self._send(BROKER, Checkpointed(offset, self.machine.digest(), self.node), claimed if self.owned else None)
 
     def on_durable(self) -> None:
         waiting, refused, durable = self._waiting, self.refused, self._durable_position

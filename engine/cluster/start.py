@@ -1,9 +1,9 @@
 """A node's start: it opens the log, folds the metadata and every partition to the end, and joins.
 
 A partition starts from its state in RocksDB, if this node ran before, and reads on from that offset: a node that comes
-back after a minute folds a minute. If Kafka no longer has the records behind that offset, or the node is new, it begins
-with the newest state in the archive (archive_states.py). The node joins, and clients may come, only when it has caught
-up.
+back after a minute folds a minute. A node that is new, or was away for long, begins with the state that another one has
+left in Kafka (entry.py). If Kafka no longer has the records behind its offset, it begins with the newest state in the
+archive (archive_states.py). The node joins, and clients may come, only when it has caught up.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.broker.users import first_user
+from rewindmq.engine.cluster.entry import begin_with_copy
 from rewindmq.engine.cluster.node import Node, state_belongs_to
 from rewindmq.engine.config import Config
 from rewindmq.engine.log.contract import LogError
@@ -23,7 +24,7 @@ from rewindmq.projections.replay import Recovery, fold, recover
 from rewindmq.projections.store.store import StateStore
 
 if TYPE_CHECKING:
-    from rewindmq.engine.cluster.partition import SharedHistory
+    from rewindmq.engine.cluster.entry import EnteredHistory
     from rewindmq.engine.log.kafka.log import KafkaLog
 
 JOIN_SECONDS = 60.0
@@ -60,7 +61,7 @@ def fitted(config: Config, log: "KafkaLog") -> Config:
     return replace(config, max_message_size=min(config.max_message_size, log.max_record_bytes - around))
 
 
-def histories(log: "KafkaLog", config: Config) -> "Sequence[SharedHistory]":
+def histories(log: "KafkaLog", config: Config) -> "Sequence[EnteredHistory]":
     """The queue partitions, each with what the archive has of it, if there is one."""
     if config.archive.url is None:
         return log.queues
@@ -71,14 +72,15 @@ def histories(log: "KafkaLog", config: Config) -> "Sequence[SharedHistory]":
 
 
 def recovered(
-    log: "KafkaLog", histories: "Sequence[SharedHistory]", store: StateStore, config: Config
+    log: "KafkaLog", histories: "Sequence[EnteredHistory]", store: StateStore, config: Config
 ) -> list[Recovery]:
     """Load each partition's stored state, and fold the rest of its history.
 
     LogError: the queues were placed by another number of partitions than this node would use, or neither Kafka nor the
     archive has what the node has not folded. StoreError: the same where there is no archive."""
     recoveries = []
-    for history in histories:
+    for number, history in enumerate(histories):
+        begin_with_copy(history, number, log.states, store, config.data)
         if config.archive.url is not None:
             from rewindmq.engine.cluster.archive_states import begin_with_archive
             from rewindmq.engine.log.topic_tiers import TieredTopic
@@ -87,7 +89,7 @@ def recovered(
             begin_with_archive(history, store, config.data)
         recovery = recover(history, store)
         logger.info(
-            "%s: %d events folded on top of the state at offset %d, %d quarantined",
+            "%s: %d events folded on top of the state at offset %d; %d quarantined since the log began",
             history.name,
             recovery.replayed,
             recovery.stored_offset,

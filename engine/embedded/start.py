@@ -97,7 +97,7 @@ def recovered(log: PartitionLog, store: StateStore) -> Recovery:
     recovery = recover(log, store)
     if recovery.replayed or recovery.quarantined.count:
         logger.info(
-            "%s: %d events folded on top of the state at offset %d, %d quarantined",
+            "%s: %d events folded on top of the state at offset %d; %d quarantined since the log began",
             log.name,
             recovery.replayed,
             recovery.stored_offset,

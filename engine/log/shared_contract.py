@@ -11,6 +11,7 @@ nodes fold the same states, and there is no protocol between them.
     await log.read_to_end()            every record that was in the followed partitions at the call has arrived
     await log.pause("queues-1")        nothing of it arrives any more
     log.resume("queues-1", offset)     it is followed again, from there on
+    log.states                         copies of snapshots, for a node that begins
     log.counters                       one topic's partition for each queue partition; empty where none is paused
     log.flush()                        the turn is over: appended records need not wait for others any longer
 
@@ -23,9 +24,10 @@ never folded into a state. And `counters` of queues (runtime/queue_counters.py):
 key. A record without a value removes its key; it arrives as REMOVED and the key.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol
 
 from rewindmq.engine.log.contract import Block, LogError
 
@@ -117,6 +119,34 @@ class CounterTopic(Protocol):
         Raises RecordTooLarge."""
 
 
+@dataclass(frozen=True, slots=True)
+class StateCopied:
+    """A copy of a snapshot in a file. `offset`: that of the state. `claim`: that of the digest's claim, in the log."""
+
+    offset: int
+    claim: int
+    path: Path
+
+
+class WritingStopped(Exception):
+    """The copy was given up because the node stops."""
+
+
+class StateTopic(Protocol):
+    """The place of a copy of the newest snapshot of each queue partition. Its methods block, so threads call them."""
+
+    def write(self, number: int, offset: int, claim: int, file: BinaryIO, stopping: Callable[[], bool]) -> None:
+        """Write a copy of a snapshot's file to partition `number`, and drop those before it.
+
+        LogError: it was not taken. WritingStopped: `stopping` said so. OSError: the file cannot be read."""
+
+    def newest(self, number: int, least: int, directory: Path) -> StateCopied | None:
+        """Write the newest whole copy of partition `number` to a file in `directory`; None: there is none.
+
+        `least`: a copy of an older state is of no use. LogError: no answer, or the copy is dropped meanwhile. OSError:
+        the disk does not take it."""
+
+
 class Placement(Protocol):
     """The place of a partition: addresses of the log's own servers. `leader` is empty while there is none."""
 
@@ -155,7 +185,9 @@ class Listener(Protocol):
 
 
 class SharedLog(Protocol):
-    """A log that several nodes append to. `identity`: of the history; no other one has it."""
+    """A log that several nodes append to. `identity`: of the history; no other one has it.
+
+    `states` is None where the log keeps no copies of snapshots."""
 
     @property
     def identity(self) -> str: ...
@@ -171,6 +203,9 @@ class SharedLog(Protocol):
 
     @property
     def counters(self) -> Sequence[CounterTopic]: ...
+
+    @property
+    def states(self) -> StateTopic | None: ...
 
     def follow(self, offsets: Mapping[str, int], listener: Listener) -> None:
         """Begin to read back, each partition from its offset, and counters from their beginning.

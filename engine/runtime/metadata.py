@@ -100,7 +100,7 @@ class Metadata(ABC):
         self.replayed = fold_on(self.state, log, skipped=self._skipped, strict=not log.framed)
         if self.replayed:
             logger.info(
-                "%s: %d events folded on top of the state at offset %d, %d quarantined",
+                "%s: %d events folded on top of the state at offset %d; %d quarantined since the log began",
                 self.name,
                 self.replayed,
                 self.stored_offset,

@@ -30,6 +30,7 @@ from rewindmq.engine.log.kafka.follower import KafkaFollowing
 from rewindmq.engine.log.kafka.owners import KafkaOwners
 from rewindmq.engine.log.kafka.patience import PATIENCE_SECONDS, Patience, Probe
 from rewindmq.engine.log.kafka.reader import KafkaPartition
+from rewindmq.engine.log.kafka.states import KafkaStates
 from rewindmq.engine.log.kafka.topics import KafkaTopics, Replicas
 from rewindmq.engine.log.shared_contract import Arrived, Listener, RecordTooLarge
 
@@ -158,6 +159,7 @@ class KafkaLog:
             KafkaCounters(self, clients, topics.counters, each, f"counters-{each}")
             for each in range(partitions if reports else 0)
         ]
+        self.states = KafkaStates(clients, topics, found)
         self._all = {each.name: each for each in (self.metadata, self.nodes, *self.queues, *self.counters)}
         self._by_place: dict[tuple[str | None, int | None], SharedKafkaPartition]
         self._by_place = {(each.topic, each.number): each for each in (*self.queues, *self.counters)}

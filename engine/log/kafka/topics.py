@@ -6,6 +6,8 @@
     <prefix>.chain       2 partitions     seals (log/seals/in_topic.py), made by the first sealer: no node needs it
     <prefix>.counters    N partitions     counters-0 .. counters-N-1, the last counters of each queue, compacted. It is
                                           made by the first node that pauses partitions, and is no part of the history
+    <prefix>.states      N partitions     states-0 .. states-N-1, a copy of the newest snapshot of each queue partition
+                                          (states.py). It is made by the first owner that has one, and is no part of it
 
 An event's time is the log's (LogAppendTime), and history is kept for ever: a topic that would drop or compact it, or
 that could lose its end to an out-of-sync leader, is refused. Where an archive keeps what Kafka drops, the queues' topic
@@ -60,6 +62,10 @@ _FOR_EVER = {
 }
 
 
+# Kafka frees whole segments of copies that were dropped.
+_COPIES = {"segment.bytes": str(16 * 1024 * 1024)}
+
+
 class NoSuchTopic(LogError):
     """Kafka answers, and does not have the topic."""
 
@@ -97,7 +103,7 @@ class Replicas:
 
 
 class KafkaTopics:
-    """The three topics of a history, the topic of its seals, and that of counters."""
+    """The three topics of a history, the topic of its seals, that of counters and that of copies of snapshots."""
 
     def __init__(self, clients: KafkaClients, prefix: str) -> None:
         self.metadata = f"{prefix}.metadata"
@@ -105,6 +111,7 @@ class KafkaTopics:
         self.nodes = f"{prefix}.nodes"
         self.chain = f"{prefix}.chain"
         self.counters = f"{prefix}.counters"
+        self.states = f"{prefix}.states"
         self._names = (self.metadata, self.queues, self.nodes)
         self._clients = clients
         self._addresses: dict[int, str] = {}  # Kafka's brokers -> host:port
@@ -188,6 +195,20 @@ class KafkaTopics:
         why = "of counters only the last ones are kept"
         self._check_settings(self.counters, {"cleanup.policy": ("compact", why), _TIME_TYPE: _ALWAYS[_TIME_TYPE]})
 
+    def has_states(self, number: int) -> bool:
+        """Whether the topic of copies of snapshots exists, and has this partition."""
+        description = self._describe(self._clients.admin(), self.states)
+        return description is not None and number < len(description.partitions)
+
+    def create_states(self, partitions: int) -> None:
+        """Make the topic of copies of snapshots, with as many replicas as the metadata's, if it is not there.
+
+        `partitions`: how many the queues' topic has. Raises LogError."""
+        admin = self._clients.admin()
+        if self._describe(admin, self.states) is None:
+            replicas = len(self._described(admin)[self.metadata].partitions[0].replicas)
+            self._make([self.states], partitions, replicas, _COPIES)
+
     def _make(
         self, missing: list[str], partitions: int, replicas: int, settings: Mapping[str, str] | None = None
     ) -> None:
@@ -201,7 +222,8 @@ class KafkaTopics:
             config |= settings or {}
             if name == self.nodes:
                 config |= {"retention.ms": str(NODES_RETENTION_MS), "segment.ms": str(NODES_RETENTION_MS)}
-            count = {self.queues: partitions, self.counters: partitions, self.chain: CHAIN_PARTITIONS}.get(name, 1)
+            counts = dict.fromkeys((self.queues, self.counters, self.states), partitions)
+            count = {**counts, self.chain: CHAIN_PARTITIONS}.get(name, 1)
             make = partial(self._create, NewTopic(name, count, replicas, config=config))
             asked(f"the topic {name} cannot be created", make)  # repeated while a controller is elected
 

@@ -346,6 +346,7 @@ class MemorySharedLog:
         self.queues = [MemorySharedPartition(self, partition) for partition in shared.queues]
         self.counters = [MemoryCounters(self, partition) for partition in shared.counters] if pauses else []
         self.left_out: Sequence[MemorySharedPartition] = ()  # no partitions are added here
+        self.states = None
         self.is_cut = False
         self.closed = False
         self.after_arrival: Callable[[], None] = lambda: None

@@ -6,8 +6,10 @@ with Nodes(directory, kafka, "prefix") as nodes:
 """
 
 import itertools
+import re
 import signal
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,6 +22,7 @@ from pika import BlockingConnection
 
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.projections.replay import beginning, fold
+from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.events import CheckpointAsked, Checkpointed
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
 from rewindmq.schemas.values import BROKER
@@ -75,6 +78,7 @@ class Nodes:
         self.lines = lines or {}
         self.running: dict[str, RunningBroker] = {}
         self.ended: list[RunningBroker] = []
+        self.quarantined: dict[str, QuarantineReport] = {}  # by partition, as the last plain fold found them
 
     def __enter__(self) -> Self:
         return self
@@ -165,7 +169,7 @@ class Nodes:
                 time.sleep(0.05)
                 claims = self._claims(partition, asked)
             machine = beginning(partition)
-            fold(machine, partition, asked + 1)
+            self.quarantined[partition.name] = fold(machine, partition, asked + 1)
             assert machine.next_offset == asked + 1
             machine.validate()
             claims["a plain fold"] = machine.digest()
@@ -182,3 +186,8 @@ class Nodes:
                 if isinstance(event, Checkpointed) and event.offset == asked:
                     found[event.node] = event.digest
         return found
+
+    def quarantined_kinds(self) -> Counter[str]:
+        """How many events the last plain fold has quarantined, by event and reason; numbers are left out."""
+        found = (each for report in self.quarantined.values() for each in report.newest())
+        return Counter(f"{each.event_type}, {re.sub('[0-9]+', 'N', each.reason)}" for each in found)

@@ -11,7 +11,7 @@ from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.nodes import Nodes, connect
 from tests.support.running import RunningBroker
 
-FOLDED = re.compile(r"metadata-0: (\d+) events folded on top of the state at offset (\d+), 0 quarantined")
+FOLDED = re.compile(r"metadata-0: (\d+) events folded on top of the state at offset (\d+); 0 quarantined")
 
 
 def bind(node: RunningBroker, first: int, end: int) -> None:

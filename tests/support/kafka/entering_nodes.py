@@ -1,0 +1,36 @@
+"""Nodes on Kafka to which a few events are much: they copy each snapshot, and begin with a copy that saves twenty events.
+
+The file that REWINDMQ_TEST_DIE names has a step, and `process`: sending, sent (of the owner's copy), fetched, written,
+discarded, entered (of the node that begins with it).
+"""
+
+from rewindmq.engine.cli.main import main
+from rewindmq.engine.cluster import entry, state_offers
+from rewindmq.engine.log.kafka import states
+from rewindmq.projections.store.bases import Bases
+from rewindmq.projections.store.projector import Projector
+from rewindmq.projections.store.store import StateStore
+from tests.support.hasty_trims import dying
+from tests.support.running import RunningBroker
+
+LEAST_EVENTS = 20
+PIECE_BYTES = 100
+
+
+class EnteringNode(RunningBroker):
+    program = ("-m", "tests.support.kafka.entering_nodes")
+
+
+if __name__ == "__main__":
+    import sys
+
+    entry.LEAST_EVENTS = LEAST_EVENTS  # type: ignore[misc]
+    state_offers.BYTES_AN_EVENT = 1_000_000  # type: ignore[misc]
+    states.PIECE_BYTES = PIECE_BYTES  # type: ignore[misc]
+    dying(states.KafkaStates, "write", after="sent")
+    dying(states._Writing, "_wait", after="sending")
+    dying(states.KafkaStates, "newest", after="fetched")
+    dying(Bases, "write", after="written")
+    dying(Projector, "write_anew", before="discarded")
+    dying(StateStore, "begin", after="entered")
+    main(["start", *sys.argv[1:]])
