@@ -1,4 +1,4 @@
-"""Nodes on Kafka to which a few events are much: they copy each snapshot, and begin with a copy that saves twenty events.
+"""Nodes on Kafka to which a few events are much: they copy each snapshot, and begin with one that saves twenty events.
 
 The file that REWINDMQ_TEST_DIE names has a step, and `process`: sending, sent (of the owner's copy), fetched, written,
 discarded, entered (of the node that begins with it).

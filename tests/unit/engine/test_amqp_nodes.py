@@ -12,6 +12,9 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.http.app import make_app
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.sessions import counts
+from rewindmq.projections.machine.state import NODE_LOST
+from rewindmq.schemas.events import NodeLost
+from rewindmq.schemas.values import BROKER
 from tests.support.amqp_wire import HANDSHAKE, HEADER, IdleSocket, Said, decoded, method, properties, publish
 from tests.support.memory_nodes import Nodes, run, settled
 
@@ -236,6 +239,48 @@ def test_a_channel_that_closed_meanwhile_is_not_sent_what_comes_back(
         assert here.queues.partition_for("/", "q").quarantined == {"Published": 1}
         client.connection.lost()
         other.connection.lost()
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_what_a_node_sent_before_it_knew_that_it_was_lost_is_skipped_by_all_but_its_publishes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S-126. Each ack is an event, so a node that was cut off may leave dozens. The messages come again, flagged. A
+    restart quarantines nothing: it says how many there were."""
+
+    async def test(nodes: Nodes) -> None:
+        here, there = await nodes.start("a"), await nodes.start("b")
+        client, other = await opened(here), await opened(there)
+        frames = method(1, "Queue.Declare", queue="q", durable=True)
+        frames += b"".join(publish(1, "", "q", b"%d" % number) for number in range(4))
+        await client.said(frames)
+        await client.said(4 * method(1, "Basic.Get", queue="q"))
+        nodes.log("a").cut(True)
+        late = method(1, "Basic.Ack", delivery_tag=1) + method(1, "Basic.Ack", delivery_tag=2)
+        late += method(1, "Basic.Nack", delivery_tag=3, requeue=False) + publish(1, "", "q", b"late")
+        await client.said(late)
+        lost = NodeLost("a", nodes.node("a").epoch, "lapsed")
+        there.metadata.append(BROKER, lost)
+        for partition in there.partitions:
+            partition.append(BROKER, lost)
+        await settled()
+        nodes.log("a").cut(False)
+        await settled()
+        home = there.queues.partition_for("/", "q")
+        skipped = home.projector.quarantine.newest()
+        assert here.queues.partition_for("/", "q").projector.quarantine.newest() == skipped
+        assert {each.event_type for each in skipped} >= {"Acked", "Nacked"}
+        assert all(each.reason.startswith(NODE_LOST) and each.event_type != "Published" for each in skipped)
+        got = [(each.body, each.redelivered) for each in await other.said(5 * method(1, "Basic.Get", queue="q"))]
+        assert got == [(b"0", True), (b"1", True), (b"2", True), (b"3", True), (b"late", False)]
+        client.connection.lost()
+        other.connection.lost()
+        there.close()
+        with caplog.at_level(logging.INFO):
+            await nodes.start("b")
+        (said,) = [each for each in caplog.messages if each.startswith(home.name) and "folded on top" in each]
+        assert said.endswith(f"{len(skipped)} quarantined since the log began")
 
     run(test, tmp_path, monkeypatch)
 
