@@ -1,4 +1,4 @@
-"""A node enters a partition of which it has no state, or an old one, with the copy that another node left in the log.
+"""A node that has no state of a partition, or an old one, enters it with the copy that another node left in the log.
 
     topic of states -> DIR/entering/*.part -> machine -> claim in the log? -> base: messages from the log -> state store
 

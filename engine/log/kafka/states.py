@@ -139,7 +139,7 @@ class _Writing:
 
 
 class _Part:
-    """A copy of which some pieces have come."""
+    """The pieces of one copy that have come so far."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

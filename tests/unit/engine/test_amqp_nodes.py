@@ -246,7 +246,7 @@ def test_a_channel_that_closed_meanwhile_is_not_sent_what_comes_back(
 def test_what_a_node_sent_before_it_knew_that_it_was_lost_is_skipped_by_all_but_its_publishes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """S-126. Each ack is an event, so a node that was cut off may leave dozens. The messages come again, flagged. A
+    """Each ack is an event, so a node that was cut off may leave dozens. The messages come again, flagged. A
     restart quarantines nothing: it says how many there were."""
 
     async def test(nodes: Nodes) -> None:
