@@ -10,7 +10,8 @@ Without a tier pytest runs every test that it is given.
 
 Which tests run on the compiled build (rewindmq/builds.py), and which only there:
 
---build compiled    all but OF_OTHERS; fails at once where the pure build runs
+--build compiled    all but OF_PURE; fails at once where the pure build runs
+--build pure        only OF_PURE; fails at once where the compiled build runs
 """
 
 import inspect
@@ -20,7 +21,7 @@ from fnmatch import fnmatchcase
 import pytest
 from hypothesis import is_hypothesis_test
 
-from rewindmq.builds import COMPILED
+from rewindmq.builds import COMPILED, PURE
 from tests.support.examples import rounds
 
 TIERS = ("quick", "rest", "all", "rare")
@@ -191,15 +192,18 @@ RARE = (
     "system/spark/test_spark_answers.py::*_a_search_finds_what_spark_finds[[]3]",
     "system/spark/test_spark_answers.py::*_a_policy_would_have_done_what_spark_says[[]True]",
 )
-# What `--build compiled` leaves out: tests that start a Kafka or Spark.
-OF_OTHERS = (
-    "install/test_install_spark.py::*",
-    "system/compose/test_compose_stack.py::*",
+# Files that `--build compiled` leaves out, and `--build pure` runs: their tests start a Kafka or Spark, or plant defects
+# in the place of functions, which compiled code calls without asking for their names.
+OF_PURE = (
+    "install/test_install_spark.py",
+    "simulation/test_simulation_planted.py",
+    "system/compose/*",
     "system/demo/*",
     "system/kafka/*",
     "system/spark/*",
 )
-# Tests of the compiled build itself. Where the pure build runs they are left out, and `make test-compiled` runs them.
+# Files of tests of the compiled build itself. Where the pure build runs they are left out, and `make test-compiled` runs
+# them.
 OF_COMPILED = ("builds/*",)
 SEED = re.compile(r"tests/simulation/.*\[(\d+)\]$")
 
@@ -218,11 +222,15 @@ def asks_a_store(item: pytest.Item) -> bool:
     return not {"s3", "cloud"}.isdisjoint(getattr(item, "fixturenames", ())) or parameters.get("place") == "s3"
 
 
-def suits(nodeid: str, build: str, asked: str) -> bool:
-    """Whether a test runs on the build that runs now. `asked`: the value of --build, or empty."""
-    if asked and any(fnmatchcase(nodeid, f"tests/{pattern}") for pattern in OF_OTHERS):
+def suits(file: str, build: str, asked: str) -> bool:
+    """Whether the tests of a file run on the build that runs now.
+
+    `file`: its path from tests/ on. `asked`: the value of --build, or empty.
+    """
+    of_pure, of_compiled = (any(fnmatchcase(file, each) for each in files) for files in (OF_PURE, OF_COMPILED))
+    if asked and of_pure != (asked == PURE):
         return False
-    return build == COMPILED or not any(fnmatchcase(nodeid, f"tests/{pattern}") for pattern in OF_COMPILED)
+    return build == COMPILED or not of_compiled
 
 
 def is_shortened(item: pytest.Item) -> bool:
