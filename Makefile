@@ -84,12 +84,13 @@ beside: setup
 bytecode: setup
 	$(BIN)/python -m pytest --collect-only --quiet > /dev/null
 
-# Everything but the rare ones of tests/tiers.py. PART=rest: without the tests that `make test` has run. In four processes:
-# most of these tests start a Kafka, a Spark or a browser, which leave two cores no time to wait.
+# Everything but the rare ones of tests/tiers.py. PART=rest: without the tests that `make test` has run. BUILD=pure: only
+# what `make test-compiled TIER=all` leaves out. In four processes: most of these tests start a Kafka, a Spark or a browser,
+# which leave two cores no time to wait.
 PART ?= all
-test-all: PYTEST_OPTIONS = -n 4 --dist loadscope --no-loadscope-reorder
+test-all test-compiled: PYTEST_OPTIONS = -n 4 --dist loadscope --no-loadscope-reorder
 test-all: lint
-	$(PYTEST) --tier $(PART)
+	$(PYTEST) --tier $(PART) $(if $(BUILD),--build $(BUILD))
 
 # What is not Spark or Kafka, and the tests of the compiled build itself, on the compiled build. TIER=all: not only the quick ones.
 TIER ?= quick

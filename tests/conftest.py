@@ -37,7 +37,8 @@ FIRST = (SPARK, KAFKA, "tests/install/", "tests/simulation/", "tests/system/")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--tier", choices=TIERS, default="", help="which tests to run: tests/tiers.py")
-    parser.addoption("--build", choices=(builds.COMPILED,), default="", help="the build that must run: tests/tiers.py")
+    kinds = (builds.COMPILED, builds.PURE)
+    parser.addoption("--build", choices=kinds, default="", help="the build that must run: tests/tiers.py")
 
 
 def pytest_report_header() -> str:
@@ -50,13 +51,20 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--build {config.getoption('--build')}: the build is {builds.running()}")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The files of other builds are not even imported: each process of pytest collects all tests for itself."""
+    if collection_path.suffix != ".py":
+        return None
+    file = collection_path.relative_to(Path(__file__).parent).as_posix()
+    return None if suits(file, builds.running().kind, config.getoption("--build")) else True
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    tier, asked = config.getoption("--tier"), config.getoption("--build")
+    tier = config.getoption("--tier")
     kept: list[pytest.Item] = []
     dropped: list[pytest.Item] = []
     for item in items:
-        wanted = belongs(item, tier) and suits(item.nodeid, builds.running().kind, asked)
-        (kept if wanted else dropped).append(item)
+        (kept if belongs(item, tier) else dropped).append(item)
     items[:] = sorted(kept, key=_rank)
     config.hook.pytest_deselected(items=dropped)
 

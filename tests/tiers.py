@@ -10,7 +10,8 @@ Without a tier pytest runs every test that it is given.
 
 Which tests run on the compiled build (rewindmq/builds.py), and which only there:
 
---build compiled    all but OF_OTHERS; fails at once where the pure build runs
+--build compiled    all but OF_PURE; fails at once where the pure build runs
+--build pure        only OF_PURE; fails at once where the compiled build runs
 """
 
 import inspect
@@ -20,7 +21,7 @@ from fnmatch import fnmatchcase
 import pytest
 from hypothesis import is_hypothesis_test
 
-from rewindmq.builds import COMPILED
+from rewindmq.builds import COMPILED, PURE
 from tests.support.examples import rounds
 
 TIERS = ("quick", "rest", "all", "rare")
@@ -29,7 +30,6 @@ SEEDS = 20  # of each kind of simulated history, in the quick tier
 # Node ids below tests/, as fnmatch patterns. Chosen by durations in two processes on two busy cores: a test that takes
 # more than some eight seconds, or a file that starts a Kafka or a RabbitMQ of its own and has a cheaper sibling.
 LONG = (
-    "system/durability/test_durability_move.py::*",
     "examples/test_examples.py::test_a_service_publishes_and_consumes_and_the_log_is_folded_and_audited",
     "examples/test_examples_languages.py::*",
     "install/test_install_spark.py::*",
@@ -61,32 +61,59 @@ LONG = (
     "system/compose/test_compose_stack.py::*",
     "system/demo/*",
     "system/desk/*",
+    "system/durability/test_durability_damage.py::test_a_block_that_was_not_ended_is_cut_and_said*",
+    "system/durability/test_durability_damage.py::test_a_changed_byte_is_refused_with_file_and_place",
+    "system/durability/test_durability_damage.py::test_a_changed_schema_in_a_header_is_refused",
+    "system/durability/test_durability_damage.py::test_an_end_that_*",
+    "system/durability/test_durability_damage.py::test_half_a_block_that_was_synced_is_cut_and_said*",
+    "system/durability/test_durability_day_expiry.py::test_b21_a_wall_clock_that_jumps_by_a_year_destroys_nothing",
+    "system/durability/test_durability_day_expiry.py::test_b21_the_life_of_a_day",
+    "system/durability/test_durability_erasure.py::test_a_start_that_makes_no_sense_is_one_line",
+    "system/durability/test_durability_erasure.py::test_b15_*",
+    "system/durability/test_durability_full_disk.py::test_a_full_disk_holds_publishers_back*",
     "system/durability/test_durability_keep_history.py::*",
     "system/durability/test_durability_kills.py::*",
     "system/durability/test_durability_memory.py::test_bodies_that_never_end_are_bounded",
+    "system/durability/test_durability_memory.py::test_large_messages_for_a_client_that_does_not_read_stay_in_the_store",
+    "system/durability/test_durability_move.py::*",
+    "system/durability/test_durability_no_room.py::test_a_large_publish_waits_for_room_and_acks_do_not_wait_for_it*",
     "system/durability/test_durability_no_room.py::test_a_start_on_a_full_disk_*",
     "system/durability/test_durability_no_room.py::test_descriptors_*",
     "system/durability/test_durability_no_room.py::test_publishing_goes_on_after_rocksdb_met_a_full_disk",
-    "system/durability/test_durability_restore.py::*a_restoration_that_was_cut_short_is_finished_by_asking_again[[]step[1-4]*",
+    "system/durability/test_durability_restore.py::*",
+    "system/engine/test_amqp_robustness.py::test_a_thousand_channels_on_a_connection",
     "system/engine/test_broker_process.py::test_a_history_of_a_newer_version_*",
+    "system/engine/test_broker_process.py::test_what_prevents_a_start_is_one_line_and_an_exit_code",
+    "system/engine/test_doors_of_a_broker.py::test_idle_sockets_of_one_host_take_nothing_from_amqp_or_the_store",
     "system/engine/test_identity.py::test_b55_sighup_*",
     "system/engine/test_identity.py::test_b56_*",
     "system/http/test_http_find_index.py::*",
-    "system/http/test_http_reference.py::*",
-    "system/http/test_http_restore_rate.py::*",
-    "system/http/test_http_shapes.py::*",
     "system/http/test_http_live.py::*",
-    "system/standby/*",
-    "system/moving/*",
-    "system/kafka/test_kafka_event_exchange.py::*",
+    "system/http/test_http_past.py::test_an_answer_shows_so_many_bytes_and_no_more",
+    "system/http/test_http_policy_effects.py::test_b45_it_says_what_then_happens",
+    "system/http/test_http_quarantine.py::test_what_makes_no_sense_is_listed_and_counted_also_after_a_restart*",
+    "system/http/test_http_queues.py::test_get_answers_with_so_many_bytes_and_leaves_the_rest",
+    "system/http/test_http_rabbitmqadmin.py::*",
+    "system/http/test_http_reference.py::*",
+    "system/http/test_http_removals.py::test_b38_an_operator_deletes_single_messages*",
+    "system/http/test_http_restore.py::test_b02_a_purge_is_undone",
+    "system/http/test_http_restore_rate.py::*",
+    "system/http/test_http_restored_header.py::test_b33_a_restored_message_says_where_it_was_and_when",
+    "system/http/test_http_seals.py::test_b44_*",
+    "system/http/test_http_sessions.py::test_b28_who_reads_the_past_over_http",
+    "system/http/test_http_shapes.py::*",
+    "system/http/test_http_what_if.py::test_b34_a_limit_would_have_dropped_the_oldest",
     "system/kafka/test_kafka_archive.py::*",
     "system/kafka/test_kafka_archive_beside.py::*",
     "system/kafka/test_kafka_bench.py::*",
+    "system/kafka/test_kafka_certainty.py::*[[]every_node_folds]",
     "system/kafka/test_kafka_clients.py::*",
     "system/kafka/test_kafka_cluster.py::*",
     "system/kafka/test_kafka_copy_state.py::*",
     "system/kafka/test_kafka_day_expiry.py::*",
     "system/kafka/test_kafka_entry.py::*",
+    "system/kafka/test_kafka_erasure.py::*",
+    "system/kafka/test_kafka_event_exchange.py::*",
     "system/kafka/test_kafka_events.py::test_a_kafka_that_is_away_and_a_prefix_without_topics_are_one_line",
     "system/kafka/test_kafka_faults.py::*",
     "system/kafka/test_kafka_floor.py::*",
@@ -94,7 +121,14 @@ LONG = (
     "system/kafka/test_kafka_keep_history.py::*",
     "system/kafka/test_kafka_log.py::test_a_node_whose_topics_were_deleted_fails",
     "system/kafka/test_kafka_metadata_snapshots.py::*",
+    "system/kafka/test_kafka_modes.py::test_b49_a_policy_that_refuses_reaches_a_queue_when_every_node_knows_it",
+    "system/kafka/test_kafka_modes.py::test_b49_a_queue_that_*",
+    "system/kafka/test_kafka_modes.py::test_b49_messages_published_at_a_node_that_is_killed_are_there",
+    "system/kafka/test_kafka_modes.py::test_b50_*",
+    "system/kafka/test_kafka_modes.py::test_b58_*",
+    "system/kafka/test_kafka_nodes.py::*[[]every_node_folds]",
     "system/kafka/test_kafka_nodes_ending.py::*",
+    "system/kafka/test_kafka_nodes_messages.py::*[[]every_node_folds]",
     "system/kafka/test_kafka_operating.py::*",
     "system/kafka/test_kafka_owners.py::*_spread_evenly",
     "system/kafka/test_kafka_past.py::*",
@@ -104,9 +138,11 @@ LONG = (
     "system/kafka/test_kafka_seals.py::*",
     "system/kafka/test_kafka_space.py::*",
     "system/kafka/test_kafka_state.py::*",
+    "system/kafka/test_kafka_streams.py::test_b01_the_past_is_read_at_any_node*",
     "system/kafka/test_kafka_trim.py::*",
     "system/kafka/test_kafka_trouble.py::*",
     "system/monitoring/*",
+    "system/moving/*",
     "system/process/test_bench.py::*",
     "system/process/test_broker_killed.py::test_a_broker_killed_while_it_writes_snapshots_*",
     "system/process/test_trimmed.py::*",
@@ -116,13 +152,17 @@ LONG = (
     "system/spark/test_spark_bench.py::*",
     "system/spark/test_spark_bring_back.py::*",
     "system/spark/test_spark_chain.py::test_a_history_that_was_written_anew_is_not_the_one_that_was_proven",
+    "system/spark/test_spark_chain.py::test_harm_to_what_is_new_or_gone_is_found_without_reading_the_rest[[]append_and_flip]",
     "system/spark/test_spark_chain.py::test_only_the_last_segment_and_new_ones_are_read_again",
+    "system/spark/test_spark_chain.py::test_what_grew_is_proven_once",
     "system/spark/test_spark_chunks.py::*",
     "system/spark/test_spark_cli.py::test_a_corrupt_log_exits_65_with_file_and_offset",
+    "system/spark/test_spark_cli.py::test_a_pipe_that_nobody_reads_is_no_error_and_no_finding*",
     "system/spark/test_spark_cli.py::test_at_a_terminal_it_says_that_spark_starts_and_shows_tables",
     "system/spark/test_spark_cluster.py::*",
     "system/spark/test_spark_erased.py::*",
     "system/spark/test_spark_golden.py::test_slo_is_as_it_was[[]in_pieces*",
+    "system/spark/test_spark_golden.py::test_the_history_is_as_it_was[[]in_pieces]",
     "system/spark/test_spark_kafka.py::*",
     "system/spark/test_spark_kafka_settings.py::*",
     "system/spark/test_spark_keep_local.py::*",
@@ -132,18 +172,28 @@ LONG = (
     "system/spark/test_spark_ledgers_kafka.py::*",
     "system/spark/test_spark_lineage.py::*",
     "system/spark/test_spark_seals.py::*",
-    "system/spark/test_spark_spans.py::*",
+    "system/spark/test_spark_security.py::*",
+    "system/spark/test_spark_source.py::test_more_partitions_of_spark_have_the_same_rows_in_the_same_order",
+    "system/spark/test_spark_source_folds.py::test_a_history_is_shown_from_the_checkpoint_that_was_named",
+    "system/spark/test_spark_source_folds.py::test_a_state_is_folded_from_the_checkpoint_that_was_named",
+    "system/spark/test_spark_source_folds.py::test_snapshots_of_an_own_directory_are_used_and_a_damaged_checkpoint_is_an_error",
     "system/spark/test_spark_source_kafka.py::*",
     "system/spark/test_spark_source_stream.py::*",
+    "system/spark/test_spark_spans.py::*",
     "system/spark/test_spark_trim_beside.py::*",
     "system/spark/test_spark_trimmed.py::*",
     "system/spark/test_spark_trimmed_archive.py::*",
     "system/spark/test_spark_watch.py::*",
     "system/spark/test_spark_without.py::*",
+    "system/standby/*",
+    "unit/archive/test_archive_archiver.py::test_a_store_that_fails_at_any_step_does_no_harm*",
+    "unit/archive/test_archive_branch.py::test_a_fork_that_is_killed_at_any_step_is_begun_again",
     "unit/archive/test_archive_branch.py::test_the_state_is_that_of_the_archive_at_the_moment",
+    "unit/archive/test_archive_damage.py::test_a_changed_byte_is_found_and_located",
     "unit/archive/test_archive_damage.py::test_an_object_of_another_length_is_found_and_located",
     "unit/archive/test_archive_local_space.py::*killed_anywhere_loses_nothing",
     "unit/archive/test_archive_pages.py::test_an_archive_of_10_000_segments_is_opened_with_some_hundred_requests",
+    "unit/archive/test_archive_reader.py::test_reading_through_the_archive_equals_reading_the_directory",
     "unit/archive/test_archive_recovery.py::test_a_recovery_that_is_killed_at_any_step_is_begun_again",
     "unit/archive/test_archive_topic_pack.py::test_any_records_come_back",
     "unit/engine/test_broker_audited.py::test_stories_with_restores_crashes_and_marks_have_no_findings",
@@ -152,6 +202,8 @@ LONG = (
     "unit/engine/test_day_expiry.py::*whatever_happens_no_queued_message_loses_its_body",
     "unit/engine/test_disk_flow.py::test_acks_become_durable_when_the_disk_gets_full_under_dead_letters",
     "unit/engine/test_importing.py::test_any_document",
+    "unit/log/test_log_id_index.py::test_b46_a_search_with_the_index_finds_what_one_without_finds",
+    "unit/log/test_log_id_index.py::test_b46_a_trimmed_log_is_searched_from_where_it_begins_and_its_base_too",
     "unit/log/test_log_time_set_back.py::test_a_moment_is_found_in_the_last_stretch_that_had_it[[]lost[12]-1]",
     "unit/log/test_log_time_set_back.py::test_a_moment_is_found_in_the_last_stretch_that_had_it[[]lost[12]-400]",
     "unit/machine/test_machine_histories.py::test_as_the_naive_model[[]1[01]]",
@@ -169,19 +221,35 @@ RARE = (
     "simulation/test_simulation_archive.py::test_a_planted_defect_is_found*",
     "simulation/test_simulation_nodes_planted.py::*",
     "simulation/test_simulation_years.py::test_a_planted_defect_is_found*",
+    "system/archive/test_archive_beside.py::test_a_killed_archiver_is_started_again[[]directory]",
+    "system/archive/test_archive_beside.py::test_another_archiver_at_the_same_time[[]directory]",
     "system/archive/test_archive_beside.py::test_kills_of_both_*[[]directory]",
     "system/archive/test_archive_beside.py::test_what_is_archived_leaves_the_disk[[]s3]",
     "system/archive/test_archive_keep_local.py::test_spark_reads_through[[]directory]",
-    "system/archive/test_archive_trim_kills.py::*[[]do_trim-all]",
     "system/archive/test_archive_trim_kills.py::*[[]do_archive-all]",
+    "system/archive/test_archive_trim_kills.py::*[[]do_trim-all]",
     "system/demo/test_notebook.py::test_it_runs_from_top_to_bottom",
+    "system/desk/test_desk_accessible.py::test_b44_pages_fit_and_a_screen_reader_can_tell_them[[]phone-light]",
+    "system/desk/test_desk_accessible.py::test_b44_pages_fit_and_a_screen_reader_can_tell_them[[]wide-dark]",
     "system/durability/test_durability_keep_history.py::*_a_kill_in_each_step_loses_nothing[[]*-process]",
-    "system/durability/test_durability_keep_history.py::*_the_archive_is_trimmed_with_it[[]removed-broker]",
+    "system/durability/test_durability_keep_history.py::*_a_kill_in_each_step_loses_nothing[[]answered-broker]",
+    "system/durability/test_durability_keep_history.py::*_a_kill_in_each_step_loses_nothing[[]asked-broker]",
+    "system/durability/test_durability_keep_history.py::*_a_kill_in_each_step_loses_nothing[[]audited-broker]",
+    "system/durability/test_durability_keep_history.py::*_a_kill_in_each_step_loses_nothing[[]removed-broker]",
     "system/durability/test_durability_keep_history.py::*_the_archive_is_trimmed_with_it[[]answered-process]",
+    "system/durability/test_durability_keep_history.py::*_the_archive_is_trimmed_with_it[[]removed-broker]",
+    "system/durability/test_durability_restore.py::*_a_restoration_that_was_cut_short_is_finished_by_asking_again[[]step[23]-*",
     "system/kafka/test_kafka_bench.py::*",
     "system/kafka/test_kafka_faults.py::*_where_nodes_fold_what_they_must[[]1]",
     "system/kafka/test_kafka_state.py::test_a_node_comes_back_from_a_damaged_state[[]*-stopped]",
+    "system/kafka/test_kafka_state.py::test_a_node_comes_back_from_a_damaged_state[[]cut_tables-*",
+    "system/kafka/test_kafka_state.py::test_a_node_comes_back_from_a_damaged_state[[]lose_a_table-*",
+    "system/kafka/test_kafka_state.py::test_a_node_comes_back_from_a_damaged_state[[]lose_current-*",
+    "system/kafka/test_kafka_state.py::test_a_node_comes_back_from_a_damaged_state[[]lose_the_manifest-*",
     "system/kafka/test_kafka_trim.py::*_a_kill_before_any_change_of_the_archive_is_made_good",
+    "system/process/test_bench.py::*",
+    "system/spark/test_spark_answers.py::*_a_policy_would_have_done_what_spark_says[[]True]",
+    "system/spark/test_spark_answers.py::*_a_search_finds_what_spark_finds[[]3]",
     "system/spark/test_spark_bench.py::*",
     "system/spark/test_spark_clouds.py::*",
     "system/spark/test_spark_cluster.py::*",
@@ -189,18 +257,18 @@ RARE = (
     "system/spark/test_spark_golden.py::test_slo_is_as_it_was[[]in_pieces-7*",
     "system/spark/test_spark_kept_history.py::*was_cut_short_is_done_again[[]parquet]",
     "system/spark/test_spark_lineage.py::test_sparks_names_hold_and_its_console_is_stderr[[]spark-submit]",
-    "system/spark/test_spark_answers.py::*_a_search_finds_what_spark_finds[[]3]",
-    "system/spark/test_spark_answers.py::*_a_policy_would_have_done_what_spark_says[[]True]",
 )
-# What `--build compiled` leaves out: tests that start a Kafka or Spark.
-OF_OTHERS = (
-    "install/test_install_spark.py::*",
-    "system/compose/test_compose_stack.py::*",
+# Files that `--build compiled` leaves out, and `--build pure` runs. Their tests start a Kafka or Spark, or plant
+# defects in place of functions, which compiled code calls without asking for their names.
+OF_PURE = (
+    "install/test_install_spark.py",
+    "simulation/test_simulation_planted.py",
+    "system/compose/*",
     "system/demo/*",
     "system/kafka/*",
     "system/spark/*",
 )
-# Tests of the compiled build itself. Where the pure build runs they are left out, and `make test-compiled` runs them.
+# Files of tests of the compiled build. Where the pure build runs they are left out; `make test-compiled` runs them.
 OF_COMPILED = ("builds/*",)
 SEED = re.compile(r"tests/simulation/.*\[(\d+)\]$")
 
@@ -219,11 +287,15 @@ def asks_a_store(item: pytest.Item) -> bool:
     return not {"s3", "cloud"}.isdisjoint(getattr(item, "fixturenames", ())) or parameters.get("place") == "s3"
 
 
-def suits(nodeid: str, build: str, asked: str) -> bool:
-    """Whether a test runs on the build that runs now. `asked`: the value of --build, or empty."""
-    if asked and any(fnmatchcase(nodeid, f"tests/{pattern}") for pattern in OF_OTHERS):
+def suits(file: str, build: str, asked: str) -> bool:
+    """Whether the tests of a file run on the build that runs now.
+
+    `file`: its path from tests/ on. `asked`: the value of --build, or empty.
+    """
+    of_pure, of_compiled = (any(fnmatchcase(file, each) for each in files) for files in (OF_PURE, OF_COMPILED))
+    if asked and of_pure != (asked == PURE):
         return False
-    return build == COMPILED or not any(fnmatchcase(nodeid, f"tests/{pattern}") for pattern in OF_COMPILED)
+    return build == COMPILED or not of_compiled
 
 
 def is_shortened(item: pytest.Item) -> bool:

@@ -15,7 +15,7 @@ from tests.support.needs import require
 from tests.support.running import RunningBroker
 
 CHROMIUM = shutil.which("chromium") or ""
-SECONDS = 60  # a busy machine starts a view late
+SECONDS = 120  # a busy machine starts a view late
 MS = SECONDS * 1_000
 WIDE, PHONE = (1300, 900), (360, 740)
 expect.set_options(timeout=MS)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.tidy import references
-from tests.tiers import LONG, OF_COMPILED, OF_OTHERS, RARE, belongs
+from tests.tiers import LONG, OF_COMPILED, OF_PURE, RARE, belongs
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("schemas", "projections", "engine", "spark_replay")
@@ -297,7 +297,7 @@ def test_every_event_has_a_schema_and_a_handler() -> None:
 def test_every_test_that_a_tier_leaves_out_is_there() -> None:
     """A test that was renamed would come back into `make test` without a word."""
     tests = ROOT / "tests"
-    for pattern in (*LONG, *RARE, *OF_OTHERS, *OF_COMPILED):
+    for pattern in (*LONG, *RARE, *OF_PURE, *OF_COMPILED):
         files, _, named = pattern.partition("::")
         found = list(tests.glob(files))
         assert found, f"tests/tiers.py: no file is {files}"
