@@ -124,10 +124,11 @@ def written_base(log: "HistoryPartition", machine: Machine, directory: Path) -> 
     """The state of a machine with the messages that it holds, as a base in this directory, which is removed at the end.
 
     Raises BaseError, LogError, OSError."""
-    bases = Bases(directory)
+    bases, offset = Bases(directory), machine.next_offset
     try:
         records = queued_records(log, queued_offsets(machine))
         bases.write(machine, b"", records)  # no log begins there: it needs no chain
-        yield bases.open(log.name, machine.next_offset)
+        del machine, records  # the base is loaded as another one
+        yield bases.open(log.name, offset)
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -19,12 +19,13 @@ import json
 import os
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.contract import BelowStart, LogError
 from rewindmq.engine.log.kafka.clients import KafkaClients, text_of
 from rewindmq.engine.log.kafka.reader import KafkaPartition
 from rewindmq.engine.log.kafka.topics import KafkaTopics
@@ -32,6 +33,7 @@ from rewindmq.engine.log.shared_contract import StateCopied, WritingStopped
 
 PIECE_BYTES: Final = 524_288  # less than the mebibyte that Kafka takes by default
 END: Final = -1
+OVERTAKEN: Final = 2  # times that a reader begins anew because an owner has dropped what it reads
 MOST_OPEN: Final = 2  # copies that a reader writes at once; the oldest one is given up for a third
 _QUEUE_KBYTES: Final = 8_192  # of pieces that wait for Kafka
 _SENT_MS: Final = 30_000  # a piece that is not in Kafka by then ends the copy
@@ -56,6 +58,12 @@ class KafkaStates:
     def newest(self, number: int, least: int, directory: Path) -> StateCopied | None:
         if not self._topics.has_states(number):
             return None
+        for _ in range(OVERTAKEN):
+            with suppress(BelowStart):
+                return self._read(number, least, directory)
+        return self._read(number, least, directory)
+
+    def _read(self, number: int, least: int, directory: Path) -> StateCopied | None:
         partition = self._partition(number)
         reading = _Reading(directory, least)
         try:
