@@ -66,10 +66,10 @@ def begin_with_copy(log: EnteredHistory, number: int, states: StateTopic | None,
         if len(queued_offsets(machine)) > copied.offset - applied:
             logger.info("%s: the state at offset %d holds more messages than it saves events", log.name, copied.offset)
             return
+        _keep(copied, Snapshots(data / "snapshots"), log.name)
         with written_base(log, machine, directory / BASE) as base:
             del machine
             store.begin(base)
-        _keep(copied, Snapshots(data / "snapshots"), log.name)
     except (BaseError, LogError, OSError, SnapshotError, StoreError) as error:
         logger.warning("%s: the state that another node has left cannot be used: %s", log.name, error)
     else:

@@ -15,6 +15,7 @@ import logging
 import os
 import threading
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -24,6 +25,7 @@ from rewindmq.engine.runtime.snapshot_writer import in_thread
 from rewindmq.projections.store.snapshots import Snapshots
 
 BYTES_AN_EVENT: Final = 50  # a twentieth of a small event with its message
+STOP_SECONDS: Final = 2.0
 
 logger = logging.getLogger(__name__)
 
@@ -79,11 +81,12 @@ class StateOffers:
             logger.exception("%s: the state at offset %d was not copied", partition, offset)
 
     def stop(self) -> None:
-        """Begin no other, and wait until the one that is under way has noticed."""
+        """Begin no other, and wait until the one that is under way has noticed, if Kafka answers meanwhile."""
         self._stopped = True
-        self.wait()
+        with suppress(TimeoutError):
+            self.wait(STOP_SECONDS)
 
-    def wait(self) -> None:
-        """Wait for the copies that are under way or wait."""
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait for the copies that are under way or wait. Raises TimeoutError."""
         if self._in_thread is not None:
-            self._in_thread.result()
+            self._in_thread.result(seconds)

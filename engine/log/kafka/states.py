@@ -35,6 +35,7 @@ PIECE_BYTES: Final = 524_288  # less than the mebibyte that Kafka takes by defau
 END: Final = -1
 OVERTAKEN: Final = 2  # times that a reader begins anew because an owner has dropped what it reads
 MOST_OPEN: Final = 2  # copies that a reader writes at once; the oldest one is given up for a third
+NONSENSE: Final = (ValueError, KeyError, TypeError, OverflowError, RecursionError)  # JSON of anything at all
 _QUEUE_KBYTES: Final = 8_192  # of pieces that wait for Kafka
 _SENT_MS: Final = 30_000  # a piece that is not in Kafka by then ends the copy
 _POLL_SECONDS: Final = 0.1
@@ -207,7 +208,7 @@ class _Reading:
             said = json.loads(value)
             offset, claim = int(said["offset"]), int(said["claim"])
             whole = part.is_whole(said)
-        except (ValueError, KeyError, TypeError):
+        except NONSENSE:
             whole = False
         newest = -1 if self.newest is None else self.newest.offset
         if not whole or offset < max(self._least, newest):
@@ -227,5 +228,5 @@ def _named(key: bytes | str | None) -> tuple[str, int]:
     try:
         copy, number = json.loads(key or b"")
         return str(copy), int(number)
-    except (ValueError, TypeError):
+    except NONSENSE:
         return "", -2
