@@ -230,9 +230,8 @@ def test_copies_that_are_not_whole_do_not_count_and_old_ones_go(kafka: KafkaClus
             return json.dumps([copy, number]).encode()
 
         produce(nodes, 0, [(b"nonsense", b""), (key("a", 0), b"1"), (key("b", 0), b"2"), (key("c", 0), b"3")])
-        produce(
-            nodes, 0, [(key("c", 2), b"3"), (key("c", END), b"{}"), (key("b", END), b"no json"), (b"[1]", b"[" * 9_999)]
-        )
+        produce(nodes, 0, [(key("c", 2), b"3"), (key("c", END), b"{}"), (key("b", END), b"no json"), (b"[1]", b"")])
+        produce(nodes, 0, [(key("d", 0), b"4"), (key("d", END), b"[" * 100_000)])
         copied = states.newest(0, 0, tmp_path)
         assert copied is not None
         assert copied.offset == 100
