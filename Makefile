@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests start brokers and Spark's workers by the hundred: without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup compile s3-server gcs-server azure-server collector witness wheel demo notebook stack stack-stop check beside bytecode test test-all test-compiled compare acceptance lint bench rabbitmq43 soak lock clean
+.PHONY: setup compile s3-server gcs-server azure-server openid-provider collector witness wheel demo notebook stack stack-stop check beside bytecode test test-all test-compiled compare acceptance lint bench rabbitmq43 soak lock clean
 
 setup: .venv/.ready
 
@@ -29,6 +29,9 @@ gcs-server: setup
 
 azure-server: setup
 	$(BIN)/python -m tests.support.azure.server
+
+openid-provider: setup
+	$(BIN)/python -m tests.support.openid.server
 
 # The same for the OpenTelemetry Collector that the tests of `rewindmq spans` start.
 collector: setup

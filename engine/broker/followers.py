@@ -14,11 +14,14 @@
   acknowledges again. `forget` takes a follower from the list, by hand.
 - A history that branched from this one at a place that this log has (HistoryForked) is a promotion. Once this broker is
   told of it, it confirms nothing more, notes it in DIR/fenced.json, and stops.
-- The followers may be away for any time. Once MOST_BEHIND records wait for them, publishers are held back.
+- The followers may be away for any time. Once MOST_BEHIND records wait for them, publishers are held back. Records
+  that were confirmed before do not wait again, when a leader starts or a follower joins. If confirms have waited for
+  AWAY_SECONDS and no acknowledgement let one go, the log says so, whether more is published or not.
 """
 
 import asyncio
 import logging
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,6 +48,7 @@ HEADER_BYTES: Final = 1 << 20  # a piece has so many bytes at least: the header 
 MOST_BYTES: Final = 1 << 30
 MOST_BEHIND: Final = 200_000
 MOST_FOLLOWERS: Final = 16
+NAME: Final = re.compile(r"[^\x00-\x1f\x7f]{1,255}")
 LOST_END = "the leader lost its end, or came from a backup; `rewindmq promote` the copy, or begin anew"
 HELD = "{} records wait for a follower's acknowledgement (--confirm-after follower)"
 
@@ -172,12 +176,17 @@ class Followers:
         self._waiting: list[asyncio.Future[None]] = []
         note = read_note(config.data / FOLLOWERS) or {}
         self.known = {name: Follower(name, str(instance)) for name, instance in note.items()}
-        self._told_away = False
+        self._noting = asyncio.Lock()
         self._turns: Turns | None = None
+        self._passed: dict[str, int] = {}  # by partition: nothing below waits for a follower
+        self._waits_since: float | None = None  # by the loop's clock: since then nothing waiting was let go
+        self._waiting_told = False
+        self._timer: asyncio.TimerHandle | None = None
 
     def start(self, turns: "Turns") -> None:
-        """Begin to hold confirms back, if the followers confirm."""
+        """Begin to hold confirms back, if the followers confirm. What is durable now was answered before."""
         self._turns = turns
+        self._passed = {name: end.offset for name, end in self.ends.items()}
         self._hold()
 
     # -- what a follower asks -----------------------------------------------------------------------------------------
@@ -206,23 +215,13 @@ class Followers:
         Raises Refused, LogError."""
         if self._fenced:
             raise Refused("fenced", "this broker was replaced by one of its followers, and stops")
+        if not NAME.fullmatch(name):
+            raise Refused("name", "the name of a follower (--node) is 1 to 255 characters, without control characters")
         await self._require_lineage(asked, root)
         ends = self.ends
         await asyncio.to_thread(self._require_same, asked, ends)
-        follower = self.known.get(name)
-        if follower is not None and follower.instance != asked.instance:
-            raise Refused(
-                "known",
-                f"follower {name!r} is known as another copy, which may have been promoted: if it is gone for good, run"
-                f" `rewindmq forget_follower {name}` at the leader, or give this one another --node",
-            )
-        if follower is None:
-            if len(self.known) >= MOST_FOLLOWERS:
-                raise Refused("too_many", f"there are {MOST_FOLLOWERS} followers: `rewindmq forget_follower NAME`")
-            follower = Follower(name, asked.instance)
-            self.known[name] = follower
-            await asyncio.to_thread(self._note)
-            logger.info("follower %s joins from %s", name, address)
+        async with self._noting:
+            follower = await self._taken_in(name, asked.instance, address)
         follower.token, follower.address = secrets.token_hex(16), address
         follower.target = {}
         follower.acknowledged = {  # its disk may have lost some since
@@ -230,6 +229,24 @@ class Followers:
         }
         self._see(follower)
         self._hold()
+        return follower
+
+    async def _taken_in(self, name: str, instance: str, address: str) -> Follower:
+        """The follower of this name, noted before it is known. Raises Refused, OSError."""
+        follower = self.known.get(name)
+        if follower is None:
+            if len(self.known) >= MOST_FOLLOWERS:
+                raise Refused("too_many", f"there are {MOST_FOLLOWERS} followers: `rewindmq forget_follower NAME`")
+            follower = Follower(name, instance)
+            await asyncio.to_thread(self._note, {**self.known, name: follower})
+            self.known[name] = follower
+            logger.info("follower %s joins from %s", name, address)
+        elif follower.instance != instance:
+            raise Refused(
+                "known",
+                f"follower {name!r} is known as another copy, which may have been promoted: if it is gone for good, run"
+                f" `rewindmq forget_follower {name}` at the leader, or give this one another --node",
+            )
         return follower
 
     async def fetch(self, name: str, token: str, at: Mapping[str, End], most: int) -> Answer:
@@ -266,10 +283,13 @@ class Followers:
         return Answer(target, {each: end.offset for each, end in self.ends.items()}, pieces)
 
     async def forget(self, name: str) -> bool:
-        """Wait for this follower no longer. Returns False if it is not known."""
-        if self.known.pop(name, None) is None:
-            return False
-        await asyncio.to_thread(self._note)
+        """Wait for this follower no longer. Returns False if it is not known. Raises OSError."""
+        async with self._noting:
+            if name not in self.known:
+                return False
+            others = {each: follower for each, follower in self.known.items() if each != name}
+            await asyncio.to_thread(self._note, others)
+            del self.known[name]
         self._hold()
         return True
 
@@ -283,11 +303,16 @@ class Followers:
             raise Refused("unknown", f"follower {name!r} has to join first")
         return follower
 
-    def _note(self) -> None:
-        write_note(self._data / FOLLOWERS, {each.name: each.instance for each in list(self.known.values())})
+    def _note(self, known: Mapping[str, Follower]) -> None:
+        write_note(self._data / FOLLOWERS, {name: follower.instance for name, follower in known.items()})
 
     def _see(self, follower: Follower) -> None:
         follower.seen = asyncio.get_running_loop().time()
+
+    def takes(self, name: str) -> None:
+        """A follower takes the bytes of an answer: it is there, however slow the way is."""
+        if name in self.known:
+            self._see(self.known[name])
 
     # -- is it the same history? --------------------------------------------------------------------------------------
 
@@ -384,8 +409,19 @@ class Followers:
         for partition in self._holding:
             partition.hold_above(self._held(partition.name))
         if self.confirms and self._turns is not None:
+            self._pass()
             self._look(self._turns)
             self._turns.landed()
+
+    def _pass(self) -> None:
+        """Note what is confirmed now."""
+        if self._fenced:
+            return
+        for name, end in self.ends.items():
+            passed = min(end.offset, self._held(name) or 0)
+            if passed > self._passed.get(name, 0):
+                self._passed[name] = passed
+                self._waits_since = None  # it waits anew, if more is there
 
     def _held(self, partition: str) -> int | None:
         if self._fenced:
@@ -395,22 +431,47 @@ class Followers:
         return min((each.acknowledged.get(partition, 0) for each in self.known.values()), default=0)
 
     def _look(self, turns: "Turns") -> None:
-        held = self.unacknowledged() > MOST_BEHIND
-        turns.problem("followers", HELD.format(f"more than {MOST_BEHIND:,}") if held else None)
-        away = [each.name for each in self.known.values() if not self.is_connected(each)]
-        if bool(away or not self.known) != self._told_away:
-            self._told_away = not self._told_away
-            if self._told_away:
-                names = ", ".join(away) or "none has joined yet"
-                logger.warning("confirms wait for followers that are away: %s", names)
-            else:
-                logger.warning("all followers are there: confirms go on")
+        """Hold publishers back if too much waits, and say that it waits."""
+        waits, now = self.unacknowledged(), asyncio.get_running_loop().time()
+        turns.problem("followers", HELD.format(f"more than {MOST_BEHIND:,}") if waits > MOST_BEHIND else None)
+        if not waits:
+            self._waits_since = None
+        elif self._waits_since is None:
+            self._waits_since = now
+        waiting = self.waiting_seconds()
+        if waiting < AWAY_SECONDS and self._waiting_told:
+            self._waiting_told = False
+            logger.warning("confirms go on: followers acknowledge again")
+        elif waiting >= AWAY_SECONDS and not self._waiting_told:
+            self._waiting_told = True
+            logger.warning("confirms wait for followers, for %d s now: %s", waiting, self._laggards())
+        if waits and not self._waiting_told and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, AWAY_SECONDS - waiting), self._look_again)
+
+    def _look_again(self) -> None:
+        self._timer = None
+        if self._turns is not None:
+            self._look(self._turns)
+
+    def _laggards(self) -> str:
+        """The followers for which confirms wait, in words."""
+        ends = self.ends
+        behind = [
+            f"{each.name} ({'connected, and acknowledges nothing' if self.is_connected(each) else 'away'})"
+            for each in self.known.values()
+            if any(each.acknowledged.get(name, 0) < end.offset for name, end in ends.items())
+        ]
+        return ", ".join(behind) or "none has joined yet"
 
     def unacknowledged(self) -> int:
         """How many durable records confirms wait for; 0 if they do not."""
         if not self.confirms:
             return 0
-        return sum(end.offset - (self._held(name) or 0) for name, end in self.ends.items())
+        return sum(end.offset - min(end.offset, self._passed.get(name, 0)) for name, end in self.ends.items())
+
+    def waiting_seconds(self) -> float:
+        """For how long confirms have waited, and no acknowledgement let one go; 0 if none waits."""
+        return 0.0 if self._waits_since is None else asyncio.get_running_loop().time() - self._waits_since
 
     # -- for listings -------------------------------------------------------------------------------------------------
 
@@ -435,8 +496,12 @@ class Followers:
         self._fenced = True
         self._hold()
         note: dict[str, Any] = {"promoted": identity}
-        write_note(self._data / FENCED, note)
-        self._failed(Fenced(fence_text(note)))
+        text = fence_text(note)
+        try:
+            write_note(self._data / FENCED, note)
+        except OSError as error:  # it stops all the same
+            text += f" ({self._data / FENCED} cannot be written: {error}: do not start this broker again)"
+        self._failed(Fenced(text))
 
 
 def branching_of(data: Path, fork: Fork, ends: Mapping[str, End]) -> Branching:

@@ -6,5 +6,6 @@ authentication.py  log-in                                    browsers.py        
 bodies.py          large requests                            pieces.py          large answers
 server.py          sockets and time limits                   statistics.py      counts and rates
 metrics/           the same figures for Prometheus           live.py             answers sent again as they change
+refusals.py        what a client hears that is refused      login/             how a browser logs in
 folds.py           what a node on Kafka folds before an answer
 """

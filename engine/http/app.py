@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -21,33 +20,37 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rewindmq.engine.errors import AccessRefused, AmqpError, ReadOnly
-from rewindmq.engine.http import authentication, followers, listeners, places, web
+from rewindmq.engine.errors import AmqpError, ReadOnly
+from rewindmq.engine.http import followers, listeners, places, web
 from rewindmq.engine.http.authentication import (
     LoginFailed,
     LoginHeldBack,
-    NotLoggedIn,
     authenticate,
-    from_page,
 )
 from rewindmq.engine.http.browsers import Guarded
 from rewindmq.engine.http.call import (
     ApiError,
     Call,
-    Missing,
     api_error,
-    arrival_of,
     in_time,
-    mechanism_of,
-    reply,
-    way_of,
 )
 from rewindmq.engine.http.disconnects import Ending
 from rewindmq.engine.http.folds import fold_for
-from rewindmq.engine.http.live import Live, asks_for_stream, paged
-from rewindmq.engine.http.logins import Logins, cookie_of
+from rewindmq.engine.http.live import Live, paged
+from rewindmq.engine.http.login.routes import login_routes
+from rewindmq.engine.http.logins import Logins
 from rewindmq.engine.http.reference.document import document_text
 from rewindmq.engine.http.reference.operation import Media, operation
+from rewindmq.engine.http.refusals import (
+    is_negative,
+    no_such_path,
+    note_refusal,
+    read_to_end_in_time,
+    refuse,
+    refused,
+    require_room,
+    unexpected,
+)
 from rewindmq.engine.http.resources import (
     access,
     bindings,
@@ -60,7 +63,6 @@ from rewindmq.engine.http.resources import (
     features,
     health,
     limits,
-    login,
     marks,
     messages,
     metrics,
@@ -76,11 +78,8 @@ from rewindmq.engine.http.resources import (
     state,
     vhosts,
 )
-from rewindmq.engine.http.shapes.node import Login
 from rewindmq.engine.http.statistics import statistics
 from rewindmq.engine.rewind.worker import WorkerPool
-from rewindmq.engine.runtime.admission import Guest
-from rewindmq.engine.runtime.certainty import REFUSALS
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -399,34 +398,6 @@ def reference_route(routes: list[Route]) -> Route:
     return Route("/api/openapi.json", show, methods=["GET"])
 
 
-def login_routes(broker: "Broker", logins: Logins) -> list[Route]:
-    """The routes of /api/login. A login is refused only when the log says so."""
-    read_to_end = partial(read_to_end_in_time, broker)
-
-    @operation(
-        "Begins the login of a browser, with a cookie", login=False, body=Login, answers={204: None}, errors=(401, 408)
-    )
-    async def log_in(request: Request) -> Response:
-        try:
-            name, password = await login.name_and_password(request)
-
-            async def attempt() -> Response:
-                who = await authentication.log_in(broker, request, name, password)
-                require_room(request)
-                return login.log_in_browser(broker, request, logins, who)
-
-            return await broker.certainty.assured(attempt, read_to_end, is_negative)
-        except ApiError as error:
-            note_refusal(broker, request, None, error)
-            return refuse(error, request)
-
-    @operation("Ends the login of a browser", login=False, answers={204: None})
-    async def log_out(request: Request) -> Response:
-        return login.log_out_browser(request, logins)
-
-    return [Route("/api/login", log_in, methods=["POST"]), Route("/api/login", log_out, methods=["DELETE"])]
-
-
 def metrics_routes(broker: "Broker", body_workers: WorkerPool, logins: Logins) -> list[Route]:
     """The routes of Prometheus, below /metrics.
 
@@ -477,12 +448,6 @@ def metrics_routes(broker: "Broker", body_workers: WorkerPool, logins: Logins) -
     return [Route("/metrics" + path, show, methods=["GET"]) for path, show in shows]
 
 
-async def read_to_end_in_time(broker: "Broker") -> None:
-    """Wait until this node has read to the end of the log. Raises ApiError (503) after the time limit."""
-    async with in_time():
-        await broker.certainty.wait()
-
-
 class Sent:
     """A response, which releases the memory of its request when its last byte is sent."""
 
@@ -495,11 +460,6 @@ class Sent:
             await self.response(scope, receive, send)
         finally:
             self.call.release()
-
-
-def is_negative(error: Exception) -> bool:
-    """Whether a request was refused for the lack of a thing that another node may have made."""
-    return isinstance(error, (REFUSALS, Missing)) or (isinstance(error, ApiError) and error.status == 401)
 
 
 class Undecoded:
@@ -529,65 +489,3 @@ def require_change_allowed(broker: "Broker", request: Request) -> None:
     """Raises ApiError (403) for a request that changes something, of a read-only broker."""
     if broker.config.read_only and request.method not in ("GET", "HEAD"):
         raise api_error(ReadOnly())
-
-
-def require_room(request: Request) -> None:
-    """Counts the connection as logged in. Raises ApiError (503) when there are too many."""
-    guest: Guest | None = request.scope.get("state", {}).get("guest")
-    if guest is not None and not guest.log_in():
-        raise ApiError(503, "service_unavailable", "too many connections: try again, or close some")
-
-
-def note_refusal(broker: "Broker", request: Request, call: Call | None, error: ApiError | AmqpError) -> None:
-    """Log a login that failed, or a missing right, in the history, and end the turn."""
-    if isinstance(error, LoginFailed | LoginHeldBack):
-        broker.access_log.login_refused(arrival_of(request), error.user, mechanism_of(request), error.why)
-    elif call is not None:
-        missing = error.permission_for if isinstance(error, AccessRefused) else None
-        if isinstance(error, ApiError) and error.error == "not_authorised":
-            missing = ("", request.url.path)
-        caller = None if missing is None else call.caller()
-        if missing is not None and caller is not None:
-            vhost = unquote(request.path_params.get("vhost", ""))
-            broker.access_log.access_refused(caller.session.actor, vhost, way_of(request), missing, str(error))
-    broker.turns.end()
-
-
-def refuse(error: ApiError, request: Request) -> Response:
-    """The response of an ApiError.
-
-    Of a 401 the desk hears only whether a login would help; Basic would make the browser ask for a password itself."""
-    response = reply({"error": error.error, "reason": error.reason}, error.status)
-    if error.status in (429, 503):
-        response.headers["retry-after"] = str(error.seconds) if isinstance(error, LoginHeldBack) else "5"
-    if error.status == 413:
-        response.headers["connection"] = "close"  # the rest of the body is not read
-    if error.status == 401 and not (from_page(request) or asks_for_stream(request)):
-        response.headers["www-authenticate"] = 'Basic realm="RewindMQ Management"'
-    elif isinstance(error, NotLoggedIn):
-        response.headers["www-authenticate"] = f'Cookie realm="RewindMQ Management" cookie-name={cookie_of(request)}'
-    return response
-
-
-async def refused(request: Request, error: Exception) -> Response:
-    """The response of an ApiError that was raised outside a handler."""
-    assert isinstance(error, ApiError)
-    return refuse(error, request)
-
-
-async def no_such_path(request: Request, error: Exception) -> Response:
-    """The response where no path or no method matches."""
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    if status == 405:
-        allowed = error.headers if isinstance(error, HTTPException) else None
-        response = refuse(ApiError(405, "method_not_allowed", f"{request.method} is not possible here"), request)
-        response.headers.update(allowed or {})
-        return response
-    return refuse(ApiError(status, "Object Not Found", "Not Found"), request)
-
-
-async def unexpected(request: Request, error: Exception) -> Response:
-    """The response after a defect of ours.
-
-    Starlette raises the error again after this answer, so that it is logged with its traceback."""
-    return refuse(ApiError(500, "internal_error", f"{type(error).__name__}: see the broker's log"), request)

@@ -60,6 +60,8 @@ async def authenticate(broker: "Broker", request: Request, logins: Logins) -> Id
             return await bear(broker, request, bearer)
         return await log_in(broker, request, *credentials(request))
     login = logins.find(token)
+    if login is not None and login.grant is not None and broker.tokens.has_expired(login.grant):
+        raise NotLoggedIn("The token expired: log in again")  # each request of a page hears it, so the login is kept
     if login is None or not still_valid(broker, login):
         logins.close(token)
         raise NotLoggedIn("The login ended: log in again")

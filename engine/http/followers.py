@@ -17,7 +17,8 @@ import base64
 import json
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -201,16 +202,17 @@ async def fetch(call: Call) -> Response:
     except (TypeError, ValueError, AttributeError):
         raise bad_request("not the words of a follower: is it of another version?") from None
     try:
-        answer = await followers.fetch(call.segment("name"), token, at, most)
+        name = call.segment("name")
+        answer = await followers.fetch(name, token, at, most)
     except Refused as refused:
         raise refusal(refused) from None
     except BelowStart as error:
         raise ApiError(410, "trimmed", str(error)) from None
-    return StreamingResponse(bytes_of(answer), media_type="application/octet-stream")
+    return StreamingResponse(bytes_of(answer, partial(followers.takes, name)), media_type="application/octet-stream")
 
 
-async def bytes_of(answer: Answer) -> AsyncIterator[bytes]:
-    """An answer as bytes. A piece is read while the client takes the one before."""
+async def bytes_of(answer: Answer, taken: Callable[[], None]) -> AsyncIterator[bytes]:
+    """An answer as bytes. A piece is read while the client takes the one before; `taken` is called with each."""
     pieces = [(name, piece.base, piece.position, piece.size) for name, piece in answer.pieces]
     yield json.dumps({"target": answer.target, "ends": answer.ends, "pieces": pieces}).encode() + b"\n"
     for _, piece in answer.pieces:
@@ -221,6 +223,7 @@ async def bytes_of(answer: Answer) -> AsyncIterator[bytes]:
                 raise OSError(f"{piece.path} is shorter than it was")
             done += len(some)
             yield some
+            taken()
 
 
 def read_some(piece: Piece, done: int) -> bytes:
@@ -247,6 +250,7 @@ def standby_item(broker: "Broker") -> Item:
     return {
         "confirm_after": broker.config.confirm_after,
         "unacknowledged_records": 0 if followers is None else followers.unacknowledged(),
+        "waiting_seconds": 0.0 if followers is None else round(followers.waiting_seconds(), 3),
         "followers": [] if followers is None else [follower_item(followers, each) for each in sorted(followers.known)],
         "follows": None if following is None else following_item(following),
     }
@@ -280,11 +284,15 @@ def follower_item(followers: Followers, name: str) -> Item:
 
 
 @operation(
-    "Forgets a follower: nothing waits for it any more", who=ADMINISTRATOR, answers={204: None}, errors=(400, 404)
+    "Forgets a follower: nothing waits for it any more", who=ADMINISTRATOR, answers={204: None}, errors=(400, 404, 503)
 )
 async def forget(call: Call) -> Response:
     """Answers DELETE /api/followers/{name}."""
     call.require()
-    if not await followers_of(call).forget(call.segment("name")):
+    try:
+        known = await followers_of(call).forget(call.segment("name"))
+    except OSError as error:
+        raise ApiError(503, "service_unavailable", str(error)) from None
+    if not known:
         raise not_found()
     return Response(status_code=204)

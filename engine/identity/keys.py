@@ -21,22 +21,18 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-import httpx
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, Key, OKPKey, RSAKey
 
-from rewindmq.engine.identity.settings import BadKeys, checked_url, is_loopback
+from rewindmq.engine.identity.exchange import FETCH_SECONDS, MOST_BYTES, document
+from rewindmq.engine.identity.settings import DISCOVERY, BadKeys, checked_url
 
 REFRESH_SECONDS: Final = 600.0
 REST_SECONDS: Final = 10.0
-FETCH_SECONDS: Final = 5.0
-MOST_BYTES: Final = 524_288
 MOST_KEYS: Final = 100
 # Of the modulus of an RSA key, in base64: 2048 to 8192 bits. Shorter ones can be broken, longer ones take too long.
 MODULUS_CHARACTERS: Final = (342, 1_366)
-DISCOVERY: Final = "/.well-known/openid-configuration"
 TYPES: Final[Mapping[str, Any]] = {"RSA": RSAKey, "EC": ECKey, "OKP": OKPKey}
 
 logger = logging.getLogger(__name__)
@@ -46,10 +42,10 @@ class UnknownKey(Exception):
     """A token names a key that the provider does not have, as far as this node knows; the text says so."""
 
 
-def keys_in(document: bytes) -> dict[str, Key]:
+def keys_in(data: bytes) -> dict[str, Key]:
     """The keys of a set, by their ids; the id of a key without one is "". BadKeys."""
     try:
-        content = json.loads(document)
+        content = json.loads(data)
         listed = content["keys"]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise BadKeys('it is no JSON Web Key Set: {"keys": [...]}') from None
@@ -101,11 +97,11 @@ class Keys:
         """Read the keys, if they are in a file. BadKeys, OSError."""
         if self._is_file:
             with Path(self._location).open("rb") as file:
-                document = file.read(MOST_BYTES + 1)
-            if len(document) > MOST_BYTES:
+                content = file.read(MOST_BYTES + 1)
+            if len(content) > MOST_BYTES:
                 raise BadKeys(f"{self._location}: it is larger than {MOST_BYTES} bytes")
             try:
-                self._take(keys_in(document))
+                self._take(keys_in(content))
             except BadKeys as error:
                 raise BadKeys(f"{self._location}: {error}") from None
 
@@ -206,13 +202,13 @@ class Keys:
         context = await asyncio.to_thread(ssl.create_default_context, cafile=self._authority)
         if not url:
             discovered = self._issuer.rstrip("/") + DISCOVERY
-            url = _keys_url(await _document(discovered, context), self._issuer)
-        return await asyncio.to_thread(keys_in, await _document(url, context))
+            url = _keys_url(await document(discovered, context), self._issuer)
+        return await asyncio.to_thread(keys_in, await document(url, context))
 
 
-def _keys_url(document: bytes, issuer: str) -> str:
+def _keys_url(data: bytes, issuer: str) -> str:
     try:
-        content = json.loads(document)
+        content = json.loads(data)
         found, url = content["issuer"], content["jwks_uri"]
     except (ValueError, TypeError, KeyError, RecursionError):
         raise BadKeys("the provider's configuration has no issuer and jwks_uri") from None
@@ -221,20 +217,3 @@ def _keys_url(document: bytes, issuer: str) -> str:
     if not isinstance(url, str):
         raise BadKeys("the provider's jwks_uri is no text")
     return checked_url(url)
-
-
-async def _document(url: str, context: ssl.SSLContext) -> bytes:
-    """The bytes at a URL. BadKeys: too many, or a status other than 200; httpx's errors."""
-    direct = is_loopback(urlsplit(url).hostname or "")  # no proxy of the environment
-    async with (
-        httpx.AsyncClient(verify=context, timeout=FETCH_SECONDS, trust_env=not direct) as client,
-        client.stream("GET", url, headers={"accept": "application/json"}) as answer,
-    ):
-        if answer.status_code != 200:
-            raise BadKeys(f"{url} answers {answer.status_code}")
-        document = bytearray()
-        async for part in answer.aiter_bytes():
-            document += part
-            if len(document) > MOST_BYTES:
-                raise BadKeys(f"{url} answers with more than {MOST_BYTES} bytes")
-        return bytes(document)

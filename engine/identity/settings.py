@@ -14,6 +14,9 @@ ALGORITHMS: Final = (
     "Ed25519",
 )
 
+# Below the issuer: the provider's configuration (OpenID Connect Discovery).
+DISCOVERY: Final = "/.well-known/openid-configuration"
+
 
 class BadKeys(Exception):
     """There is no usable set of keys; the text says why."""
@@ -22,7 +25,8 @@ class BadKeys(Exception):
 @dataclass(frozen=True, slots=True)
 class TokenSettings:
     """`keys`: a file or a URL; "": what the issuer's configuration says. `authority`: a file with the certificates that
-    the provider's server must have one of; None: those that the system trusts."""
+    the provider's server must have one of; None: those that the system trusts. `client_id`: the desk's name at the
+    provider; "": nobody signs in there by the desk. `scopes`: what the desk asks for."""
 
     resource_server_id: str
     issuer: str = ""
@@ -30,6 +34,8 @@ class TokenSettings:
     username_claims: tuple[str, ...] = ("sub", "client_id")
     algorithms: tuple[str, ...] = ("RS256", "ES256")
     authority: Path | None = None
+    client_id: str = ""
+    scopes: str = "openid profile"
 
     @property
     def place(self) -> tuple[str, str, Path | None]:
@@ -46,6 +52,13 @@ def algorithms_of(text: str) -> tuple[str, ...]:
     if not found:
         raise ValueError("name at least one algorithm")
     return found
+
+
+def scopes_of(text: str) -> str:
+    """Scopes with blanks between them. ValueError: without openid it is no sign-in."""
+    if "openid" not in text.split():
+        raise ValueError("'openid' has to be one of them")
+    return " ".join(text.split())
 
 
 def place_of(text: str) -> str:

@@ -87,6 +87,13 @@ class Tokens:
         self.check(found)
         return found
 
+    async def check_identity(self, token: str, client_id: str, nonce: str) -> None:
+        """Check the ID token of a sign-in. TokenRefused."""
+        verifier = self._verifier
+        if verifier is None or len(token) > MOST_BYTES or not is_token(token):
+            raise TokenRefused("the provider's ID token is no signed JWT")
+        await verifier.check_identity(token, client_id, nonce, self._now)
+
     def _remember(self, token: str, proof: bytes, grant: Grant) -> None:
         if self._remembered_bytes >= MOST_REMEMBERED:
             self._forget()

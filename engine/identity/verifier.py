@@ -45,6 +45,25 @@ class Verifier:
     async def verified(self, token: str, now: Callable[[], float]) -> Grant:
         """What a token grants. TokenRefused. `now`: Unix time in seconds."""
         settings = self.settings
+        claims = await self._signed(token)
+        user = _user(claims, settings.username_claims)
+        try:
+            _check_claims(claims, settings.issuer, settings.resource_server_id, int(now()))
+            scopes = Scopes(_scopes(claims), settings.resource_server_id)
+        except TokenRefused as error:
+            raise TokenRefused(error.text, user) from None
+        return Grant(user, scopes, min(math.floor(claims["exp"]), LATEST_SECONDS))
+
+    async def check_identity(self, token: str, client_id: str, nonce: str, now: Callable[[], float]) -> None:
+        """Check an ID token, which the provider made for one sign-in of this client. TokenRefused."""
+        claims = await self._signed(token)
+        _check_claims(claims, self.settings.issuer, client_id, int(now()))
+        if claims.get("nonce") != nonce or claims.get("azp", client_id) != client_id:
+            raise TokenRefused("the provider's ID token is of another sign-in")
+
+    async def _signed(self, token: str) -> dict[str, Any]:
+        """The claims of a token whose signature is right. TokenRefused."""
+        settings = self.settings
         try:
             header = jws.extract_compact(token.encode(), registry=self._registry).headers()
         except (JoseError, ValueError, RecursionError):
@@ -59,14 +78,7 @@ class Verifier:
             key = await self.keys.find(key_id)
         except UnknownKey as error:
             raise TokenRefused(str(error)) from None
-        claims = self._claims(token, key)
-        user = _user(claims, settings.username_claims)
-        try:
-            _check_claims(claims, settings, int(now()))
-            scopes = Scopes(_scopes(claims), settings.resource_server_id)
-        except TokenRefused as error:
-            raise TokenRefused(error.text, user) from None
-        return Grant(user, scopes, min(math.floor(claims["exp"]), LATEST_SECONDS))
+        return self._claims(token, key)
 
     def _claims(self, token: str, key: Key) -> dict[str, Any]:
         try:
@@ -87,16 +99,16 @@ def _user(claims: dict[str, Any], names: tuple[str, ...]) -> str:
     return str(user)
 
 
-def _check_claims(claims: dict[str, Any], settings: TokenSettings, now: int) -> None:
-    """TokenRefused: the token is not for this broker, or not for this time."""
+def _check_claims(claims: dict[str, Any], of_issuer: str, for_whom: str, now: int) -> None:
+    """TokenRefused: the token is not for this audience, or not for this time. `of_issuer` "": of any."""
     issuer, audience, expires = claims.get("iss"), claims.get("aud"), claims.get("exp")
     if expires is None:
         raise TokenRefused("the token does not expire: it has no claim exp")
-    if settings.issuer and issuer != settings.issuer:
-        raise TokenRefused(f"the token's issuer is {_shown(issuer)}, not '{settings.issuer}'")
+    if of_issuer and issuer != of_issuer:
+        raise TokenRefused(f"the token's issuer is {_shown(issuer)}, not '{of_issuer}'")
     audiences = audience.split() if isinstance(audience, str) else audience
-    if not isinstance(audiences, list) or settings.resource_server_id not in audiences:
-        raise TokenRefused(f"the token's audience is {_shown(audience)}, not '{settings.resource_server_id}'")
+    if not isinstance(audiences, list) or for_whom not in audiences:
+        raise TokenRefused(f"the token's audience is {_shown(audience)}, not '{for_whom}'")
     try:
         jwt.JWTClaimsRegistry(now).validate_exp(expires)
         skewed = jwt.JWTClaimsRegistry(now, SKEW_SECONDS)

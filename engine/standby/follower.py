@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rewindmq.engine.broker.followers import ANSWER_BYTES, Following
+from rewindmq.engine.broker.followers import ANSWER_BYTES, MOST_BYTES, Following
 from rewindmq.engine.config import Config
 from rewindmq.engine.erasure.key_copies import ids_in
 from rewindmq.engine.erasure.key_store import KeyStore
@@ -93,6 +93,8 @@ class Follower:
         for _, _, _, data in fetched.pieces:
             await self._bring_keys(data)
         needed = await asyncio.to_thread(self.copy.add, fetched.pieces, fetched.target)
+        if needed > MOST_BYTES:
+            raise LogError(f"the leader sent no block: it would have {needed:,} bytes")
         self._most = max(ANSWER_BYTES, needed)
         status = self.status
         status.connected, status.problem, self._told = True, "", ""

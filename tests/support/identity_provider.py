@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 from joserfc import jwt
 from joserfc.jwk import ECKey, OKPKey, RSAKey
@@ -21,13 +22,16 @@ AUDIENCE = "rabbitmq"
 
 class Provider:
     """`issuer` is its URL. `asked` lists the paths that clients asked for. `document`: what it serves instead of its
-    keys; `status`: its answers' status; `away`: it closes each connection without an answer."""
+    keys; `status`: its answers' status; `away`: it closes each connection without an answer. `given`: what it
+    gives for a code; `forms`: what it was asked for one."""
 
     def __init__(self, certificate: tuple[Path, Path] | None = None) -> None:
         provider = self
         self.keys: dict[str, Any] = {}
         self.algorithms: dict[str, str] = {}
         self.asked: list[str] = []
+        self.forms: list[dict[str, str]] = []
+        self.given: object = {}
         self.authority: Path | None = None  # of its certificate
         self.document: bytes | None = None
         self.status = 200
@@ -48,6 +52,11 @@ class Provider:
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
+
+            def do_POST(self) -> None:
+                form = parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())
+                provider.forms.append({name: values[0] for name, values in form.items()})
+                self.do_GET()
 
             def log_message(self, *words: object) -> None:
                 pass
@@ -79,7 +88,10 @@ class Provider:
     def answer(self, path: str) -> bytes:
         """The document at a path."""
         if path == "/.well-known/openid-configuration":
-            return json.dumps({"issuer": self.issuer, "jwks_uri": f"{self.issuer}/keys"}).encode()
+            places = {"authorization_endpoint": f"{self.issuer}/auth?x=1", "token_endpoint": f"{self.issuer}/token"}
+            return json.dumps({"issuer": self.issuer, "jwks_uri": f"{self.issuer}/keys"} | places).encode()
+        if path == "/token":
+            return json.dumps(self.given).encode()
         if self.document is not None:
             return self.document
         return self.jwks()

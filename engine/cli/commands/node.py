@@ -166,7 +166,9 @@ def standby_lines(standby: Json) -> list[str]:
         lines.append(f"Follows {follows['leader']}: {state}")
         lines.append(f"Behind the leader: {follows['lag_records']} records, {follows['lag_seconds']} s")
     if waits:
-        lines.append(f"Confirms wait for followers: {standby['unacknowledged_records']} records wait now")
+        waiting = cast(float, standby.get("waiting_seconds", 0.0))  # an older broker does not say it
+        since = f", for {waiting:g} s" if waiting else ""
+        lines.append(f"Confirms wait for followers: {standby['unacknowledged_records']} records wait now{since}")
     if waits and not followers:
         lines.append("No follower has joined yet: nothing is confirmed")
     for each in followers:

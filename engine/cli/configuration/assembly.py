@@ -170,6 +170,8 @@ def _require_tokens(given: Given) -> None:
         return
     text = "--oauth-resource-server-id needs --oauth-issuer or --oauth-keys: the provider whose tokens are taken"
     given.require(given.oauth_issuer or given.oauth_keys, text, "oauth_resource_server_id")
+    text = "--oauth-client-id needs --oauth-issuer: its configuration says where people sign in"
+    given.require(given.oauth_issuer or not given.oauth_client_id, text, "oauth_client_id")
     given.require(given.oauth_username_claims, "--oauth-username-claims names no claim", "oauth_username_claims")
 
 
@@ -183,6 +185,8 @@ def _tokens(given: Given) -> TokenSettings | None:
         given.oauth_username_claims,
         given.oauth_algorithms,
         given.oauth_ca,
+        given.oauth_client_id or "",
+        given.oauth_scopes,
     )
 
 

@@ -29,7 +29,7 @@ from rewindmq.engine.cli.configuration.kinds import (
     whole,
 )
 from rewindmq.engine.config import LOCALHOST, MAX_MESSAGE_SIZE
-from rewindmq.engine.identity.settings import algorithms_of, checked_url, place_of
+from rewindmq.engine.identity.settings import algorithms_of, checked_url, place_of, scopes_of
 from rewindmq.engine.logging_setup import FORMATS, LEVELS
 from rewindmq.engine.runtime.watermarks import disk_limit, memory_watermark
 from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13
@@ -85,6 +85,7 @@ def _limits(text: str) -> str:
 ISSUER = parsed("url", checked_url, "a URL with https")
 KEY_PLACE = replace(parsed("keys", place_of, "a file, or a URL with https"), is_path=True)
 ALGORITHMS = parsed("algorithms", algorithms_of, "names with commas between them, or an array of names", list)
+SCOPES = parsed("scopes", scopes_of, "scopes with blanks between them")
 HEADER = parsed("header", _header, "the name of a header")
 LIMITS = parsed("limits", _limits, "an age, a size or both: 7d,50GB")
 MEMORY = parsed("limit", memory_watermark, "a part of the memory (0.4) or a size (2GB)", float, int)
@@ -265,6 +266,23 @@ TOKENS = (
         metavar="NAME,...",
         reload=True,
         rabbitmq="auth_oauth2.preferred_username_claims",
+    ),
+    Setting(
+        "oauth_client_id",
+        TEXT,
+        "The desk's name at the provider: people sign in to the desk there (code flow with PKCE, a public client).",
+        metavar="NAME",
+        reload=True,
+        rabbitmq="management.oauth_client_id",
+    ),
+    Setting(
+        "oauth_scopes",
+        SCOPES,
+        "What the desk asks the provider for: openid, and what its tokens need.",
+        "openid profile",
+        metavar="SCOPES",
+        reload=True,
+        rabbitmq="management.oauth_scopes",
     ),
 )
 LIMITED = (

@@ -80,6 +80,11 @@ def follower_metrics(broker: "Broker") -> Iterator[Metric]:
             "Synced records whose confirms wait for followers",
             followers.unacknowledged(),
         )
+        yield single(
+            "rewindmq_follower_confirms_wait_seconds",
+            "For how long confirms have waited, and no acknowledgement let one go",
+            followers.waiting_seconds(),
+        )
     if following is not None:
         labels = {"follower": broker.config.node}
         yield single("rewindmq_follower_connected", "1 while the leader answers", following.connected, labels)

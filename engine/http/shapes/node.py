@@ -405,6 +405,13 @@ class Failed(TypedDict):
     queues: NotRequired[list[CriticalQueue]]
 
 
+class WaysToLogIn(TypedDict):
+    """How a browser may log in, besides a password or a token."""
+
+    provider: Annotated[str | None, "The host of the identity provider; null: there is none"]
+    refused: Annotated[str, "Why the last sign-in of this browser failed, said once; or empty"]
+
+
 class Login(TypedDict):
     """A user's name and password, or any name and a token in the place of the password."""
 

@@ -94,5 +94,6 @@ class Standby(TypedDict):
 
     confirm_after: Annotated[str, "sync or follower"]
     unacknowledged_records: Annotated[int, "Synced records whose confirms wait for followers"]
+    waiting_seconds: Annotated[float, "For how long confirms have waited, and no acknowledgement let one go"]
     followers: list[FollowerItem]
     follows: Follows | None

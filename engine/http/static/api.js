@@ -11,7 +11,7 @@ export class ApiError extends Error {
 
 let onLoggedOut = () => {};
 
-// `then` is called when an answer says that nobody is logged in.
+// `then` is called with the reason when an answer says that nobody is logged in.
 export function whenLoggedOut(then) {
   onLoggedOut = then;
 }
@@ -29,8 +29,9 @@ export async function api(path, {method = "GET", body, signal} = {}) {
   try { content = text === "" ? null : JSON.parse(text); } catch { /* its status says what is wrong */ }
   if (answer.ok) return content;
   const login = answer.status === 401 && answer.headers.has("www-authenticate");  // else a right is missing
-  if (login && path !== "/login") onLoggedOut();
-  throw new ApiError(answer.status, content?.reason || `${answer.status} ${answer.statusText}`, login);
+  const reason = content?.reason || `${answer.status} ${answer.statusText}`;
+  if (login && path !== "/login") onLoggedOut(reason);
+  throw new ApiError(answer.status, reason, login);
 }
 
 // Names as a part of a path: where("/", "a b") is "%2F/a%20b".

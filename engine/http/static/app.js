@@ -14,6 +14,7 @@ const $ = id => document.getElementById(id);
 let end = () => {};
 let user = null;
 let views = 0;  // that were shown
+let asking = false;  // the form of the login is shown
 
 function fail(error) {
   if (error?.name === "AbortError") return;
@@ -30,9 +31,9 @@ async function show() {
   try {
     user ??= await api("/whoami");
   } catch (error) {
-    if (!(error instanceof ApiError && error.login)) return fail(error);
-    return askForLogin();
+    return error instanceof ApiError && error.login ? undefined : fail(error);  // the form is shown (whenLoggedOut)
   }
+  asking = false;
   head();
   const page = PAGES.find(each => each.path === path && each.names === names.length);
   main.replaceChildren();
@@ -47,12 +48,14 @@ async function show() {
   }
 }
 
-function askForLogin() {
+// `reason`: why the login ended.
+function askForLogin(reason = "") {
   user = null;
+  asking = true;
   $("head").hidden = true;
   end();
   end = () => {};
-  login.show($("main"), () => show());
+  login.show($("main"), () => show(), reason);
 }
 
 function head() {
@@ -68,7 +71,7 @@ function head() {
 const unfold = open => $("menu").setAttribute("aria-expanded", String(open));
 $("menu").addEventListener("click", () => unfold($("menu").getAttribute("aria-expanded") === "false"));
 
-whenLoggedOut(askForLogin);
+whenLoggedOut(reason => asking || askForLogin(user ? reason : ""));
 $("logout").addEventListener("click", async () => {
   try { await api("/login", {method: "DELETE"}); } catch (error) { fail(error); }
   askForLogin();

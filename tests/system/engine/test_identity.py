@@ -244,7 +244,7 @@ def test_b55_a_browser_is_logged_in_for_as_long_as_its_token(broker: RunningBrok
         assert answer.status_code == 204
         assert browser.get("/api/whoami").json()["name"] == "ann"
         until(lambda: browser.get("/api/whoami").status_code == 401)
-        assert browser.get("/api/whoami").json()["reason"] == "The login ended: log in again"
+        assert browser.get("/api/whoami").json()["reason"] == "The token expired: log in again"
 
 
 def test_b55_sighup_takes_other_settings_over(tmp_path: Path, provider: Provider) -> None:

@@ -7,8 +7,8 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from rewindmq.engine.http.call import ApiError
+from rewindmq.engine.http.login import form as login
 from rewindmq.engine.http.logins import IDLE_SECONDS, LONGEST_SECONDS, MOST_LOGINS, MOST_OF_USER, Logins
-from rewindmq.engine.http.resources import login
 
 
 class Clock:

@@ -11,8 +11,9 @@ import pytest
 from joserfc.jwk import OctKey, RSAKey
 
 from rewindmq.engine.identity import keys
+from rewindmq.engine.identity.exchange import MOST_BYTES
 from rewindmq.engine.identity.grants import TokenRefused
-from rewindmq.engine.identity.keys import MOST_BYTES, keys_in
+from rewindmq.engine.identity.keys import keys_in
 from rewindmq.engine.identity.scopes import Scopes
 from rewindmq.engine.identity.settings import ALGORITHMS, BadKeys, TokenSettings, algorithms_of, checked_url
 from rewindmq.engine.identity.tokens import Tokens, is_token

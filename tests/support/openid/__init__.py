@@ -1,0 +1,1 @@
+"""A real OpenID provider for tests of signing in."""

@@ -1,0 +1,77 @@
+"""A real OpenID provider (the npm package oidc-provider) on loopback, for tests and for trying things out.
+
+    with OpenIdProvider(redirect) as provider:        `redirect`: the desk's address, as the provider knows it
+        provider.issuer
+
+Needs npm and Node.js, which install the package once into tests/support/openid/target (`make openid-provider`).
+"""
+
+import fcntl
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Self
+
+from tests.support.needs import require
+from tests.support.ports import free_port
+from tests.support.running import start_process
+
+VERSION = "9.13.3"
+HERE = Path(__file__).resolve().parent
+TARGET = HERE / "target"
+CLIENT = "desk"
+SCOPES = "openid rabbitmq.tag:administrator rabbitmq.configure:*/* rabbitmq.read:*/* rabbitmq.write:*/*"
+
+
+def require_openid() -> None:
+    """Skip the tests where the provider cannot be installed; fail in CI."""
+    there = shutil.which("npm") is not None and shutil.which("node") is not None
+    require(there, "install Node.js and npm (not on the path), which install the OpenID provider")
+
+
+def build() -> None:
+    """Install the provider, once for this checkout, also when several test runs begin at the same time."""
+    TARGET.mkdir(exist_ok=True)
+    with (TARGET / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (TARGET / VERSION).exists():
+            options = ("--prefix", str(TARGET), "--no-audit", "--no-fund", "--no-save", "--ignore-scripts")
+            subprocess.run(["npm", "install", *options, f"oidc-provider@{VERSION}"], check=True)
+            (TARGET / VERSION).touch()
+
+
+class OpenIdProvider:
+    """The provider. Its host, localhost, is another site than the desk's, 127.0.0.1."""
+
+    def __init__(self, redirect: str) -> None:
+        self.port = free_port()
+        self.issuer = f"http://localhost:{self.port}"
+        self._redirect = redirect
+        self._process: subprocess.Popen[Any] | None = None
+
+    def __enter__(self) -> Self:
+        build()
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it, or start it again; then it knows no sign-in of before."""
+        command = ["node", str(HERE / "provider.mjs"), str(self.port), self.issuer, CLIENT, self._redirect]
+        self._process = start_process(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "ready\n", "the provider did not start"
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+            self._process = None
+
+
+if __name__ == "__main__":
+    build()
