@@ -122,6 +122,7 @@ LONG = (
     "system/kafka/test_kafka_log.py::test_a_node_whose_topics_were_deleted_fails",
     "system/kafka/test_kafka_metadata_snapshots.py::*",
     "system/kafka/test_kafka_modes.py::test_b49_a_policy_that_refuses_reaches_a_queue_when_every_node_knows_it",
+    "system/kafka/test_kafka_modes.py::test_b49_a_publish_over_http_*",
     "system/kafka/test_kafka_modes.py::test_b49_a_queue_that_*",
     "system/kafka/test_kafka_modes.py::test_b49_messages_published_at_a_node_that_is_killed_are_there",
     "system/kafka/test_kafka_modes.py::test_b50_*",

@@ -170,6 +170,12 @@ def route_by_content(
         raise refusal(error) from None
 
 
+def homes_of(publish: BasicPublish, parsed: Parsed, broker: Broker, vhost: str) -> list[Partition]:
+    """The partitions in which the queues would be that a publish to the default exchange names."""
+    copies = carbon_copies(parsed) if parsed.sender_selected else ()
+    return [broker.queues.partition_for(vhost, key) for key in (publish.routing_key, *copies)]
+
+
 def message(to: Destination, parsed: Parsed, body: bytes, encryption: Encryption | None = None) -> Published:
     """The event for one destination of a publish. It keeps the header BCC, which the broker needs to route the message
     once more (a delay, a dead letter). Consumers do not see that header (consumer.py `header_frame`)."""

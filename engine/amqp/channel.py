@@ -25,6 +25,7 @@ from rewindmq.engine.amqp.basic_publish import (
     PublishPostponed,
     PublishProperties,
     RouteCheck,
+    homes_of,
     message,
     prompt,
     route_by_content,
@@ -48,7 +49,7 @@ from rewindmq.engine.runtime.flow_control import LARGE_BYTES, no_room
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.engine.runtime.sessions import ChannelStatus, Session
 from rewindmq.schemas.amqp.errors import PropertyError
-from rewindmq.schemas.amqp.properties import carbon_copies, parse, with_reply_to
+from rewindmq.schemas.amqp.properties import parse, with_reply_to
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Encryption
 
@@ -277,9 +278,7 @@ class Channel:
         the log when the publish came, and folds the partitions that the queues would be in."""
         if publish.exchange == "":
             properties = self.parsed.get(raw) or self.parse_properties(raw)
-            copies = carbon_copies(properties.parsed) if properties.parsed.sender_selected else ()
-            for key in (publish.routing_key, *copies):
-                home = self.broker.queues.partition_for(self.session.vhost, key)
+            for home in homes_of(publish, properties.parsed, self.broker, self.session.vhost):
                 if not home.current:
                     raise PublishPostponed(home.enter, publish, raw, body)
         certainty = self.broker.certainty

@@ -143,12 +143,13 @@ class Exchanges:
         self._access.check(session, vhost, "configure", "exchange", name)
         if if_unused or (vhost, name) not in self._topology.exchanges:
             await self._sessions.read_to_end(session)
-        if (vhost, name) not in self._topology.exchanges:
+        exchange = self._topology.exchanges.get((vhost, name))
+        if exchange is None:
             return
         if if_unused and any(self._router.is_live(bound) for bound in self._topology.bindings_from(vhost, name)):
             raise PreconditionFailed(f"{resource('exchange', name, vhost)} in use")
         await self._metadata.delete_exchange(session.actor, vhost, name)
-        if self._reads_back:
+        if self._reads_back and exchange.type == DELAYED_EXCHANGE:
             await self._hidden.until_gone(vhost, name)
 
     async def bind(

@@ -38,21 +38,33 @@ Handler = Callable[[Call], Awaitable[Response]]
 
 # Modules of handlers that never look at a queue.
 LOOK_AT_NO_QUEUE = {module.__name__ for module in (access, clock, erasures, health, limits, listeners, parameters)}
-# The other handlers of these modules do.
+# The other handlers of these modules do. A publish folds what it needs by itself, as it is known when it is routed.
 LOOK_AT_NO_QUEUE_EITHER = {
     bindings.to_exchange,
+    clients.close_connection,
+    clients.close_user_connections,
     evidence.check_seals,
     evidence.list_audits,
     evidence.list_seals,
+    exchanges.declare,
+    exchanges.delete,
+    exchanges.publish,
     features.auth,
     features.configuration,
+    features.enable_feature_flag,
     features.extensions,
     features.list_deprecated,
     features.list_feature_flags,
+    features.reset,
     marks.list_all,
     marks.show,
     marks.delete,
+    overview.set_cluster_name,
+    overview.set_limit,
+    overview.set_log_level,
     places.near,
+    vhosts.put_vhost,
+    vhosts.start_vhost,
 }
 # They show counters: those of the fold, or those that the owner of the partition has published.
 LOOK_AT_COUNTERS = {
@@ -75,8 +87,11 @@ LOOK_AT_COUNTERS = {
     exchanges.list_vhost,
     exchanges.show,
     policies.list_all,
+    policies.list_all_operator,
     policies.list_vhost,
+    policies.list_vhost_operator,
     policies.show,
+    policies.show_operator,
     vhosts.list_vhosts,
     vhosts.show_vhost,
     queues.list_all,

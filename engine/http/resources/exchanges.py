@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from rewindmq.engine.amqp.basic_publish import BasicPublish, RouteCheck, message, route_by_content
+from rewindmq.engine.amqp.basic_publish import BasicPublish, RouteCheck, homes_of, message, route_by_content
 from rewindmq.engine.errors import AmqpError, PreconditionFailed, refusal
 from rewindmq.engine.http.call import Call, arguments_in, bad_request, boolean, done, not_found, reply, short, text
 from rewindmq.engine.http.listing import Item, listed
@@ -184,18 +184,32 @@ async def send(
     async def routed() -> "tuple[Destination, ...]":
         return route_by_content(target, parsed, broker, session)
 
-    read_to_end = partial(broker.sessions.read_to_end, session)
-    destinations = await broker.certainty.assured(routed, read_to_end)
-    if not destinations:
-        await read_to_end()
-        destinations = await routed()
+    async def folded() -> "tuple[Destination, ...]":
+        """The destinations. This node folds their partitions: only a fold knows whether a queue is still there."""
+        read_to_end = partial(broker.sessions.read_to_end, session)
+        while True:
+            destinations = await broker.certainty.assured(routed, read_to_end)
+            if not destinations:
+                await read_to_end()
+                destinations = await routed()
+            partitions = [destination.partition for destination in destinations]
+            if not destinations and exchange == "":
+                partitions = homes_of(target, parsed, broker, session.vhost)
+            paused = [partition for partition in partitions if not partition.current]
+            if not paused:
+                return destinations
+            for partition in paused:
+                await partition.enter()
+            broker.sessions.check_open(session)
+
+    destinations = await folded()
     logged, encryption = body, None
     traced = session.vhost in broker.firehose.vhosts
     if destinations or traced:
         logged, encryption = await broker.subjects.make_key_and_encrypt(subject, body)
     if encryption is not None:
         broker.sessions.check_open(session)
-        destinations = await routed()  # looked up again after the wait
+        destinations = await folded()  # looked up again after the wait
     size = len(body) * max(1, len(destinations))  # each partition logs it
     if size >= LARGE_BYTES and not broker.keeper.flow.has_room(size):
         raise bad_request(f"publishing is blocked: {no_room(size)}")

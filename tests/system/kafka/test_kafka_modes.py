@@ -397,3 +397,31 @@ def test_b58_consumers_and_the_node_near_a_queue_are_known_without_a_fold(story:
     assert rows[f"queues-{story.partition}"]["Consumers at"] == "north: 1"
     assert rows[f"queues-{1 - story.partition}"]["Owner"] == "south"
     assert story.mode == "append", "none of these makes it fold"
+
+
+def test_b49_a_publish_over_http_folds_the_partitions_of_its_queues_only(story: Story) -> None:
+    wish = {"properties": {}, "routing_key": story.unused, "payload": "x", "payload_encoding": "string"}
+    with api(story.nodes.running["south"]) as client:
+        assert client.put("exchanges/%2F/b49", json={"type": "fanout"}).status_code == 201
+        assert story.mode == "append", "an exchange was declared"
+        assert client.post("exchanges/%2F/b49/publish", json=wish).json() == {"routed": False}
+        assert story.mode == "append", "nothing is bound"
+        assert client.delete("exchanges/%2F/b49").status_code == 204
+        assert story.mode == "append", "an exchange was deleted"
+        assert client.put("cluster-name", json={"name": "b49"}).status_code == 204
+        assert story.mode == "append", "the cluster has a name"
+        assert client.post("exchanges/%2F/amq.default/publish", json=wish).json() == {"routed": True}
+        assert story.mode == "append", "the queue is in the other partition"
+        wish["routing_key"] = story.name
+        assert client.post("exchanges/%2F/amq.default/publish", json=wish).json() == {"routed": True}
+        assert story.mode == "fold"
+    assert story.count() == 1
+
+
+def test_b49_a_publish_over_http_to_nowhere_is_known_by_the_fold(story: Story) -> None:
+    """A name that nobody declared: south has to fold the partition in which it would be."""
+    nobody = queue_in(story.partition)
+    wish = {"properties": {}, "routing_key": nobody, "payload": "x", "payload_encoding": "string"}
+    with api(story.nodes.running["south"]) as client:
+        assert client.post("exchanges/%2F/amq.default/publish", json=wish).json() == {"routed": False}
+    assert story.mode == "fold"
