@@ -35,7 +35,7 @@ from rewindmq.schemas.own_form import (
 )
 from rewindmq.schemas.registry import envelope_schema
 from rewindmq.schemas.shapes import Cursor, Shape, UndecodableRecord, long_bytes, read, shape_of, write
-from rewindmq.schemas.values import Actor, Argument, Encryption, Origin, Policy, Route
+from rewindmq.schemas.values import Actor, Argument, Deduplication, Encryption, Origin, Policy, Route
 
 __all__ = ["CLASSES", "Decoder", "Encoder", "UndecodableRecord", "strip_body"]
 
@@ -44,7 +44,7 @@ _REMEMBERED_PROPERTIES: Final = 1_024  # bytes; messages with more are not remem
 
 # What a record of this name becomes; a record that is not here is a plain tuple.
 CLASSES: Final[dict[str, Any]] = {
-    cls.__name__: cls for cls in (*EVENT_TYPES, Actor, Argument, Policy, Route, Origin, Encryption)
+    cls.__name__: cls for cls in (*EVENT_TYPES, Actor, Argument, Policy, Route, Deduplication, Origin, Encryption)
 }
 _ENVELOPE: Final = shape_of(envelope_schema(), CLASSES, {})
 _ACTOR: Final = _ENVELOPE.parts[1]

@@ -52,7 +52,7 @@ from rewindmq.schemas.metadata_events import (
 )
 from rewindmq.schemas.operator_events import MessageRemoved, OperatorEvent, QueuePaused, QueueResumed
 from rewindmq.schemas.pickles import pickle_by_fields
-from rewindmq.schemas.values import Actor, Argument, Encryption, Origin, Policy, Route
+from rewindmq.schemas.values import Actor, Argument, Deduplication, Encryption, Origin, Policy, Route
 
 # --- events of a queue partition -------------------------------------------------------------------------------------
 
@@ -407,7 +407,7 @@ class NodeAlive:
 
 @dataclass(frozen=True, slots=True)
 class QueueRefuses:
-    """A queue was declared that refuses messages when it is full.
+    """A queue was declared that refuses messages when it is full, or duplicates.
 
     This event is only in the topic `nodes`, for nodes that do not fold the queue's partition."""
 
@@ -546,4 +546,4 @@ EVENT_TYPES: Final[tuple[type[Event], ...]] = (
     QueueRefuses,
 )
 
-pickle_by_fields(*EVENT_TYPES, Actor, Argument, Encryption, Origin, Policy, Route)
+pickle_by_fields(*EVENT_TYPES, Actor, Argument, Deduplication, Encryption, Origin, Policy, Route)

@@ -69,13 +69,36 @@ def route_end(record: bytes, pos: int) -> int:
         count, pos = varint(record, pos)
         if count < 0:
             raise Surprise
-        if count == 0:
-            return pos
+        empty = count == 0
         while count > 0:
             pos = size_end(record, pos)
             count -= 1
+        if empty:
+            return deduplication_end(record, pos)
     if record[pos] != 0:
         raise Surprise
+    return deduplication_end(record, pos + 1)
+
+
+def deduplication_end(record: bytes, pos: int) -> int:
+    branch = record[pos]
+    if branch == 0:
+        return pos + 1
+    if branch != 2:
+        raise Surprise
+    pos = long_end(record, size_end(record, pos + 1))
+    branch = record[pos]
+    if branch == 0:
+        return pos + 1
+    if branch != 2:
+        raise Surprise
+    return long_end(record, pos + 1)
+
+
+def long_end(record: bytes, pos: int) -> int:
+    """The position behind the long at `pos`. Whether it has a form of ours is judged where it is read."""
+    while record[pos] > 0x7F:
+        pos += 1
     return pos + 1
 
 

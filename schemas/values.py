@@ -51,17 +51,30 @@ class Policy:
     version: int
 
 
+@dataclass(frozen=True, slots=True)
+class Deduplication:
+    """What an exchange of type x-message-deduplication asks of the queues behind it.
+
+    A queue drops a message whose header x-deduplication-header is that of one which it took through the same `exchange`
+    before. It remembers the last `size` of them, each for `ttl_ms` (None: for ever)."""
+
+    exchange: str
+    size: int
+    ttl_ms: int | None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Route:
     """The exchange and key of a publish, and the queues of this partition that it goes to.
 
-    Routes are compared by identity: the broker and the decoder intern them, and the machine keeps the resolved queues
-    per route object."""
+    `deduplication`: the message came to all of these queues through a deduplicating exchange. Routes are compared by
+    identity: the broker and the decoder intern them, and the machine keeps the resolved queues per route object."""
 
     vhost: str
     exchange: str
     routing_key: str
     queues: tuple[str, ...]
+    deduplication: Deduplication | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,15 @@ from rewindmq.engine.errors import (
 )
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13, RABBITMQ_4_3
-from rewindmq.projections.machine.rules.versions import LEASE_RENEWAL, PRIORITIES, SEMANTICS, SINGLE_ACTIVE, STREAMS
+from rewindmq.projections.machine.rules.settings import DEDUPLICATES
+from rewindmq.projections.machine.rules.versions import (
+    DEDUPLICATION,
+    LEASE_RENEWAL,
+    PRIORITIES,
+    SEMANTICS,
+    SINGLE_ACTIVE,
+    STREAMS,
+)
 from rewindmq.projections.rules.erlang_terms import erlang_term
 from rewindmq.projections.rules.queue_arguments import (
     ALL_ARGUMENTS,
@@ -43,6 +51,7 @@ SEMANTICS_ARGUMENT = "x-semantics"  # RewindMQ's own: the queue's profile, if it
 SINCE_VERSION = {
     "x-max-priority": PRIORITIES,
     "x-single-active-consumer": SINGLE_ACTIVE,
+    DEDUPLICATES: DEDUPLICATION,
     SEMANTICS_ARGUMENT: SEMANTICS,
 }
 

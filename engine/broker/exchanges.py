@@ -16,6 +16,7 @@ from rewindmq.engine.broker.queues import Queues
 from rewindmq.engine.errors import AccessRefused, NotFound, PreconditionFailed, resource
 from rewindmq.engine.routing import exchange_types
 from rewindmq.engine.routing.content import Content
+from rewindmq.engine.routing.deduplication import DEDUPLICATING_EXCHANGE
 from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE, HiddenQueues
 from rewindmq.engine.routing.event_headers import NODE_WIDE, NODE_WIDE_TAGS
 from rewindmq.engine.routing.router import Destination, Router
@@ -23,6 +24,7 @@ from rewindmq.engine.runtime.loop_share import Work, by_key
 from rewindmq.engine.runtime.metadata import NOT_RECORDED, Metadata
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.rules.versions import DEDUPLICATION
 from rewindmq.projections.topology.topology import DEFAULT_VHOST, EVENT_EXCHANGE
 from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared
 from rewindmq.schemas.values import Argument
@@ -119,6 +121,8 @@ class Exchanges:
             self._access.check(session, vhost, "write", "exchange", alternate)
         declared = ExchangeDeclared(vhost, name, type, durable, auto_delete, internal, arguments)
         exchange_types.type_of(declared).check_arguments(declared)
+        if type == DEDUPLICATING_EXCHANGE and self._topology.machine_version < DEDUPLICATION:
+            raise PreconditionFailed(f"exchange type '{type}' is not known to all nodes yet")
         left_over = await self._hidden.left_over(vhost, name) if type == DELAYED_EXCHANGE else None
         await self._metadata.ask(session.actor, declared)
         known = self._topology.exchanges.get((vhost, name))

@@ -20,7 +20,7 @@ from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.slices import Pace, in_slices
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.rules.settings import DROP_HEAD, REJECT_PUBLISH, REJECT_PUBLISH_DLX
+from rewindmq.projections.machine.rules.settings import DEDUPLICATES, REJECT_PUBLISH, REJECT_PUBLISH_DLX
 from rewindmq.projections.rules.patterns import problem_in_history, shown
 from rewindmq.projections.rules.policy_rules import (
     apply_to_problem,
@@ -72,8 +72,8 @@ class EffectivePolicies:
                 partition.append(actor, applied)
 
     def may_refuse(self, queue: Queue) -> bool:
-        """Whether the queue refuses messages when it is full. Yes, too, while it is to get other policies."""
-        return queue.settings.overflow != DROP_HEAD or self.outstanding(queue) is not None
+        """Whether the queue may refuse messages. Yes, too, while it is to get other policies."""
+        return queue.may_nack or self.outstanding(queue) is not None
 
     def outstanding(self, queue: Queue) -> PolicyApplied | None:
         """The event that gives a queue the policies that match it. None: the queue has them."""
@@ -85,7 +85,8 @@ def may_refuse(queue: Queue, applied: PolicyApplied) -> bool:
     asked = argument_of(queue.arguments, "x-overflow")
     definitions = [json.loads(policy.definition) for policy in (applied.policy, applied.operator_policy) if policy]
     overflows = [each.get("overflow") for each in definitions] + [None if asked is None else asked.value]
-    return REJECT_PUBLISH in overflows or REJECT_PUBLISH_DLX in overflows
+    deduplicates = queue.deduplicates or any(each.get(DEDUPLICATES) is True for each in definitions)
+    return REJECT_PUBLISH in overflows or REJECT_PUBLISH_DLX in overflows or deduplicates
 
 
 def newest(applied: PolicyApplied) -> int:

@@ -44,7 +44,6 @@ from rewindmq.engine.runtime.waypoint_writer import WaypointWriter
 from rewindmq.projections.machine.data.delayed_order import exchange_of
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
-from rewindmq.projections.machine.rules.settings import DROP_HEAD
 from rewindmq.projections.rules.internal_queues import is_delay_queue
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore, StoreError
@@ -391,7 +390,7 @@ class Node:
 
     def _tell_refusing(self, partition: ReadBackPartition, queue: Queue) -> None:
         """Tell the nodes that do not fold the partition, if the queue refuses messages."""
-        if queue.settings.overflow != DROP_HEAD:
+        if queue.may_nack:
             prefix = self._encoder.prefix(self._broker.clock(), BROKER)
             refuses = QueueRefuses(queue.vhost, queue.name, partition.name, queue.queue_id)
             self.log.nodes.append(b"", self._encoder.encode(prefix, refuses))

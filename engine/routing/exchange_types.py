@@ -6,6 +6,7 @@
     x-modulus-hash           one binding: a hash of the routing key modulo their number
     x-random                 one binding, by chance
     x-federation-upstream    all, but for messages that have been where they would go (below)
+    x-message-deduplication  all; the queues drop duplicates (deduplication.py)
     x-delayed-message        as the type in its argument x-delayed-type, which the messages meet when they are due
 
 Rules of this file
@@ -31,7 +32,9 @@ from itertools import accumulate
 from typing import ClassVar, Final
 
 from rewindmq.engine.errors import PreconditionFailed, resource
+from rewindmq.engine.routing import deduplication
 from rewindmq.engine.routing.content import Content, whole_number
+from rewindmq.engine.routing.deduplication import DEDUPLICATING_EXCHANGE
 from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE
 from rewindmq.projections.rules.erlang_terms import erlang_term
 from rewindmq.projections.rules.queue_arguments import argument_of
@@ -216,6 +219,16 @@ class DelayedMessage(ExchangeType):
         EXCHANGE_TYPES[delayed.value].check_arguments(exchange)
 
 
+class MessageDeduplication(Fanout):
+    """A fanout that tells the queues behind it to drop duplicates (deduplication.py)."""
+
+    description: ClassVar[str] = "Message Deduplication Exchange."
+
+    @classmethod
+    def check_arguments(cls, exchange: ExchangeDeclared) -> None:
+        deduplication.check_arguments(exchange)
+
+
 class FederationUpstream(Fanout):
     """The exchange by which a RabbitMQ that federates reads an exchange here: a fanout that ends circles."""
 
@@ -253,6 +266,7 @@ EXCHANGE_TYPES: Final[dict[str, type[ExchangeType]]] = {
     "x-federation-upstream": FederationUpstream,
     "x-consistent-hash": ConsistentHash,
     DELAYED_EXCHANGE: DelayedMessage,
+    DEDUPLICATING_EXCHANGE: MessageDeduplication,
     "x-modulus-hash": ModulusHash,
     "x-random": Random,
 }

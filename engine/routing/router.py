@@ -13,6 +13,8 @@ Rules of this file
   all of the message's keys (its own, CC, BCC).
 - An x-delayed-message exchange that a message with a delay comes to keeps it in its hidden queue, and routes it when it
   is due. The routes through other exchanges hold at once.
+- A queue that is reached through x-message-deduplication exchanges alone is told so by its `Route`. Of several on its
+  way, the one nearest to the queue counts. So the exchanges that are reached otherwise are visited first.
 
     router.route("/", "amq.topic", "a.b", None) -> (Destination(partition 0, Route), Destination(partition 1, Route))
 """
@@ -24,6 +26,7 @@ from dataclasses import dataclass
 
 from rewindmq.engine.routing import exchange_types
 from rewindmq.engine.routing.content import NO_CONTENT, Content
+from rewindmq.engine.routing.deduplication import deduplication_of
 from rewindmq.engine.routing.exchange_types import ExchangeType
 from rewindmq.engine.runtime.metadata import NOT_RECORDED
 from rewindmq.engine.runtime.partition import Partition
@@ -31,7 +34,7 @@ from rewindmq.projections.machine.data.delayed_order import queue_of
 from rewindmq.projections.rules.internal_queues import is_delay_queue
 from rewindmq.projections.topology.topology import EVENT_EXCHANGE, Topology
 from rewindmq.schemas.metadata_events import Bound
-from rewindmq.schemas.values import Route
+from rewindmq.schemas.values import Deduplication, Route
 
 KEY_BYTES = 255  # of a routing key (S-062)
 REMEMBERED_ROUTES = 65_536  # then all are forgotten: publishers with unbounded keys must not fill the memory
@@ -51,6 +54,17 @@ def cut_key(key: str) -> str:
     return key if len(key) * 4 <= KEY_BYTES else key.encode()[:KEY_BYTES].decode(errors="ignore")
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a queue is reached. `delay_ms`: as in `Destination`. `deduplication`: as in `Route`."""
+
+    delay_ms: int | None = None
+    deduplication: Deduplication | None = None
+
+
+DIRECT = Way()
+
+
 class Router:
     def __init__(self, topology: Topology, locate: Callable[[str, str], Partition | None]) -> None:
         """`locate(vhost, queue)`: the queue's partition, or None when there is no such queue."""
@@ -59,7 +73,8 @@ class Router:
         # Changes with everything that a route, or the right to publish, depends on: caches of routes key on it.
         self.version = 1
         self._answers: dict[tuple[str, str, str], tuple[Destination, ...]] = {}
-        self._destinations: dict[tuple[str, str, str, int, tuple[str, ...]], Destination] = {}
+        self._destinations: dict[tuple[str, str, str, int, tuple[str, ...], Deduplication | None], Destination] = {}
+        self._deduplications: dict[tuple[str, str], Deduplication | None] = {}
         self._matchers: dict[tuple[str, str], ExchangeType] = {}
         self._needs_content: dict[tuple[str, str], bool] = {}
 
@@ -85,6 +100,7 @@ class Router:
         self._answers.clear()
         self._needs_content.clear()
         self._matchers.clear()
+        self._deduplications.clear()
 
     def route(self, vhost: str, exchange: str, routing_key: str, content: Content | None) -> tuple[Destination, ...]:
         """Route a message. Returns () if the exchange does not exist or nothing matches.
@@ -134,35 +150,51 @@ class Router:
             self._needs_content[key] = needs
         return needs
 
-    def reached(
-        self, vhost: str, exchange: str, routing_keys: tuple[str, ...], content: Content
-    ) -> dict[str, int | None]:
-        """The names of the queues that the bindings lead to, each with its delay.
+    def reached(self, vhost: str, exchange: str, routing_keys: tuple[str, ...], content: Content) -> dict[str, Way]:
+        """The names of the queues that the bindings lead to, each with its way.
 
         A queue that the default exchange names need not exist."""
         if exchange == "":
-            return {key: None for key in routing_keys if not is_delay_queue(key)}
-        queues: dict[str, int | None] = {}
-        seen = {exchange: None}
-        todo = deque([exchange])
-        while todo:
-            name = todo.popleft()
-            matcher = self._matcher(vhost, name)
+            return {key: DIRECT for key in routing_keys if not is_delay_queue(key)}
+        queues: dict[str, Way] = {}
+        seen: dict[str, None] = {}
+        todo: deque[tuple[str, Deduplication | None]] = deque()
+        behind: deque[tuple[str, Deduplication | None]] = deque()  # deduplicating exchanges: visited when todo is empty
+        first = self._deduplication(vhost, exchange)
+        (todo if first is None else behind).append((exchange, first))
+        while todo or behind:
+            name, deduplication = todo.popleft() if todo else behind.popleft()
+            matcher = None if name in seen else self._matcher(vhost, name)
             if matcher is None:
                 continue
+            seen[name] = None
             if matcher.delays and content.delay_ms is not None:
-                queues[queue_of(name)] = content.delay_ms
+                queues[queue_of(name)] = Way(content.delay_ms, deduplication)
                 continue
             matched = [bound for bound in matcher.match(routing_keys, content) if self.is_live(bound)]
-            queues.update((bound.destination, None) for bound in matched if bound.destination_type == "queue")
+            way = DIRECT if deduplication is None else Way(None, deduplication)
+            for bound in matched:
+                if bound.destination_type == "queue":
+                    queues.setdefault(bound.destination, way)
             exchanges = [bound.destination for bound in matched if bound.destination_type == "exchange"]
             if not matched and (alternate := self.alternate(vhost, name)):  # never the default exchange, as RabbitMQ
                 exchanges.append(alternate)
             for follower in exchanges:
-                if follower not in seen:
-                    seen[follower] = None
-                    todo.append(follower)
+                asked = self._deduplication(vhost, follower) or deduplication
+                (todo if asked is None else behind).append((follower, asked))
         return queues
+
+    def _deduplication(self, vhost: str, exchange: str) -> Deduplication | None:
+        """What the exchange asks of the queues behind it."""
+        key = (vhost, exchange)
+        if key in self._deduplications:
+            return self._deduplications[key]
+        declared = self.topology.exchanges.get(key)
+        if declared is None:
+            return None
+        asked = deduplication_of(declared, self.topology.effective_exchange_policy(vhost, exchange))
+        self._deduplications[key] = asked
+        return asked
 
     def is_live(self, bound: Bound) -> bool:
         """Whether the binding's queue exists and is the incarnation that was bound."""
@@ -206,19 +238,22 @@ class Router:
             self._matchers[vhost, exchange] = matcher
         return matcher
 
-    def _intern(self, key: tuple[str, str, str], queues: dict[str, int | None]) -> tuple[Destination, ...]:
-        shares: dict[int, tuple[Partition, list[str]]] = {}
+    def _intern(self, key: tuple[str, str, str], queues: dict[str, Way]) -> tuple[Destination, ...]:
+        shares: dict[tuple[int, Deduplication | None], tuple[Partition, list[str]]] = {}
         delayed = []
-        for queue, delay_ms in queues.items():
+        for queue, way in queues.items():
             partition = self.locate(key[0], queue)
             if partition is None:
                 continue
-            if delay_ms is None:
-                shares.setdefault(partition.index, (partition, []))[1].append(queue)
+            if way.delay_ms is None:
+                shares.setdefault((partition.index, way.deduplication), (partition, []))[1].append(queue)
             else:
-                route = self._interned(partition, key, (queue,)).route
-                delayed.append(Destination(partition, route, delay_ms))
-        at_once = [self._interned(partition, key, tuple(names)) for partition, names in shares.values()]
+                route = self._interned(partition, key, (queue,), way.deduplication).route
+                delayed.append(Destination(partition, route, way.delay_ms))
+        at_once = [
+            self._interned(partition, key, tuple(names), deduplication)
+            for (_, deduplication), (partition, names) in shares.items()
+        ]
         return tuple(at_once + delayed)
 
     def narrowed(self, destination: Destination, queues: tuple[str, ...]) -> Destination:
@@ -226,14 +261,21 @@ class Router:
         route = destination.route
         if route.queues == queues:
             return destination
-        return self._interned(destination.partition, (route.vhost, route.exchange, route.routing_key), queues)
+        key = (route.vhost, route.exchange, route.routing_key)
+        return self._interned(destination.partition, key, queues, route.deduplication)
 
-    def _interned(self, partition: Partition, key: tuple[str, str, str], queues: tuple[str, ...]) -> Destination:
-        identity = (*key, partition.index, queues)
+    def _interned(
+        self,
+        partition: Partition,
+        key: tuple[str, str, str],
+        queues: tuple[str, ...],
+        deduplication: Deduplication | None,
+    ) -> Destination:
+        identity = (*key, partition.index, queues, deduplication)
         destination = self._destinations.get(identity)
         if destination is None:
             if len(self._destinations) >= REMEMBERED_ROUTES:
                 self._destinations.clear()
-            destination = Destination(partition, Route(*key, queues))
+            destination = Destination(partition, Route(*key, queues, deduplication))
             self._destinations[identity] = destination
         return destination

@@ -35,6 +35,7 @@ from rewindmq.projections.machine.data.effects import (
     CancelConsumer,
     DeadLetter,
     Deliver,
+    Duplicate,
     Effect,
     FetchReply,
     Forget,
@@ -46,6 +47,7 @@ from rewindmq.projections.machine.data.effects import (
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import ACKED
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.rules.deduplication import is_nacked
 from rewindmq.projections.machine.state import NODE_LOST
 from rewindmq.projections.replay import PartitionLog as ReadableLog
 from rewindmq.projections.replay import decoder_for
@@ -418,7 +420,7 @@ class Partition(ABC):
 
     def _perform_rare(self, effect: Effect, fresh: dict[int, Published]) -> None:
         listener = self._listener
-        if isinstance(effect, Refuse):
+        if isinstance(effect, Refuse) or (isinstance(effect, Duplicate) and is_nacked(effect)):
             self.refused.add(effect.message_id)
         elif isinstance(effect, FetchReply):
             try:

@@ -41,7 +41,7 @@ from rewindmq.schemas.values import Actor, Origin, Policy, Route
 T = TypeVar("T")
 
 REFUSED = "refused"  # by reject-publish: the message never was in the queue
-DUPLICATE = "duplicate"  # a dead letter that the target had seen
+DUPLICATE = "duplicate"  # a dead letter that the target had seen, or a message with the id of an earlier one
 DELIVERED = "delivered"  # `final` when without acknowledgement
 REQUEUED = "requeued"
 POSTPONED = "postponed"  # as requeued, but ready only when its delay is over (delayed retry): then it is requeued
@@ -370,7 +370,11 @@ def _dead_lettered(product: Outcomes[Any], effect: DeadLetter) -> None:
 
 
 def _duplicate(product: Outcomes[Any], effect: Duplicate) -> None:
-    product.add(effect.queue, DUPLICATE, (effect.message_id,))
+    if effect.original < 0:
+        product.add(effect.queue, DUPLICATE, (effect.message_id,))
+        return
+    rule, reason = effect.rule, f"duplicate of message {effect.original}"
+    product.add(effect.queue, DUPLICATE, (effect.message_id,), reason=reason, rule=rule)
 
 
 def _cancelled(product: Outcomes[Any], effect: CancelConsumer) -> None:

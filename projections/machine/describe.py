@@ -241,7 +241,8 @@ def _gone(e: QueueGone, names: Names) -> str:
 
 
 def _duplicate(e: Duplicate, names: Names) -> str:
-    return f"duplicate {names.message(e.message_id)}"
+    of = f" of {names.message(e.original)} ({e.rule})" if e.original >= 0 else ""
+    return f"duplicate {names.message(e.message_id)}{of}"
 
 
 _TOLD: Final[dict[type[Effect], Callable[[Any, Names], str]]] = {

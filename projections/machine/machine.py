@@ -25,13 +25,14 @@ Where things are
     state.py            queues, indexes, clock, deadlines
     events/             what each event does: publish, delivery, settlement, queues (declare, delete, policy, sessions),
                         removal, pause
-    rules/              the rules that decide: settings, limits, expiry, dead_letters, single_active, profile
-    data/               the data: queue, consumer, the orders of messages; and effects, the output
+    rules/              the rules that decide: settings, limits, expiry, dead_letters, deduplication, single_active,
+                        profile
+    data/               the data: queue, consumer, the orders of messages, remembered ids; and effects, the output
     serialization/      packing, changes since the last time, loading, digests
 
 Persistence (see projections/store/store.py). The state is stored in pieces, so that a small change of a long queue
 writes little: a `head` for the machine; for each queue a `meta` (settings, counters, consumers, unacked, outbox) and
-its ready messages in numbered chunks. Only changed chunks are written again.
+its ready messages, and the ids that it remembers, in numbered chunks. Only changed chunks are written again.
     take_dirty()   the changes since the last call, packed
     pieces()       everything, for a snapshot: (queue_id, meta, chunks) of each queue; take_dirty is not disturbed
     Machine.load(partition, head, [(meta, chunks), ...])   the exact inverse of either
@@ -64,6 +65,7 @@ from rewindmq.projections.machine.events.queues import (
 )
 from rewindmq.projections.machine.events.removal import on_removed
 from rewindmq.projections.machine.events.settlement import on_acked, on_nacked
+from rewindmq.projections.machine.rules.deduplication import messages_left
 from rewindmq.projections.machine.rules.expiry import lease_ends_ms
 from rewindmq.projections.machine.rules.versions import CLOCK_SET, LATE_PUBLISHES, MACHINE_VERSION
 from rewindmq.projections.machine.serialization.changes import Dirty, DirtyQueue, take_dirty
@@ -210,6 +212,7 @@ class Machine(State):
                     self._pass_deadlines(clock_ms, effects)
                     self.due_effects = (offset, len(effects) - before)
                 self.clock_ms = clock_ms
+        first = len(effects)
         self.next_offset = offset + 1
         if self.lost_epochs and actor is not self.admitted:
             epoch = epoch_of(actor)
@@ -223,6 +226,8 @@ class Machine(State):
             quarantine(self, event, "not an event of a queue partition", effects)
         else:
             handler(self, offset, actor, event, effects)
+            if self.remembers_messages:
+                messages_left(effects, first)
 
     def skip(self, offset: int) -> None:
         """Pass the record at `offset`, which is no event: it changes nothing else."""
@@ -238,6 +243,7 @@ class Machine(State):
 
     def _pass_deadlines(self, until_ms: int, effects: list[Effect]) -> None:
         deadlines = self.deadlines  # grows meanwhile
+        first = len(effects)
         while deadlines and deadlines[0][0] <= until_ms:
             time_ms, queue_id, kind = heapq.heappop(deadlines)
             if time_ms > self.clock_ms:
@@ -253,6 +259,8 @@ class Machine(State):
                 if queue.lease_armed_ms == time_ms:
                     queue.lease_armed_ms = NEVER
                 lease_due(self, queue, lease_ends_ms(queue), effects)
+        if self.remembers_messages:
+            messages_left(effects, first)
         self.next_deadline_ms = deadlines[0][0] if deadlines else NEVER
 
     def time_passed_at(self, offset: int) -> int:

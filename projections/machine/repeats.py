@@ -29,6 +29,7 @@ When repeats are applied, and why the result is equal
                the queue has no length limit                   nothing is refused, blocked or dropped
                no message TTL                                  the message never expires: it has no expiration
                no priorities                                   the message has no level
+               no deduplication (of the ack, too)              the message has an id, which is remembered
                a publish of the common way                     streams and queues of type delayed have their own
     ack        the holder is attached                          a detached one is forgotten when it holds nothing
                without a channel's limit                       else other consumers may be served
@@ -362,6 +363,8 @@ class Repeats:
         queue = queues[0]
         if queue.limited or queue.has_own_publish or queue.settings.message_ttl_ms is not None:
             return None
+        if queue.deduplicates or event.route.deduplication is not None:
+            return None
         if queue.prioritized is not None or actor.session == 0 or epoch_of(actor) in self.machine.lost_epochs:
             return None
         prefix = self._encoder.prefix(timestamp_ms, actor)
@@ -386,7 +389,7 @@ class Repeats:
         holder = None if queue is None else queue.holders.get(event.consumer)
         if queue is None or holder is None or not holder.attached or holder.limiter is not None:
             return None
-        if queue.single_active or epoch_of(actor) in self.machine.lost_epochs:
+        if queue.deduplicates or queue.single_active or epoch_of(actor) in self.machine.lost_epochs:
             return None
         prefix = self._encoder.prefix(timestamp_ms, actor)
         encoded = self._encoder.encode(prefix, Acked(event.vhost, event.queue, event.consumer, ()))[: -len(NO_RANGES)]

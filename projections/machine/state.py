@@ -75,6 +75,9 @@ class State:
         self.next_deadline_ms = NEVER
         self.due_effects = (-1, 0)  # offset of the last event that let deadlines pass, and their effects: no state
 
+        # Whether a queue remembers what is in it. It stays true when none does any more: it is no state.
+        self.remembers_messages = False
+
         self.dirty_queues: list[Queue] = []
         self.gone: list[int] = []
 

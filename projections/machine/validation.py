@@ -6,11 +6,13 @@ from rewindmq.projections.machine.data import stream
 from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.declaration import NO_EPOCH
 from rewindmq.projections.machine.data.delayed_order import Timed
+from rewindmq.projections.machine.data.id_windows import KEY_SIZE, MOST_EXCHANGES, OWN, SPACE
 from rewindmq.projections.machine.data.message_order import CHUNK, NONE, Order, first_number, space_of
 from rewindmq.projections.machine.data.message_word import LEVEL_SHIFT, SIZE_MASK, seconds_of
 from rewindmq.projections.machine.data.priority_order import Prioritized
 from rewindmq.projections.machine.data.queue import NEVER, Queue
 from rewindmq.projections.machine.events.lookahead import may_have_lookahead
+from rewindmq.projections.machine.rules.deduplication import MOST_REMEMBERED
 from rewindmq.projections.machine.rules.expiry import lease_ends_ms
 from rewindmq.projections.machine.rules.limits import is_over
 from rewindmq.projections.machine.rules.settings import DROP_HEAD, resolve
@@ -37,6 +39,7 @@ SETTINGS: Final = (
     "consumer_timeout_ms",
     "max_age_ms",
     "max_age_rule",
+    "deduplicates",
     "retry",
     "retry_min_ms",
     "retry_max_ms",
@@ -102,10 +105,33 @@ def _validate_queue(state: State, queue: Queue) -> None:
     assert queue.message_bytes_dlx == sum(entry.size for entry in kept)
     assert list(queue.outbox) == sorted(queue.outbox)
     assert all(sequence < queue.next_sequence for sequence in queue.outbox)
+    _validate_remembered(state, queue, dict.fromkeys(ids))
     _validate_consumers(state, queue)
     _validate_at_rest(state, queue)
     if queue.stream:
         _validate_stream(queue)
+
+
+def _validate_remembered(state: State, queue: Queue, there: dict[int, None]) -> None:
+    spaces = [ids.space for ids in queue.remembered.values()]
+    assert len(set(spaces)) == len(spaces)
+    assert not (queue.gone and any(ids.messages for ids in queue.remembered.values()))
+    for exchange, ids in queue.remembered.items():
+        assert (exchange == OWN) == (ids.space == SPACE)
+        assert SPACE <= ids.space <= SPACE + MOST_EXCHANGES
+        assert list(ids.messages) == sorted(ids.messages)
+        assert len(ids.messages) <= MOST_REMEMBERED or exchange == OWN
+        assert all(ids.messages[message_id][0] == key for key, message_id in ids.by_key.items())
+        for message_id, (key, expiry) in ids.messages.items():
+            assert len(key) == KEY_SIZE
+            assert ids.by_key.get(key, -1) >= message_id or expiry <= state.clock_ms
+        assert not ids.dirty or queue.dirty
+        numbers = dict.fromkeys(ids.numbers())
+        assert all(number in ids.dirty or number in numbers for number in ids.stored)
+        if exchange == OWN:
+            assert queue.deduplicates or not ids.messages
+            assert state.remembers_messages
+            assert all(message_id in there for message_id in ids.messages), "it remembers a message that is gone"
 
 
 def _validate_levels(queue: Queue, levels: Prioritized) -> None:

@@ -11,6 +11,7 @@ Rules of this file
 import re
 from collections.abc import Callable, Mapping
 
+from rewindmq.projections.machine.rules.deduplication import MOST_REMEMBERED
 from rewindmq.projections.machine.rules.profile import RABBITMQ_4_3
 from rewindmq.projections.rules.erlang_terms import erlang_term
 from rewindmq.projections.rules.patterns import refusal
@@ -142,6 +143,14 @@ def _filter_bytes(value: object) -> bool:
     return isinstance(value, int) and 16 <= value <= 255
 
 
+def _remembered(value: object) -> bool:
+    return _at_least(1)(value) and isinstance(value, int) and value <= MOST_REMEMBERED
+
+
+def _cache_ttl(value: object) -> bool:
+    return _at_least(1)(value) and isinstance(value, int) and value < 1 << 48
+
+
 _Settings = dict[str, tuple[Callable[[object], bool], str]]
 _SETTINGS: _Settings = {
     "alternate-exchange": (_text, "alternate exchange name"),
@@ -167,6 +176,11 @@ _SETTINGS: _Settings = {
     "initial-cluster-size": (_at_least(0), "cluster size"),
     "stream-max-segment-size-bytes": (_segment_bytes, "segment size"),
     "stream-filter-size-bytes": (_filter_bytes, "filter size. Valid range is 16-255"),
+    # Of RabbitMQ's plugin rabbitmq-message-deduplication
+    "x-message-deduplication": (_one_of(True, False), "x-message-deduplication: it must be a boolean"),
+    "x-cache-size": (_remembered, f"x-cache-size: it must be an integer from 1 to {MOST_REMEMBERED}"),
+    "x-cache-ttl": (_cache_ttl, "x-cache-ttl: it must be an integer greater than 0"),
+    "x-cache-persistence": (_one_of("disk", "memory"), "x-cache-persistence: it must be either disk or memory"),
     "ha-mode": (_one_of("all", "exactly", "nodes"), "ha-mode value"),
     "ha-params": (lambda value: True, ""),  # its valid values depend on the mode (_mirroring_problem)
     "ha-sync-mode": (_one_of("manual", "automatic"), "ha-sync-mode value"),

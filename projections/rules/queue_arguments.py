@@ -1,6 +1,7 @@
 """Checks a queue's arguments: which ones each type of queue takes, and which values.
 
-Names, order and texts are RabbitMQ 3.13's (rabbit_amqqueue.erl `declare_args/0`, `capabilities/0` of each queue type).
+Names, order and texts are RabbitMQ 3.13's (rabbit_amqqueue.erl `declare_args/0`, `capabilities/0` of each queue type),
+and x-message-deduplication is its plugin's.
 The broker checks declarations with it (engine/broker/declarations.py), and Spark the candidates of `what-if`.
 """
 
@@ -29,6 +30,7 @@ QUEUE_ARGUMENTS = {
         "x-single-active-consumer",
         "x-queue-type",
         "x-queue-master-locator",
+        "x-message-deduplication",
     ),
     "quorum": (
         "x-dead-letter-exchange",
@@ -46,6 +48,7 @@ QUEUE_ARGUMENTS = {
         "x-delivery-limit",
         "x-message-ttl",
         "x-queue-leader-locator",
+        "x-message-deduplication",
     ),
     "stream": (
         "x-max-length-bytes",
@@ -181,6 +184,7 @@ _CHECKS: dict[str, Callable[[Argument, Arguments], Problem]] = {
     "x-queue-mode": one_of("\"unsupported queue mode 'VALUE'\"", "default", "lazy"),
     "x-queue-version": _queue_version,
     "x-single-active-consumer": _boolean,
+    "x-message-deduplication": _boolean,
     "x-consumer-timeout": not_negative,
     "x-consumer-disconnected-timeout": not_negative,
     "x-quorum-initial-group-size": _positive,

@@ -6,8 +6,8 @@ The audit derives everything from events. Of a trimmed part there are none. So t
 the base are taken as true, and from the base on everything is derived again. `HistoryTrimmed` in the metadata log has
 the digest of the base, and what was found in the trimmed part before it went.
 
-Not known, and so not checked: which messages were delivered for the first time before the base, in which order; and
-whether a single active consumer had been challenged.
+Not known, and so not checked: which messages were delivered for the first time before the base, in which order;
+whether a single active consumer had been challenged; and the ids of messages by which duplicates are dropped.
 """
 
 from collections.abc import Iterator
@@ -90,6 +90,7 @@ def _account(product: "AuditProduct", queue: Queue) -> Account:
     }
     account.crashed = queue.crash_offset
     account.paused = queue.paused
+    account.since = product.offset + 1
     for message_id, word, expiry, holder in _messages(queue):
         account.take_in(message_id, size_of(word))
         if account.stream:

@@ -3,11 +3,19 @@
 In a queue with a single active consumer (S-109, S-110) it is delivered only to the active one. This is the consumer
 that got the last message, as long as it is attached. A quorum queue of profile rabbitmq-4.3 goes over to a consumer of
 higher priority; every other queue waits until the active one has left. The consumer of higher priority may leave before
-it got a message: then any other may follow.
+it got a message: then any other may follow. What a consumer settles is as many messages as its ack or nack names.
 """
 
-from rewindmq.schemas.events import ConsumerAttached
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rewindmq.projections.machine.data.effects import Delay, Deliver, Forget, Quarantine, Requeue
+from rewindmq.schemas.events import Acked, ConsumerAttached, Nacked
 from rewindmq.schemas.values import EPOCH_SHIFT
+from rewindmq.spark_replay.audit.checks import SETTLEMENT
+
+if TYPE_CHECKING:
+    from rewindmq.spark_replay.audit.fold import AuditProduct
 
 Key = tuple[str, str]  # vhost, queue
 _Consumer = tuple[Key, int, int, bool, int]  # queue, session, channel, no_ack, priority
@@ -93,3 +101,24 @@ class Attached:
         if last == consumer or before is None or (gives_way and challenged):
             return None
         return f"delivered to consumer {consumer}, while consumer {last} is the active one"
+
+
+def check_settlement(product: "AuditProduct", event: Acked | Nacked, effects: Sequence[Any]) -> None:
+    """Report a finding if the effects settle more or fewer messages. A quarantined event settles none."""
+    requested = settled = 0
+    for first, last in event.messages:
+        requested += last - first + 1
+    consumer = event.consumer
+    for effect in effects:  # `Any`: a union of types would be made anew for each event
+        kind = type(effect)
+        if kind is Deliver:
+            continue
+        if kind is Quarantine:
+            return
+        if (kind is Forget or kind is Requeue) and effect.consumer == consumer:
+            settled += len(effect.message_ids)
+        elif kind is Delay and effect.consumer == consumer:
+            settled += 1
+    if settled != requested:
+        name = f"{event.vhost}/{event.queue}"
+        product.fail(SETTLEMENT, name, None, f"{type(event).__name__} of {requested} messages settled {settled}")

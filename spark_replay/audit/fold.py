@@ -38,7 +38,7 @@ from rewindmq.projections.machine.data.reasons import (
     REJECTED,
 )
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.rules.versions import CLOCK_SET, LATE_PUBLISHES
+from rewindmq.projections.machine.rules.versions import CLOCK_SET, DEDUPLICATION, LATE_PUBLISHES
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.events import (
@@ -75,13 +75,12 @@ from rewindmq.spark_replay.audit.checks import (
     PREFETCH,
     RECORDS,
 )
-from rewindmq.spark_replay.audit.consumers import Attached
+from rewindmq.spark_replay.audit.consumers import Attached, check_settlement
 from rewindmq.spark_replay.audit.dead_letter_join import LetterRows
 from rewindmq.spark_replay.audit.ledger import Account
 from rewindmq.spark_replay.audit.operators import OF_OPERATORS, book_operator, check_operator
 from rewindmq.spark_replay.audit.plain_traffic import PlainTraffic
 from rewindmq.spark_replay.audit.prefetch import Prefetches
-from rewindmq.spark_replay.audit.settlement import check_settlement
 from rewindmq.spark_replay.history.outcomes import batch_of
 
 if TYPE_CHECKING:
@@ -321,6 +320,9 @@ class AuditProduct:
                     self.letter_rows.arrived(self.offset, self.log_ms, event, "/".join(key))
                 if account.queue.queue_id not in kept_out:
                     account.enters(self.offset, event, self.now_ms)
+                    asked = account.once or event.route.deduplication is not None
+                    if asked and self.machine.machine_version >= DEDUPLICATION:
+                        account.takes_id(self.offset, event, self.now_ms)
                 if len(keys) == 1:
                     self.plain.learn(event.route, account)
 
@@ -464,7 +466,7 @@ class AuditProduct:
                 account.refused(effect.message_id, event)
         elif isinstance(effect, Duplicate):
             if isinstance(event, Published):
-                account.repeated(effect.message_id, event)
+                account.repeated(effect.message_id, event, effect.original, self.now_ms)
         elif isinstance(effect, DeadLetter):
             self._dead_letter(account, event, effect)
         elif isinstance(effect, QueueGone):

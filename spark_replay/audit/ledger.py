@@ -43,6 +43,7 @@ from rewindmq.spark_replay.audit.checks import (
     SETTLEMENT,
     TTL,
 )
+from rewindmq.spark_replay.audit.identities import Identities, drops_duplicates
 from rewindmq.spark_replay.audit.limits import Limits, read_limits
 from rewindmq.spark_replay.audit.priority_levels import Levels
 
@@ -76,6 +77,9 @@ class Account:
     """One incarnation of a queue. `now_ms` arguments: the largest timestamp of the partition so far."""
 
     paused = False  # also in an account that was stored before there were pauses
+    once = False  # whether it drops messages with the id of one that is in it
+    since = -1  # messages before it are known from a base alone
+    identities: Identities | None = None
 
     def __init__(self, queue: Queue, declared: QueueDeclared, report: Report, now_ms: int = 0) -> None:
         self.queue = queue
@@ -107,6 +111,7 @@ class Account:
         asked = next((each.value for each in declared.arguments if each.name == "x-single-active-consumer"), None)
         self.single_active = asked is True and not self.stream and queue.version >= SINGLE_ACTIVE
         self.limits = self._limits(declared)
+        self.once = drops_duplicates(queue.type, self.arguments, declared.policy, queue.version)
         self.levels = Levels.of(declared, queue.version, self.later)
 
     def _limits(self, event: QueueDeclared | PolicyApplied) -> Limits:
@@ -131,6 +136,9 @@ class Account:
     def policy(self, event: PolicyApplied) -> None:
         """Read the limits anew: a policy was applied to the queue."""
         self.limits = self._limits(event)
+        self.once = drops_duplicates(self.queue.type, self.arguments, event.policy, self.queue.version)
+        if self.identities is not None and not self.once:
+            self.identities.inside.clear()
 
     def count(self, what: str, number: int = 1) -> None:
         """Add to a counter."""
@@ -189,9 +197,27 @@ class Account:
         """The largest delivery count of a quorum queue; the count stays there."""
         return _LATER_COUNT_MAX if self.later else _COUNT_MAX
 
-    def repeated(self, message_id: int, event: Published) -> None:
-        """Check a message that was dropped as one that had come before."""
+    def takes_id(self, message_id: int, event: Published, now_ms: int) -> None:
+        """Check that a message that the queue took is no duplicate, and book its id."""
+        if self.identities is None:
+            self.identities = Identities(self.since)
+        expires_ms = self.expires.get(message_id)
+        wrong = self.identities.taken(message_id, event, self.once, now_ms, expires_ms, self.sizes)
+        if wrong:
+            self.fail(CONSERVATION, message_id, wrong)
+        self.identities.tidy(self.sizes, len(self.sizes))
+
+    def repeated(self, message_id: int, event: Published, original: int, now_ms: int) -> None:
+        """Check a message that was dropped as one that had come before, or as a duplicate of `original`."""
         origin = event.origin
+        if original >= 0:
+            identities = self.identities or Identities(self.since)
+            wrong = identities.dropped(event, original, self.once, now_ms, self.sizes)
+            if wrong:
+                self.fail(CONSERVATION, message_id, wrong)
+            if origin is not None and not origin.restore:
+                self.letters[origin.vhost, origin.queue, origin.queue_id] = origin.sequence
+            return
         if origin is None or not self._is_known(origin):
             what = "a publish" if origin is None else _in_words(origin)
             self.fail(DEAD_LETTERS, message_id, f"dropped as seen before, but is new: {what}")

@@ -86,6 +86,7 @@ class PlainTraffic:
     def learn(self, route: Route, account: Account) -> None:
         """Note the only queue that publishes of this route go to."""
         own_way = account.stream or account.delays or account.levels.highest is not None
+        own_way = own_way or account.once or route.deduplication is not None
         known = "published" in account.counters and not self.product.words.waiting
         if known and not (own_way or self.product.lost):
             if len(self.lines) >= _REMEMBERED:

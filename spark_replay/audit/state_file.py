@@ -28,6 +28,7 @@ _CLASSES = {
     ("rewindmq.projections.last_words", "LastWords"),
     ("rewindmq.spark_replay.audit.consumers", "Attached"),
     ("rewindmq.spark_replay.audit.checkpoint_claims", "Claims"),
+    ("rewindmq.spark_replay.audit.identities", "Identities"),
     ("rewindmq.spark_replay.audit.priority_levels", "Levels"),
     ("rewindmq.spark_replay.audit.limits", "Limits"),
     ("rewindmq.spark_replay.audit.prefetch", "Prefetches"),

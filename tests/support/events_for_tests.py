@@ -21,6 +21,8 @@ from rewindmq.projections.machine.data.effects import (
 )
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.schemas.amqp.properties import join_by_name, join_headers
+from rewindmq.schemas.amqp.tables import longstr
 from rewindmq.schemas.events import (
     Acked,
     ConsumerAttached,
@@ -34,15 +36,33 @@ from rewindmq.schemas.events import (
     QueueDeclared,
     SessionClosed,
 )
-from rewindmq.schemas.values import Actor, Argument, Origin, Policy, Route
+from rewindmq.schemas.values import Actor, Argument, Deduplication, Origin, Policy, Route
 
 VHOST = "/"
 START_MS = 1_000_000
-ROUTES: dict[tuple[str, ...], Route] = {}
+ROUTES: dict[tuple[object, ...], Route] = {}
 
 
 def route(*queues: str) -> Route:
     return ROUTES.setdefault(queues, Route(VHOST, "", queues[0] if queues else "", queues))
+
+
+def route_once(asked: Deduplication, *queues: str) -> Route:
+    """A route through a deduplicating exchange."""
+    return ROUTES.setdefault((asked, *queues), Route(VHOST, asked.exchange, "", queues, asked))
+
+
+def with_id(value: bytes, ttl_ms: int | None = None) -> bytes:
+    """The properties of a message with this id, a typed value as a table has it, and a time of its own."""
+    headers = {"x-deduplication-header": value}
+    if ttl_ms is not None:
+        headers["x-cache-ttl"] = b"l" + ttl_ms.to_bytes(8, "big", signed=True)
+    return join_by_name({"headers": join_headers(headers)})
+
+
+def text_id(value: str, ttl_ms: int | None = None) -> bytes:
+    """The properties of a message with this text as its id."""
+    return with_id(longstr(value), ttl_ms)
 
 
 def policy(name: str, version: int = 1, /, **keys: object) -> Policy:
@@ -55,7 +75,8 @@ def arguments(keys: dict[str, object]) -> tuple[Argument, ...]:
     made = []
     for key, value in sorted(keys.items()):
         assert isinstance(value, int | str)
-        made.append(Argument("x-" + key.replace("_", "-"), "longstr" if isinstance(value, str) else "long", value))
+        kind = "bool" if isinstance(value, bool) else "longstr" if isinstance(value, str) else "long"
+        made.append(Argument("x-" + key.replace("_", "-"), kind, value))
     return tuple(made)
 
 
@@ -87,7 +108,7 @@ def explain(effects: Sequence[Effect]) -> list[tuple[object, ...]]:
         elif isinstance(e, QueueGone):
             told.append(("gone", name, e.reason, e.messages))
         elif isinstance(e, Duplicate):
-            told.append(("duplicate", name, e.message_id))
+            told.append(("duplicate", name, e.message_id, *([e.original] if e.original >= 0 else [])))
         else:
             told.append(("quarantine",))
     return told

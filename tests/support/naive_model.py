@@ -7,6 +7,7 @@ has tests of its own). Outcomes are plain tuples; `explain` in test_machine_mode
 
 from rewindmq.projections.machine.rules.profile import profile_of
 from rewindmq.projections.machine.rules.settings import Settings, is_queue_type, resolve
+from rewindmq.schemas.amqp.properties import headers_of
 from rewindmq.schemas.events import (
     Acked,
     BrokerStarted,
@@ -48,6 +49,7 @@ class Message:
         self.redelivered = False
         self.count = 0
         self.due_at: int | None = None  # it waits until then
+        self.same_as: tuple[str, object] | None = None  # its id
 
 
 class Holder:
@@ -91,6 +93,18 @@ class NaiveQueue:
         self.active: Holder | None = None  # of a queue with a single active consumer
         self.giving_way = False  # it gets nothing more
         self.paused = False
+        # By exchange: messages that came through it, their ids, and until when they are remembered.
+        self.came_through: dict[str, list[tuple[int, tuple[str, object], int | None]]] = {}
+
+    @property
+    def once(self) -> bool:
+        """Whether it drops a message with the id of one that is in it."""
+        if self.stream or self.delays:
+            return False
+        if self.settings.deduplicates is not None:
+            return self.settings.deduplicates
+        asked = [a.value for a in self.event.arguments if a.name == "x-message-deduplication"]
+        return asked == [True] and self.version >= 6
 
     @property
     def single(self) -> bool:
@@ -419,6 +433,9 @@ class NaiveMachine:
         declared = queue.event
         dropping = not queue.quorum and queue.settings.overflow == "drop-head"
         queue.settings = self.resolved(declared, event.policy, event.operator_policy, queue.version)
+        if not queue.once:
+            for message in queue.messages:
+                message.same_as = None
         if not queue.settings.at_least_once:
             self.release(queue, [letter for letter in queue.letters if letter[3]])
         queue.used_at = self.clock
@@ -437,6 +454,14 @@ class NaiveMachine:
             late = queue.seen.get(source, 0) >= event.origin.sequence
             if came in queue.restored if event.origin.restore else late:
                 self.out.append(("duplicate", name, offset))
+                return
+        identity, own_ttl = self.identity(event)
+        if identity is not None:
+            first = self.first_of(queue, event, identity)
+            if first is not None:
+                if event.origin is not None and not event.origin.restore:
+                    queue.seen[source] = event.origin.sequence
+                self.out.append(("duplicate", name, offset, first))
                 return
         overflow = queue.settings.overflow
         refuses = queue.blocked if queue.quorum else overflow != "drop-head" and queue.over(event.body_size)
@@ -463,6 +488,9 @@ class NaiveMachine:
             level = 4 if event.priority is None else min(event.priority, 31)
         place = (1, -level, self.next_ticket()) if queue.quorum else (-level, offset)
         message = Message(offset, event.body_size, event.persistent, dies_at, place)
+        if identity is not None:
+            message.same_as = identity if queue.once else None
+            self.came_through(queue, offset, event, identity, own_ttl)
         if queue.delays:
             message.dies_at, message.due_at = None, self.clock + (event.expiration_ms or 0)
             queue.messages.append(message)
@@ -488,6 +516,45 @@ class NaiveMachine:
         self.out.append(("keep", name, offset))
         self.limit(queue)
         self.expire(queue)
+
+    def identity(self, event: Published) -> tuple[tuple[str, object] | None, int | None]:
+        """The message's id, with its type, and the time for which it wants to be remembered."""
+        if self.version < 6:
+            return None, None
+        found: tuple[str, object] | None = None
+        own_ttl = None
+        for header, kind, value in headers_of(event.properties) if event.properties else []:
+            integer = isinstance(value, int) and kind != "bool"
+            if header == "x-cache-ttl" and isinstance(value, int) and integer:
+                own_ttl = max(0, value)
+            if header == "x-deduplication-header" and kind not in ("table", "array", "decimal"):
+                text = kind in ("longstr", "binary")
+                found = ("integer" if integer else "text" if text else kind, value)
+        return found, own_ttl
+
+    def first_of(self, queue: NaiveQueue, event: Published, identity: tuple[str, object]) -> int | None:
+        """The message that this one would double."""
+        asked = event.route.deduplication
+        if asked is not None:
+            for message_id, known, until in reversed(queue.came_through.get(asked.exchange, [])):
+                if known == identity and (until is None or until > self.clock):
+                    return message_id
+        for message in sorted(queue.messages, key=lambda m: -m.id):
+            alive = message.dies_at is None or message.dies_at > self.clock
+            if queue.once and message.same_as == identity and alive:
+                return message.id
+        return None
+
+    def came_through(
+        self, queue: NaiveQueue, offset: int, event: Published, identity: tuple[str, object], own_ttl: int | None
+    ) -> None:
+        asked = event.route.deduplication
+        if asked is None:
+            return
+        ttl = asked.ttl_ms if own_ttl is None else own_ttl
+        window = queue.came_through.setdefault(asked.exchange, [])
+        window.append((offset, identity, None if ttl is None else self.clock + max(0, ttl)))
+        del window[: max(0, len(window) - max(1, asked.size))]
 
     def Published(self, offset: int, actor: Actor, event: Published) -> None:
         targets: list[NaiveQueue] = []

@@ -1,6 +1,7 @@
 """Short histories about the conditions of the fold's fast path: repeats, and what makes one of them special."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -20,8 +21,8 @@ from rewindmq.schemas.events import (
     Tick,
 )
 from rewindmq.schemas.single_object import wrap
-from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor, Argument
-from tests.support.events_for_tests import VHOST, route
+from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor, Argument, Deduplication
+from tests.support.events_for_tests import VHOST, route, route_once, text_id
 from tests.support.repetition import FIRST_MS, RepeatedLog
 from tests.support.running import ROOT
 
@@ -289,6 +290,25 @@ def the_clock_is_ahead(story: Story) -> None:
     story.publish(2)
 
 
+def a_queue_drops_duplicates(story: Story) -> None:
+    story.do(MachineUpgraded(6), BROKER)
+    once = (Argument("x-message-deduplication", "bool", True),)
+    story.do(QueueDeclared(VHOST, "q", "classic", True, False, False, 0, once, "", None, None))
+    story.consume(1, prefetch=9)
+    held = [story.do(published(properties=text_id(text))) for text in "abcaad"]
+    story.ack(held[0], held[1], held[2])
+    for text in "adda":
+        story.do(published(properties=text_id(text)))
+
+
+def an_exchange_drops_duplicates(story: Story) -> None:
+    story.do(MachineUpgraded(6), BROKER)
+    story.declare()
+    once = route_once(Deduplication("once", 2, None), "q")
+    for text in "abacba":
+        story.do(replace(published(properties=text_id(text)), route=once))
+
+
 def another_schema(story: Story) -> None:
     """Records in Kafka that are of no schema that was ever released."""
     story.declare()
@@ -332,6 +352,8 @@ STORIES: tuple[Callable[[Story], None], ...] = (
     an_ack_lets_a_message_expire,
     the_time_ends_alike,
     the_clock_is_ahead,
+    a_queue_drops_duplicates,
+    an_exchange_drops_duplicates,
     another_schema,
 )
 

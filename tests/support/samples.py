@@ -19,7 +19,7 @@ from rewindmq.schemas import operator_events as o
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.registry import envelope_fingerprint
 from rewindmq.schemas.single_object import wrap
-from rewindmq.schemas.values import BROKER, Actor, Argument, Encryption, Origin, Policy, Route
+from rewindmq.schemas.values import BROKER, Actor, Argument, Deduplication, Encryption, Origin, Policy, Route
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -95,6 +95,21 @@ SAMPLES: dict[str, tuple[int, Actor, e.Event]] = {
             Encryption("passenger-1", "key-2026", bytes(range(12)), 11),
             bytes(range(27)),
             11,
+        ),
+    ),
+    "Published-deduplicated": (
+        TIMESTAMP_MS,
+        GUEST,
+        e.Published(
+            Route("/", "events.once", "order", ("orders", "audit"), Deduplication("events.once", 1_000, 60_000)),
+            PROPERTIES,
+            None,
+            None,
+            True,
+            None,
+            None,
+            b"order 1",
+            7,
         ),
     ),
     "Acked": (TIMESTAMP_MS, GUEST, e.Acked("/", "jfk", 5, ((100, 163), (200, 200), (2**40, 2**40 + 1)))),

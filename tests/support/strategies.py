@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from rewindmq.schemas.events import EVENT_TYPES, Event, Published
-from rewindmq.schemas.values import Actor, Argument, Encryption, Origin, Policy, Route
+from rewindmq.schemas.values import Actor, Argument, Deduplication, Encryption, Origin, Policy, Route
 from tests.support.annotations import annotations_of
 
 longs = st.one_of(st.integers(0, 300), st.integers(-(2**63), 2**63 - 1))
@@ -50,6 +50,8 @@ _BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
     ),
 }
 actors = _of(Actor)
+deduplications = _of(Deduplication)
+_BY_TYPE[Deduplication | None] = st.none() | deduplications
 routes = _of(Route)
 arguments = _of(Argument)
 policies = _of(Policy)

@@ -266,14 +266,21 @@ class QueueGone:
 
 @dataclass(init=False, slots=True)
 class Duplicate:
-    """The queue dropped a dead letter, or a restored message, that it has already taken in."""
+    """The queue dropped a message that it has already taken in.
+
+    A dead letter or a restored message that comes once more (`original` -1), or a message with the id of `original`, by
+    `rule` (rules/deduplication.py, which says what its publisher is told)."""
 
     queue: Queue
     message_id: int
+    original: int
+    rule: str
 
-    def __init__(self, queue: Queue, message_id: int) -> None:
+    def __init__(self, queue: Queue, message_id: int, original: int = -1, rule: str = "") -> None:
         self.queue = queue
         self.message_id = message_id
+        self.original = original
+        self.rule = rule
 
 
 @dataclass(init=False, slots=True)

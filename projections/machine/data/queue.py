@@ -22,6 +22,7 @@ from rewindmq.projections.machine.data.consumer import Consumer, Level
 from rewindmq.projections.machine.data.declaration import Declaration
 from rewindmq.projections.machine.data.delayed_order import SPACE as DELAYED_SPACE
 from rewindmq.projections.machine.data.delayed_order import Timed, give_delays
+from rewindmq.projections.machine.data.id_windows import IdWindow
 from rewindmq.projections.machine.data.message_order import NONE, Order, space_of
 from rewindmq.projections.machine.data.message_word import (
     REDELIVERED,
@@ -48,8 +49,14 @@ from rewindmq.projections.machine.data.reasons import (
 )
 from rewindmq.projections.machine.data.stream import cut_at_ms
 from rewindmq.projections.machine.rules.profile import profile_of
-from rewindmq.projections.machine.rules.settings import QueueType, Settings, effective_definition
-from rewindmq.projections.machine.rules.versions import SINGLE_ACTIVE
+from rewindmq.projections.machine.rules.settings import (
+    DEDUPLICATES,
+    DROP_HEAD,
+    QueueType,
+    Settings,
+    effective_definition,
+)
+from rewindmq.projections.machine.rules.versions import DEDUPLICATION, SINGLE_ACTIVE
 from rewindmq.schemas.pickles import pickle_by_fields
 from rewindmq.schemas.values import Argument, ArgumentValue, Policy
 
@@ -192,8 +199,7 @@ class Queue(Outcomes):
 
         self.settings = Settings()
         self.limited = False  # there is a max-length or max-length-bytes
-        self.max_length_or_never = NEVER
-        self.max_bytes_or_never = NEVER
+        self.max_length_or_never = self.max_bytes_or_never = NEVER
 
         self.arrived = Order(False)
         self.returned = Order(True)
@@ -231,6 +237,8 @@ class Queue(Outcomes):
         self.restored: dict[tuple[str, str, str, int], list[list[int]]] = {}
         # The highest sequence of the dead letters that were taken in, by source queue.
         self.letters_seen: dict[tuple[str, str, int], int] = {}
+        self.deduplicates = False  # it takes no message with the id of one that is in it
+        self.remembered: dict[str, IdWindow] = {}  # id_windows.py
 
         self.dirty = False  # something changed since the last take_dirty
         give_priorities(self)
@@ -254,6 +262,15 @@ class Queue(Outcomes):
         self.max_length_or_never = NEVER if settings.max_length is None else settings.max_length
         self.max_bytes_or_never = NEVER if settings.max_length_bytes is None else settings.max_length_bytes
         self.limited = settings.max_length is not None or settings.max_length_bytes is not None
+        asked = self.asks_for(DEDUPLICATES, DEDUPLICATION) is True
+        self.deduplicates = not self.has_own_publish and (
+            asked if settings.deduplicates is None else settings.deduplicates
+        )
+
+    @property
+    def may_nack(self) -> bool:
+        """Whether the fold decides what a publisher is told: the queue refuses when it is full, or drops duplicates."""
+        return self.settings.overflow != DROP_HEAD or self.deduplicates
 
     def effective_definition(self) -> dict[str, object]:
         """The merged policy definition, as rabbitmqctl's effective_policy_definition shows it."""

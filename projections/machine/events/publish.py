@@ -1,8 +1,9 @@
 """Publishes: how a message reaches the queues of its route.
 
 written to the log by another service, and not a valid AMQP message     -> quarantined
+seen?     (a dead letter forwarded, or a message restored, once more;   -> Duplicate
+          with the id of an earlier message: rules/deduplication.py)
 refused?  (classic: would go over a reject limit; quorum: blocked)      -> Refuse (and a dead letter, S-012)
-seen?     (a dead letter forwarded, or a message restored, once more)   -> Duplicate
 nothing ready and a consumer with room                                  -> straight to it, past the ready order
 otherwise                                                               -> to the tail; limits; expiry of the head
 """
@@ -16,9 +17,16 @@ from rewindmq.projections.machine.data.restored_ids import as_it_was
 from rewindmq.projections.machine.data.stream import word_of
 from rewindmq.projections.machine.events.delivery import hand_over, next_consumer
 from rewindmq.projections.machine.rules.dead_letters import bury, is_repeated, remember
+from rewindmq.projections.machine.rules.deduplication import (
+    MessageIdentity,
+    identity_of,
+    original_of,
+    remember_message,
+)
 from rewindmq.projections.machine.rules.expiry import decided_by_property, expire_heads, expiry_of, release_due, wait
 from rewindmq.projections.machine.rules.limits import counted, enforce, rule_broken, would_go_over
 from rewindmq.projections.machine.rules.settings import DROP_HEAD, REJECT_PUBLISH_DLX
+from rewindmq.projections.machine.rules.versions import DEDUPLICATION
 from rewindmq.projections.machine.state import ROUTES_REMEMBERED, State, quarantine
 from rewindmq.schemas.amqp.properties import problem
 from rewindmq.schemas.events import Published
@@ -77,11 +85,24 @@ def _publish(state: State, queue: Queue, message_id: int, event: Published, size
         queue.duplicates += 1
         effects.append(Duplicate(queue, message_id))
         return
+    identity: MessageIdentity | None = None
+    if (event.route.deduplication is not None or queue.deduplicates) and state.machine_version >= DEDUPLICATION:
+        identity = identity_of(event.properties)
+        if identity is not None:
+            original, rule = original_of(state, queue, identity.key, event.route.deduplication)
+            if original >= 0:
+                if origin is not None and not origin.restore:
+                    remember(queue, origin)
+                queue.duplicates += 1
+                effects.append(Duplicate(queue, message_id, original, rule))
+                return
     if queue.limited and _refuses(queue, size):
         _refuse(queue, message_id, size, effects)
         return
     if origin is not None:
         remember(queue, origin)
+    if identity is not None:
+        remember_message(state, queue, message_id, identity, event.route.deduplication, event.expiration_ms)
     queue.published += 1
     if queue.has_own_publish:
         if queue.stream:

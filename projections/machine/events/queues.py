@@ -16,6 +16,7 @@ from rewindmq.projections.machine.data.reasons import DELAYED, DELETED, PURGED, 
 from rewindmq.projections.machine.events.delivery import leave_level, run, run_after_taking, unblock
 from rewindmq.projections.machine.events.settlement import give_back
 from rewindmq.projections.machine.rules.dead_letters import give_up_held, release_forwarded
+from rewindmq.projections.machine.rules.deduplication import forget_all, forget_messages
 from rewindmq.projections.machine.rules.expiry import arm_lease, expire_heads, release_due, renew_lease
 from rewindmq.projections.machine.rules.limits import drop_heads, enforce
 from rewindmq.projections.machine.rules.profile import profile_of
@@ -123,6 +124,8 @@ def on_policy(state: State, offset: int, actor: Actor, event: PolicyApplied, eff
         queue.apply_settings(settings)
         give_up_held(state, queue, effects)
     queue.apply_settings(settings)
+    if not queue.deduplicates:
+        forget_messages(queue)
     renew_lease(state, queue)
     if dropping:
         drop_heads(state, queue, effects)
@@ -194,6 +197,7 @@ def delete(state: State, queue: Queue, reason: GoneReason, effects: list[Effect]
     queue.messages_unacked = 0
     queue.message_bytes_unacked = 0
     queue.held_expiries = {}
+    forget_all(queue)
     queue.gone = True
     effects.append(QueueGone(queue, reason, messages))
     state.remove_queue(queue)

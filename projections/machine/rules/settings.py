@@ -15,6 +15,8 @@ The rule is written only here.
     | overflow                                            | argument | policy   |  S-029
     | dead-letter-exchange, -routing-key, -strategy       | argument | argument |
 
+The policy's x-message-deduplication goes before the argument, as in RabbitMQ's plugin.
+
 A stream has max-length-bytes and max-age only, and its policy wins (rabbit_stream_queue.erl policy_precedence).
 
 In profile rabbitmq-4.3 a negative delivery limit means none. Where several values are given and one is negative, the
@@ -39,6 +41,7 @@ QueueType = Literal["classic", "quorum", "stream", "delayed"]
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
 Retry = Literal["all", "failed", "returned"]
 
+DEDUPLICATES: Final = "x-message-deduplication"  # of an argument and of a policy's key, in the plugin of RabbitMQ
 DROP_HEAD: Final = "drop-head"
 REJECT_PUBLISH: Final = "reject-publish"
 REJECT_PUBLISH_DLX: Final = "reject-publish-dlx"
@@ -120,6 +123,7 @@ class Settings:
         self.consumer_timeout_ms: int | None = None  # decides nothing in a fold: the code that closes channels asks
         self.max_age_ms: int | None = None
         self.max_age_rule = ""
+        self.deduplicates: bool | None = None  # as the policy says; None: it does not say
         self.retry: Retry | Literal[""] = ""  # which returned messages wait before they are ready again
         self.retry_min_ms = 0
         self.retry_max_ms = 0
@@ -194,6 +198,8 @@ def resolve(
         return settings
     if queue_type == "delayed":
         return settings
+    deduplicates = policies[0].get(DEDUPLICATES)
+    settings.deduplicates = deduplicates if isinstance(deduplicates, bool) else None
     if queue_type == "quorum" and profile.delivery_limit is not None:
         _set_delivery_limit(settings, profile.delivery_limit, given, policies, names)
     if queue_type == "quorum" and profile.delayed_retry:

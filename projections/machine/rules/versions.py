@@ -7,7 +7,7 @@ that are declared from its version on (`Queue.version`).
 
 from typing import Final
 
-MACHINE_VERSION = 5  # the highest version that this code can fold
+MACHINE_VERSION = 6  # the highest version that this code can fold
 
 # Version 2
 SEMANTICS: Final = 2  # x-semantics: a queue is like another version of RabbitMQ (profile.py)
@@ -26,3 +26,5 @@ LOOKAHEAD: Final = 4  # a consumer with a prefetch may hold more for a while (ma
 REMOVALS: Final = 5  # MessageRemoved (machine/events/removal.py)
 PAUSES: Final = 5  # QueuePaused, QueueResumed (machine/events/pause.py)
 LATE_PUBLISHES: Final = 5  # a publish through a node that was lost before counts: the node may have confirmed it
+# Version 6
+DEDUPLICATION: Final = 6  # duplicates are dropped by their id (machine/rules/deduplication.py)

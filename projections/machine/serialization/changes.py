@@ -4,7 +4,8 @@ Only queues that were touched are packed, and of their messages only the chunks 
 """
 
 from rewindmq.projections.machine.data.message_order import Order
-from rewindmq.projections.machine.serialization.pack import pack_chunk, pack_head, pack_meta
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.serialization.pack import pack_chunk, pack_head, pack_ids, pack_meta
 from rewindmq.projections.machine.state import State
 
 
@@ -40,6 +41,7 @@ def take_dirty(state: State) -> Dirty:
         vanished: list[int] = []
         for order in queue.orders():
             _take_dirty_chunks(order, chunks, vanished)
+        _take_dirty_ids(queue, chunks, vanished)
         vanished = [number for number in vanished if number not in chunks]
         queues.append(DirtyQueue(queue.queue_id, pack_meta(queue), chunks, vanished))
     gone = state.gone
@@ -62,3 +64,16 @@ def _take_dirty_chunks(order: Order, chunks: dict[int, bytes], vanished: list[in
             chunk.stored = False
     order.vanished = []
     order.changed = []
+
+
+def _take_dirty_ids(queue: Queue, chunks: dict[int, bytes], vanished: list[int]) -> None:
+    for ids in queue.remembered.values():
+        for number in ids.dirty:
+            messages = ids.of_chunk(number)
+            if messages:
+                chunks[ids.stored_number(number)] = pack_ids(messages)
+                ids.stored[number] = None
+            elif number in ids.stored:
+                vanished.append(ids.stored_number(number))
+                del ids.stored[number]
+        ids.dirty = {}

@@ -15,6 +15,7 @@ from rewindmq.projections.machine.serialization.pack import (
     json_bytes,
     limiter_fields,
     number_bytes,
+    pack_ids,
     queue_fields,
 )
 from rewindmq.projections.machine.state import State
@@ -24,7 +25,7 @@ def queue_digest(queue: Queue) -> str:
     """SHA-256 (hex) of the queue's canonical state.
 
     It covers the small state, and the ids, words and expiries of messages in ready order. How these lie in chunks does
-    not count."""
+    not count. The ids of messages that the queue remembers are part of it where there are some."""
     ids, words, expiries = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
     for order in queue.orders():
         start = order.start
@@ -39,6 +40,11 @@ def queue_digest(queue: Queue) -> str:
     whole.update(held_bytes(queue))
     for part in (ids, words, expiries):
         whole.update(part.digest())
+    for exchange, remembered in sorted(queue.remembered.items()):
+        if remembered.messages:
+            whole.update(json_bytes([exchange, len(remembered.messages)]))
+            for number in remembered.numbers():
+                whole.update(pack_ids(remembered.of_chunk(number)))
     return whole.hexdigest()
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from rewindmq.projections.machine.data.consumer import Consumer, Limiter
 from rewindmq.projections.machine.data.declaration import NO_EPOCH, Declaration
-from rewindmq.projections.machine.data.message_order import BIG_ENDIAN, Chunk, Order
+from rewindmq.projections.machine.data.id_windows import ID_SIZE, KEY_SIZE, OWN, IdWindow, is_chunk_of_ids
+from rewindmq.projections.machine.data.message_order import BIG_ENDIAN, Chunk, Order, space_of
 from rewindmq.projections.machine.data.message_word import size_of
 from rewindmq.projections.machine.data.queue import OutboxEntry, Queue
 from rewindmq.projections.machine.events.delivery import join_level
@@ -113,7 +114,11 @@ def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
     queue.removed, queue.moved = fields.get("removed", (0, 0))
     if "paused" in fields:
         stop_serving(queue)
-    _load_ready(queue, chunks, fields)
+    for exchange, space in fields.get("remembered", ()):
+        queue.remembered[exchange] = IdWindow(space)
+        state.remembers_messages = state.remembers_messages or exchange == OWN
+    _load_ids(queue, {number: packed for number, packed in chunks.items() if is_chunk_of_ids(number)})
+    _load_ready(queue, {number: packed for number, packed in chunks.items() if not is_chunk_of_ids(number)}, fields)
     if [queue.messages_ready, queue.message_bytes_ready] != fields["ready"]:
         expected = fields["ready"][0]
         raise ValueError(f"queue {queue.name!r}: {queue.messages_ready} messages in its chunks, {expected} expected")
@@ -226,3 +231,20 @@ def _load_chunk(number: int, packed: bytes) -> Chunk:
     chunk.expiries = numbers[2 * count :] if with_expiries else None
     chunk.stored = True
     return chunk
+
+
+def _load_ids(queue: Queue, chunks: dict[int, bytes]) -> None:
+    by_space = {ids.space: ids for ids in queue.remembered.values()}
+    for number in sorted(chunks):
+        packed = chunks[number]
+        ids = by_space.get(space_of(number))
+        count = CHUNK_HEADER.unpack_from(packed)[0] if len(packed) >= CHUNK_HEADER.size else 0
+        if ids is None or count == 0 or len(packed) != CHUNK_HEADER.size + count * ID_SIZE:
+            raise ValueError(f"chunk {number} is said to hold {count} ids, but has {len(packed)} bytes")
+        keys = CHUNK_HEADER.size + 16 * count
+        numbers = _load_numbers(packed[CHUNK_HEADER.size : keys])
+        for index in range(count):
+            start = keys + KEY_SIZE * index
+            ids.add(numbers[index], packed[start : start + KEY_SIZE], numbers[count + index])
+        ids.stored[number - ids.stored_number(0)] = None
+        ids.dirty = {}

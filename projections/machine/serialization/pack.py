@@ -6,6 +6,7 @@
             hold, as arrays of 64-bit numbers: ids and words holder by holder, then ids and expiries of held messages
             that have an expiry
     chunk   8 bytes (number of messages; 1 if expiries follow) | ids | words | expiries, 64-bit little-endian
+            of remembered ids: 8 bytes (number of messages; 0) | ids | expiries, 64-bit little-endian | keys
 
 Fields that were added later (lost epochs, the epochs of transient queues, `crash_offset`, a queue's `version`, what an
 operator did to a queue) are part of a state and its digest only where they are set. So older states load, and older
@@ -185,6 +186,9 @@ def pack_meta(queue: Queue) -> bytes:
         fields["level_starts"] = [[o.space, o.returned, o.start] for o in queue.prioritized.orders() if o.start > 0]
     if queue.delayed is not None:
         fields["delayed_start"] = queue.delayed.start
+    spaces = [[exchange, ids.space] for exchange, ids in sorted(queue.remembered.items()) if ids.messages]
+    if spaces:
+        fields["remembered"] = spaces
     packed = json_bytes(fields)
     return LENGTH.pack(len(packed)) + packed + held_bytes(queue)
 
@@ -196,9 +200,19 @@ def pack_chunk(chunk: Chunk) -> bytes:
     return header + number_bytes(chunk.ids) + number_bytes(chunk.words) + expiries
 
 
+def pack_ids(messages: list[tuple[int, bytes, int]]) -> bytes:
+    """Remembered messages: (message, key, expiry) of each."""
+    numbers = array("q", [message_id for message_id, _, _ in messages])
+    numbers.extend([expiry for _, _, expiry in messages])
+    return CHUNK_HEADER.pack(len(messages), 0) + number_bytes(numbers) + b"".join([key for _, key, _ in messages])
+
+
 def pack_chunks(queue: Queue) -> dict[int, bytes]:
     """All chunks of a queue that hold messages, by number."""
-    return {c.number: pack_chunk(c) for o in queue.orders() for c in o.chunks if len(c.ids) > 0}
+    chunks = {c.number: pack_chunk(c) for o in queue.orders() for c in o.chunks if len(c.ids) > 0}
+    for ids in queue.remembered.values():
+        chunks.update((ids.stored_number(number), pack_ids(ids.of_chunk(number))) for number in ids.numbers())
+    return chunks
 
 
 def pieces(state: State) -> Iterator[tuple[int, bytes, dict[int, bytes]]]:

@@ -39,3 +39,10 @@ def test_b15_erasing_a_persons_messages(start_broker: Callable[..., RunningBroke
     check = ["check_erasure", "customer-4711", "--data", str(broker.data)]
     assert [main.run(check), main.run(erase), main.run(check)] == [1, 0, 0]
     assert broker.stop() == 0
+
+
+def test_b61_events_that_come_once(broker: RunningBroker) -> None:
+    assert said_by_example("deduplication.md", broker) == [
+        '/shop/berlin 4711 {"amount": 12.5}',
+        '/shop/paris 4711 {"amount": 3}',
+    ]

@@ -3,7 +3,9 @@
 from typing import Any
 
 import pika
+import pytest
 from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import NackError
 
 from tests.support.deadlines import SECONDS, until
 from tests.support.kafka.nodes import api, connect
@@ -133,3 +135,31 @@ def test_a_fast_consumer_gives_back_what_was_not_sent_to_it(
     # What was on its way to the node as the connection ended counts as delivered, as at RabbitMQ.
     assert sum(again) <= 2 * prefetch
     assert again == sorted(again, reverse=True)
+
+
+def test_b61_b62_both_nodes_drop_the_same_duplicates(here: BlockingChannel, there: BlockingChannel, name: str) -> None:
+    """The queues of an exchange lie in two partitions; a duplicate comes by the other node, and in the same moment."""
+    kind = "x-message-deduplication"
+    here.exchange_declare(name, kind, durable=True, arguments={"x-cache-size": 1_000})
+    behind = in_each_partition(name)
+    for queue in behind:
+        here.queue_declare(queue, durable=True)
+        here.queue_bind(queue, name)
+    here.queue_declare(name, durable=True, arguments={kind: True})
+    catch_up(there)
+    for number in range(30):
+        properties = pika.BasicProperties(delivery_mode=2, headers={"x-deduplication-header": number})
+        for channel in (here, there, here):
+            channel.basic_publish(name, "", b"%d" % number, properties, mandatory=True)
+        there.basic_publish("", name, b"%d" % number, properties, mandatory=True)
+        for channel in (here, there):
+            with pytest.raises(NackError):
+                channel.basic_publish("", name, b"%d" % number, properties, mandatory=True)
+    catch_up(here)
+    assert {counts(there, queue) for queue in (*behind, name)} == {(30, 0)}
+    for queue in behind:
+        assert [int(body) for body, *_ in take(there, queue, 30)] == list(range(30))
+    again = pika.BasicProperties(delivery_mode=2, headers={"x-deduplication-header": 7})
+    there.basic_publish(name, "", b"7", again, mandatory=True)
+    catch_up(here)
+    assert {counts(here, queue) for queue in behind} == {(0, 0)}

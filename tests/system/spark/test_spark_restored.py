@@ -1,13 +1,18 @@
-"""Restored messages in Spark's eyes: an audit believes their counts, a biography goes on with them (B-02, B-03)."""
+"""Restored messages and duplicates in Spark's eyes: an audit believes them, a biography says what became of them."""
 
+import json
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from rewindmq.schemas.events import Published
-from rewindmq.schemas.values import Origin, Route
+from rewindmq.projections.machine.machine import MACHINE_VERSION
+from rewindmq.projections.machine.serialization.digest import queue_digest
+from rewindmq.schemas.events import Checkpointed, MachineUpgraded, Published, QueueDeclared
+from rewindmq.schemas.values import BROKER, Argument, Deduplication, Origin, Route
 from rewindmq.spark_replay.audit.audit import audit
-from rewindmq.spark_replay.history.history import biography
+from rewindmq.spark_replay.history.history import biography, history
+from rewindmq.spark_replay.history.state import state_at
+from tests.support.events_for_tests import route_once, text_id
 from tests.support.spark.histories import ANN, Recorder
 
 
@@ -37,4 +42,37 @@ def test_a_purge_that_was_undone(spark: SparkSession, tmp_path: Path) -> None:
         (restored, "published", None),
         (restored, "delivered", 1),
         (restored, "acked", None),
+    ]
+
+
+def test_b61_b62_duplicates_that_were_dropped(spark: SparkSession, tmp_path: Path) -> None:
+    told = Recorder(tmp_path, partitions=1)
+    told.append(0, BROKER, MachineUpgraded(MACHINE_VERSION))
+    told.declare("behind")
+    once = (Argument("x-message-deduplication", "bool", True),)
+    told.append(0, ANN, QueueDeclared("/", "jobs", "quorum", True, False, False, 0, once, "", None, None))
+    asked = route_once(Deduplication("once", 2, 1_000), "behind", "jobs")
+    message = Published(asked, text_id("a"), None, None, True, None, None, b"one", 3)
+    first = told.append(0, ANN, message)
+    told.wait(999)
+    second = told.append(0, ANN, message)
+    told.purge("behind")
+    end = told.log.queues[0].next_offset
+    then = {queue.name: queue_digest(queue) for queue in told.machines[0].queues()}
+    told.wait(1)
+    told.append(0, ANN, message)  # the exchange's time is over, but it is still in the queue
+    told.purge("jobs")
+    told.append(0, ANN, message)
+    told.append(0, BROKER, Checkpointed(told.log.queues[0].next_offset - 1, told.machines[0].digest()))
+    told.close()
+    assert [finding for finding in audit(spark, str(tmp_path)) if not finding.ok] == []
+    state = state_at(spark, str(tmp_path), offsets=json.dumps({"queues-0": end}))
+    assert {row.queue: row.digest for row in state.queues.collect()} == then
+    rows = history(spark, str(tmp_path)).where("outcome = 'duplicate'").orderBy("offset", "ordinal").collect()
+    assert [(row.message_id, row.queue, row.rule, row.reason) for row in rows][:2] == [
+        (second, queue, "exchange once", f"duplicate of message {first}") for queue in ("behind", "jobs")
+    ]
+    assert [(row.queue, row.rule) for row in rows][2:] == [
+        ("jobs", "x-message-deduplication of the queue"),
+        ("behind", "exchange once"),
     ]

@@ -4,6 +4,8 @@ At random points the machine is put away and loaded again, from a snapshot or fr
 it must go on as if nothing had been, with the same digest.
 """
 
+import json
+
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -11,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from rewindmq.projections.machine import describe
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import MACHINE_VERSION, Machine
+from rewindmq.schemas.amqp.tables import longstr
 from rewindmq.schemas.events import (
     Acked,
     BrokerStarted,
@@ -33,8 +36,18 @@ from rewindmq.schemas.events import (
     Tick,
 )
 from rewindmq.schemas.operator_events import MessageRemoved, QueuePaused, QueueResumed
-from rewindmq.schemas.values import Actor, Origin, Policy
-from tests.support.events_for_tests import START_MS, VHOST, arguments, explain, policy, route
+from rewindmq.schemas.values import Actor, Deduplication, Origin, Policy
+from tests.support.events_for_tests import (
+    START_MS,
+    VHOST,
+    arguments,
+    explain,
+    policy,
+    route,
+    route_once,
+    text_id,
+    with_id,
+)
 from tests.support.examples import examples
 from tests.support.naive_model import NaiveMachine
 
@@ -59,7 +72,29 @@ keys = st.fixed_dictionaries(
         "delayed_retry_min": st.integers(1, 20),
     },
 )
-policies = st.one_of(st.none(), keys.map(lambda k: policy("p", **k)))
+# An id, and the exchange that it comes through: a queue that drops duplicates takes each once while it is there.
+identities = st.one_of(
+    st.none(),
+    st.tuples(
+        st.sampled_from(
+            [longstr("a"), longstr("b"), b"x\0\0\0\x01a", b"I\0\0\0\x07", b"l" + bytes(7) + b"\7", b"t\1", b"V"]
+        ),
+        st.sampled_from([None, None, 0, 10, 300]),
+        st.sampled_from(
+            [None, Deduplication("once", 2, None), Deduplication("once", 3, 50), Deduplication("x", 1, 20)]
+        ),
+    ),
+)
+policies = st.one_of(
+    st.none(),
+    st.tuples(keys, st.sampled_from([None, None, None, True, False])).map(
+        lambda given: (
+            policy("p", **given[0])
+            if given[1] is None
+            else Policy("p", json.dumps({"x-message-deduplication": given[1]}), 1)
+        )
+    ),
+)
 
 
 class MachineAgainstModel(RuleBasedStateMachine):
@@ -106,6 +141,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         single=st.sampled_from([None, None, False, True, True]),
         highest=st.sampled_from([None, None, 1, 4]),
         later=st.booleans(),
+        once=st.sampled_from([None, False, True]),
     )
     def declare(
         self,
@@ -122,7 +158,10 @@ class MachineAgainstModel(RuleBasedStateMachine):
         single: bool | None,
         highest: int | None,
         later: bool,
+        once: bool | None,
     ) -> None:
+        if once is not None:
+            keys = keys | {"message_deduplication": once}
         if plain:
             durable, exclusive, auto_delete = True, False, False
         if single is not None:
@@ -153,19 +192,38 @@ class MachineAgainstModel(RuleBasedStateMachine):
         persistent=st.booleans(),
         count=st.integers(1, 6),
         priority=st.sampled_from([None, None, 1, 3, 4, 200]),
+        identity=identities,
     )
     def publish(
-        self, names: list[str], size: int, expiration: int | None, persistent: bool, count: int, priority: int | None
+        self,
+        names: list[str],
+        size: int,
+        expiration: int | None,
+        persistent: bool,
+        count: int,
+        priority: int | None,
+        identity: tuple[bytes, int | None, Deduplication | None] | None,
     ) -> None:
+        way, properties = route(*sorted(names)), b""
+        if identity is not None:
+            value, ttl_ms, asked = identity
+            properties = with_id(value, ttl_ms)
+            way = way if asked is None else route_once(asked, *sorted(names))
         for _ in range(count):
-            self.both(Published(route(*sorted(names)), b"", expiration, priority, persistent, None, None, b"", size))
+            self.both(Published(way, properties, expiration, priority, persistent, None, None, b"", size))
 
-    @rule(name=st.sampled_from(NAMES), source=st.sampled_from(["x", "y"]), again=st.booleans())
-    def forward(self, name: str, source: str, again: bool) -> None:
+    @rule(
+        name=st.sampled_from(NAMES),
+        source=st.sampled_from(["x", "y"]),
+        again=st.booleans(),
+        text=st.sampled_from(["", "a"]),
+    )
+    def forward(self, name: str, source: str, again: bool, text: str) -> None:
+        properties = text_id(text) if text else b""
         sequence = self.sequences.get(source, 0) + (0 if again else 1)
         self.sequences[source] = sequence
         origin = Origin(VHOST, source, 7, 70, "expired", sequence)
-        self.both(Published(route(name), b"", None, None, True, origin, None, b"", 3))
+        self.both(Published(route(name), properties, None, None, True, origin, None, b"", 3))
 
     @rule(
         name=st.sampled_from(NAMES),

@@ -224,12 +224,12 @@ HEAD = encoded(Tick())[:-1]
         (HEAD + b"\x04\x00\x00\x00\x00\x00\x08", "byte 14 of 15: method has no symbol number 4"),
         (HEAD + b"\x0e\x00\x00\x04", "byte 11 of 12: policy has no branch number 2"),
         (
-            HEAD + b"\x00\x00\x00\x00\x00" + b"\xfe" + b"\xff" * 7 + b"\x7f",
-            "byte 22 of 22: properties is 4611686018427387903 bytes long, but the record ends after 0",
+            HEAD + b"\x00\x00\x00\x00\x00\x00" + b"\xfe" + b"\xff" * 7 + b"\x7f",
+            "byte 23 of 23: properties is 4611686018427387903 bytes long, but the record ends after 0",
         ),
         (
-            HEAD + b"\x00\x00\x00\x00\x00" + b"\x00\x00\x00\x00" + b"\x02\x00\x00\x00\x00\x03",
-            "byte 22 of 23: reason has the negative length -2",
+            HEAD + b"\x00\x00\x00\x00\x00\x00" + b"\x00\x00\x00\x00" + b"\x02\x00\x00\x00\x00\x03",
+            "byte 23 of 24: reason has the negative length -2",
         ),
         (HEAD + b"\x02\x00\x00\x00\x01\x01\x00", "byte 13 of 15: a block of messages has the negative length -1"),
     ],

@@ -26,7 +26,7 @@ from rewindmq.schemas.registry import (
 )
 from rewindmq.schemas.shapes import UnknownSchema, shape_of
 from rewindmq.schemas.single_object import unwrap, wrap
-from rewindmq.schemas.values import Actor, Argument, Encryption, Origin, Policy, Route
+from rewindmq.schemas.values import Actor, Argument, Deduplication, Encryption, Origin, Policy, Route
 from tests.support.records import avro_rows
 from tests.support.samples import GOLDEN, SAMPLES, readable, sample_bytes
 
@@ -34,7 +34,7 @@ AVSC = {
     Path(file.name).stem: json.loads(file.read_text("utf-8"))
     for file in (resources.files("rewindmq.schemas") / "avsc").iterdir()
 }
-PARTS = (Actor, Argument, Policy, Route, Origin, Encryption)
+PARTS = (Actor, Argument, Deduplication, Policy, Route, Origin, Encryption)
 ALL_RELEASED = [Path(file.name).stem for file in RELEASED.iterdir() if file.name.endswith(".avsc")]
 
 
@@ -216,6 +216,7 @@ NEWER = (
     "QueuePaused",
     "QueueResumed",
     "QueueRefuses",
+    "Published-deduplicated",
 )
 
 
