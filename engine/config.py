@@ -38,6 +38,18 @@ class ArchiveConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class VaultPlace:
+    """A transit engine of a HashiCorp Vault or an OpenBao. `mount`: its path. `token_file`: holds a token for it. `ca`:
+    a file with the authority of its server; "": those that the system trusts."""
+
+    url: str
+    mount: str
+    token_file: str
+    namespace: str = ""
+    ca: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The settings of one broker.
 
@@ -71,6 +83,7 @@ class Config:
     waypoint_events: int = 10_000  # between two waypoints of a partition (runtime/waypoint_writer.py)
     subject_header: str = ""  # the header with the subject of a message: the subject's key encrypts the body
     keys: Path | None = None  # directory of keys; None: `keys` in `data`. Nodes on one Kafka share it
+    vault: VaultPlace | None = None  # keys are sealed by this Vault; None: the directory says it, or has plain keys
     keep_bodies_days: int | None = None  # each body is encrypted under a key of its day; None: only those of subjects
     load_definitions: Path | None = None  # a file or directory, imported at each start; then there is no first user
     default_user: str = "guest"  # the first user, which the first start makes

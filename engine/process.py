@@ -449,9 +449,26 @@ def _look_after_keys(broker: Broker) -> None:
     try:
         if config.encrypts:
             broker.subjects.keys.prepare()
-        broker.subjects.destroy_what_came_back()
+            _look_after_vault(broker)
+        if broker.subjects.keys.vault() is None:
+            broker.subjects.destroy_what_came_back()
+        else:  # a thread waits for the Vault
+            broker.subjects.erased(broker.subjects.keys.came_back())
     except OSError as error:
         raise Failure(CONFIG_ERROR, f"keys: {config.keys_directory}: {_reason(error)}") from error
+
+
+def _look_after_vault(broker: Broker) -> None:
+    """Note where the Vault is, and check that it takes the token. If it does not answer the broker begins without it.
+
+    OSError."""
+    keys, place = broker.subjects.keys, broker.config.vault
+    if place is not None:
+        keys.use_vault(place)
+    vault = keys.vault()
+    away = "" if vault is None else vault.check()
+    if away:
+        logger.warning("keys of bodies: %s (messages that need new keys are refused until it does)", away)
 
 
 async def _listen(server: AmqpServer, config: Config, contexts: list[LiveContext]) -> None:

@@ -16,8 +16,12 @@ so what is in flight stays bounded.
 
 A prefetch has no such bound. So while a client has a mebibyte unread, a body of more than one frame is not kept for it:
 it is read from the store when the client has taken what is before it (`LaterDelivery`).
+
+A message whose key a Vault has to open waits at its place in the output, and what comes behind it waits, too
+(`SealedDelivery`).
 """
 
+import asyncio
 import logging
 import struct
 from collections.abc import Callable
@@ -27,8 +31,10 @@ from rewindmq.engine.amqp import methods
 from rewindmq.engine.amqp.output import LARGE_BYTES, ChannelOutput, Piece
 from rewindmq.engine.amqp.settlement import DeliveryHolder, Settlement
 from rewindmq.engine.broker.consumers import CREDIT_WINDOW
+from rewindmq.engine.erasure.key_content import NotAtHand
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
+from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.amqp.properties import with_long, without_blind_copies
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Route
@@ -98,6 +104,7 @@ class AmqpConsumer(DeliveryHolder):
             settlement.redelivered += 1
         body = message.body
         output = self.output
+        missing = ""  # the key that a Vault has to open
         if (
             message.route is not self.route
             or message.properties is not self.properties
@@ -109,11 +116,17 @@ class AmqpConsumer(DeliveryHolder):
             if message.encryption is None:
                 self.prepare(effect, message)
             else:
-                message = partition.decrypted(message)
-                body = message.body
-                self.prepare(effect, message)
+                try:
+                    message = partition.decrypted(message)
+                    body = message.body
+                    self.prepare(effect, message)
+                except NotAtHand as error:
+                    missing = error.key_id
                 self.route = None  # the next one may look the same, and is to be decrypted, too
-        if len(body) <= output.max_payload:
+        if missing:
+            output.parts.append(SealedDelivery(self, tag, partition, effect, message, missing))
+            output.connection.later += 1
+        elif len(body) <= output.max_payload:
             output.parts += (self.prefix, tag.to_bytes(8, "big"), self.middle, body, END)
         else:
             head = (self.prefix, tag.to_bytes(8, "big"), self.middle)
@@ -202,6 +215,10 @@ class LaterDelivery:
         self.queue = effect.queue
         self.message_id = effect.message_id
 
+    def ready(self) -> bool:
+        """It waits for the socket only."""
+        return True
+
     def frames(self) -> list[Piece]:
         """The frames; none when the client has settled the delivery unseen, its channel is closed, or the queue is
         gone."""
@@ -215,6 +232,116 @@ class LaterDelivery:
             partition.undelivered(consumer.consumer_id)
             return []
         return [*self.head, *body_frames(consumer.output, body)]
+
+
+class Sealed:
+    """A message on its way to a client that waits for its key. Implements `rewindmq.engine.amqp.output.Later`."""
+
+    def __init__(
+        self, output: ChannelOutput, partition: Partition, queue: Queue, message_id: int, message: Published | None
+    ) -> None:
+        self.output = output
+        self.partition = partition
+        self.queue = queue
+        self.message_id = message_id
+        self.message = message  # None: it is in the store, so its body need not be in memory
+        self.fetching = False
+        self.failed = False
+        self.opened: Published | None = None
+
+    def fetch(self, key_id: str) -> None:
+        """Wait for a key."""
+        self.fetching = True
+        self.partition.fetch_key(key_id).add_done_callback(self.fetched)
+
+    def fetched(self, future: "asyncio.Future[None]") -> None:
+        """The key is here, or cannot be had."""
+        self.fetching = False
+        self.failed = future.cancelled() or future.exception() is not None
+        self.output.connection.unblock()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the client still waits for it."""
+        raise NotImplementedError
+
+    def ready(self) -> bool:
+        """Whether it is decrypted, cannot be, or is not wanted any more."""
+        if not self.is_wanted:
+            return True
+        if self.fetching:
+            return False
+        if self.failed:
+            return True
+        try:
+            message = self.message
+            if message is None:
+                message = self.partition.message(self.queue.queue_id, self.message_id)
+            self.opened = self.partition.decrypted(message)
+        except NotAtHand as missing:
+            self.fetch(missing.key_id)
+            return False
+        except Exception:  # as with any delivery
+            log.exception("%s: message %d was not delivered", self.queue.name, self.message_id)
+            self.failed = True
+        return True
+
+
+class SealedDelivery(Sealed):
+    """A delivery that waits for its key."""
+
+    def __init__(
+        self, consumer: AmqpConsumer, tag: int, partition: Partition, effect: Deliver, message: Published, key_id: str
+    ) -> None:
+        kept = message if effect.final or consumer.reader is not None else None
+        super().__init__(consumer.output, partition, effect.queue, effect.message_id, kept)
+        self.consumer = consumer
+        self.tag = tag
+        self.effect = effect
+        self.fetch(key_id)
+
+    @property
+    def is_wanted(self) -> bool:
+        settlement = self.consumer.settlement
+        if settlement.closed:
+            return False
+        return self.message is not None or (self.tag in settlement.unacked and not self.queue.gone)
+
+    def frames(self) -> list[Piece]:
+        """The frames; none when nobody waits for it any more. Without its key the connection is closed."""
+        opened, consumer = self.opened, self.consumer
+        if not self.is_wanted:
+            return []
+        if opened is None:
+            self.partition.undelivered(consumer.consumer_id)
+            return []
+        consumer.prepare(self.effect, opened)
+        consumer.route = None
+        head = [consumer.prefix, self.tag.to_bytes(8, "big"), consumer.middle]
+        return [*head, *body_pieces(consumer.output, opened.body)]
+
+
+class SealedAnswer(Sealed):
+    """The answer to a basic.get that waits for its key."""
+
+    def __init__(self, getter: "BasicGet", tag: int, partition: Partition, effect: FetchReply, message: Published):
+        super().__init__(getter.output, partition, effect.queue, effect.message_id, message)
+        self.getter = getter
+        self.tag = tag
+        self.effect = effect
+
+    @property
+    def is_wanted(self) -> bool:
+        return not self.getter.settlement.closed
+
+    def frames(self) -> list[Piece]:
+        """The frames. Without its key the connection is closed."""
+        if not self.is_wanted:
+            return []
+        if self.opened is None:
+            self.partition.undelivered(self.effect.consumer)
+            return []
+        return self.getter.frames(self.tag, self.effect, self.opened)
 
 
 class BasicGet(DeliveryHolder):
@@ -241,10 +368,24 @@ class BasicGet(DeliveryHolder):
         else:
             settlement.fetched += 1
             settlement.unacked[tag] = (self, effect.message_id)
-        message = partition.decrypted(message)
+        try:
+            opened = partition.decrypted(message)
+        except NotAtHand as missing:
+            sealed = SealedAnswer(self, tag, partition, effect, message)
+            sealed.fetch(missing.key_id)
+            output.parts.append(sealed)
+            output.connection.later += 1
+        else:
+            output.connection.unsent += len(opened.body)
+            output.parts += self.frames(tag, effect, opened)
+        if not output.connection.scheduled:
+            output.connection.schedule()
+
+    def frames(self, tag: int, effect: FetchReply, message: Published) -> list[Piece]:
+        """The frames of basic.get-ok."""
         route = message.route
         frame = methods.encode(
-            output.number,
+            self.output.number,
             "Basic.GetOk",
             delivery_tag=tag,
             redelivered=effect.redelivered,
@@ -252,9 +393,8 @@ class BasicGet(DeliveryHolder):
             routing_key=route.routing_key,
             message_count=effect.messages_ready,
         )
-        output.connection.unsent += len(message.body)
         properties = with_counts(message.properties, effect.delivery_count, effect.acquired_count)
-        content(output, frame, properties, message.body)
+        return content_frames(self.output, frame, properties, message.body)
 
 
 def with_counts(properties: bytes, delivery_count: int, acquired_count: int) -> bytes:
@@ -288,14 +428,19 @@ def body_frames(output: ChannelOutput, body: bytes) -> list[Piece]:
     return frames
 
 
+def content_frames(output: ChannelOutput, method: bytes, properties: bytes, body: bytes) -> list[Piece]:
+    """The frames of a method with content."""
+    return [method, header_frame(output, properties, len(body)), *body_pieces(output, body)]
+
+
+def body_pieces(output: ChannelOutput, body: bytes) -> list[Piece]:
+    """What follows `header_frame`."""
+    return [body, END] if len(body) <= output.max_payload else body_frames(output, body)
+
+
 def content(output: ChannelOutput, method: bytes, properties: bytes, body: bytes) -> None:
-    """Send a method with content (basic.return, basic.get-ok)."""
-    header = header_frame(output, properties, len(body))
-    if len(body) <= output.max_payload:
-        output.parts += (method, header, body, END)
-    else:
-        output.parts += (method, header)
-        output.parts += body_frames(output, body)
+    """Send a method with content (basic.return)."""
+    output.parts += content_frames(output, method, properties, body)
     if not output.connection.scheduled:
         output.connection.schedule()
 

@@ -4,8 +4,8 @@ A reply that must wait until what it reports is durable (declare-ok, bind-ok, de
 that its channel sends after it, so that the order on a channel is kept. Other channels go on.
 
     parts         frames of the connection, in order; the server joins and writes them. Among them are deliveries whose
-                  bodies are read only when they are written (`Later`). They wait while the socket takes no more, and
-                  the parts behind them wait, too
+                  bodies are read only when they are written (`Later`). They wait while the socket takes no more, or
+                  their key is not here, and the parts behind them wait, too
     held[i]       a reply that waits for the disk and what its channel sent after it, one list for each such reply
 """
 
@@ -23,6 +23,9 @@ Piece = bytes | memoryview  # a part of a large body is a view of it
 class Later(Protocol):
     """A part that is made into frames when it can be written."""
 
+    def ready(self) -> bool:
+        """Whether it can be made. If not, it calls `Output.unblock` when it can."""
+
     def frames(self) -> list[Piece]:
         """The frames; none if the part is not to be sent any more."""
 
@@ -35,7 +38,9 @@ class Output:
         self.later = 0  # how many of `parts`, here and on channels that hold back, are `Later`
         self.scheduled = False
         self._wake = wake
-        self.congested = False  # the socket takes no more for now: consumers get no new credit
+        self.congested = False  # the socket takes no more for now, or it is blocked: consumers get no new credit
+        self.blocked = False  # the first part waits for its key
+        self.paused = False  # the socket takes no more for now
         self.relief: list[Callable[[], None]] = []  # called once it takes more again
         self.closed = False
         self.unsent = 0  # octets of bodies that basic.get took since the last write
@@ -72,8 +77,25 @@ class Output:
             if not waiter.done():
                 waiter.set_result(None)
 
+    def pause(self) -> None:
+        """The socket takes no more for now."""
+        self.congested = self.paused = True
+
     def relieve(self) -> None:
         """The socket takes more again: go on."""
+        self.paused = False
+        if not self.blocked:
+            self._go_on()
+
+    def unblock(self) -> None:
+        """A part for which the others wait may be ready: go on."""
+        if not self.blocked:
+            return
+        self.blocked = False
+        if not self.paused:
+            self._go_on()
+
+    def _go_on(self) -> None:
         self.congested = False
         self.wake_waiters()
         relief, self.relief = self.relief, []
@@ -104,6 +126,9 @@ class Output:
             if isinstance(part, Piece):
                 taken.append(part)
             elif self.congested or read > CROWDED:
+                break
+            elif not part.ready():
+                self.congested = self.blocked = True
                 break
             else:
                 frames = part.frames()

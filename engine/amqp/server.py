@@ -157,7 +157,7 @@ class AmqpProtocol(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Asyncio: more than WRITE_HIGH bytes are in the write buffer."""
         assert self.connection is not None
-        self.connection.output.congested = True
+        self.connection.output.pause()
 
     def count_unread(self, size: int) -> None:
         """Tell the memory account how many bytes the client has not read. Counted while they are more than

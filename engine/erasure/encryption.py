@@ -4,7 +4,8 @@ them, under a key of the day, or of the day and the subject. They can be read un
 
     publish   -> subject_of -> encrypt -> the log, RocksDB, dead letters: ciphertext, with its `Encryption`
                                NoKeyYet: the subject's first message waits (`make_key`), and its connection with it
-    delivery  -> decrypt    -> the plain body while the key exists; without the key an empty body, and a header:
+    delivery  -> decrypt    -> the plain body while the key exists; without the key an empty body, and a header.
+                               NotAtHand: a Vault has to open the key; the delivery waits (`fetch`)
 
         x-erased = true         the key was destroyed, since the subject was erased
         x-expired-body = day    the key was destroyed, since this day has expired (2026-11-23)
@@ -17,6 +18,8 @@ a process, and the chance that two processes use the same one is 2^-64.
 
 Rules of this file
 - All decryption is done here. No decrypted body is kept.
+- The loop waits for no Vault: a thread asks it. If the Vault is away a publish is refused, and a delivery waits for
+  FETCH_SECONDS, then its connection is closed, so that the message goes back.
 - The loop waits for no sync of the disk: threads make and destroy keys. A message is logged when its key is on the
   disk, and never under a key that is marked as destroyed. So a message that is published after an erasure, at any node,
   has a new key.
@@ -34,10 +37,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from rewindmq.engine.config import Config
-from rewindmq.engine.erasure.key_store import KEY_BYTES, NOBODY, KeyStore, day_of
+from rewindmq.engine.erasure.key_content import KEY_BYTES, NotAtHand
+from rewindmq.engine.erasure.key_store import NOBODY, KeyStore, day_of
 from rewindmq.engine.errors import PreconditionFailed, ResourceError
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.amqp import tables
@@ -54,7 +59,8 @@ CONTEXT = b"rewindmq body 1"
 MAX_SUBJECT_BYTES = 255  # the management API has it in its paths
 MAX_KEYS = 10_000  # in memory
 LOOK_AGAIN_SECONDS = 10.0  # a key stays in memory for so long before it is read again
-THREADS = 4  # keys of so many subjects are made at the same time
+THREADS = 4  # keys of so many subjects are made or fetched at the same time
+FETCH_SECONDS, AGAIN_SECONDS = 15.0, 1.0  # how long a Vault is asked for a key, and the time between two times
 MAX_REPORTED = 1_000  # unreadable keys that are logged
 COUNTS = 1 << 32
 ERASED, EXPIRED, UNREADABLE = b"x-erased", b"x-expired-body", b"x-unreadable"
@@ -107,12 +113,19 @@ class NoKeyYet(Exception):
 class Subjects:
     """Encrypts and decrypts bodies. `header`: it names the subject of a message; "": none has a subject. `erased`:
     the ids of the keys that are destroyed according to the history. `clock`: gives the log time whose day has the keys;
-    None: keys are for all days, and a message without a subject is not encrypted."""
+    None: keys are for all days, and a message without a subject is not encrypted. `in_loop`: no call may wait for a
+    Vault, except those with `await`."""
 
     def __init__(
-        self, header: str, keys: KeyStore, erased: Mapping[str, int], clock: Callable[[], int] | None = None
+        self,
+        header: str,
+        keys: KeyStore,
+        erased: Mapping[str, int],
+        clock: Callable[[], int] | None = None,
+        in_loop: bool = False,
     ) -> None:
         self.keys = keys
+        self._in_loop = in_loop
         self._header = header
         self._erased = erased
         self._clock = clock
@@ -123,6 +136,7 @@ class Subjects:
         self._ciphers: dict[str, AESGCM] = {}  # by key id
         self._threads = ThreadPoolExecutor(THREADS, "keys")
         self._making: dict[str, asyncio.Future[tuple[str, bytes]]] = {}  # by subject: keys under construction
+        self._fetching: dict[str, asyncio.Future[None]] = {}  # by key id: keys that a Vault is asked for
         self._drop_at = 0.0  # when the keys in memory are dropped next
         self._reported: dict[tuple[str, str], None] = {}
         self._prefix = b""
@@ -135,7 +149,7 @@ class Subjects:
         """The encryption of a broker. `clock`: its log time."""
         keys = KeyStore.of(config.keys_directory, topology)
         dated = config.keep_bodies_days is not None
-        return cls(config.subject_header, keys, topology.erased_keys, clock if dated else None)
+        return cls(config.subject_header, keys, topology.erased_keys, clock if dated else None, in_loop=True)
 
     # -- publishing ---------------------------------------------------------------------------------------------------
 
@@ -191,9 +205,11 @@ class Subjects:
 
     def _key_of(self, subject: str, day: str) -> "tuple[str, AESGCM]":
         try:
-            known = self.keys.find(subject, day)
+            known = self.keys.find(subject, day, self._in_loop)
         except OSError as error:
             raise no_key(error, subject) from None
+        except NotAtHand:
+            raise NoKeyYet(subject) from None
         if known is None:
             raise NoKeyYet(subject)
         key_id, key = known
@@ -247,7 +263,8 @@ class Subjects:
     # -- delivering ---------------------------------------------------------------------------------------------------
 
     def decrypt(self, message: Published) -> Published:
-        """The message as a client gets it: `message` itself when it is not encrypted. Never fails."""
+        """The message as a client gets it: `message` itself when it is not encrypted. NotAtHand: `fetch` the key first.
+        Nothing else is raised."""
         encryption = message.encryption
         if encryption is None:
             return message
@@ -260,25 +277,53 @@ class Subjects:
             if cipher is None and self.keys.is_destroyed(key_id):
                 return self._destroyed(message, encryption)
         except OSError as error:
-            return self._unreadable(message, f"the key can't be read: {error.strerror or error}")
+            return self.unreadable(message, f"the key can't be read: {error.strerror or error}")
         if cipher is None:
-            return self._unreadable(message, "the key is not here")
+            return self.unreadable(message, "the key is not here")
         from cryptography.exceptions import InvalidTag
 
         try:
             body = cipher.decrypt(encryption.nonce, message.body, associated_data(key_id, encryption.subject))
         except (InvalidTag, ValueError):  # ValueError: the nonce has another length
-            return self._unreadable(message, "these are not the bytes that were encrypted")
+            return self.unreadable(message, "these are not the bytes that were encrypted")
         return with_body(message, message.properties, body)
 
     def _cipher(self, key_id: str) -> "AESGCM | None":
-        key = self.keys.read(key_id)
+        key = self.keys.read(key_id, self._in_loop)
         if key is None:
             return None
         if len(self._ciphers) >= MAX_KEYS:
             self._ciphers.clear()
         cipher = self._ciphers[key_id] = cipher_of(key)
         return cipher
+
+    def fetch(self, key_id: str) -> "asyncio.Future[None]":
+        """Have a key at hand that a Vault has to open, or known to be gone. It is tried again for FETCH_SECONDS, then
+        OSError. All that wait for the same key share one future."""
+        found = self._fetching.get(key_id)
+        if found is None:
+            found = self._fetching[key_id] = asyncio.ensure_future(self._fetch(key_id))
+            found.add_done_callback(partial(self._fetched, key_id))
+        return found
+
+    def _fetched(self, key_id: str, future: "asyncio.Future[None]") -> None:
+        self._fetching.pop(key_id, None)
+        if not future.cancelled():
+            future.exception()  # it was logged, and a delivery that waits looks at it
+
+    async def _fetch(self, key_id: str) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + FETCH_SECONDS
+        while True:
+            try:
+                await loop.run_in_executor(self._threads, self.keys.read, key_id)
+            except OSError as error:
+                if loop.time() >= deadline:
+                    logger.error("key %s cannot be opened: %s", key_id, error)
+                    raise
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                return
 
     def _destroyed(self, message: Published, encryption: Encryption) -> Published:
         """The message without its body, and the reason: the day is over, or the subject was erased."""
@@ -289,7 +334,8 @@ class Subjects:
             return without_body(message, EXPIRED, b"S" + len(day).to_bytes(4, "big") + day.encode())
         return without_body(message, ERASED, b"t\x01")
 
-    def _unreadable(self, message: Published, why: str) -> Published:
+    def unreadable(self, message: Published, why: str) -> Published:
+        """The message without its body, and why; it is logged, too."""
         assert message.encryption is not None
         report = message.encryption.key_id, why
         if report not in self._reported and len(self._reported) < MAX_REPORTED:
@@ -344,6 +390,20 @@ class Subjects:
     def erased(self, key_ids: Iterable[str]) -> None:
         """Destroy keys that were erased according to the history. Never fails: errors are logged."""
         self._drop_keys()
+        some = tuple(key_ids)
+        try:
+            vault = self.keys.vault()
+        except OSError as error:
+            logger.error("keys were erased, and can't be dropped: %s", error)
+            return
+        if vault is None:
+            self._destroy_each(some)
+            return
+        for key_id in some:
+            vault.forget(key_id)
+        self._threads.submit(self._destroy_each, some)
+
+    def _destroy_each(self, key_ids: tuple[str, ...]) -> None:
         for key_id in key_ids:
             try:
                 self._destroy_again(key_id)

@@ -54,6 +54,6 @@ def copy_keys(key_ids: Iterable[str], source: KeyStore, target: KeyStore) -> lis
     Of a key that was destroyed its tombstone is copied. Raises OSError."""
     missing = []
     for key_id in key_ids:
-        if target.read(key_id) is None and not target.has_tombstone(key_id) and not target.take(key_id, source):
+        if target.content(key_id) is None and not target.has_tombstone(key_id) and not target.take(key_id, source):
             missing.append(key_id)
     return missing

@@ -1,9 +1,10 @@
 """The keys that encrypt bodies of messages: a directory with two files a key, for all nodes of a log.
 
-    0fc1...9a-1-77e0...c4              32 random bytes: a key, named by its id
+    0fc1...9a-1-77e0...c4              32 random bytes: a key, named by its id. Or a key that a Vault has sealed
     0fc1...9a-1                        that id: the subject's current key in its first generation
     0fc1...9a-1-77e0...c4.destroyed    a tombstone, empty: that key was destroyed, and is used no more
     .new-...                           a file under construction; the next start removes what a crash has left
+    vault.json                         where the Vault is that seals new keys (vault.py); without it they are plain
 
 An id is a name (40 hex digits), the generation, from 1, and 16 random hex digits. Ids of older versions end with the
 generation, and the file of that name holds the key itself. They go on working. A name is
@@ -20,24 +21,33 @@ Rules of this file
 - An erasure ends a generation of a subject: the next message has a key of the next generation. A key of an ended
   generation, or of one before it, is destroyed wherever it comes from, because the history says so. This holds for all
   days of the subject. The end of a day ends the keys that the history names, and no generation.
-- A key is destroyed in this order: tombstone, overwrite, unlink. A reader looks for the tombstone after it has read the
-  key: if there was none yet, nothing was overwritten when it read.
-- No key is kept in memory here. Failures raise OSError. Every function may be called in any thread.
+- A key is destroyed in this order: tombstone, Vault, overwrite, unlink. A reader looks for the tombstone after it has
+  read the key, and after a Vault has opened it: if there was none yet, nothing was destroyed when it read.
+- No key is kept in memory here (vault.py keeps opened ones for a time). Failures raise OSError. Every function may be
+  called in any thread. In the loop only with `at_hand`, which never asks a Vault: it raises NotAtHand instead.
 """
 
 import hashlib
+import json
 import os
 import re
 import secrets
 from collections.abc import Collection, Mapping
+from dataclasses import asdict
 from datetime import date
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from rewindmq.engine.config import VaultPlace
+from rewindmq.engine.erasure.key_content import KEY_BYTES, is_key, is_sealed
 from rewindmq.projections.topology.about_history import Erasure, ExpiredDay
 from rewindmq.projections.topology.topology import Topology
 
-KEY_BYTES = 32  # AES-256
+if TYPE_CHECKING:
+    from rewindmq.engine.erasure.vault import Vault
+
+NOTE = "vault.json"
 # The history may name ids of another form, which this broker has not made.
 KEY_ID = re.compile(r"([0-9a-f]{40})-([1-9][0-9]{0,8})(-[0-9a-f]{16})?")
 DIGITS = 24  # of a subject's hash, in every name of it
@@ -85,11 +95,56 @@ class KeyStore:
             if name.startswith(UNFINISHED):
                 _remove(self.directory / name)
 
+    # -- the Vault ----------------------------------------------------------------------------------------------------
+
+    def use_vault(self, place: VaultPlace) -> None:
+        """Let a Vault seal new keys from now on, and note its place in the directory."""
+        if self._place() == place:
+            return
+        self._make_directory()
+        unfinished = self.directory / f"{UNFINISHED}{secrets.token_hex(8)}"
+        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            json.dump(asdict(place), file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, self.directory / NOTE)
+        _sync(self.directory)
+
+    def vault(self) -> "Vault | None":
+        """The Vault that the directory names; None: keys are plain files."""
+        place = self._place()
+        if place is None:
+            return None
+        from rewindmq.engine.erasure.vault import vault_at  # a broker without a Vault has no use for it
+
+        return vault_at(place)
+
+    def _place(self) -> VaultPlace | None:
+        try:
+            said = json.loads((self.directory / NOTE).read_bytes())
+            return VaultPlace(**said)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (ValueError, TypeError) as error:
+            raise OSError(f"{self.directory / NOTE}: does not say where a Vault is: {error}") from None
+
+    def _opener(self, key_id: str) -> "Vault":
+        vault = self.vault()
+        if vault is None:
+            why = f"a Vault has sealed it, and {NOTE}, which says where that is, is missing: start with --vault"
+            raise OSError(f"{self.directory / key_id}: {why}")
+        return vault
+
+    def is_held(self, key_id: str) -> bool:
+        """Whether a Vault still has what opens the key. OSError: it does not answer."""
+        vault = self.vault()
+        return vault is not None and vault.has(key_id)
+
     # -- the current key ----------------------------------------------------------------------------------------------
 
-    def find(self, subject: str, day: str = "") -> tuple[str, bytes] | None:
+    def find(self, subject: str, day: str = "", at_hand: bool = False) -> tuple[str, bytes] | None:
         """The id and the current key of a subject, or None. The key is on the disk. `day`: of this day only."""
-        return self._look(subject, day)[1]
+        return self._look(subject, day, at_hand)[1]
 
     def current(self, subject: str, day: str = "") -> tuple[str, bytes]:
         """As `find`; a key is made if there is none."""
@@ -99,13 +154,13 @@ class KeyStore:
                 return found
             self._make(place)
 
-    def _look(self, subject: str, day: str) -> tuple[str, tuple[str, bytes] | None]:
+    def _look(self, subject: str, day: str, at_hand: bool = False) -> tuple[str, tuple[str, bytes] | None]:
         """The name of the first generation that was not ended, and its key if that is here."""
         name = name_of(subject, day)
         for generation in range(self._last_erased(name) + 1, LAST_GENERATION + 1):
             place = f"{name}-{generation}"
             key_id = self._named_in(place)
-            key = self.read(key_id)
+            key = self.read(key_id, at_hand)
             if key is not None:
                 return place, (key_id, key)
             if not self.is_destroyed(key_id):
@@ -125,13 +180,16 @@ class KeyStore:
         """Make a new current key, unless somebody was faster. The caller looks again."""
         self._make_directory()
         key_id = f"{place}-{secrets.token_hex(8)}"
-        self._put(key_id, secrets.token_bytes(KEY_BYTES))
+        vault = self.vault()
+        self._put(key_id, secrets.token_bytes(KEY_BYTES) if vault is None else vault.make(key_id)[1])
         _sync(self.directory)  # this name has to last. The other need not: a reader that finds that one finds the key
         named = self._named_in(place)
         if named != place and self.read(named) is None and not self.is_destroyed(named):
             _remove(self.directory / place)  # it names a key that is not here
         if not self._put(place, key_id.encode()):
             _remove(self.directory / key_id)
+            if vault is not None:
+                vault.destroy(key_id)
 
     def _put(self, name: str, content: bytes) -> bool:
         """Make a file that is whole as soon as it has its name. False: there is a file of that name, or a node that
@@ -151,19 +209,31 @@ class KeyStore:
 
     # -- keys by their ids --------------------------------------------------------------------------------------------
 
-    def read(self, key_id: str) -> bytes | None:
-        """The key of this id; None: it is not here, or was destroyed."""
+    def read(self, key_id: str, at_hand: bool = False) -> bytes | None:
+        """The key of this id; None: it is not here, or was destroyed. `at_hand`: NotAtHand if a Vault has to open."""
+        content = self.content(key_id)
+        if content is None or not is_sealed(content):
+            return content
+        vault = self._opener(key_id)
+        key = vault.at_hand(key_id) if at_hand else vault.open(key_id, content)
+        if self.is_destroyed(key_id):  # meanwhile
+            vault.forget(key_id)
+            return None
+        return key
+
+    def content(self, key_id: str) -> bytes | None:
+        """What the key's file holds: the key, or the key as a Vault has sealed it. None as of `read`."""
         if not KEY_ID.fullmatch(key_id):
             return None
         try:
-            key = (self.directory / key_id).read_bytes()
+            content = (self.directory / key_id).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        if self.is_destroyed(key_id) or _named(key_id, key) is not None:
+        if self.is_destroyed(key_id) or _named(key_id, content) is not None:
             return None
-        if len(key) != KEY_BYTES:
-            raise OSError(f"{self.directory / key_id}: is no key, it has {len(key)} bytes instead of {KEY_BYTES}")
-        return key
+        if not is_key(content):
+            raise OSError(f"{self.directory / key_id}: is no key, it has {len(content)} bytes instead of {KEY_BYTES}")
+        return content
 
     def is_destroyed(self, key_id: str) -> bool:
         """Whether the key was destroyed, according to the history or the directory."""
@@ -250,11 +320,14 @@ class KeyStore:
         tombstone, path = self.directory / (key_id + TOMBSTONE), self.directory / key_id
         os.close(os.open(tombstone, os.O_WRONLY | os.O_CREAT, 0o600))
         _sync(self.directory)
+        vault = self.vault()
+        if vault is not None:
+            vault.destroy(key_id)
         if not self.is_there(key_id):
             return
         try:
             with open(path, "r+b") as file:
-                file.write(secrets.token_bytes(KEY_BYTES))
+                file.write(secrets.token_bytes(max(KEY_BYTES, os.fstat(file.fileno()).st_size)))
                 file.flush()
                 os.fsync(file.fileno())
         except FileNotFoundError:  # somebody else did it
@@ -266,19 +339,24 @@ class KeyStore:
         """Copy a key from another directory, or its tombstone if it was destroyed. False: that one has neither.
 
         Raises OSError."""
-        key = source.read(key_id)
+        key = source.content(key_id)
         if key is None and not source.has_tombstone(key_id):
             return False
         self._make_directory()
+        place = source._place()
+        if place is not None and self._place() is None:
+            self.use_vault(place)
         self._put(f"{key_id}{TOMBSTONE}" if key is None else key_id, key or b"")
         _sync(self.directory)
         return True
 
     def put(self, key_id: str, key: bytes) -> None:
-        """Keep a key that another directory has, unless it was destroyed here. It is on the disk when this returns.
+        """Keep a key as another directory has it (`content`), unless it was destroyed here. It is on the disk then.
 
         Raises OSError."""
-        if KEY_ID.fullmatch(key_id) and len(key) == KEY_BYTES and not self.has_tombstone(key_id):
+        if KEY_ID.fullmatch(key_id) and is_key(key) and not self.has_tombstone(key_id):
+            if is_sealed(key):
+                self._opener(key_id)
             self._make_directory()
             self._put(key_id, key)
             _sync(self.directory)
@@ -336,7 +414,7 @@ def _is_of(name: str, key_id: str) -> bool:
 
 def _named(place: str, content: bytes) -> str | None:
     """The id of the current key in a file's content; None: it holds something else."""
-    if len(content) == KEY_BYTES:
+    if is_key(content):
         return None
     text = content.decode("ascii", "replace")
     return text if text.startswith(f"{place}-") and KEY_ID.fullmatch(text) else None

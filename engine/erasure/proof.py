@@ -6,7 +6,8 @@ the directory of keys, without a broker.
     expired        the history says that the key's day has expired, and the directory has its tombstone
     unlogged       the directory has the tombstone, and the history does not say why: a broker ended between the two.
                    Erase the subject once more. A day's key needs nothing: the next start logs it
-    STILL THERE    the history says that the key was destroyed, and it is in the directory
+    STILL THERE    the history or a tombstone says that the key was destroyed, and it is in the directory, or the Vault
+                   still opens it
     unknown        the directory has neither the key nor its tombstone: it is the wrong directory, or the key was lost
 
 This reads the history as it is. `verify` and `verify_seals` say whether it is whole. An erasure does not disturb them,
@@ -101,7 +102,7 @@ def _proof(keys: KeyStore, topology: Topology, reports: dict[str, KeyReport], pl
 
 def _state(keys: KeyStore, report: KeyReport) -> str:
     unexplained = report.erasure is None and report.expired is None
-    if keys.is_there(report.key_id):
+    if keys.is_there(report.key_id) or (keys.has_tombstone(report.key_id) and keys.is_held(report.key_id)):
         return IN_USE if unexplained and not keys.has_tombstone(report.key_id) else STILL_THERE
     if not keys.has_tombstone(report.key_id):
         return UNKNOWN

@@ -136,7 +136,7 @@ async def keys(call: Call) -> Response:
         raise bad_request(f"ids is a list of at most {MOST_KEYS} texts")
     store = call.broker.subjects.keys
     try:
-        found = await asyncio.to_thread(lambda: {str(each): store.read(str(each)) for each in ids})
+        found = await asyncio.to_thread(lambda: {str(each): store.content(str(each)) for each in ids})
     except OSError as error:
         raise ApiError(503, "service_unavailable", str(error)) from None
     return reply({"keys": {each: base64.b64encode(key).decode() for each, key in found.items() if key is not None}})

@@ -21,6 +21,7 @@ Rules of this file
   connection (`undelivered`).
 """
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
@@ -508,10 +509,14 @@ class Partition(ABC):
     def decrypted(self, message: Published) -> Published:
         """Return the message as a client gets it: decrypted, or without its body if its key is destroyed.
 
-        See engine/erasure/encryption.py."""
+        NotAtHand: `fetch_key` first. See engine/erasure/encryption.py."""
         if message.encryption is None:
             return message
         return self._listener.subjects.decrypt(message)
+
+    def fetch_key(self, key_id: str) -> "asyncio.Future[None]":
+        """Have a Vault open a key. OSError: it was tried for a time."""
+        return self._listener.subjects.fetch(key_id)
 
     def _note_quarantine(self, effect: Quarantine) -> None:
         self.projector.quarantined(effect.offset, effect.event_type, effect.reason)

@@ -1,5 +1,6 @@
 """What a live partition calls: the parts of the broker that listen to it."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,7 +17,10 @@ class Decryption(Protocol):
     """Decrypts bodies (engine/erasure/encryption.py)."""
 
     def decrypt(self, message: Published) -> Published:
-        """Return the message with its body decrypted."""
+        """Return the message with its body decrypted. NotAtHand: `fetch` the key first."""
+
+    def fetch(self, key_id: str) -> "asyncio.Future[None]":
+        """Have a Vault open a key."""
 
 
 class EventTap(Protocol):

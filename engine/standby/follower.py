@@ -13,6 +13,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -54,6 +55,7 @@ class Follower:
         self.copy = copy
         self._instance = instance
         self._keys = KeyStore(config.keys_directory)
+        self._vault = config.vault
         self._known_keys: set[str] = set()
         self._most = ANSWER_BYTES
         self._told = ""
@@ -135,7 +137,7 @@ class Follower:
 
     async def fold_along(self, standby: "Standby", broker: "Broker") -> None:
         """Fold each moment that is copied. Raises LogError, CorruptLog, NewerHistory, OSError."""
-        await asyncio.to_thread(broker.subjects.destroy_what_came_back)
+        await self._with_keys(broker.subjects.destroy_what_came_back)
         while True:
             await self._moved.wait()
             self._moved.clear()
@@ -149,7 +151,7 @@ class Follower:
                     self._looked = -BESIDE_SECONDS
 
             await standby.fold(ends, see)
-            await asyncio.to_thread(self._destroy, destroyed)
+            await self._with_keys(partial(self._destroy, destroyed))
             self.status.folded = ends
             broker.turns.landed()
 
@@ -159,7 +161,7 @@ class Follower:
         """Take over the keys of the bodies in these bytes. Raises Away, Refused, OSError."""
         ids = [each for each in ids_in(data) if each not in self._known_keys]
         if ids:
-            lacking = await asyncio.to_thread(lambda: [each for each in ids if self._keys.read(each) is None])
+            lacking = await asyncio.to_thread(lambda: [each for each in ids if self._keys.content(each) is None])
             for first in range(0, len(lacking), 1_000):
                 found = await self._client.keys(lacking[first : first + 1_000])
                 await asyncio.to_thread(self._put, found)
@@ -168,8 +170,22 @@ class Follower:
             self._known_keys.update(ids)
 
     def _put(self, found: Mapping[str, bytes]) -> None:
+        if self._vault is not None:
+            self._keys.use_vault(self._vault)
         for key_id, key in found.items():
             self._keys.put(key_id, key)
+
+    async def _with_keys(self, work: Callable[[], None]) -> None:
+        """Do something with keys in a thread; again while their Vault is away. Raises OSError if they are files."""
+        while True:
+            try:
+                await asyncio.to_thread(work)
+                return
+            except OSError as error:
+                if await asyncio.to_thread(self._keys.vault) is None:
+                    raise
+                self._tell(str(error))
+                await asyncio.sleep(LONGEST_PAUSE)
 
     def _destroy(self, ids: list[str]) -> None:
         for key_id in ids:

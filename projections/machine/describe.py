@@ -117,10 +117,14 @@ def queues_of(e: Event) -> tuple[tuple[str, str], ...]:
     return () if vhost is None or name is None else ((vhost, name),)
 
 
+def field_names(kind: Any) -> list[str]:
+    """The fields that are shown of an event, or of a value in it; its class will do, too."""
+    return [field.name for field in fields(kind) if field.name not in ("body", _SECRET)]
+
+
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:
-    for field in fields(value):
-        if field.name not in ("body", _SECRET):
-            yield field.name, getattr(value, field.name)
+    for name in field_names(value):
+        yield name, getattr(value, name)
 
 
 def _words(value: Any) -> Iterator[str]:

@@ -9,22 +9,35 @@ from typing import Any
 import httpx
 from jsonschema import Draft202012Validator
 
+from rewindmq.schemas.json_schemas import DIALECT
+
 Document = dict[str, Any]
 
 
+def closed(schema: Any) -> Any:
+    """The schema with closed objects: those whose fields are named have no others."""
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: closed(value) for key, value in schema.items()}
+    if isinstance(schema.get("properties"), dict) and "object" in schema.get("type", ()):
+        found["additionalProperties"] = False
+    return found
+
+
+def faults_of(schema: Document, value: object) -> list[str]:
+    """What is wrong with a value, for people."""
+    found = []
+    for error in Draft202012Validator(schema).iter_errors(value):
+        while error.context:  # the nearest of several shapes
+            error = max(error.context, key=lambda each: len(each.absolute_path))
+        found.append(f"{error.json_path}: {error.message[:300]}")
+    return found
+
+
 def strict(document: Document) -> Document:
-    """The document with closed objects: those whose fields are named have no others."""
-
-    def closed(schema: Any) -> Any:
-        if isinstance(schema, list):
-            return [closed(each) for each in schema]
-        if not isinstance(schema, dict):
-            return schema
-        found = {key: closed(value) for key, value in schema.items()}
-        if isinstance(schema.get("properties"), dict) and schema.get("type") == "object":
-            found["additionalProperties"] = False
-        return found
-
+    """The document with closed objects."""
     return document | {"components": closed(document["components"]), "paths": closed(document["paths"])}
 
 
@@ -52,13 +65,7 @@ class Reference:
 
     def faults_of(self, schema: dict[str, Any], value: object) -> list[str]:
         """What is wrong with a value, for people."""
-        whole = {"$schema": Draft202012Validator.META_SCHEMA["$id"], "components": self.strict["components"], **schema}
-        found = []
-        for error in Draft202012Validator(whole).iter_errors(value):
-            while error.context:  # the nearest of several shapes
-                error = max(error.context, key=lambda each: len(each.absolute_path))
-            found.append(f"{error.json_path}: {error.message[:300]}")
-        return found
+        return faults_of({"$schema": DIALECT, "components": self.strict["components"], **schema}, value)
 
     def faults_of_body(self, operation: dict[str, Any], body: object) -> list[str]:
         """What is wrong with the body of a request."""

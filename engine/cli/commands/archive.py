@@ -22,6 +22,7 @@ from rewindmq.engine.cli.kafka_archive import (
     with_bar,
 )
 from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.shapes import ArchivedPartition
 from rewindmq.engine.cli.values import Value
 from rewindmq.projections.rewind import format_time
 
@@ -34,21 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-STATUS_COLUMNS = (
-    "partition",
-    "floor",
-    "archived_end",
-    "archived_until",
-    "segments",
-    "snapshots",
-    "bytes",
-    "archived_bytes",
-    "lag",
-    "lag_bytes",
-    "waiting_since",
-    "kafka_start",
-    "lost",
-)
+STATUS_COLUMNS = tuple(ArchivedPartition.__annotations__)
 NOTHING_CLOSED = (
     "Nothing is closed: the last segment of each partition is open and stays behind. --roll ends it when the broker is"
     " stopped, and `rewindmq start --segment-age 1h` while it runs."

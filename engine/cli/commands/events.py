@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -29,6 +29,7 @@ from rewindmq.engine.cli.commands.history import history_error_code
 from rewindmq.engine.cli.exits import DATA, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka_and_archive
 from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.shapes import EventLine
 from rewindmq.engine.cli.times import A_MOMENT
 from rewindmq.projections.machine import describe
 from rewindmq.projections.machine.data.effects import Effect, Quarantine
@@ -308,17 +309,18 @@ def as_text(line: Line) -> str:
 
 def as_json(line: Line) -> str:
     """A JSON object on one line."""
-    found: dict[str, Any] = {
+    found: EventLine = {
         "partition": line.partition,
         "offset": line.offset,
         "time": format_time(line.time_ms),
         "user": line.actor.user,
         "session": line.actor.session,
+        "event": None if line.event is None else type(line.event).__name__,
     }
     if line.event is None:
-        found |= {"event": None, "problem": line.problem}
+        found["problem"] = line.problem
     else:
-        found |= {"event": type(line.event).__name__, "fields": describe.event_fields(line.event)}
+        found["fields"] = describe.event_fields(line.event)
     if line.effects:
         found["effects"] = [describe.effect_fields(effect) for effect in line.effects]
     return json.dumps(found, ensure_ascii=False) + "\n"

@@ -17,6 +17,7 @@ from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliEr
 from rewindmq.engine.cli.formatters import MACHINE_READABLE
 from rewindmq.engine.cli.kafka import Kafka, with_kafka_and_archive
 from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.shapes import CheckedProof
 from rewindmq.engine.cli.values import Value
 from rewindmq.projections.machine import describe
 from rewindmq.projections.rewind import format_time
@@ -376,75 +377,75 @@ def check_proof(
             raise seals.BadFile(f"{error.filename}: {error.strerror}") from None
 
     proven = _done(DIFFERENT, checked)
-    found = {
+    found: CheckedProof = {
         "partition": proven.partition,
         "offset": proven.offset,
         "sealed": format_time(proven.seal["time_ms"]),
         "seal": proven.digest,
-        **_in_register(proven),
-        **_shown(proven.seal["log"], proven.record),
+        "event": None,
     }
+    _add_register(found, proven)
+    what = _add_event(found, proven.seal["log"], proven.record)
     if form == "json" or (form is None and settings.formatter in MACHINE_READABLE):
-        click.echo(json.dumps({name: value for name, value in found.items() if name != "what"}, ensure_ascii=False))
+        click.echo(json.dumps(found, ensure_ascii=False))
         return
     settings.banner(
         f"The proof holds: event {proven.offset} of {proven.partition} is in the history that was sealed at"
         f" {found['sealed']}."
     )
-    for name in ("time", "user", "what", "body"):
-        if name in found:
-            click.echo(f"{name + ':':<6}{describe.printable(str(found[name])) or '-'}")
+    said = {"time": found.get("time"), "user": found.get("user"), "what": what, "body": found.get("body")}
+    for name, value in said.items():
+        if value is not None:
+            click.echo(f"{name + ':':<6}{describe.printable(value) or '-'}")
     for sentence in sentences(proven)[2:] if proven.origin is not None else ():
         click.echo(describe.printable(sentence))
 
 
-def _in_register(proven: "Proven") -> dict[str, Any]:
-    """The fields of the register in a checked proof, for programs; none if the proof has no register."""
-    if proven.origin is None:
-        return {}
-    return {
-        "register": {
-            "origin": proven.origin,
-            "entry": proven.entry,
-            "size": proven.size,
-            "witnesses": [{"name": name, "seconds": seconds} for name, seconds in proven.witnesses],
-            "time_stamp": proven.stamp,
-            "time_stamp_is_checked": proven.stamp_is_checked,
-        }
+def _add_register(found: CheckedProof, proven: "Proven") -> None:
+    """Adds the register of a checked proof, if the proof has one."""
+    if proven.origin is None or proven.entry is None or proven.size is None:
+        return
+    found["register"] = {
+        "origin": proven.origin,
+        "entry": proven.entry,
+        "size": proven.size,
+        "witnesses": [{"name": name, "seconds": seconds} for name, seconds in proven.witnesses],
+        "time_stamp": proven.stamp,
+        "time_stamp_is_checked": proven.stamp_is_checked,
     }
 
 
-def _shown(log: str, record: bytes) -> dict[str, Any]:
-    """The event of a sealed record: `what` in words, the other keys for programs. `log`: the kind of log."""
+def _add_event(found: CheckedProof, log: str, record: bytes) -> str:
+    """Adds the event of a sealed record, and returns it in words. `log`: the kind of log."""
     from rewindmq.engine.log.seals.in_topic import split_time
     from rewindmq.schemas.codec import Decoder
     from rewindmq.schemas.shapes import UndecodableRecord
     from rewindmq.schemas.single_object import FramedDecoder
 
     if log == "kafka" and not record:
-        return {"event": None, "what": "no event: a transaction ended here"}
+        return "no event: a transaction ended here"
     logged_ms, value = split_time(record) if log == "kafka" else (None, record)
     try:
         timestamp_ms, actor, event = (Decoder() if logged_ms is None else FramedDecoder()).decode(value)
     except UndecodableRecord:  # of an older schema, or of none
-        return {"event": None, "record": value.hex(), "what": f"a record that this version cannot read: {value.hex()}"}
-    found = {
-        "time": format_time(timestamp_ms if logged_ms is None else logged_ms),
-        "user": actor.user,
-        "session": actor.session,
-        "event": type(event).__name__,
-        "fields": describe.event_fields(event),
-        "what": describe.event(event),
-    }
-    return found | _body(event.body) if isinstance(event, Published) else found
+        found["record"] = value.hex()
+        return f"a record that this version cannot read: {value.hex()}"
+    found["time"] = format_time(timestamp_ms if logged_ms is None else logged_ms)
+    found["user"] = actor.user
+    found["session"] = actor.session
+    found["event"] = type(event).__name__
+    found["fields"] = describe.event_fields(event)
+    if isinstance(event, Published):
+        _add_body(found, event.body)
+    return describe.event(event)
 
 
-def _body(body: bytes) -> dict[str, str]:
-    """A body as text when it is UTF-8, else as base64."""
+def _add_body(found: CheckedProof, body: bytes) -> None:
+    """Adds a body: as text when it is UTF-8, else as base64."""
     try:
-        return {"body": body.decode(), "body_encoding": "utf-8"}
+        found["body"], found["body_encoding"] = body.decode(), "utf-8"
     except UnicodeDecodeError:
-        return {"body": base64.b64encode(body).decode(), "body_encoding": "base64"}
+        found["body"], found["body_encoding"] = base64.b64encode(body).decode(), "base64"
 
 
 def _row(sealed: Any) -> dict[str, Value]:

@@ -11,7 +11,7 @@ from typing import Any
 from rewindmq.engine.cli.client import HTTP_PORT
 from rewindmq.engine.cli.configuration.sources import DEFAULT, FLAG, ConfigError, Value
 from rewindmq.engine.cli.configuration.table import SETTINGS
-from rewindmq.engine.config import ArchiveConfig, Config
+from rewindmq.engine.config import ArchiveConfig, Config, VaultPlace
 from rewindmq.engine.identity.settings import TokenSettings
 from rewindmq.engine.log.secret_file import BadSecret, secret_in
 from rewindmq.engine.log.settings_file import BadSettings, lines_of, read_settings_file
@@ -77,6 +77,7 @@ def config_of(values: Mapping[str, Value]) -> Config:
             "tokens": _tokens(given),
             "archive": _archive(given),
             "keys": None if given.keys is None else given.keys.absolute(),
+            "vault": _vault(given),
             "kafka": given.kafka,
             "kafka_settings": kafka_settings(given.kafka_setting, given.kafka_config),
             "node_timeout_ms": given.node_timeout * 1000,
@@ -113,6 +114,7 @@ def require_possible(given: Given) -> None:
     require(given.kafka or given.standbys is None, "--standbys needs --kafka", "standbys")
     _require_tls(given)
     _require_tokens(given)
+    _require_vault(given)
     if given.kafka is None:
         return
     text = "--confirm-after follower is for an embedded log: Kafka's own replicas confirm here"
@@ -160,6 +162,29 @@ def _tls(given: Given) -> TlsListener | None:
         given.tls_verify_peer,
         given.tls_fail_if_no_peer_cert,
         given.tls_login_from,
+    )
+
+
+def _require_vault(given: Given) -> None:
+    others = [name for name in SETTINGS if name.startswith("vault_")]
+    if not given.vault:
+        given.require(not given.given(*others), "the --vault- options need --vault", *others)
+        return
+    given.require(given.vault_token_file, "--vault needs --vault-token-file", "vault")
+    text = "--vault needs --subject-header or --keep-bodies: else no body has a key"
+    given.require(given.subject_header or given.keep_bodies is not None, text, "vault")
+
+
+def _vault(given: Given) -> VaultPlace | None:
+    if not given.vault:
+        return None
+    _password(given.vault_token_file, "vault_token_file")
+    return VaultPlace(
+        given.vault.rstrip("/"),
+        given.vault_mount.strip("/"),
+        str(given.vault_token_file.absolute()),
+        given.vault_namespace or "",
+        "" if given.vault_ca is None else str(given.vault_ca.absolute()),
     )
 
 

@@ -11,10 +11,11 @@ from rewindmq.engine.cli.configuration.options import with_sources
 from rewindmq.engine.cli.configuration.sources import ConfigError, Sources, Value
 from rewindmq.engine.cli.exits import CONFIG, CliError
 from rewindmq.engine.cli.formatters import FORMATTERS
+from rewindmq.engine.cli.shapes import Setting
 from rewindmq.engine.cli.values import Value as Cell
 from rewindmq.engine.config import Config
 
-COLUMNS = ("name", "value", "from")
+COLUMNS = tuple(Setting.__annotations__)
 
 
 @click.command("start")

@@ -440,6 +440,16 @@ HISTORY = (
         DIRECTORY,
         "Directory of the keys of bodies (default: keys in the data directory); nodes on one Kafka share it.",
     ),
+    Setting(
+        "vault",
+        ISSUER,
+        "A HashiCorp Vault or an OpenBao. Its transit engine seals keys of bodies, and an erasure destroys them there.",
+        metavar="URL",
+    ),
+    Setting("vault_token_file", FILE, "A file with a token for the Vault. It is read anew each time.", secret=True),
+    Setting("vault_mount", TEXT, "The path of the transit engine.", "transit", metavar="PATH"),
+    Setting("vault_namespace", TEXT, "The namespace in the Vault (default: none).", metavar="NAME"),
+    Setting("vault_ca", FILE, "The certificate authority of the Vault (PEM; default: those that the system trusts)."),
 )
 STANDBY = (
     Setting(

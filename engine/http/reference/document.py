@@ -12,8 +12,8 @@ from starlette.routing import Route
 
 from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Media, Operation, Query, operation_of
-from rewindmq.engine.http.reference.schemas import Schema, Schemas
 from rewindmq.engine.http.shapes.basics import Error
+from rewindmq.schemas.json_schemas import Schema, Schemas
 
 OPENAPI = "3.1.0"
 NAME_IN_PATH = re.compile(r"\{(\w+)\}")

@@ -23,6 +23,7 @@ way: nothing left then.
 import base64
 import codecs
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ from starlette.responses import Response
 
 from rewindmq.engine.broker.queues import is_next_large
 from rewindmq.engine.broker.removals import Removal, has_arrived
+from rewindmq.engine.erasure.key_content import NotAtHand
 from rewindmq.engine.errors import NotImplementedByBroker, PreconditionFailed
 from rewindmq.engine.http import pieces
 from rewindmq.engine.http.bodies import MAX_VALUES
@@ -48,7 +50,7 @@ from rewindmq.engine.http.call import (
 )
 from rewindmq.engine.http.properties import properties_of
 from rewindmq.engine.http.reference.operation import Query, operation
-from rewindmq.engine.http.resources.queues import home_of, reason_in, shown
+from rewindmq.engine.http.resources.queues import home_of, opened, reason_in, shown
 from rewindmq.engine.http.shapes.queues import GetWish, GotMessage, Moved, MoveWish, Removed, RemoveWish
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.projections.machine.events.removal import MOST_REMOVED
@@ -57,6 +59,7 @@ from rewindmq.schemas.events import Nacked, Published
 from rewindmq.schemas.json_values import Json
 
 if TYPE_CHECKING:
+    from rewindmq.engine.broker.broker import Broker
     from rewindmq.engine.runtime.partition import Partition
     from rewindmq.projections.machine.data.effects import FetchReply
     from rewindmq.projections.machine.data.queue import Queue
@@ -85,10 +88,31 @@ class Taken:
 
     def fetched(self, partition: "Partition", effect: "FetchReply", message: Published | None) -> None:
         if message is not None:
-            opened = partition.decrypted(message)
-            if self.truncate is not None:
-                opened = replace(opened, body=opened.body[: self.truncate])
-            self.messages.append(Got(effect.message_id, opened, effect.redelivered, effect.messages_ready))
+            with suppress(NotAtHand):  # it was when the request began
+                message = self._shown(partition.decrypted(message))
+            self.messages.append(Got(effect.message_id, message, effect.redelivered, effect.messages_ready))
+
+    async def open(self, partition: "Partition", broker: "Broker") -> None:
+        """Decrypt what could not be decrypted at once."""
+        for index, got in enumerate(self.messages):
+            if got.message.encryption is not None:
+                try:
+                    message = await opened(partition, got.message)
+                except ApiError as error:  # it is taken, and is answered without its body
+                    message = broker.subjects.unreadable(got.message, error.reason)
+                self.messages[index] = replace(got, message=self._shown(message))
+
+    def _shown(self, message: Published) -> Published:
+        return message if self.truncate is None else replace(message, body=message.body[: self.truncate])
+
+
+async def fetch_keys(call: Call, partition: "Partition", queue: "Queue", count: int) -> None:
+    """Have the keys of the next messages at hand, if a Vault has them, before any is taken. ApiError (503)."""
+    if call.broker.subjects.keys.vault() is None:
+        return
+    for view in list(islice(queue.messages(), count)):
+        if view.state == "ready":
+            await opened(partition, partition.message(queue.queue_id, view.message_id))
 
 
 @operation("Takes messages from a queue", body=GetWish, answer=list[GotMessage])
@@ -120,11 +144,13 @@ async def get(call: Call) -> Response:
             wave = next_wave(call, queue, taken, count - before)
             if wave == 0:
                 break
+            await fetch_keys(call, partition, queue, wave)
             async with in_time():
                 _, _, holder = await call.broker.consumers.fetch(
                     session, session.channel, taken, queue.name, no_ack, wave
                 )
             call.broker.turns.end()
+            await taken.open(partition, call.broker)
             if not no_ack:
                 back += ((got.message_id, holder) for got in taken.messages[before:])
             if len(taken.messages) < before + wave:  # the queue is empty, or was for a moment

@@ -1,5 +1,6 @@
 """Queues over HTTP: list, show, declare, delete, purge, pause. messages.py takes messages out."""
 
+import asyncio
 import base64
 import json
 from collections.abc import Callable, Mapping
@@ -8,7 +9,19 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from rewindmq.engine.http.call import Call, arguments_in, bad_request, boolean, done, natural, not_found, reply, text
+from rewindmq.engine.erasure.key_content import NotAtHand
+from rewindmq.engine.http.call import (
+    ApiError,
+    Call,
+    arguments_in,
+    bad_request,
+    boolean,
+    done,
+    natural,
+    not_found,
+    reply,
+    text,
+)
 from rewindmq.engine.http.listing import STATS, Item, columns_of, listed, listed_queues, single
 from rewindmq.engine.http.properties import properties_of
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Query, operation
@@ -22,6 +35,7 @@ from rewindmq.projections.machine.data.message_word import is_redelivered, size_
 from rewindmq.projections.machine.rules.profile import RABBITMQ_4_3
 from rewindmq.projections.machine.rules.settings import effective_definition
 from rewindmq.schemas.amqp.json_arguments import table_of, types_of
+from rewindmq.schemas.events import Published
 from rewindmq.schemas.json_values import Json
 from rewindmq.schemas.values import EPOCH_SHIFT, Policy
 
@@ -150,6 +164,18 @@ def unacked_item(broker: "Broker", holder: "Consumer", message_id: int, word: in
     }
 
 
+async def opened(partition: "Partition", message: Published) -> Published:
+    """The message as a client gets it. ApiError (503): its key is in a Vault that does not answer."""
+    while True:
+        try:
+            return partition.decrypted(message)
+        except NotAtHand as missing:
+            try:
+                await asyncio.shield(partition.fetch_key(missing.key_id))
+            except OSError as error:
+                raise ApiError(503, "service_unavailable", f"the key of a message cannot be read: {error}") from None
+
+
 @operation("Shows a ready message, which stays where it is; the next one is 1", answer=PeekedMessage)
 async def peek(call: Call) -> Response:
     """Answers GET .../peek/N: the Nth ready message from the front (the next is 1), which stays where it is.
@@ -165,7 +191,7 @@ async def peek(call: Call) -> Response:
     if view is None or view.state != "ready":
         raise not_found("Target queue does not have a message at that position", "not_found")
     home = home_of(call.broker, queue)
-    message = home.decrypted(home.message(queue.queue_id, view.message_id))
+    message = await opened(home, home.message(queue.queue_id, view.message_id))
     payload, encoding = shown(message.body, "auto", PEEKED_BYTES)
     return reply(
         {

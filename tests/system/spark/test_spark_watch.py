@@ -23,8 +23,10 @@ from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.audit.policies import APPLIED_WITHIN_MS
 from rewindmq.spark_replay.audit.state_file import AuditStates
 from rewindmq.spark_replay.audit.watch import BatchReport, watch
+from rewindmq.spark_replay.commands.outputs import OUTPUTS
 from rewindmq.spark_replay.fold import log_groups
 from tests.support.kafka.cluster import KafkaCluster
+from tests.support.outputs import judged
 from tests.support.spark.histories import ANN, Recorder, random_history
 from tests.support.spark.topics import Writer, make_topics
 from tests.system.spark.test_spark_audit import LIES, Liar, Lie
@@ -196,3 +198,7 @@ def test_the_command_ends_on_sigterm_goes_on_and_fails_fast(
     first, second = capsys.readouterr().out.splitlines()
     assert first == "batch 1: 1 events, 1 violations; queues-0 at 4, at the end"
     assert second.startswith(f"  claims: queues-0 offset {lied}: the broker claimed 000")
+    again = ["--checkpoint", str(tmp_path / "again"), "--once", "--format", "json"]  # of B-63
+    assert cli.run([*command[:-2], *again]) == 1
+    reports = judged(OUTPUTS["watch"][0], capsys.readouterr().out)
+    assert [found["check"] for report in reports for found in report["violations"]] == ["claims"]

@@ -1,0 +1,120 @@
+"""JSON schemas (2020-12) of Python's types, for the reference of the HTTP API and for outputs of commands.
+
+str, int, float, bool, None, object          their JSON types; `object`: any value
+bytes                                        text
+list[T], tuple[T, ...], dict[str, T]         array, array, object
+tuple[T, U], T | U, Literal[...]             an array of these, anyOf, enum
+Annotated[T, "text"]                         with a description
+a TypedDict, a dataclass                     a reference to its schema, which is gathered by its name
+a dict                                       a schema already
+"""
+
+import typing
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, NotRequired, Required, Union, get_args, get_origin, is_typeddict
+
+Schema = dict[str, Any]
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+PLAIN = {str: "string", bytes: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
+UNIONS = (Union, UnionType)
+LINES: Final = "lines"  # how an output has its values: one a line ...
+LIST: Final = "list"  # ... in an array
+OBJECT: Final = "object"  # ... there is only one
+Form = Literal["lines", "list", "object"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """A JSON output of a command: the name of its schema, and the type of a value. `when`: the options that make it;
+    "": none are needed. Of values a line, the schema is about one line; else it is about the whole output."""
+
+    name: str
+    title: str
+    of: Callable[["Schemas"], "Schema"]
+    form: Form
+    when: str = ""
+
+    def document(self) -> "Schema":
+        """The schema as a file has it."""
+        schemas = Schemas("#/$defs/")
+        schema = self.of(schemas)
+        schema = {"type": "array", "items": schema} if self.form == LIST else schema
+        head = {"$schema": DIALECT, "$id": f"urn:rewindmq:output:{self.name}:1", "title": self.title}
+        return head | schema | ({"$defs": dict(sorted(schemas.by_name.items()))} if schemas.by_name else {})
+
+
+def output(name: str, title: str, kind: object, form: Form = "lines", when: str = "") -> Output:
+    """The output of values of a type."""
+    return Output(name=name, title=title, of=lambda schemas: schemas.of(kind), form=form, when=when)
+
+
+def object_of(properties: "Schema", optional: Collection[str] = (), text: str = "") -> "Schema":
+    """The schema of an object with these properties."""
+    found: Schema = {"type": "object", "properties": properties}
+    required = [name for name in properties if name not in optional]
+    return found | ({"required": required} if required else {}) | ({"description": text} if text else {})
+
+
+class Schemas:
+    """Makes schemas, and gathers those that have a name. `place`: where a reference finds them."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._types: dict[str, Any] = {}
+        self.by_name: dict[str, Schema] = {}
+
+    def of(self, kind: Any) -> Schema:
+        """The schema of a type."""
+        origin, inner = get_origin(kind), get_args(kind)
+        if is_typeddict(kind):
+            return self._named(kind, list(typing.get_type_hints(kind)), set(kind.__optional_keys__))
+        if isinstance(kind, type) and is_dataclass(kind):
+            return self._named(kind, [each.name for each in fields(kind)], set())
+        if isinstance(kind, dict):
+            return kind
+        if origin is Annotated:
+            return self._described(self.of(inner[0]), inner[1])
+        if origin in (Required, NotRequired):
+            return self.of(inner[0])
+        if origin in UNIONS:
+            return self._any_of(inner)
+        if origin is Literal:
+            return {"enum": list(inner)}
+        if origin is tuple and inner[-1] is not Ellipsis:
+            return {"type": "array", "prefixItems": [self.of(each) for each in inner], "items": False}
+        if origin in (list, tuple, Sequence):
+            return {"type": "array", "items": self.of(inner[0])}
+        if origin is dict:
+            return {"type": "object", "additionalProperties": self.of(inner[1])}
+        if kind in (object, Any):
+            return {}
+        return {"type": PLAIN[kind]}
+
+    def _described(self, schema: Schema, text: str) -> Schema:
+        return schema | {"description": text}
+
+    def _any_of(self, kinds: tuple[Any, ...]) -> Schema:
+        """One of several types. Plain ones are one list of types."""
+        schemas = [self.of(kind) for kind in kinds]
+        plain = list(dict.fromkeys(each["type"] for each in schemas if each.keys() == {"type"}))
+        others = [each for each in schemas if each.keys() != {"type"}]
+        if not others:
+            return {"type": plain if len(plain) > 1 else plain[0]}
+        found = ([{"type": plain if len(plain) > 1 else plain[0]}] if plain else []) + others
+        return {"anyOf": found}
+
+    def _named(self, kind: Any, names: list[str], optional: set[str]) -> Schema:
+        """A reference to the schema of a class with fields."""
+        name = kind.__name__
+        if self._types.setdefault(name, kind) is not kind:
+            raise ValueError(f"two types have the name {name}")
+        if name not in self.by_name:
+            self.by_name[name] = {}  # it may refer to itself
+            hints = typing.get_type_hints(kind, include_extras=True)
+            properties = {each: self.of(hints[each]) for each in names}
+            text = " ".join((kind.__doc__ or "").split())
+            self.by_name[name] = object_of(properties, optional, text)
+        return {"$ref": f"{self._place}{name}"}
