@@ -151,7 +151,7 @@ def test_b47_ctrl_c_cancels_the_command_s_restoration(
     broker: RunningBroker, api: httpx.Client, queue: str, channel: BlockingChannel
 ) -> None:
     purged(channel, queue, 40)
-    arguments = ["restore", queue, "--undo", "purge", "--rate", "5"]
+    arguments = ["restore", queue, "--undo", "purge", "--rate", "1"]
     command = [str(Path(sys.executable).parent / "rewindmq"), "--url", broker.http_url, *arguments]
     process = start_process(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until(lambda: ready(api, queue) > 0, "nothing came back")

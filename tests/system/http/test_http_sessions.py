@@ -99,14 +99,14 @@ def test_b28_what_a_user_may_not_do_over_http(broker: RunningBroker, api: httpx.
 
 def test_b28_who_reads_the_past_over_http(broker: RunningBroker, api: httpx.Client, queue: str) -> None:
     for _ in range(3):
-        assert api.get(f"/queues/%2F/{queue}/at?time=-1s").status_code in (200, 404)
+        assert api.get(f"/queues/%2F/{queue}/at?time=-0s").status_code in (200, 404)
     dry = {"undo": "purge", "dry_run": True}
     assert api.post(f"/queues/%2F/{queue}/restore", json=dry).status_code in (200, 400, 404)
     assert api.get(f"/history/find/%2F/{queue}?body=ann@example.org").status_code == 200
     assert api.get(f"/history/outcomes/%2F/{queue}?tail=5").status_code == 200
     read = [each for each in events(broker, "PastRead") if each["fields"]["queue"] == queue]
     assert [(each["fields"]["way"], each["fields"]["request"]) for each in read] == [
-        ("GET /api/queues/{vhost}/{queue}/at", "time=-1s"),
+        ("GET /api/queues/{vhost}/{queue}/at", "time=-0s"),
         ("POST /api/queues/{vhost}/{queue}/restore", "undo=purge&dry_run=True"),
         ("GET /api/history/find/{vhost}/{queue}", "body"),
         ("GET /api/history/outcomes/{vhost}/{queue}", "tail=5"),
