@@ -186,7 +186,8 @@ class Followers:
     def start(self, turns: "Turns") -> None:
         """Begin to hold confirms back, if the followers confirm. What is durable now was answered before."""
         self._turns = turns
-        self._passed = {name: end.offset for name, end in self.ends.items()}
+        if self.confirms:
+            self._passed = {name: end.offset for name, end in self.ends.items()}
         self._hold()
 
     # -- what a follower asks -----------------------------------------------------------------------------------------
