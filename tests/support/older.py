@@ -1,18 +1,25 @@
-"""Logs as earlier versions wrote them: segments of format 1, whose blocks have no check."""
+"""Logs as earlier versions wrote them: segments of format 1, whose blocks have no check; records of an older schema."""
 
+import json
+from io import BytesIO
 from pathlib import Path
+
+from fastavro import parse_schema, schemaless_reader, schemaless_writer
 
 from rewindmq.engine.log.embedded.index import index_path, lengths_path
 from rewindmq.engine.log.embedded.reader import PartitionReader
+from rewindmq.engine.log.embedded.segment_schema import older_schema
 from rewindmq.engine.log.embedded.segments import MAGIC, encode_long, read_header, segment_files
+from rewindmq.schemas.registry import envelope_schema, released_schema_json
 
 
 def to_format_1(directory: Path) -> None:
     """Write a partition anew, block by block, as format 1. The next reader makes the index."""
-    blocks = list(PartitionReader(directory).read())
+    blocks = list(PartitionReader(directory).read())  # with records of today
     for path in segment_files(directory):
         with path.open("rb") as file:
             header = read_header(path, file.fileno())
+        older = older_schema(header.schema)
         metadata = {
             b"avro.schema": header.schema.encode(),
             b"avro.codec": b"null",
@@ -25,8 +32,16 @@ def to_format_1(directory: Path) -> None:
         parts += [b"\0", header.sync]
         for block in blocks:
             if block.file == path:
-                size = sum(map(len, block.records))
-                parts += [encode_long(len(block.records)), encode_long(size), *block.records, header.sync]
+                records = block.records if older is None else [under(older, record) for record in block.records]
+                parts += [encode_long(len(records)), encode_long(sum(map(len, records))), *records, header.sync]
         path.write_bytes(b"".join(parts))
         index_path(path).unlink()
         lengths_path(path).unlink()
+
+
+def under(schema_fingerprint: str, record: bytes) -> bytes:
+    """A record of today's schema as a version with this released schema wrote it."""
+    row = schemaless_reader(BytesIO(record), parse_schema(envelope_schema()), None, return_record_name=True)
+    written = BytesIO()
+    schemaless_writer(written, parse_schema(json.loads(released_schema_json(schema_fingerprint))), row)
+    return written.getvalue()

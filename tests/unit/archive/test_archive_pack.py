@@ -23,7 +23,7 @@ from rewindmq.engine.log.embedded.segments import read_header, record_timestamp,
 from rewindmq.schemas.registry import envelope_schema, released_schema_json
 from tests.support.archiving import archive_segments, object_path, original, unpacked, write_segment
 from tests.support.examples import examples
-from tests.support.older import to_format_1
+from tests.support.older import to_format_1, under
 from tests.support.records import SCHEMA_BYTES, START_MS, avro_rows, expected, make_log, record
 
 OLD_SCHEMA = "2156aed4cfdfd28b"
@@ -114,6 +114,7 @@ def test_any_segment_comes_back_byte_for_byte(
         if old_schema:
             old = released_schema_json(OLD_SCHEMA)
             patch.setattr("rewindmq.engine.log.embedded.writer.envelope_schema_json", lambda: old)
+            records = [[under(OLD_SCHEMA, one) for one in group] for group in records]
         directory = Path(folder) / "queues-0"
         [path] = write_segment(directory, records)
         if old_format:
