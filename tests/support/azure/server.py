@@ -8,16 +8,15 @@ Needs npm and Node.js, which install Azurite once into tests/support/azure/targe
 """
 
 import base64
-import fcntl
 import hashlib
 import hmac
 import shutil
 import signal
-import subprocess
 import urllib.request
 from email.utils import formatdate
 from pathlib import Path
 
+from tests.support.installed_once import install_from_npm
 from tests.support.needs import require
 from tests.support.store_server import StoreServer
 
@@ -36,14 +35,8 @@ def require_azure() -> None:
 
 
 def build() -> None:
-    """Install the server, once for this checkout, also when several test runs begin at the same time."""
-    TARGET.mkdir(exist_ok=True)
-    with (TARGET / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (TARGET / VERSION).exists():
-            options = ("--prefix", str(TARGET), "--no-audit", "--no-fund", "--no-save", "--ignore-scripts")
-            subprocess.run(["npm", "install", *options, f"azurite@{VERSION}"], check=True)
-            (TARGET / VERSION).touch()
+    """Install the server, once for this checkout."""
+    install_from_npm(TARGET, "azurite", VERSION)
 
 
 class AzureServer(StoreServer):

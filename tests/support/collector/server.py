@@ -8,7 +8,6 @@ Needs Go, which builds the Collector once into tests/support/collector/target (`
 process that started it.
 """
 
-import fcntl
 import os
 import shutil
 import socket
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.support.deadlines import until
+from tests.support.installed_once import installing
 from tests.support.needs import require
 from tests.support.ports import free_port
 from tests.support.running import start_process
@@ -52,11 +52,9 @@ def require_collector() -> None:
 
 
 def build() -> None:
-    """Build the Collector, once for this checkout, also when several test runs begin at the same time."""
-    TARGET.mkdir(exist_ok=True)
-    with (TARGET / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not BINARY.exists():
+    """Build the Collector, once for this checkout."""
+    with installing(TARGET, "built") as missing:
+        if missing:
             environment = os.environ | {"GOFLAGS": "-mod=readonly -buildvcs=false"}
             command = ["go", "build", "-ldflags", "-s -w", "-o", str(BINARY), "."]
             subprocess.run(command, check=True, env=environment, cwd=HERE)

@@ -8,13 +8,13 @@ main.go says what is added to fake-gcs-server. Needs Go, which builds it once in
 (`make gcs-server`).
 """
 
-import fcntl
 import hashlib
 import os
 import shutil
 import subprocess
 from pathlib import Path
 
+from tests.support.installed_once import installing
 from tests.support.needs import require
 from tests.support.store_server import StoreServer
 
@@ -31,16 +31,12 @@ def require_gcs() -> None:
 
 
 def build() -> None:
-    """Build the server, once for each state of its source, also when several test runs begin at the same time."""
-    TARGET.mkdir(exist_ok=True)
+    """Build the server, once for each state of its source."""
     source = b"".join((HERE / name).read_bytes() for name in ("main.go", "go.mod", "go.sum"))
-    built = TARGET / hashlib.sha256(source).hexdigest()[:16]
-    with (TARGET / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not built.exists():
+    with installing(TARGET, hashlib.sha256(source).hexdigest()[:16]) as missing:
+        if missing:
             environment = os.environ | {"GOFLAGS": "-mod=mod"}
             subprocess.run(["go", "build", "-o", str(BINARY), "."], cwd=HERE, check=True, env=environment)
-            built.touch()
 
 
 class GcsServer(StoreServer):

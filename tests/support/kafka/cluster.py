@@ -16,7 +16,6 @@ import argparse
 import base64
 import contextlib
 import ctypes
-import fcntl
 import shutil
 import signal
 import subprocess
@@ -31,6 +30,7 @@ from typing import Self, TypeVarTuple
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from tests.support.installed_once import installing
 from tests.support.kafka.proxy import Proxies
 from tests.support.ports import free_ports
 
@@ -281,13 +281,10 @@ def java(main: str, *arguments: str, options: Sequence[str] = JAVA) -> list[str]
 
 
 def fetch_jars() -> None:
-    """Fetch the jars, once for this checkout, also when several test runs begin at the same time."""
-    TARGET.mkdir(exist_ok=True)
-    with (TARGET / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (TARGET / "ready").exists():
+    """Fetch the jars, once for this checkout."""
+    with installing(TARGET, "ready") as missing:
+        if missing:
             subprocess.run(["mvn", "-B", "-q", "-f", str(HERE / "pom.xml"), "package"], check=True)
-            (TARGET / "ready").touch()
 
 
 def _addresses(listeners: Mapping[str, int]) -> str:

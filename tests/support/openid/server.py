@@ -6,12 +6,12 @@
 Needs npm and Node.js, which install the package once into tests/support/openid/target (`make openid-provider`).
 """
 
-import fcntl
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any, Self
 
+from tests.support.installed_once import install_from_npm
 from tests.support.needs import require
 from tests.support.ports import free_port
 from tests.support.running import start_process
@@ -30,14 +30,8 @@ def require_openid() -> None:
 
 
 def build() -> None:
-    """Install the provider, once for this checkout, also when several test runs begin at the same time."""
-    TARGET.mkdir(exist_ok=True)
-    with (TARGET / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (TARGET / VERSION).exists():
-            options = ("--prefix", str(TARGET), "--no-audit", "--no-fund", "--no-save", "--ignore-scripts")
-            subprocess.run(["npm", "install", *options, f"oidc-provider@{VERSION}"], check=True)
-            (TARGET / VERSION).touch()
+    """Install the provider, once for this checkout."""
+    install_from_npm(TARGET, "oidc-provider", VERSION)
 
 
 class OpenIdProvider:

@@ -11,7 +11,6 @@ that started it.
 """
 
 import argparse
-import fcntl
 import os
 import shutil
 import signal
@@ -19,6 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.installed_once import installing
 from tests.support.needs import require
 from tests.support.store_server import StoreServer
 
@@ -42,15 +42,12 @@ def require_s3() -> None:
 
 
 def build() -> None:
-    """Build the server, once for this checkout, also when several test runs begin at the same time."""
-    TARGET.mkdir(exist_ok=True)
-    with (TARGET / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (TARGET / VERSION).exists():
+    """Build the server, once for this checkout."""
+    with installing(TARGET, VERSION) as missing:
+        if missing:
             package = f"github.com/versity/versitygw/cmd/versitygw@{VERSION}"
             environment = os.environ | {"GOBIN": str(TARGET), "GOFLAGS": "-mod=mod"}
             subprocess.run(["go", "install", package], check=True, env=environment)
-            (TARGET / VERSION).touch()
 
 
 class S3Server(StoreServer):

