@@ -127,7 +127,7 @@ rabbitmq43: setup
 # The long simulation and the rare tests, then hours of mixed traffic, with memory and latency a minute: SOAK_OPTIONS="--hours 8".
 SOAK_OPTIONS ?= --hours 2
 soak: setup
-	$(BIN)/python -m pytest -m slow --timeout=7200
+	$(BIN)/python -m pytest -m slow --timeout=7200 -o faulthandler_timeout=7200
 	$(PYTEST) --tier rare
 	$(BIN)/python -m tests.bench.soak $(SOAK_OPTIONS)
 
