@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.log.contract import LogError, NoAnswer
+from rewindmq.engine.log.kafka import clients
 from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.log import KafkaLog, ends_now
 from rewindmq.engine.log.kafka.patience import PATIENCE_SECONDS
@@ -149,6 +150,10 @@ def test_a_start_waits_for_a_controller(kafka3: KafkaCluster, prefix: str, monke
         make(self, *what)
 
     monkeypatch.setattr(KafkaTopics, "_make", while_nobody_is_elected)
+    patience = dict.fromkeys(
+        clients._PATIENCE_SECONDS, 4 * clients.TIMEOUT_SECONDS
+    )  # two nodes start late where all is busy
+    monkeypatch.setattr(clients, "_PATIENCE_SECONDS", patience)
     try:
         log = KafkaLog.open(kafka3.bootstrap, prefix, 2, 3)
         assert [len(replicas.replicas) for replicas in log.placement()] == [3, 3]
