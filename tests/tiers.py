@@ -265,15 +265,17 @@ RARE = (
     "system/spark/test_spark_kept_history.py::*was_cut_short_is_done_again[[]parquet]",
     "system/spark/test_spark_lineage.py::test_sparks_names_hold_and_its_console_is_stderr[[]spark-submit]",
 )
-# Files that `--build compiled` leaves out, and `--build pure` runs. Their tests start a Kafka or Spark, or plant
-# defects in place of functions, which compiled code calls without asking for their names.
+# Files that `--build compiled` leaves out, and `--build pure` runs. Their tests start a Kafka or Spark, plant defects in
+# place of functions, which compiled code calls without asking for their names, or read the source and its types.
 OF_PURE = (
     "install/test_install_spark.py",
     "simulation/test_simulation_planted.py",
+    "system/cli/test_cli_outputs.py",
     "system/compose/*",
     "system/demo/*",
     "system/kafka/*",
     "system/spark/*",
+    "tidy/*",
 )
 # Files of tests of the compiled build. Where the pure build runs they are left out; `make test-compiled` runs them.
 OF_COMPILED = ("builds/*",)

@@ -17,6 +17,7 @@ def test_b63_each_command_that_prints_json_has_a_schema() -> None:
 
 
 def test_b63_the_files_are_those_of_the_code() -> None:
+    outputs.require_types()
     stale = "run `python -m tests.support.outputs_page`"
     assert outputs_page.PAGE.read_text() == outputs_page.page(), stale
     written = {path: path.read_text() for path in outputs_page.FOLDER.glob("*.schema.json")}
@@ -25,6 +26,7 @@ def test_b63_the_files_are_those_of_the_code() -> None:
 
 
 def test_b63_every_schema_is_sound_and_has_a_name_of_its_own() -> None:
+    outputs.require_types()
     every = [each for found in outputs_page.by_command().values() for each in found]
     by_name: dict[str, Output] = {}
     for each in every:
