@@ -265,8 +265,8 @@ RARE = (
     "system/spark/test_spark_kept_history.py::*was_cut_short_is_done_again[[]parquet]",
     "system/spark/test_spark_lineage.py::test_sparks_names_hold_and_its_console_is_stderr[[]spark-submit]",
 )
-# Files that `--build compiled` leaves out, and `--build pure` runs. Their tests start a Kafka or Spark, plant defects in
-# place of functions, which compiled code calls without asking for their names, or read the source and its types.
+# Files that `--build compiled` leaves out, and `--build pure` runs. Their tests start a Kafka or Spark, plant defects
+# in place of functions, which compiled code calls without asking for their names, or read the source and its types.
 OF_PURE = (
     "install/test_install_spark.py",
     "simulation/test_simulation_planted.py",
