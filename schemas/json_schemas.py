@@ -76,7 +76,7 @@ class Schemas:
         if isinstance(kind, dict):
             return kind
         if origin is Annotated:
-            return self._described(self.of(inner[0]), inner[1])
+            return self.of(inner[0]) | {"description": inner[1]}
         if origin in (Required, NotRequired):
             return self.of(inner[0])
         if origin in UNIONS:
@@ -92,9 +92,6 @@ class Schemas:
         if kind in (object, Any):
             return {}
         return {"type": PLAIN[kind]}
-
-    def _described(self, schema: Schema, text: str) -> Schema:
-        return schema | {"description": text}
 
     def _any_of(self, kinds: tuple[Any, ...]) -> Schema:
         """One of several types. Plain ones are one list of types."""

@@ -24,6 +24,7 @@ A message whose key a Vault has to open waits at its place in the output, and wh
 import asyncio
 import logging
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
 
@@ -234,7 +235,7 @@ class LaterDelivery:
         return [*self.head, *body_frames(consumer.output, body)]
 
 
-class Sealed:
+class Sealed(ABC):
     """A message on its way to a client that waits for its key. Implements `rewindmq.engine.amqp.output.Later`."""
 
     def __init__(
@@ -261,9 +262,9 @@ class Sealed:
         self.output.connection.unblock()
 
     @property
+    @abstractmethod
     def is_wanted(self) -> bool:
         """Whether the client still waits for it."""
-        raise NotImplementedError
 
     def ready(self) -> bool:
         """Whether it is decrypted, cannot be, or is not wanted any more."""
@@ -434,7 +435,7 @@ def content_frames(output: ChannelOutput, method: bytes, properties: bytes, body
 
 
 def body_pieces(output: ChannelOutput, body: bytes) -> list[Piece]:
-    """What follows `header_frame`."""
+    """The frames of a body, up to the end of the last one."""
     return [body, END] if len(body) <= output.max_payload else body_frames(output, body)
 
 

@@ -1,4 +1,4 @@
-"""What a key's file holds (key_store.py): a key, or a key that a Vault has sealed (vault.py)."""
+"""The content of a key's file (key_store.py): a key, or a key that a Vault has sealed (vault.py)."""
 
 KEY_BYTES = 32  # AES-256
 SEALED = b"vault:"  # begins what a transit engine has sealed

@@ -222,7 +222,7 @@ class KeyStore:
         return key
 
     def content(self, key_id: str) -> bytes | None:
-        """What the key's file holds: the key, or the key as a Vault has sealed it. None as of `read`."""
+        """The content of the key's file: the key, or the key as a Vault has sealed it. None as of `read`."""
         if not KEY_ID.fullmatch(key_id):
             return None
         try:

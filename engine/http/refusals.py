@@ -1,4 +1,4 @@
-"""What a client hears that is refused, and what the history keeps of it."""
+"""Refused requests: the answer to the client, and the event in the history."""
 
 from typing import TYPE_CHECKING
 from urllib.parse import unquote

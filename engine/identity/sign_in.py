@@ -45,7 +45,7 @@ class SignInFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Where the provider asks the person, and where it gives a token for a code."""
+    """The provider's addresses: a person logs in at one, and the other gives a token for a code."""
 
     authorization: str
     token: str
@@ -144,7 +144,7 @@ class SignIn:
         return _written(hmac.digest(self._secret, f"{kind} {text}".encode(), "sha256"))
 
     async def _endpoints(self, settings: TokenSettings) -> Endpoints:
-        """Where the provider is asked. SignInFailed."""
+        """The provider's addresses, from its configuration. SignInFailed."""
         async with self._looking:
             loop, place = asyncio.get_running_loop(), (settings.issuer, settings.authority)
             if place != self._place:

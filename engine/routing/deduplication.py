@@ -12,16 +12,15 @@ import json
 from typing import Final
 
 from rewindmq.engine.errors import PreconditionFailed
-from rewindmq.projections.machine.rules.deduplication import MOST_REMEMBERED
+from rewindmq.projections.machine.rules.deduplication import LONGEST_TTL_MS, MOST_REMEMBERED, TTL_HEADER
 from rewindmq.projections.rules.queue_arguments import argument_of
 from rewindmq.schemas.metadata_events import ExchangeDeclared
 from rewindmq.schemas.values import Argument, Deduplication, Policy
 
 DEDUPLICATING_EXCHANGE: Final = "x-message-deduplication"  # the exchange's type
 SIZE: Final = "x-cache-size"
-TTL: Final = "x-cache-ttl"
+TTL: Final = TTL_HEADER  # a message may have a header of this name, too
 PERSISTENCE: Final = "x-cache-persistence"
-LONGEST_TTL_MS: Final = (1 << 48) - 1
 
 
 def check_arguments(exchange: ExchangeDeclared) -> None:

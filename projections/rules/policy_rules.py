@@ -11,7 +11,7 @@ Rules of this file
 import re
 from collections.abc import Callable, Mapping
 
-from rewindmq.projections.machine.rules.deduplication import MOST_REMEMBERED
+from rewindmq.projections.machine.rules.deduplication import LONGEST_TTL_MS, MOST_REMEMBERED
 from rewindmq.projections.machine.rules.profile import RABBITMQ_4_3
 from rewindmq.projections.rules.erlang_terms import erlang_term
 from rewindmq.projections.rules.patterns import refusal
@@ -148,7 +148,7 @@ def _remembered(value: object) -> bool:
 
 
 def _cache_ttl(value: object) -> bool:
-    return _at_least(1)(value) and isinstance(value, int) and value < 1 << 48
+    return _at_least(1)(value) and isinstance(value, int) and value <= LONGEST_TTL_MS
 
 
 _Settings = dict[str, tuple[Callable[[object], bool], str]]

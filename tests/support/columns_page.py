@@ -16,7 +16,7 @@ HEAD = """\
 
 Times are timestamps in UTC, sizes are bytes, and durations end in `_ms`. JSON in a column is canonical: sorted keys, no
 spaces. A column is null where the row says nothing about it. [security](security.md) has the columns of its own
-table. [outputs](../outputs/README.md) has the JSON schemas of what commands print.
+table. [outputs](../outputs/README.md) has a JSON schema for the output of each command.
 
 This page is made of the code: `python -m tests.support.columns_page`.
 """

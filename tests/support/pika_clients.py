@@ -1,7 +1,8 @@
 """pika's blocking client, as tests use it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pika
@@ -12,6 +13,19 @@ from tests.support.running import RunningBroker
 
 def connect(broker: RunningBroker, **options: Any) -> pika.BlockingConnection:
     return pika.BlockingConnection(pika.ConnectionParameters(broker.host, broker.amqp_port, **options))
+
+
+@contextmanager
+def confirming(broker: RunningBroker) -> Iterator[BlockingChannel]:
+    """A channel with publisher confirms, on a connection of its own, which a test may close."""
+    connection = connect(broker)
+    try:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        yield channel
+    finally:
+        if connection.is_open:
+            connection.close()
 
 
 def count(channel: BlockingChannel, queue: str) -> int:

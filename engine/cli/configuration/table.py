@@ -82,7 +82,7 @@ def _limits(text: str) -> str:
     return text
 
 
-ISSUER = parsed("url", checked_url, "a URL with https")
+HTTPS_URL = parsed("url", checked_url, "a URL with https")
 KEY_PLACE = replace(parsed("keys", place_of, "a file, or a URL with https"), is_path=True)
 ALGORITHMS = parsed("algorithms", algorithms_of, "names with commas between them, or an array of names", list)
 SCOPES = parsed("scopes", scopes_of, "scopes with blanks between them")
@@ -228,7 +228,7 @@ TOKENS = (
     ),
     Setting(
         "oauth_issuer",
-        ISSUER,
+        HTTPS_URL,
         "The identity provider: tokens must be of this issuer. Its configuration says where its keys are.",
         metavar="URL",
         reload=True,
@@ -442,7 +442,7 @@ HISTORY = (
     ),
     Setting(
         "vault",
-        ISSUER,
+        HTTPS_URL,
         "A HashiCorp Vault or an OpenBao. Its transit engine seals keys of bodies, and an erasure destroys them there.",
         metavar="URL",
     ),

@@ -34,6 +34,7 @@ from rewindmq.schemas.values import Deduplication
 ID_HEADER: Final = "x-deduplication-header"
 TTL_HEADER: Final = "x-cache-ttl"
 MOST_REMEMBERED: Final = 1_000_000  # messages of an exchange, in each queue behind it
+LONGEST_TTL_MS: Final = (1 << 48) - 1  # for which an exchange may ask to remember a message
 FORGOTTEN_AT_ONCE: Final = 100  # messages, by one publish, when a window became smaller
 EXCHANGE_RULE: Final = "exchange "  # and its name: the rule that decided, for people
 QUEUE_RULE: Final = "x-message-deduplication of the queue"

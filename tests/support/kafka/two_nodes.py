@@ -1,7 +1,6 @@
 """Steps at either of two nodes on one Kafka."""
 
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pika
@@ -9,19 +8,8 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from rewindmq.engine.log.placement import partition_of
 from tests.support.deadlines import SECONDS
-from tests.support.kafka.nodes import connect
-from tests.support.running import RunningBroker
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
-
-
-def channel_of(node: RunningBroker) -> Iterator[BlockingChannel]:
-    connection = connect(node)
-    channel = connection.channel()
-    channel.confirm_delivery()
-    yield channel
-    if connection.is_open:
-        connection.close()
 
 
 def take(channel: BlockingChannel, queue: str, count: int) -> list[tuple[bytes, bool, dict[str, Any]]]:

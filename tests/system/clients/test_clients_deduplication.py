@@ -11,7 +11,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
 
-from tests.support.pika_clients import connect, count, take
+from tests.support.pika_clients import confirming, connect, count, take
 from tests.support.running import RunningBroker
 
 TYPE = "x-message-deduplication"
@@ -19,12 +19,8 @@ TYPE = "x-message-deduplication"
 
 @pytest.fixture
 def channel(broker: RunningBroker) -> Iterator[BlockingChannel]:
-    connection = connect(broker)
-    channel = connection.channel()
-    channel.confirm_delivery()
-    yield channel
-    if connection.is_open:
-        connection.close()
+    with confirming(broker) as channel:
+        yield channel
 
 
 @pytest.fixture

@@ -14,21 +14,14 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, UnroutableError
 
+from tests.support.pika_clients import confirming, connect
 from tests.support.running import RunningBroker
-
-
-def connect(broker: RunningBroker) -> pika.BlockingConnection:
-    return pika.BlockingConnection(pika.ConnectionParameters(broker.host, broker.amqp_port))
 
 
 @pytest.fixture
 def channel(broker: RunningBroker) -> Iterator[BlockingChannel]:
-    connection = connect(broker)
-    channel = connection.channel()
-    channel.confirm_delivery()
-    yield channel
-    if connection.is_open:
-        connection.close()
+    with confirming(broker) as channel:
+        yield channel
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.nodes import Nodes
-from tests.support.kafka.two_nodes import channel_of
+from tests.support.pika_clients import confirming
 from tests.support.running import RunningBroker
 
 
@@ -35,12 +35,14 @@ def south(nodes: Nodes) -> RunningBroker:
 
 @pytest.fixture
 def here(north: RunningBroker) -> Iterator[BlockingChannel]:
-    yield from channel_of(north)
+    with confirming(north) as channel:
+        yield channel
 
 
 @pytest.fixture
 def there(south: RunningBroker) -> Iterator[BlockingChannel]:
-    yield from channel_of(south)
+    with confirming(south) as channel:
+        yield channel
 
 
 @pytest.fixture

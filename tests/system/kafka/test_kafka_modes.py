@@ -7,7 +7,6 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pika
@@ -24,6 +23,7 @@ from tests.support.forked import run
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.following import Following
 from tests.support.kafka.nodes import Nodes, api, connect
+from tests.support.pika_clients import confirming
 from tests.support.running import RunningBroker
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -170,14 +170,6 @@ def modes(node: RunningBroker) -> dict[str, str]:
     return {label["partition"].strip('"'): label["mode"].strip('"') for label in labels}
 
 
-@contextmanager
-def confirmed(node: RunningBroker) -> Iterator[BlockingChannel]:
-    with connect(node) as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
-        yield channel
-
-
 class Story:
     """A queue whose partition south has paused, and north folds. It is bound to amq.fanout."""
 
@@ -214,7 +206,7 @@ class Story:
 
 @pytest.fixture
 def story(nodes: Nodes) -> Iterator[Story]:
-    with confirmed(nodes.running["north"]) as there:
+    with confirming(nodes.running["north"]) as there:
         story = Story(nodes, there)
         yield story
         there.queue_delete(story.name)
@@ -223,7 +215,7 @@ def story(nodes: Nodes) -> Iterator[Story]:
 
 @pytest.fixture
 def here(story: Story) -> Iterator[BlockingChannel]:
-    with confirmed(story.nodes.running["south"]) as here:
+    with confirming(story.nodes.running["south"]) as here:
         yield here
 
 
