@@ -99,7 +99,7 @@ test-all test-compiled: PYTEST_OPTIONS = -n 4 --dist loadscope --no-loadscope-re
 test-all: lint
 	$(PYTEST) --tier $(PART) $(if $(BUILD),--build $(BUILD))
 
-# What is not Spark or Kafka, and the tests of the compiled build itself, on the compiled build. TIER=all: not only the quick ones.
+# All but OF_PURE (tests/tiers.py), and the tests of the compiled build itself, on the compiled build. TIER=all: not only the quick ones.
 TIER ?= quick
 test-compiled: compile
 	$(PYTEST) --build compiled --tier $(TIER) $(T)

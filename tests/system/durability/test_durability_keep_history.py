@@ -317,7 +317,7 @@ def die(life: Life, step: str, who: str) -> None:
 
 def test_b22_kills_at_any_moment_lose_nothing(life: Life) -> None:
     chance = random.Random(7)
-    for _ in range(rounds(12, 3)):
+    for _ in range(rounds(6, 3)):
         time.sleep(0.5 + 2 * chance.random())
         if chance.random() < 0.4 and (child := archiver_of(life.broker)) is not None:
             os.kill(child, signal.SIGKILL)
