@@ -48,6 +48,11 @@ class VaultPlace:
     namespace: str = ""
     ca: str = ""
 
+    @property
+    def engine(self) -> tuple[str, str, str]:
+        """What tells this engine from others."""
+        return self.url, self.namespace, self.mount
+
 
 @dataclass(frozen=True, slots=True)
 class Config:

@@ -35,7 +35,7 @@ import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from datetime import date
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,6 +57,7 @@ NOBODY = ""  # the subject of a day's key
 LAST_GENERATION = 999_999_999
 TOMBSTONE = ".destroyed"
 UNFINISHED = ".new-"
+ASKED_FOR = 20  # keys that another Vault is asked for: some may have been destroyed there
 NO_KEYS = Path(os.devnull)  # as the directory: there are no keys
 
 
@@ -98,9 +99,14 @@ class KeyStore:
     # -- the Vault ----------------------------------------------------------------------------------------------------
 
     def use_vault(self, place: VaultPlace) -> None:
-        """Let a Vault seal new keys from now on, and note its place in the directory."""
-        if self._place() == place:
+        """Let a Vault seal new keys from now on, and note its place in the directory.
+
+        OSError: another Vault has sealed the keys that are here, and this one has none of them, or does not answer."""
+        before = self._place()
+        if before == place:
             return
+        if before is not None and before.engine != place.engine:
+            self._require_held(place, before)
         self._make_directory()
         unfinished = self.directory / f"{UNFINISHED}{secrets.token_hex(8)}"
         with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -109,6 +115,22 @@ class KeyStore:
             os.fsync(file.fileno())
         os.replace(unfinished, self.directory / NOTE)
         _sync(self.directory)
+
+    def _require_held(self, place: VaultPlace, before: VaultPlace) -> None:
+        """Check that a Vault has at least one of the keys that were sealed so far.
+
+        Else an erasure would be told as done, because that Vault does not have the key, and the former one would go on
+        opening it."""
+        from rewindmq.engine.erasure.vault import vault_at
+
+        contents = ((each, self.content(each)) for each in sorted(self._names()))
+        sealed = list(islice((each for each, content in contents if content and is_sealed(content)), ASKED_FOR))
+        vault = vault_at(place)
+        if sealed and not any(vault.has(each) for each in sealed):
+            raise OSError(
+                f"the Vault at {place.url}, {place.mount} has none of the keys that {before.url}, {before.mount} sealed:"
+                f" name that one, or bring its transit keys here"
+            )
 
     def vault(self) -> "Vault | None":
         """The Vault that the directory names; None: keys are plain files."""

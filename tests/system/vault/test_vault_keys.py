@@ -5,6 +5,7 @@ import json
 import pickle
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from rewindmq.engine.erasure.vault import PREFIX, Vault, VaultAway, vault_at
 from rewindmq.engine.errors import ResourceError
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Route
-from tests.support.vault.server import VaultServer
+from tests.support.vault.server import ROOT_TOKEN, VaultServer
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +75,25 @@ def test_b64_an_erasure_destroys_the_key_in_the_vault_and_in_memory(keys: KeySto
     (keys.directory / key_id).write_bytes(sealed)  # it comes back from a backup
     assert keys.read(key_id) is None
     assert keys.current("bob")[1] != key
+
+
+def test_b64_another_vault_needs_the_keys_of_the_former_one(
+    keys: KeyStore, server: VaultServer, tmp_path: Path
+) -> None:
+    """Else an erasure would be told as done, and the former Vault would go on opening the key."""
+    root = tmp_path / "root-token"
+    root.write_text(f"{ROOT_TOKEN}\n")
+    server.root("POST", "sys/mounts/other", {"type": "transit"})
+    other = replace(server.place, mount="other", token_file=str(root))
+    keys.use_vault(other)  # nothing is sealed yet
+    key_id, key = keys.current("ada")
+    with pytest.raises(OSError, match=f"{server.url}, transit has none of the keys that {server.url}, other sealed"):
+        keys.use_vault(server.place)
+    assert anew(keys).current("ada") == (key_id, key), "all is as before"
+    server.root("POST", "sys/remount", {"from": "other", "to": "moved"})
+    moved = replace(other, mount="moved")
+    keys.use_vault(moved)
+    assert anew(keys).current("ada") == (key_id, key)
 
 
 def test_b64_a_key_that_is_erased_while_it_is_opened_does_not_stay(
