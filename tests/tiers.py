@@ -279,9 +279,9 @@ RARE = (
     "system/spark/test_spark_kept_history.py::*was_cut_short_is_done_again[[]parquet]",
     "system/spark/test_spark_lineage.py::test_sparks_names_hold_and_its_console_is_stderr[[]spark-submit]",
 )
-# Files that `--build compiled` leaves out, and `--build pure` runs. Their tests start a Kafka or Spark, install packages,
-# call commands, which are not compiled, plant defects in place of functions, which compiled code calls without asking for
-# their names, or read the source and its types.
+# Files that `--build compiled` leaves out, and `--build pure` runs. Their tests start a Kafka or Spark, install
+# packages, call commands, which are not compiled, plant defects in place of functions, which compiled code calls
+# without asking for their names, or read the source and its types.
 OF_PURE = (
     "install/*",
     "simulation/test_simulation_planted.py",

@@ -128,8 +128,8 @@ class KeyStore:
         vault = vault_at(place)
         if sealed and not any(vault.has(each) for each in sealed):
             raise OSError(
-                f"the Vault at {place.url}, {place.mount} has none of the keys that {before.url}, {before.mount} sealed:"
-                f" name that one, or bring its transit keys here"
+                f"the Vault at {place.url}, {place.mount} has none of the keys that {before.url}, {before.mount}"
+                " sealed: name that one, or bring its transit keys here"
             )
 
     def vault(self) -> "Vault | None":
