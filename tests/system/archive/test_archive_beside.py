@@ -383,7 +383,7 @@ def test_kills_of_both_lose_nothing_and_double_nothing(
     """What was confirmed is in the recovered directory once, and its log is the broker's own."""
     chance = random.Random(11)
     data, confirmed = tmp_path / "data", 0
-    for _ in range(rounds(8, 3)):
+    for _ in range(rounds(4, 2)):
         broker = begin(place, data)
         deadline = time.monotonic() + 1.5 + 2 * chance.random()
         while time.monotonic() < deadline:

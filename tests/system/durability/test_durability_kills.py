@@ -19,7 +19,7 @@ from tests.support.running import ROOT, RunningBroker
 from tests.system.durability.ledger import Ledger
 from tests.system.durability.load import ACCOUNTS, CONSUMED, PARTITIONS, TARGETS, Clients
 
-KILLS = 16
+KILLS = 10
 MANY_KILLS = 400
 OPTIONS = ("--partitions", str(PARTITIONS))
 

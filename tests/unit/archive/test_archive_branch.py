@@ -101,7 +101,7 @@ def require_state(archive: Objects, data: Path, at: dict[str, At]) -> None:
     assert contents(metadata.read())[:behind] == contents(log.metadata.read())[:behind]
 
 
-@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 1 << 30),
     segment_bytes=st.sampled_from([1, 40_753, 47_753, 1 << 20]),

@@ -154,7 +154,7 @@ def test_a_wrong_page_is_passed_over_and_named(harm: str, small: None, objects: 
     assert path.read_bytes() == whole
 
 
-@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7), number=st.integers(0, 1))
 def test_a_page_with_a_changed_byte_changes_nothing(
     at: float, bit: int, number: int, tmp_path_factory: pytest.TempPathFactory

@@ -56,7 +56,7 @@ def facts(block: Block) -> tuple[Any, ...]:
     return block.first_offset, block.records, block.max_timestamp_ms, block.chain
 
 
-@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     stretches=st.lists(
         st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), min_size=1, max_size=12), min_size=1, max_size=4
