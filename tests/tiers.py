@@ -132,6 +132,8 @@ LONG = (
     "system/kafka/test_kafka_modes.py::test_b49_messages_published_at_a_node_that_is_killed_are_there",
     "system/kafka/test_kafka_modes.py::test_b50_*",
     "system/kafka/test_kafka_modes.py::test_b58_*",
+    "system/kafka/test_kafka_modes.py::test_b70_*",
+    "system/kafka/test_kafka_returns.py::*",
     "system/kafka/test_kafka_nodes.py::*[[]every_node_folds]",
     "system/kafka/test_kafka_nodes_ending.py::*",
     "system/kafka/test_kafka_nodes_messages.py::*[[]every_node_folds]",

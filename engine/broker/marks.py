@@ -13,10 +13,15 @@ class Marks:
         self._metadata = metadata
         self._partitions = partitions
 
-    def positions(self) -> tuple[tuple[str, int], ...]:
-        """This moment: each partition's name and the offset that its next event gets."""
-        machines = [partition.machine for partition in self._partitions]
-        return tuple((machine.partition, machine.next_offset) for machine in machines)
+    async def positions(self) -> tuple[tuple[str, int], ...]:
+        """This moment: each partition's name and the offset that its next event gets.
+
+        A partition that is not folded here ends where the log said a moment before. LogError: the log does not say."""
+        ends = {each.name: await each.end_in_log() for each in self._partitions if not each.current}
+        return tuple(
+            (each.name, each.machine.next_offset if each.current else ends.get(each.name, each.machine.next_offset))
+            for each in self._partitions
+        )
 
     async def set(self, actor: Actor, mark: MarkSet) -> None:
         """Set a mark. Everything below its positions has to be durable."""

@@ -4,13 +4,16 @@ Rules of this file
 - Every change is an event in the metadata log, with the user who made it.
 - A change is applied at once: every queue whose effective policy is now another one gets a `PolicyApplied` event in its
   own partition (S-028, S-167).
+- A node folds the partitions of all queues that a change may concern. A pattern matches any names, and another node may
+  have declared such a queue a moment ago: so these are all partitions, unless the patterns are plain names.
 - What a policy may say: projections/rules/policy_rules.py.
 """
 
 import json
+import re
 from collections.abc import Sequence
 
-from rewindmq.engine.broker.queues import queues_in
+from rewindmq.engine.broker.queues import home_of, queues_in
 from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.broker.vhosts import check_vhost
 from rewindmq.engine.errors import NotFound, PreconditionFailed
@@ -35,6 +38,9 @@ from rewindmq.schemas.events import PolicyApplied
 from rewindmq.schemas.metadata_events import OperatorPolicyCleared, OperatorPolicySet, PolicyCleared, PolicySet
 from rewindmq.schemas.values import Actor
 
+EXCHANGES = "exchanges"
+PLAIN_NAME = re.compile(r"\^((?:[A-Za-z0-9_/:@-]|\\\.)+)\$")  # a pattern that matches one name
+
 
 class EffectivePolicies:
     """Keeps the policies that each queue has in step with those that match it."""
@@ -45,14 +51,20 @@ class EffectivePolicies:
         self._turns = turns
         self._keeper = keeper
 
-    async def apply(self, actor: Actor, vhost: str | None = None) -> None:
+    async def apply(self, actor: Actor, vhost: str | None = None, names: frozenset[str] | None = None) -> None:
         """Append a `PolicyApplied` for every queue of the vhost (None: of all vhosts) that needs one, in slices: other
-        work gets turns in between. A queue that is declared meanwhile begins with the policies of that moment."""
-        for partition in self._partitions:
+        work gets turns in between. A queue that is declared meanwhile begins with the policies of that moment.
+
+        `names`: the change concerns only queues of these names; None: it may concern any."""
+        partitions = self._partitions
+        if vhost is not None and names is not None:
+            homes = [home_of(partitions, vhost, name) for name in sorted(names)]
+            partitions = list(dict.fromkeys(homes))
+        for partition in partitions:
             await partition.enter()
         pace = Pace(self._turns.written)
         begun, known = self._topology.next_offset, 0  # every node decides by the metadata log up to `known`
-        async for partition, queue in in_slices(queues_in(self._partitions, vhost)):
+        async for partition, queue in in_slices(queues_in(partitions, vhost)):
             applied = self.outstanding(queue)
             while applied is not None and may_refuse(queue, applied) and known < max(begun, newest(applied)):
                 known = self._topology.next_offset
@@ -61,7 +73,7 @@ class EffectivePolicies:
             if applied is not None:
                 partition.append(actor, applied)
                 await pace.changed()
-        for partition in self._partitions:
+        for partition in partitions:
             await partition.folded()
 
     def apply_now(self, actor: Actor) -> None:
@@ -124,22 +136,37 @@ class Policies:
             raise PreconditionFailed(f"pattern {shown(pattern)} is none to nodes of an older version: {problem}")
         kind = OperatorPolicySet if self._operator else PolicySet
         changed = kind(vhost, name, pattern, text, priority, apply_to)
-        if self._known.get((vhost, name)) != changed:
+        before = self._known.get((vhost, name))
+        if before != changed:
             await self._metadata.ask(actor, changed)
-            await to_the_end(self._effective.apply(actor, vhost))
+            await to_the_end(self._effective.apply(actor, vhost, names_concerned(changed, before)))
 
     async def clear(self, actor: Actor, vhost: str, name: str) -> None:
         """Clear a policy; queues that had it get the next one that matches. NotFound."""
         if (vhost, name) not in self._known:
             what = "operator policy" if self._operator else "policy"
             raise NotFound(f"{what} '{name}' in vhost '{vhost}' does not exist")
+        before = self._known[vhost, name]
         cleared = OperatorPolicyCleared if self._operator else PolicyCleared
         await self._metadata.ask(actor, cleared(vhost, name))
-        await to_the_end(self._effective.apply(actor, vhost))
+        await to_the_end(self._effective.apply(actor, vhost, names_concerned(before)))
 
     @property
     def _known(self) -> dict[tuple[str, str], PolicySet] | dict[tuple[str, str], OperatorPolicySet]:
         return self._topology.operator_policies if self._operator else self._topology.policies
+
+
+def names_concerned(*policies: PolicySet | OperatorPolicySet | None) -> frozenset[str] | None:
+    """The names of all queues that these policies may match; None: they may match others, too."""
+    names = set()
+    for policy in policies:
+        if policy is None or policy.apply_to == EXCHANGES:
+            continue
+        found = PLAIN_NAME.fullmatch(policy.pattern)
+        if found is None:
+            return None
+        names.add(found[1].replace("\\.", "."))
+    return frozenset(names)
 
 
 def checked_definition(

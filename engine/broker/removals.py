@@ -17,7 +17,7 @@ from rewindmq.engine.broker.access_control import Access
 from rewindmq.engine.broker.open_sessions import OpenSessions
 from rewindmq.engine.broker.queues import Queues, check_not_gone
 from rewindmq.engine.errors import AccessRefused, NotFound, NotImplementedByBroker, PreconditionFailed, resource
-from rewindmq.engine.routing.router import Router
+from rewindmq.engine.routing.router import Destination, Router
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.effects import DeadLetter, Effect, Forget
@@ -114,10 +114,7 @@ class Removals:
             self._access.check_topic(session, declared, "write", routing_key)
         if self._router.needs_content(vhost, exchange):
             raise PreconditionFailed(f"{where} routes by more than routing keys: name the queue instead")
-        destinations = self._router.route(vhost, exchange, routing_key, None)
-        if not destinations:
-            await self._sessions.read_to_end(session)
-            destinations = self._router.route(vhost, exchange, routing_key, None)
+        destinations = await self._destinations(session, vhost, exchange, routing_key)
         if not destinations and not exchange:
             raise NotFound(f"no {resource('queue', routing_key, vhost)}")
         if not destinations:
@@ -127,6 +124,25 @@ class Removals:
                 target = destination.partition.machine.queue(vhost, name)
                 if target is not None and _refuses(target):
                     raise PreconditionFailed(f"{resource('queue', name, vhost)} is at its limit, and refuses publishes")
+
+    async def _destinations(
+        self, session: Session, vhost: str, exchange: str, routing_key: str
+    ) -> tuple[Destination, ...]:
+        """The queues of a route. Their partitions are folded: only the fold knows whether a queue is there, or full."""
+        while True:
+            destinations = self._router.route(vhost, exchange, routing_key, None)
+            if not destinations:
+                await self._sessions.read_to_end(session)
+                destinations = self._router.route(vhost, exchange, routing_key, None)
+            homes = [destination.partition for destination in destinations]
+            if not destinations and not exchange:
+                homes = [self._queues.partition_for(vhost, routing_key)]
+            paused = [partition for partition in homes if not partition.current]
+            if not paused:
+                return destinations
+            for partition in paused:
+                await partition.enter()
+            self._sessions.check_open(session)
 
     async def _ask(self, session: Session, partition: Partition, queue: Queue, event: MessageRemoved) -> list[Effect]:
         effects = await self._sessions.ask(session, partition, event)

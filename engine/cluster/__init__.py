@@ -5,5 +5,6 @@ partition.py   an event is folded when it is read back               flow_contro
 repair.py      finishes the work that a lost node left unfinished    state_copy.py     a state for a new node
 modes.py       which partitions are folded here          counter_rounds.py   counters of queues, for nodes that pause
 state_offers.py   an owner leaves its snapshot in Kafka  entry.py              a node begins with it
+returns.py     a partition goes on with it after a pause
 topic_source.py   what the node's archiver process archives
 """

@@ -18,6 +18,7 @@ Rules of this file
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from rewindmq.engine.cluster.partition import ReadBackPartition
@@ -26,6 +27,7 @@ from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import NodeAlive, QueueRefuses
 
 LOOK_SECONDS = 0.1
+MOST_REFUSING = 10_000  # queues of a partition; after more of them this node folds the partition, and forgets them
 
 Name = tuple[str, str]  # vhost and queue
 
@@ -39,6 +41,7 @@ class Awareness:
         self._epoch = epoch
         self._known: dict[int, int] = {}  # by epoch: the metadata offset of the last heartbeat
         self._refusing: dict[Name, QueueRefuses] = {}
+        self._noted: Counter[str] = Counter()  # how many of these are in each partition
         self._stopped = False
         self._settled = -1
         self._candidate: tuple[int, tuple[int, ...]] | None = None  # a metadata offset, and append positions of then
@@ -87,6 +90,7 @@ class Awareness:
         """Note what the owner of a partition says, unless this node has folded that far."""
         partition = self._partitions.get(event.partition)
         if partition is not None and event.offset >= partition.next_offset:
+            self._noted[event.partition] += (event.vhost, event.queue) not in self._refusing
             self._refusing[event.vhost, event.queue] = event
 
     def is_refusing(self, name: Name) -> bool:
@@ -97,4 +101,8 @@ class Awareness:
     def forget_folded(self) -> None:
         """Drop what this node has folded since."""
         for name in [name for name in self._refusing if not self.is_refusing(name)]:
-            del self._refusing[name]
+            self._noted[self._refusing.pop(name).partition] -= 1
+
+    def crowded(self) -> list[str]:
+        """The partitions with more queues, noted here, than this node keeps in mind."""
+        return [name for name, count in self._noted.items() if count > MOST_REFUSING]

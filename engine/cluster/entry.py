@@ -1,5 +1,7 @@
 """A node that has no state of a partition, or an old one, enters it with the copy that another node left in the log.
 
+So does a partition that goes on after a long pause (returns.py).
+
     topic of states -> DIR/entering/*.part -> machine -> claim in the log? -> base: messages from the log -> state store
 
 Where there is no copy that can be believed, the node folds its own state on, or begins at the log's beginning.
@@ -9,7 +11,8 @@ Rules of this file
   just this digest at just this offset (`Checkpointed`). So a copy is as good as the history, and decides nothing.
 - Messages come from the log, as a snapshot has none.
 - The stored state is replaced last. After a crash on the way the next start does the same again.
-- In memory is one machine at a time, and a piece. The file and the base lie in DIR/entering, which goes at the end.
+- In memory is one machine at a time (beside that of a paused partition), and a piece. The file and the base lie in
+  DIR/entering, which goes at the end.
 """
 
 import logging
@@ -32,7 +35,9 @@ from rewindmq.schemas.single_object import FramedDecoder
 
 ENTRY: Final = "entering"
 BASE: Final = "base"
-LEAST_EVENTS: Final = 200_000  # folded in a second or two: a copy has to save more
+# Folded in a second or two. A copy has to save more: it is read, checked, written and loaded, with its messages. For a
+# partition that goes on after a pause it is the same; clients may wait for that, too.
+LEAST_EVENTS: Final = 200_000
 CLAIM_SECONDS: Final = 10.0
 
 logger = logging.getLogger(__name__)

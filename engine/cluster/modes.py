@@ -1,7 +1,7 @@
 """Which partitions this node folds: those that it needs. It only appends to the others.
 
     current  --- not needed for `UNUSED_SECONDS`, nothing under way ---> paused
-    paused   --- a duty, a standby, a client that needs the fold, or `PAUSED_SECONDS` ---> current, when it has read on
+    paused   --- a duty, a standby, or a client that needs the fold ---> current, when it has read on
 
 A node needs the fold of a partition
 - that it owns: its duties follow from the fold;
@@ -15,26 +15,24 @@ Rules of this file
   current (`Partition.enter`).
 - A publish to a paused partition is confirmed when the log has it. The fold takes it in, also if this node is lost
   before (machine version 5, LATE_PUBLISHES).
-- A paused partition keeps its state in memory and in RocksDB, and goes on from there.
+- A paused partition keeps its state in memory and in RocksDB, and goes on from there, or from a newer state that it
+  finds (returns.py).
 """
 
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.errors import ConnectionForced
-from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.shared_contract import SharedLog
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.sessions import Session
 
 UNUSED_SECONDS = 60.0
-# A paused partition is folded on now and then: so a pause never lasts longer than Kafka or the archive keep what was
-# missed, and going on never takes long.
-PAUSED_SECONDS = 3_600.0
 AGAIN_SECONDS = 0.25
 
 logger = logging.getLogger(__name__)
@@ -43,9 +41,9 @@ logger = logging.getLogger(__name__)
 class Modes:
     """Pauses and resumes the partitions of a node.
 
-    `standbys`: how many nodes fold a partition beside its owner; None: all nodes fold all partitions.
-    `sessions` yields the open sessions. `changed` is called when a partition is current again, or no longer, `failed`
-    when a change of mode fails."""
+    `standbys`: how many nodes fold a partition beside its owner; None: all nodes fold all partitions. `bring_near`
+    gives a paused partition a newer state, if it has missed much (returns.py). `sessions` yields the open sessions.
+    `changed` is called when a partition is current again, or no longer, `failed` when a change of mode fails."""
 
     def __init__(
         self,
@@ -53,6 +51,7 @@ class Modes:
         standbys: int | None,
         log: SharedLog,
         partitions: Sequence[ReadBackPartition],
+        bring_near: Callable[[ReadBackPartition], Awaitable[None]],
         sessions: Callable[[], Iterable[Session]],
         changed: Callable[[], None],
         failed: Callable[[Exception], None],
@@ -61,6 +60,7 @@ class Modes:
         self._standbys = standbys
         self._log = log
         self._partitions = partitions
+        self._bring_near = bring_near
         self._sessions = sessions
         self._changed = changed
         self._failed = failed
@@ -104,9 +104,6 @@ class Modes:
             if partition.owned or self._node in self._standing.get(partition.name, ()):
                 partition.used_at = now
                 if not partition.current:
-                    self._begin(partition, self._resume(partition))
-            elif not partition.current:
-                if now - partition.paused_at >= PAUSED_SECONDS:
                     self._begin(partition, self._resume(partition))
             elif partition.consumers or partition.getters:
                 partition.used_at = now
@@ -161,21 +158,25 @@ class Modes:
             return  # it was taken into use since `look`
         logger.info("%s: not needed here, paused at offset %d", partition.name, partition.next_offset)
         partition.pause()
-        partition.paused_at = self._loop.time()
         self._changed()
         await self._log.pause(partition.name)
 
     async def _resume(self, partition: ReadBackPartition) -> None:
+        await until_answered(lambda: self._bring_near(partition), NoAnswer)
         logger.info("%s: it is folded from offset %d on", partition.name, partition.next_offset)
         partition.resume()
         self._log.resume(partition.name, partition.next_offset)
-        while True:
-            try:
-                await self._log.catch_up(partition.name)
-                break
-            except LogError as error:
-                logger.debug("%s", error)
-                await asyncio.sleep(AGAIN_SECONDS)
+        await until_answered(lambda: self._log.catch_up(partition.name), LogError)
         partition.read_back_again()
         partition.used_at = self._loop.time()
         self._changed()
+
+
+async def until_answered(question: Callable[[], Awaitable[None]], retried: type[LogError]) -> None:
+    """Ask the log again for as long as it raises this error."""
+    while True:
+        try:
+            return await question()
+        except retried as error:
+            logger.debug("%s", error)
+            await asyncio.sleep(AGAIN_SECONDS)

@@ -30,6 +30,7 @@ from rewindmq.engine.cluster.flow_control import RoundTripFlow
 from rewindmq.engine.cluster.modes import Modes
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.cluster.repair import Repairs
+from rewindmq.engine.cluster.returns import Returns
 from rewindmq.engine.cluster.state_offers import StateOffers
 from rewindmq.engine.config import VERSION, Config
 from rewindmq.engine.log.contract import LogError
@@ -131,11 +132,14 @@ class Node:
         self._asked = {partition.name: partition.machine.next_offset for partition in partitions}  # checkpoints
         self.flow = RoundTripFlow(list(partitions))
         self._awareness = Awareness(metadata.topology, partitions, lambda: self.epoch)
+        archived = self._config.archive.url is not None
+        self._returns = Returns(self.log, self._store, self._config.data, archived)
         self._modes = Modes(
             self._config.node,
             self._config.standbys,
             self.log,
             partitions,
+            self._bring_near,
             lambda: broker.sessions.by_id.values(),
             broker.router.queues_changed,
             self.fail,
@@ -374,6 +378,10 @@ class Node:
         self._upgrade(partition)  # a client may use a newer version's features at once
         await partition.folded()
 
+    async def _bring_near(self, partition: ReadBackPartition) -> None:
+        await self._returns.bring_near(partition)
+        self._asked[partition.name] = max(self._asked[partition.name], partition.next_offset)
+
     def decides(self, partition: ReadBackPartition, route: Route) -> bool:
         for name in route.queues:
             queue = partition.machine.queue(route.vhost, name)
@@ -452,6 +460,8 @@ class Node:
     def _look_after(self) -> None:
         """Do the owner's duties of a heartbeat."""
         self._declare_lost()
+        for name in self._awareness.crowded():
+            self._begin(self.enter(self._by_name[name]))
         self._modes.look(joined.node for joined in self.metadata.topology.nodes.values())
         for partition in self._partitions:
             if partition.owned:
@@ -533,7 +543,7 @@ class Node:
         self._waypoints.take_if_due(self._loop.call_soon)
 
     def mend_store(self) -> None:
-        if self._store.failed is not None and self._store.has_room():
+        if self._store.failed is not None and not self._returns.busy and self._store.has_room():
             self._broker.turns.end()
             mend_store(self._store, self._partitions)
 
@@ -541,6 +551,8 @@ class Node:
         self._broker.turns.end()
         if self._stopped or self._broken or not all(partition.at_rest for partition in self._partitions):
             raise StoreError("the node is stopping")
+        if self._returns.busy:
+            raise StoreError("a state is being replaced by a newer one")
         try:
             for partition in self._partitions:
                 partition.write_all()
@@ -574,26 +586,13 @@ class Node:
         for task in self._tasks:
             task.cancel()
         try:
+            self._returns.stop()
             self.log.close()
         finally:
             for partition in self._partitions if not self._broken else ():
                 partition.carry_out()
-                persist(self._store, partition)
+                if partition not in self._returns.busy:  # the store has a newer state, or none
+                    persist(self._store, partition)
             if not self._broken:
                 self._metadata_snapshots.take_now()
             self._store.close()
-
-
-def state_belongs_to(config: Config, identity: str) -> None:
-    """Check that the state directory is a fold of this Kafka's history. LogError: it is not."""
-    path = config.data / "kafka"
-    known = path.read_text().strip() if path.exists() else None
-    if (config.data / "log").exists():
-        raise LogError(f"{config.data}: holds an embedded log: give the node on Kafka another data directory")
-    if known is None:
-        path.write_text(identity + "\n")
-    elif known != identity:
-        raise LogError(
-            f"{config.data}: holds the state of another history than {config.kafka_prefix}.* at {config.kafka}"
-            f" ({known}; here {identity}): give the node another data directory, or delete this one"
-        )

@@ -123,7 +123,6 @@ class ReadBackPartition(Partition):
         self.current = True
         self.folds = True  # records come back; it is current, or becomes so
         self.used_at = 0.0  # seconds of the loop's clock: when a client last needed the fold (cluster/modes.py)
-        self.paused_at = 0.0  # the same: when it was paused last
         self.counter_table: CounterTable | None = None  # None: no partition is ever paused
         self._node = listener
         self.lost_appended: dict[int, None] = {}  # epochs whose end this node has appended here
@@ -223,6 +222,11 @@ class ReadBackPartition(Partition):
         self.used_at = asyncio.get_running_loop().time()
         if not self.current:
             await self._node.enter(self)
+
+    async def end_in_log(self) -> int:
+        if self.current:
+            return self.machine.next_offset
+        return await asyncio.to_thread(lambda: self.log.next_offset)
 
     @property
     def counted(self) -> CounterTable | None:
@@ -412,6 +416,19 @@ class ReadBackPartition(Partition):
         self.current = self.folds = False
         self._by_report = True
         self.log.report(True)
+
+    def begin_again(self, machine: Machine, projector: Projector) -> None:
+        """Go on with another state of this paused partition: what the history makes of its beginning up to there."""
+        assert not self.folds
+        assert self.at_rest
+        self.machine, self.projector = machine, projector
+        self.mended()
+        self._in_time_below = machine.next_offset
+        self._skew_known = False  # the clock may have been set meanwhile
+        by_id = machine.by_id
+        self.served = {
+            by_id[queue.queue_id]: served for queue, served in self.served.items() if queue.queue_id in by_id
+        }
 
     def resume(self) -> None:
         """Fold records again that come back. Own records are still reported."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.broker.users import first_user
 from rewindmq.engine.cluster.entry import begin_with_copy
-from rewindmq.engine.cluster.node import Node, state_belongs_to
+from rewindmq.engine.cluster.node import Node
 from rewindmq.engine.config import Config
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.placement import astray, count_of
@@ -155,3 +155,18 @@ def require_homes(topic: str, asked: int | None, machines: Sequence[Machine]) ->
         number,
         count,
     )
+
+
+def state_belongs_to(config: Config, identity: str) -> None:
+    """Check that the state directory is a fold of this Kafka's history. LogError: it is not."""
+    path = config.data / "kafka"
+    known = path.read_text().strip() if path.exists() else None
+    if (config.data / "log").exists():
+        raise LogError(f"{config.data}: holds an embedded log: give the node on Kafka another data directory")
+    if known is None:
+        path.write_text(identity + "\n")
+    elif known != identity:
+        raise LogError(
+            f"{config.data}: holds the state of another history than {config.kafka_prefix}.* at {config.kafka}"
+            f" ({known}; here {identity}): give the node another data directory, or delete this one"
+        )

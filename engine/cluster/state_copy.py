@@ -1,6 +1,6 @@
 """A copy of a running node's folded state: a tar, sent piece by piece, that becomes the data directory of another node.
 
-    kafka                       names the history (rewindmq.engine.cluster.node.state_belongs_to)
+    kafka                       names the history (rewindmq.engine.cluster.start.state_belongs_to)
     snapshots/queues-0/...      snapshots, unchanged (projections/store/snapshots.py)
     state/...                   RocksDB at one moment
     manifest.json               {"format": 1, "node": ..., "files": {"kafka": {"bytes": ..., "sha256": ...}, ...}}

@@ -79,11 +79,22 @@ class Import:
 
         Raises PreconditionFailed when anything in the document is wrong; nothing is changed then."""
         await self.broker.vhosts.until_deleted()  # their queues are still there, and do not count
+        await self._enter()
         await self._judge()
         pace = Pace(self.broker.turns.written)
         async for step in self.work.over(self.steps):
             await step()
             await pace.changed()
+
+    async def _enter(self) -> None:
+        """Make sure that this node folds the partitions of the queues that the document names."""
+        for category, name in (("queues", "name"), ("bindings", "destination")):
+            items = self.document.get(category)
+            async for item in self.work.over(items if isinstance(items, list) else []):
+                vhost = self.into if self.into is not None or not isinstance(item, dict) else item.get("vhost")
+                queue = item.get(name) if isinstance(item, dict) else None
+                if isinstance(vhost, str) and isinstance(queue, str):  # else `_judge` says what is wrong
+                    await self.broker.queues.partition_for(vhost, queue).enter()
 
     # -- checking -----------------------------------------------------------------------------------------------------
 
@@ -303,6 +314,8 @@ class Import:
             if limit >= 0:
                 limited[vhost] = limit
         there: Counter[str] = Counter()
+        if limited:
+            await self.broker.queues.enter_all()
         for partition in self.broker.partitions if limited else ():
             async for vhost, name in self.work.over(list(partition.machine.by_name)):
                 if vhost in limited and not is_hidden(name):

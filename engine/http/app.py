@@ -40,7 +40,7 @@ from rewindmq.engine.http.live import Live, paged
 from rewindmq.engine.http.login.routes import login_routes
 from rewindmq.engine.http.logins import Logins
 from rewindmq.engine.http.reference.document import document_text
-from rewindmq.engine.http.reference.operation import Media, operation
+from rewindmq.engine.http.reference.operation import Folds, Media, operation
 from rewindmq.engine.http.refusals import (
     is_negative,
     no_such_path,
@@ -389,7 +389,7 @@ def reference_route(routes: list[Route]) -> Route:
     reference is open, too."""
     text = cache(lambda: document_text(routes))
 
-    @operation("The OpenAPI document of this API", login=False, answer=dict[str, object])
+    @operation("The OpenAPI document of this API", folds=Folds.NONE, login=False, answer=dict[str, object])
     async def show(request: Request) -> Response:
         return Response(
             await asyncio.to_thread(text), media_type="application/json", headers={"cache-control": "no-cache"}
@@ -421,20 +421,20 @@ def metrics_routes(broker: "Broker", body_workers: WorkerPool, logins: Logins) -
         await broker.loop_share.turn()
         return Call(request, broker, body_workers, who).monitored_vhosts()
 
-    @operation("Metrics of the node", answer=METRICS)
+    @operation("Metrics of the node", folds=Folds.NONE, answer=METRICS)
     async def show_metrics(request: Request) -> Response:
         await vhosts_seen(request)
         return await metrics.metrics(broker)
 
-    @operation("Metrics of each queue, channel and connection", answer=METRICS)
+    @operation("Metrics of each queue, channel and connection", folds=Folds.NONE, answer=METRICS)
     async def show_metrics_per_object(request: Request) -> Response:
         return await metrics.metrics(broker, apart=True, seen=await vhosts_seen(request))
 
-    @operation("Chosen metrics of each object", query=metrics.CHOICE, answer=METRICS)
+    @operation("Chosen metrics of each object", folds=Folds.NONE, query=metrics.CHOICE, answer=METRICS)
     async def show_metrics_detailed(request: Request) -> Response:
         return await metrics.detailed(broker, request, await vhosts_seen(request))
 
-    @operation("Metrics of the memory", answer=METRICS)
+    @operation("Metrics of the memory", folds=Folds.NONE, answer=METRICS)
     async def show_memory_breakdown(request: Request) -> Response:
         await vhosts_seen(request)
         return metrics.memory_breakdown(broker)

@@ -27,7 +27,7 @@ from starlette.responses import FileResponse, Response, StreamingResponse
 from rewindmq.engine.broker.followers import Answer, Asked, Branching, Followers, Following, Refused
 from rewindmq.engine.http.call import ApiError, Call, bad_request, not_found, reply
 from rewindmq.engine.http.listing import Item, listed
-from rewindmq.engine.http.reference.operation import ADMINISTRATOR, MONITORING, Media, operation
+from rewindmq.engine.http.reference.operation import ADMINISTRATOR, MONITORING, Folds, Media, operation
 from rewindmq.engine.http.shapes.standby import (
     FetchWish,
     FollowerItem,
@@ -67,7 +67,9 @@ def refusal(refused: Refused) -> ApiError:
     return ApiError(409, refused.word, str(refused))
 
 
-@operation("Shows the log for a machine that follows it", who=ADMINISTRATOR, answer=Leader, errors=(400, 503))
+@operation(
+    "Shows the log for a machine that follows it", folds=Folds.NONE, who=ADMINISTRATOR, answer=Leader, errors=(400, 503)
+)
 async def leader(call: Call) -> Response:
     """Answers GET /api/leader."""
     call.require()
@@ -104,6 +106,7 @@ def seals_in(data: Path, partitions: list[str]) -> dict[str, list[int]]:
 
 @operation(
     "Sends a file that lies beside the log",
+    folds=Folds.NONE,
     who=ADMINISTRATOR,
     answer=Media("application/octet-stream", "A base, a seal, or the prints of a seal"),
     errors=(400, 404),
@@ -125,7 +128,12 @@ async def file(call: Call) -> Response:
 
 
 @operation(
-    "Gives keys of bodies to a follower", who=ADMINISTRATOR, body=KeysWish, answer=KeysOfBodies, errors=(400, 503)
+    "Gives keys of bodies to a follower",
+    folds=Folds.NONE,
+    who=ADMINISTRATOR,
+    body=KeysWish,
+    answer=KeysOfBodies,
+    errors=(400, 503),
 )
 async def keys(call: Call) -> Response:
     """Answers POST /api/leader/keys."""
@@ -144,6 +152,7 @@ async def keys(call: Call) -> Response:
 
 @operation(
     "Takes a follower in",
+    folds=Folds.NONE,
     who=ADMINISTRATOR,
     body=FollowerWish,
     answer=FollowerToken,
@@ -185,6 +194,7 @@ def asked_in(content: dict[str, Any]) -> Asked:
 
 @operation(
     "Acknowledges what a follower has, and sends the next bytes of the log",
+    folds=Folds.NONE,
     who=ADMINISTRATOR,
     body=FetchWish,
     answer=Media("application/octet-stream", "A line of JSON, and the bytes of the pieces that it names"),
@@ -235,7 +245,7 @@ def read_some(piece: Piece, done: int) -> bytes:
         os.close(descriptor)
 
 
-@operation("Lists the followers of this broker", who=MONITORING, listing=FollowerItem)
+@operation("Lists the followers of this broker", folds=Folds.NONE, who=MONITORING, listing=FollowerItem)
 async def list_all(call: Call) -> Response:
     """Answers GET /api/followers."""
     call.require("monitoring")
@@ -284,7 +294,11 @@ def follower_item(followers: Followers, name: str) -> Item:
 
 
 @operation(
-    "Forgets a follower: nothing waits for it any more", who=ADMINISTRATOR, answers={204: None}, errors=(400, 404, 503)
+    "Forgets a follower: nothing waits for it any more",
+    folds=Folds.NONE,
+    who=ADMINISTRATOR,
+    answers={204: None},
+    errors=(400, 404, 503),
 )
 async def forget(call: Call) -> Response:
     """Answers DELETE /api/followers/{name}."""

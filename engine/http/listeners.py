@@ -10,7 +10,7 @@ import os
 from starlette.responses import Response
 
 from rewindmq.engine.http.call import ApiError, Call, not_found
-from rewindmq.engine.http.reference.operation import ADMINISTRATOR, operation
+from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, operation
 from rewindmq.engine.runtime.admission import Listeners
 
 logger = logging.getLogger("rewindmq")
@@ -26,7 +26,7 @@ def listeners_of(call: Call) -> Listeners:
     return call.broker.listeners
 
 
-@operation("Takes no new AMQP connections", who=ADMINISTRATOR, answers={204: None})
+@operation("Takes no new AMQP connections", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None})
 async def suspend(call: Call) -> Response:
     """Answers POST /api/nodes/{node}/listeners/suspend."""
     listeners_of(call).suspend()
@@ -34,7 +34,7 @@ async def suspend(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("Takes AMQP connections again", who=ADMINISTRATOR, answers={204: None})
+@operation("Takes AMQP connections again", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None})
 async def resume(call: Call) -> Response:
     """Answers POST /api/nodes/{node}/listeners/resume and /api/nodes/{node}/app/start."""
     listeners = listeners_of(call)
@@ -47,7 +47,9 @@ async def resume(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("Closes all AMQP connections and takes no new ones", who=ADMINISTRATOR, answers={204: None})
+@operation(
+    "Closes all AMQP connections and takes no new ones", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None}
+)
 async def stop(call: Call) -> Response:
     """Answers POST /api/nodes/{node}/app/stop."""
     listeners = listeners_of(call)

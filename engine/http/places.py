@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from rewindmq.engine.http.call import Call, reply
 from rewindmq.engine.http.listing import Item, listed, listed_queues
-from rewindmq.engine.http.reference.operation import MONITORING, operation
+from rewindmq.engine.http.reference.operation import MONITORING, Folds, operation
 from rewindmq.engine.http.shapes.node import NearQueue, PlacedPartition
 from rewindmq.schemas.values import EPOCH_SHIFT
 
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from rewindmq.engine.runtime.queue_counters import Listed
 
 
-@operation("Shows which nodes own and fold each partition", who=MONITORING, listing=PlacedPartition)
+@operation(
+    "Shows which nodes own and fold each partition", folds=Folds.COUNTERS, who=MONITORING, listing=PlacedPartition
+)
 async def list_all(call: Call) -> Response:
     """Answers GET /api/placement."""
     call.require("monitoring")
@@ -64,7 +66,9 @@ async def partition_item(call: Call, partition: "Partition", pairs: "list[tuple[
     }
 
 
-@operation("Names the nodes that are near a queue, which need not exist", columns=True, answer=NearQueue)
+@operation(
+    "Names the nodes that are near a queue, which need not exist", folds=Folds.NONE, columns=True, answer=NearQueue
+)
 async def near(call: Call) -> Response:
     """Answers GET /api/placement/{vhost}/{queue}: the owner of the queue's partition is first among the nodes."""
     vhost, queue = call.monitored_vhost, call.segment("queue")

@@ -218,6 +218,11 @@ class SharedLog(Protocol):
     def resume(self, name: str, offset: int) -> None:
         """Follow a paused queue partition again, from this offset. `read_to_end` does not wait for it yet."""
 
+    async def extent(self, name: str) -> tuple[int, int]:
+        """Return the offset of the oldest record of a partition that the log keeps, and the end of the partition.
+
+        Raises NoAnswer."""
+
     async def catch_up(self, name: str) -> None:
         """Wait until every record of a resumed partition that was in the log at the call has arrived.
 

@@ -398,6 +398,7 @@ async def restore(
     if is_hidden(target):
         raise NotFound(f"no queue '{target}' in vhost '{session.vhost}'")
     await room(broker, sum(each.size for each in plan.messages))
+    await broker.queues.partition_for(session.vhost, target).enter()
     if broker.queues.get(session.vhost, target) is None:
         if (session.vhost, target) != (plan.vhost, plan.queue) or plan.declared is None:
             raise NotFound(f"no queue '{target}' in vhost '{session.vhost}'")

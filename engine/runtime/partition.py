@@ -218,6 +218,10 @@ class Partition(ABC):
     async def enter(self) -> None:  # noqa: B027
         """Make sure that this node folds the partition, and has caught up with it."""
 
+    async def end_in_log(self) -> int:
+        """Return the offset that the next event gets. LogError: the log does not say."""
+        return self.machine.next_offset
+
     @property
     def counted(self) -> CounterTable | None:
         """The counters of the queues as the owner has published them; None: this node folds the partition, or it has

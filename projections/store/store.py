@@ -93,6 +93,12 @@ class StateStore:
             each.cache.limit_bytes = BODY_CACHE_BYTES // len(self._projectors)
         return machine, projector
 
+    def forget(self, projector: Projector) -> None:
+        """Take note that this writer is replaced by another one of its partition."""
+        self._projectors.remove(projector)
+        for each in self._projectors:
+            each.cache.limit_bytes = BODY_CACHE_BYTES // len(self._projectors)
+
     def begin(self, base: Base) -> None:
         """Replace all that is stored of a partition by a base: its state, and the bodies of its messages.
 

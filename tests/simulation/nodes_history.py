@@ -1,9 +1,14 @@
-"""A seed makes a history of several nodes; it is run, healed, drained and judged; one that fails is cut."""
+"""A seed makes a history of several nodes; it is run, healed, drained and judged; one that fails is cut.
+
+python -m tests.simulation.nodes_history 0 5000            seeds 0 to 4999; those that fail are named
+"""
 
 import random
 import shutil
+import sys
 import tempfile
 import traceback
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -132,6 +137,7 @@ class Drive:
 
     def prepare(self) -> None:
         world = self.world
+        world.history.may_drop = False  # a node that is overtaken ends, and nobody starts it again here
         for node in world.nodes:
             world.loop.inside(partial(world.start, node))
         self.until(lambda: all(node in world.lives and world.lives[node].serves for node in world.nodes), 70)
@@ -152,6 +158,7 @@ class Drive:
 
         self.asked(client, declare())
         world.loop.run(10)
+        world.history.may_drop = True
         for life in world.lives.values():
             clients.open(life)
 
@@ -349,3 +356,22 @@ def figures_of(queues: Mapping[tuple[str, str], Listed]) -> dict[tuple[str, str]
         )
         for name, each in queues.items()
     }
+
+
+def main(first: int, end: int) -> int:
+    """The number of seeds that fail."""
+    failed, met = 0, Counter[str]()
+    for seed in range(first, end):
+        try:
+            met += run(seed, history_of(seed)).counts
+        except Exception as error:
+            failed += 1
+            print(f"seed {seed}: {type(error).__name__}: {error}", flush=True)
+        if (seed - first) % 100 == 99:
+            print(f"{seed - first + 1} seeds, {failed} failed", flush=True)
+    print(f"{end - first} seeds, {failed} failed", *sorted(met.items()), sep="\n")
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(min(1, main(int(sys.argv[1]), int(sys.argv[2]))))

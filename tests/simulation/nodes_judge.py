@@ -181,14 +181,16 @@ def check_order(accounts: list[Refold], publishes: list[Publish]) -> None:
 
 
 def check_performed(accounts: list[Refold], life: Life) -> None:
-    for index, began in enumerate(life.began):
+    for index, times in enumerate(life.began):
         effects = accounts[index].effects
-        expected = [row for offset in sorted(effects) if offset >= began for row in effects[offset]]
-        seen = life.performed[index]
-        where = f"{life.name}, partition {index} from {began}"
-        for at, (one, other) in enumerate(zip(seen, expected, strict=False)):
-            assert one == other, f"{where}: effect {at} was {one}, by the log {other}"
-        assert len(seen) <= len(expected), f"{where}: done too much: {seen[len(expected) :][:5]}"
+        ends = [first for _, first in times[1:]] + [len(life.performed[index])]
+        for (began, first), end in zip(times, ends, strict=True):
+            expected = [row for offset in sorted(effects) if offset >= began for row in effects[offset]]
+            seen = life.performed[index][first:end]
+            where = f"{life.name}, partition {index} from {began}"
+            for at, (one, other) in enumerate(zip(seen, expected, strict=False)):
+                assert one == other, f"{where}: effect {at} was {one}, by the log {other}"
+            assert len(seen) <= len(expected), f"{where}: done too much: {seen[len(expected) :][:5]}"
 
 
 def check_receipts(accounts: list[Refold], takers: list[Taker]) -> None:

@@ -12,9 +12,11 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -23,6 +25,7 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster.node import Node
 from rewindmq.engine.config import Config
 from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.simulated.beside import ArchivedPartition
 from rewindmq.engine.log.simulated.shared import MemorySharedLog, SharedFaults, SharedHistory
 from rewindmq.engine.process import open_node
 from rewindmq.projections.machine.machine import Machine
@@ -51,7 +54,7 @@ class Life:
         self.broker: Broker | None = None  # once it has joined
         self.log: MemorySharedLog
         self.machines: list[Machine] = []
-        self.began: list[int] = []  # the offsets from where it reads back
+        self.began: list[list[tuple[int, int]]] = []  # the offsets from where it reads back, and the rows before
         self.performed: list[list[EffectRow]] = [[] for _ in range(PARTITIONS)]
         self.replaying = False
         self.ended = ""  # killed, stopped, failed
@@ -118,7 +121,13 @@ class World:
         modes = random.Random(f"modes {seed}")
         self.standbys = {node: modes.choice((None, 0, 0, 1)) for node in self.nodes}
         self.sizes["rewindmq.engine.cluster.modes.UNUSED_SECONDS"] = modes.choice((1, 3, 20))
+        # with dice of its own: seeds keep the histories that they had before there were copies of states
+        copies = self.copies = random.Random(f"copies {seed}")
+        self.has_copies = copies.random() < 0.7
+        self.sizes["rewindmq.engine.cluster.entry.LEAST_EVENTS"] = copies.choice((1, 2, 5))
         self.snapshot_events = dice.choice((15, 60, 10_000))
+        if self.has_copies:
+            self.snapshot_events = min(self.snapshot_events, copies.choice((8, 15, 60)))
         # with dice of its own: seeds keep the histories that they had before the topology had snapshots
         self.metadata_snapshot_events = random.Random(f"metadata {seed}").choice((2, 10, 10_000))
         self.waypoint_events = random.Random(f"waypoints {seed}").choice((10, 50, 10_000))
@@ -128,6 +137,8 @@ class World:
             dice.choice((0.0, 0.01, 0.2, 1.5)),
             dice.choice((0.0, 0.5, 4.0)),
             dice.choice((0.0, 0.02, 0.3)),
+            copies.choice((0, 0, 2)),
+            copies.choice((0, 3, 9)),
         )
         self.history = SharedHistory(PARTITIONS, self.log_clock, self.loop.call_later, self.faults)
         self._starting: Life
@@ -260,7 +271,16 @@ class World:
     def _replacements(self) -> dict[str, Any]:
         return {
             "rewindmq.engine.log.kafka.log.KafkaLog": self,  # its `open` below
+            "rewindmq.engine.cluster.start.histories": lambda log, config: [
+                ArchivedPartition(each) for each in log.queues
+            ],
             "rewindmq.engine.cluster.start.recover": self._recover,
+            "rewindmq.engine.cluster.returns.recover": self._recover_again,
+            "rewindmq.engine.cluster.returns.in_thread": self._in_thread,
+            "rewindmq.engine.cluster.returns.STOP_SECONDS": 0,
+            "rewindmq.engine.cluster.state_offers.in_thread": self._soon,
+            "rewindmq.engine.cluster.state_offers.STOP_SECONDS": 0,
+            "rewindmq.engine.cluster.state_offers.BYTES_AN_EVENT": 1_000_000,
             "rewindmq.engine.cluster.repair.NAMES_A_LOOK": 8,  # so that a round takes more than one heartbeat
             "rewindmq.engine.broker.access_control.Access.hash": lambda access, password: "simulated",
             "rewindmq.projections.store.store.Projector": self._watched_projector(),
@@ -279,7 +299,8 @@ class World:
     def open(self, *settings: Any) -> MemorySharedLog:
         """Stands in for `KafkaLog.open`."""
         life = self._starting
-        life.log = self.history.open(life.node, pauses=self.standbys.get(life.node) is not None)
+        pauses = self.standbys.get(life.node) is not None
+        life.log = self.history.open(life.node, pauses, self.has_copies)
         return life.log
 
     def _recover(self, log: Any, store: StateStore) -> Any:
@@ -288,8 +309,44 @@ class World:
         recovery.machine.validate()
         self._projectors[id(recovery.projector)] = (life, len(life.machines), recovery.projector)
         life.machines.append(recovery.machine)
-        life.began.append(recovery.machine.next_offset)
+        life.began.append([(recovery.machine.next_offset, 0)])
         return recovery
+
+    def _recover_again(self, log: ArchivedPartition, store: StateStore) -> Any:
+        """A partition that was paused begins with another state."""
+        life = self.lives[log.log.node]
+        index = next(at for at, machine in enumerate(life.machines) if machine.partition == log.name)
+        before = life.machines[index].next_offset
+        recovery = recover(log, store)
+        recovery.machine.validate()
+        self._projectors[id(recovery.projector)] = (life, index, recovery.projector)
+        life.machines[index] = recovery.machine
+        life.began[index].append((recovery.machine.next_offset, len(life.performed[index])))
+        self.record.counts["returned"] += 1
+        self.record.counts["returned below the log"] += before < log.log.start_offset
+        return recovery
+
+    def _soon(self, _name: str, work: Callable[[], None]) -> "Future[None]":
+        """A thread that does its work soon."""
+        done: Future[None] = Future()
+
+        def run() -> None:
+            work()
+            done.set_result(None)
+
+        self.loop.call_soon(run)
+        return done
+
+    def _in_thread(self, _name: str, work: Callable[[], None]) -> "Future[None]":
+        """A thread that has done its work at once, and ends later."""
+        done: Future[None] = Future()
+        try:
+            work()
+        except Exception as error:
+            self.loop.call_later(self.copies.uniform(0, 2), partial(done.set_exception, error))
+        else:
+            self.loop.call_later(self.copies.uniform(0, 2), partial(done.set_result, None))
+        return done
 
     def _watched_projector(self) -> type[Projector]:
         world = self

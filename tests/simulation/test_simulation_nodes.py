@@ -68,6 +68,8 @@ def test_the_histories_meet_everything() -> None:
         "waypoints",
         "ticks",
         "refused",
+        "returned",
+        "returned below the log",
     ]
     assert [what for what in wanted if met[what] == 0] == []
 

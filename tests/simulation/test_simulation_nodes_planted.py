@@ -81,7 +81,7 @@ PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is fo
     "a lost node's messages stay with it": (
         "rewindmq.projections.machine.machine.HANDLERS",
         HANDLERS | {NodeLost: only_end_the_epoch},
-        r"is nobody's|not drained|is of a life",
+        r"is nobody's|not drained|is of a life|a lost node's session is there",
     ),
     "dead letters are taken in twice": (
         "rewindmq.projections.machine.events.publish.is_repeated",

@@ -19,6 +19,7 @@ import pytest
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster.node import Node
 from rewindmq.engine.config import Config
+from rewindmq.engine.log.simulated.beside import ArchivedPartition
 from rewindmq.engine.log.simulated.shared import MemorySharedLog, SharedHistory
 from rewindmq.engine.process import open_node
 from rewindmq.engine.runtime.sessions import Session
@@ -42,11 +43,13 @@ class Nodes:
         self.failures: list[Exception] = []
         self._opening = ""
         self._pauses = False
+        self.copies = False  # whether the log keeps copies of states
         monkeypatch.setattr("rewindmq.engine.log.kafka.log.KafkaLog", self)
+        monkeypatch.setattr("rewindmq.engine.cluster.start.histories", archived)
 
     def open(self, *settings: Any) -> MemorySharedLog:
         """Open a log in the place of `KafkaLog.open`."""
-        return self.history.open(self._opening, self._pauses)
+        return self.history.open(self._opening, self._pauses, self.copies)
 
     async def start(self, name: str, standbys: int | None = None) -> Broker:
         """Start a node. `standbys`: as the option of `start`; None: it folds everything."""
@@ -110,6 +113,11 @@ def watched(main: Coroutine[Any, Any, None]) -> None:
     """Run a test whose nodes can be awaited (`settled`)."""
     with asyncio.Runner(loop_factory=WatchedLoop) as runner:
         runner.run(main)
+
+
+def archived(log: MemorySharedLog, _config: Config) -> list[ArchivedPartition]:
+    """The histories of the partitions: an archive has them, too."""
+    return [ArchivedPartition(each) for each in log.queues]
 
 
 def session(broker: Broker) -> Session:

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from rewindmq.engine.http import web
 from rewindmq.engine.http.app import make_app
 from rewindmq.engine.http.reference.document import LISTING, NAME_IN_PATH, NAMES, NUMBERS, document
-from rewindmq.engine.http.reference.operation import Operation, operation, operation_of
+from rewindmq.engine.http.reference.operation import Folds, Operation, operation, operation_of
 from rewindmq.engine.rewind.worker import WorkerPool
 from tests.support.broker_harness import Harness
 
@@ -105,7 +105,7 @@ def test_two_types_of_one_name_are_refused(routes: list[Route]) -> None:
     class Error(TypedDict):
         other: int
 
-    @operation("Answers", answer=Error)
+    @operation("Answers", folds=Folds.NONE, answer=Error)
     async def twice(_: object) -> None:
         pass
 

@@ -11,7 +11,7 @@ from rewindmq.engine.http import authentication
 from rewindmq.engine.http.call import ApiError
 from rewindmq.engine.http.login import form, sign_in
 from rewindmq.engine.http.logins import Logins
-from rewindmq.engine.http.reference.operation import Query, operation
+from rewindmq.engine.http.reference.operation import Folds, Query, operation
 from rewindmq.engine.http.refusals import is_negative, note_refusal, read_to_end_in_time, refuse, require_room
 from rewindmq.engine.http.shapes.node import Login, WaysToLogIn
 from rewindmq.engine.identity.sign_in import SignIn, SignInFailed
@@ -29,13 +29,18 @@ SENT = (
     Query("error_description", str, "The same for people"),
 )
 
+of_login = partial(operation, folds=Folds.NONE, login=False)
+
 
 def login_routes(broker: "Broker", logins: Logins) -> list[Route]:
     """The routes of /api/login. A login is refused only when the log says so."""
     read_to_end = partial(read_to_end_in_time, broker)
 
-    @operation(
-        "Begins the login of a browser, with a cookie", login=False, body=Login, answers={204: None}, errors=(401, 408)
+    @of_login(
+        "Begins the login of a browser, with a cookie",
+        body=Login,
+        answers={204: None},
+        errors=(401, 408),
     )
     async def log_in(request: Request) -> Response:
         try:
@@ -51,21 +56,25 @@ def login_routes(broker: "Broker", logins: Logins) -> list[Route]:
             note_refusal(broker, request, None, error)
             return refuse(error, request)
 
-    @operation("Ends the login of a browser", login=False, answers={204: None})
+    @of_login("Ends the login of a browser", answers={204: None})
     async def log_out(request: Request) -> Response:
         return form.log_out_browser(request, logins)
 
     provider = SignIn(broker.tokens)
 
-    @operation("Says how a browser may log in", login=False, answer=WaysToLogIn)
+    @of_login("Says how a browser may log in", answer=WaysToLogIn)
     async def show(request: Request) -> Response:
         return sign_in.show(provider, request)
 
-    @operation("Leads a browser to the identity provider", login=False, query=(HERE,), answers={303: None})
+    @of_login("Leads a browser to the identity provider", query=(HERE,), answers={303: None})
     async def lead_to_provider(request: Request) -> Response:
         return await sign_in.begin(provider, request)
 
-    @operation("Leads a browser from the identity provider to the desk", login=False, query=SENT, answers={303: None})
+    @of_login(
+        "Leads a browser from the identity provider to the desk",
+        query=SENT,
+        answers={303: None},
+    )
     async def lead_back(request: Request) -> Response:
         try:
             token = await sign_in.token_of(provider, request)

@@ -1,6 +1,6 @@
 """Declares an operation of the HTTP API beside its handler: its parameters, its body and its answers.
 
-    @operation("Sets a mark", who=POLICYMAKER, body=MarkWish, answers={201: None, 204: None})
+    @operation("Sets a mark", folds=Folds.NONE, who=POLICYMAKER, body=MarkWish, answers={201: None, 204: None})
     async def put(call: Call) -> Response: ...
 
 The declaration is about what only the handler knows. document.py adds what follows from the route (path, method, names
@@ -10,11 +10,30 @@ in the path) and from the kind of request (an unknown login, a body that is too 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from typing import TypeVar
 
 ADMINISTRATOR, MONITORING, POLICYMAKER, ANYBODY = "administrator", "monitoring", "policymaker", ""
 DECLARED = "operation"  # the attribute of a handler that has its declaration
 H = TypeVar("H", bound=Callable[..., object])
+
+
+class Folds(Enum):
+    """The partitions that a node with paused ones (cluster/modes.py) folds for a request: no more than the answer
+    needs.
+
+    An answer about the past needs none: it is read from the log. A user who is no administrator may see the past of a
+    queue that is there now. So the handler folds the partition of that queue, which is NAMED."""
+
+    NONE = "none: no queue decides the answer"
+    COUNTERS = "those whose counters no owner publishes"
+    CONSUMERS = "those whose consumers the counters do not name all"
+    QUEUE = "that of the queue in the path, and those of others that the body names, which the handler folds"
+    DESTINATION = "that of the queue that is the destination in the path"
+    NAMED = "those that the query or the body names, and those of queues that it names. The handler folds them"
+    # A queue that is concerned may be in any partition, and another node may have declared it a moment ago.
+    IF_CHANGED = "all, if it changes something that may concern any queue. The handler folds them"
+    ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +58,14 @@ class Media:
 class Operation:
     """A declaration.
 
-    `who`: the tag that the user needs; ANYBODY: any user, who may need permissions. `login`: whether a login is needed.
-    `body`: the type of the JSON body; None: there is none. `answers`: by status, the type of the JSON, a Media, or None
-    for no content. `listing`: the type of an entry of a listing, which is answered as a whole or in pages. `columns`:
-    whether `columns` cuts the answer. `errors`: statuses besides those that every such request may have."""
+    `folds`: the partitions that a node folds for it. `who`: the tag that the user needs; ANYBODY: any user, who may
+    need permissions. `login`: whether a login is needed. `body`: the type of the JSON body; None: there is none.
+    `answers`: by status, the type of the JSON, a Media, or None for no content. `listing`: the type of an entry of a
+    listing, which is answered as a whole or in pages. `columns`: whether `columns` cuts the answer. `errors`: statuses
+    besides those that every such request may have."""
 
     summary: str
+    folds: Folds
     who: str = ANYBODY
     login: bool = True
     query: tuple[Query, ...] = ()
@@ -59,6 +80,7 @@ class Operation:
 def operation(
     summary: str,
     *,
+    folds: Folds,
     who: str = ANYBODY,
     login: bool = True,
     query: tuple[Query, ...] = (),
@@ -73,6 +95,7 @@ def operation(
     """Declares a handler's operation (see Operation). `answer`: the type of the only answer, with status 200."""
     found = Operation(
         summary=summary,
+        folds=folds,
         who=who,
         login=login,
         query=query,

@@ -8,7 +8,7 @@ from rewindmq.engine.broker.users import check_patterns, hash_of_user, tags_of_u
 from rewindmq.engine.definitions.document import permissions_item, topic_item, user_item
 from rewindmq.engine.http.call import Call, bad_request, done, missing, not_found, reply, short, text
 from rewindmq.engine.http.listing import Item, listed
-from rewindmq.engine.http.reference.operation import ADMINISTRATOR, operation
+from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, operation
 from rewindmq.engine.http.shapes.access import (
     Account,
     AccountWish,
@@ -40,14 +40,14 @@ async def user_items(call: Call, names: list[str]) -> Response:
     return await listed(call, [topology.users[name] for name in names], lambda user: user_item(topology, user))
 
 
-@operation("Lists the users", who=ADMINISTRATOR, listing=Account)
+@operation("Lists the users", folds=Folds.NONE, who=ADMINISTRATOR, listing=Account)
 async def list_users(call: Call) -> Response:
     """Answers GET /api/users."""
     call.require()
     return await user_items(call, sorted(call.broker.topology.users))
 
 
-@operation("Lists the users that may enter no virtual host", who=ADMINISTRATOR, listing=Account)
+@operation("Lists the users that may enter no virtual host", folds=Folds.NONE, who=ADMINISTRATOR, listing=Account)
 async def users_without_permissions(call: Call) -> Response:
     """Answers GET /api/users/without-permissions."""
     call.require()
@@ -56,14 +56,16 @@ async def users_without_permissions(call: Call) -> Response:
     return await user_items(call, [name for name in sorted(topology.users) if name not in having])
 
 
-@operation("Shows a user", who=ADMINISTRATOR, answer=Account)
+@operation("Shows a user", folds=Folds.NONE, who=ADMINISTRATOR, answer=Account)
 async def show_user(call: Call) -> Response:
     """Answers GET /api/users/{user}."""
     call.require()
     return reply(user_item(call.broker.topology, user_named(call)))
 
 
-@operation("Makes or changes a user", who=ADMINISTRATOR, body=AccountWish, answers={201: None, 204: None})
+@operation(
+    "Makes or changes a user", folds=Folds.NONE, who=ADMINISTRATOR, body=AccountWish, answers={201: None, 204: None}
+)
 async def put_user(call: Call) -> Response:
     """Answers PUT /api/users/{user}.
 
@@ -110,7 +112,7 @@ def permissions_from(topology: Topology, given: Json) -> dict[str, tuple[str, st
     return found
 
 
-@operation("Deletes a user", who=ADMINISTRATOR, answers={204: None})
+@operation("Deletes a user", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None})
 async def delete_user(call: Call) -> Response:
     """Answers DELETE /api/users/{user}."""
     call.require()
@@ -119,7 +121,7 @@ async def delete_user(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("Deletes users", who=ADMINISTRATOR, body=Users, answers={204: None})
+@operation("Deletes users", folds=Folds.NONE, who=ADMINISTRATOR, body=Users, answers={204: None})
 async def delete_users(call: Call) -> Response:
     """Answers POST /api/users/bulk-delete. A user that does not exist counts as deleted."""
     call.require()
@@ -134,7 +136,7 @@ async def delete_users(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("Makes a hash for password_hash", who=ADMINISTRATOR, answer=PasswordHash)
+@operation("Makes a hash for password_hash", folds=Folds.NONE, who=ADMINISTRATOR, answer=PasswordHash)
 async def hash_password(call: Call) -> Response:
     """Answers GET /api/auth/hash_password/{password}: a hash as RabbitMQ's, for a user's `password_hash`."""
     call.require()
@@ -151,21 +153,21 @@ async def permissions_of(call: Call, vhost: str | None = None, user: str | None 
     return await listed(call, await by_key(call.work, call.broker.topology.permissions, wanted), permissions_item)
 
 
-@operation("Lists the permissions of all users", who=ADMINISTRATOR, listing=Permissions)
+@operation("Lists the permissions of all users", folds=Folds.NONE, who=ADMINISTRATOR, listing=Permissions)
 async def list_permissions(call: Call) -> Response:
     """Answers GET /api/permissions."""
     call.require()
     return await permissions_of(call)
 
 
-@operation("Lists the permissions in a virtual host", who=ADMINISTRATOR, listing=Permissions)
+@operation("Lists the permissions in a virtual host", folds=Folds.NONE, who=ADMINISTRATOR, listing=Permissions)
 async def vhost_permissions(call: Call) -> Response:
     """Answers GET /api/vhosts/{vhost}/permissions."""
     call.require()
     return await permissions_of(call, vhost=call.vhost)
 
 
-@operation("Lists the permissions of a user", who=ADMINISTRATOR, listing=Permissions)
+@operation("Lists the permissions of a user", folds=Folds.NONE, who=ADMINISTRATOR, listing=Permissions)
 async def user_permissions(call: Call) -> Response:
     """Answers GET /api/users/{user}/permissions."""
     call.require()
@@ -181,7 +183,7 @@ def permissions_named(call: Call) -> PermissionsSet:
     return found
 
 
-@operation("Shows the permissions of a user in a virtual host", who=ADMINISTRATOR, answer=Permissions)
+@operation("Shows the permissions of a user in a virtual host", folds=Folds.NONE, who=ADMINISTRATOR, answer=Permissions)
 async def show_permissions(call: Call) -> Response:
     """Answers GET /api/permissions/{vhost}/{user}."""
     return reply(permissions_item(permissions_named(call)))
@@ -197,6 +199,7 @@ def vhost_and_user(call: Call) -> tuple[str, str]:
 
 @operation(
     "Sets the permissions of a user in a virtual host",
+    folds=Folds.NONE,
     who=ADMINISTRATOR,
     body=PermissionsWish,
     answers={201: None, 204: None},
@@ -214,7 +217,9 @@ async def put_permissions(call: Call) -> Response:
     return done(new)
 
 
-@operation("Clears the permissions of a user in a virtual host", who=ADMINISTRATOR, answers={204: None})
+@operation(
+    "Clears the permissions of a user in a virtual host", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None}
+)
 async def delete_permissions(call: Call) -> Response:
     """Answers DELETE /api/permissions/{vhost}/{user}."""
     found = permissions_named(call)
@@ -233,21 +238,23 @@ async def topic_permissions(call: Call, vhost: str | None = None, user: str | No
     return await by_key(call.work, call.broker.topology.topic_permissions, wanted)
 
 
-@operation("Lists the topic permissions of all users", who=ADMINISTRATOR, listing=TopicPermissions)
+@operation("Lists the topic permissions of all users", folds=Folds.NONE, who=ADMINISTRATOR, listing=TopicPermissions)
 async def list_topic_permissions(call: Call) -> Response:
     """Answers GET /api/topic-permissions."""
     call.require()
     return await listed(call, await topic_permissions(call), topic_item)
 
 
-@operation("Lists the topic permissions in a virtual host", who=ADMINISTRATOR, listing=TopicPermissions)
+@operation(
+    "Lists the topic permissions in a virtual host", folds=Folds.NONE, who=ADMINISTRATOR, listing=TopicPermissions
+)
 async def vhost_topic_permissions(call: Call) -> Response:
     """Answers GET /api/vhosts/{vhost}/topic-permissions."""
     call.require()
     return await listed(call, await topic_permissions(call, vhost=call.vhost), topic_item)
 
 
-@operation("Lists the topic permissions of a user", who=ADMINISTRATOR, listing=TopicPermissions)
+@operation("Lists the topic permissions of a user", folds=Folds.NONE, who=ADMINISTRATOR, listing=TopicPermissions)
 async def user_topic_permissions(call: Call) -> Response:
     """Answers GET /api/users/{user}/topic-permissions."""
     call.require()
@@ -266,6 +273,7 @@ async def topic_permissions_named(call: Call, exchange: str | None) -> list[Item
 
 @operation(
     "Shows the topic permissions of a user in a virtual host, by exchange",
+    folds=Folds.NONE,
     who=ADMINISTRATOR,
     answer=list[TopicPermissions],
 )
@@ -276,6 +284,7 @@ async def show_topic_permissions(call: Call) -> Response:
 
 @operation(
     "Sets topic permissions of a user for an exchange",
+    folds=Folds.NONE,
     who=ADMINISTRATOR,
     body=TopicPermissionsWish,
     answers={201: None, 204: None},
@@ -292,7 +301,7 @@ async def put_topic_permissions(call: Call) -> Response:
     return done(not had)
 
 
-@operation("Clears topic permissions of a user", who=ADMINISTRATOR, answers={204: None})
+@operation("Clears topic permissions of a user", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None})
 async def delete_topic_permissions(call: Call) -> Response:
     """Answers DELETE /api/topic-permissions/{vhost}/{user}.
 

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from rewindmq.engine.http.call import Call, arguments_in, not_found, reply, short, text
 from rewindmq.engine.http.listing import Item, listed, listed_queues
-from rewindmq.engine.http.reference.operation import operation
+from rewindmq.engine.http.reference.operation import Folds, operation
 from rewindmq.engine.http.resources.exchanges import exchange_of
 from rewindmq.engine.http.shapes.topology import Binding, BindingWish
 from rewindmq.projections.rules.internal_queues import is_hidden
@@ -27,13 +27,13 @@ from rewindmq.schemas.values import Argument
 KINDS = {"q": "queue", "e": "exchange"}
 
 
-@operation("Lists the bindings of all virtual hosts", listing=Binding)
+@operation("Lists the bindings of all virtual hosts", folds=Folds.COUNTERS, listing=Binding)
 async def list_all(call: Call) -> Response:
     """Answers GET /api/bindings."""
     return await listed(call, await bindings_in(call, call.visible_vhosts()), binding_item)
 
 
-@operation("Lists the bindings of a virtual host", listing=Binding)
+@operation("Lists the bindings of a virtual host", folds=Folds.COUNTERS, listing=Binding)
 async def list_vhost(call: Call) -> Response:
     """Answers GET /api/bindings/{vhost}."""
     return await listed(call, await bindings_in(call, [call.vhost]), binding_item)
@@ -80,7 +80,7 @@ def binding_item(binding: Bound) -> Item:
     }
 
 
-@operation("Lists the bindings of a queue", listing=Binding)
+@operation("Lists the bindings of a queue", folds=Folds.QUEUE, listing=Binding)
 async def of_queue(call: Call) -> Response:
     """Answers GET /api/queues/{vhost}/{queue}/bindings."""
     queue = call.queue()
@@ -89,7 +89,7 @@ async def of_queue(call: Call) -> Response:
     return await listed(call, [default_binding(queue.vhost, queue.name), *found], binding_item)
 
 
-@operation("Lists the bindings from an exchange", listing=Binding)
+@operation("Lists the bindings from an exchange", folds=Folds.COUNTERS, listing=Binding)
 async def from_exchange(call: Call) -> Response:
     """Answers GET /api/exchanges/{vhost}/{exchange}/bindings/source."""
     exchange = exchange_of(call)
@@ -102,7 +102,7 @@ async def from_exchange(call: Call) -> Response:
     return await listed(call, found, binding_item)
 
 
-@operation("Lists the bindings to an exchange", listing=Binding)
+@operation("Lists the bindings to an exchange", folds=Folds.NONE, listing=Binding)
 async def to_exchange(call: Call) -> Response:
     """Answers GET /api/exchanges/{vhost}/{exchange}/bindings/destination."""
     exchange = exchange_of(call)
@@ -144,13 +144,18 @@ def bindings_between(call: Call) -> list[Bound]:
     return [each for each in bound if each.source == source and call.broker.router.is_live(each)]
 
 
-@operation("Lists the bindings between two ends", answer=list[Binding])
+@operation("Lists the bindings between two ends", folds=Folds.DESTINATION, answer=list[Binding])
 async def between(call: Call) -> Response:
     """Answers GET /api/bindings/{vhost}/e/{exchange}/{kind}/{destination}."""
     return reply([binding_item(each) for each in bindings_between(call)])
 
 
-@operation("Makes a binding. The header Location has its properties_key", body=BindingWish, answers={201: None})
+@operation(
+    "Makes a binding. The header Location has its properties_key",
+    folds=Folds.DESTINATION,
+    body=BindingWish,
+    answers={201: None},
+)
 async def bind(call: Call) -> Response:
     """Answers POST /api/bindings/{vhost}/e/{exchange}/{kind}/{destination}."""
     vhost, source, kind, destination = ends(call)
@@ -176,13 +181,13 @@ def binding_named(call: Call) -> Bound:
     raise not_found()
 
 
-@operation("Shows a binding", answer=Binding)
+@operation("Shows a binding", folds=Folds.DESTINATION, answer=Binding)
 async def show(call: Call) -> Response:
     """Answers GET /api/bindings/{vhost}/e/{exchange}/{kind}/{destination}/{key}."""
     return reply(binding_item(binding_named(call)))
 
 
-@operation("Removes a binding", answers={204: None})
+@operation("Removes a binding", folds=Folds.DESTINATION, answers={204: None})
 async def unbind(call: Call) -> Response:
     """Answers DELETE /api/bindings/{vhost}/e/{exchange}/{kind}/{destination}/{key}."""
     each = binding_named(call)

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from rewindmq.engine.http.call import Call, not_found
 from rewindmq.engine.http.listing import Item, listed, listed_queues, queues_in, single
 from rewindmq.engine.http.properties import plain
-from rewindmq.engine.http.reference.operation import Query, operation
+from rewindmq.engine.http.reference.operation import Folds, Query, operation
 from rewindmq.engine.http.shapes.clients import Channel as ChannelJson
 from rewindmq.engine.http.shapes.clients import ChannelWithConsumers, Connection, UserConnection
 from rewindmq.engine.http.shapes.clients import Consumer as ConsumerJson
@@ -60,13 +60,13 @@ def visible_sessions(call: Call, vhost: str | None) -> list["Session"]:
     ]
 
 
-@operation("Lists the open connections", listing=Connection)
+@operation("Lists the open connections", folds=Folds.COUNTERS, listing=Connection)
 async def connections(call: Call) -> Response:
     """Answers GET /api/connections."""
     return await connections_of(call, visible_sessions(call, None))
 
 
-@operation("Lists the open connections to a virtual host", listing=Connection)
+@operation("Lists the open connections to a virtual host", folds=Folds.COUNTERS, listing=Connection)
 async def vhost_connections(call: Call) -> Response:
     """Answers GET /api/vhosts/{vhost}/connections."""
     return await connections_of(call, visible_sessions(call, call.vhost))
@@ -86,13 +86,13 @@ def session_named(call: Call) -> "Session":
     raise not_found()
 
 
-@operation("Shows a connection", columns=True, answer=Connection)
+@operation("Shows a connection", folds=Folds.COUNTERS, columns=True, answer=Connection)
 async def connection(call: Call) -> Response:
     """Answers GET /api/connections/{name}."""
     return single(call, connection_item(call.broker, session_named(call)))
 
 
-@operation("Closes a connection", headers=REASON, answers={204: None})
+@operation("Closes a connection", folds=Folds.NONE, headers=REASON, answers={204: None})
 async def close_connection(call: Call) -> Response:
     """Answers DELETE /api/connections/{name}.
 
@@ -118,7 +118,7 @@ def sessions_of_user(call: Call) -> "list[Session]":
     return [session for session in visible_sessions(call, None) if session.user == user]
 
 
-@operation("Lists the open connections of a user", listing=UserConnection)
+@operation("Lists the open connections of a user", folds=Folds.COUNTERS, listing=UserConnection)
 async def user_connections(call: Call) -> Response:
     """Answers GET /api/connections/username/{user}."""
     return await listed(
@@ -135,7 +135,7 @@ async def user_connections(call: Call) -> Response:
     )
 
 
-@operation("Closes the connections of a user", headers=REASON, answers={204: None})
+@operation("Closes the connections of a user", folds=Folds.NONE, headers=REASON, answers={204: None})
 async def close_user_connections(call: Call) -> Response:
     """Answers DELETE /api/connections/username/{user}."""
     close(call, sessions_of_user(call))
@@ -214,25 +214,25 @@ def connection_item(broker: "Broker", session: "Session") -> Item:
     )
 
 
-@operation("Lists the open channels", listing=ChannelJson)
+@operation("Lists the open channels", folds=Folds.COUNTERS, listing=ChannelJson)
 async def channels(call: Call) -> Response:
     """Answers GET /api/channels."""
     return await channels_of(call, visible_sessions(call, None))
 
 
-@operation("Lists the open channels to a virtual host", listing=ChannelJson)
+@operation("Lists the open channels to a virtual host", folds=Folds.COUNTERS, listing=ChannelJson)
 async def vhost_channels(call: Call) -> Response:
     """Answers GET /api/vhosts/{vhost}/channels."""
     return await channels_of(call, visible_sessions(call, call.vhost))
 
 
-@operation("Lists the channels of a connection", listing=ChannelJson)
+@operation("Lists the channels of a connection", folds=Folds.COUNTERS, listing=ChannelJson)
 async def connection_channels(call: Call) -> Response:
     """Answers GET /api/connections/{name}/channels."""
     return await channels_of(call, [session_named(call)])
 
 
-@operation("Shows a channel with its consumers", columns=True, answer=ChannelWithConsumers)
+@operation("Shows a channel with its consumers", folds=Folds.COUNTERS, columns=True, answer=ChannelWithConsumers)
 async def channel(call: Call) -> Response:
     """Answers GET /api/channels/{channel}: one channel, with its consumers."""
     broker, name = call.broker, call.segment("name")
@@ -307,13 +307,13 @@ def channel_details(broker: "Broker", session_id: int, number: int) -> Item:
     }
 
 
-@operation("Lists the consumers", listing=ConsumerJson)
+@operation("Lists the consumers", folds=Folds.CONSUMERS, listing=ConsumerJson)
 async def consumers(call: Call) -> Response:
     """Answers GET /api/consumers."""
     return await consumers_of(call, set(call.monitored_vhosts()))
 
 
-@operation("Lists the consumers in a virtual host", listing=ConsumerJson)
+@operation("Lists the consumers in a virtual host", folds=Folds.CONSUMERS, listing=ConsumerJson)
 async def vhost_consumers(call: Call) -> Response:
     """Answers GET /api/consumers/{vhost}."""
     return await consumers_of(call, {call.monitored_vhost})

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from rewindmq.engine.http.call import ApiError, Call, reply
 from rewindmq.engine.http.listing import Item
-from rewindmq.engine.http.reference.operation import ADMINISTRATOR, MONITORING, operation
+from rewindmq.engine.http.reference.operation import ADMINISTRATOR, MONITORING, Folds, operation
 from rewindmq.engine.http.shapes.node import Clock, ClockRepair
 from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.rewind import format_time
@@ -40,14 +40,14 @@ def clock_item(broker: "Broker") -> Item:
     }
 
 
-@operation("Shows the time in the log beside the wall clock", who=MONITORING, answer=Clock)
+@operation("Shows the time in the log beside the wall clock", folds=Folds.NONE, who=MONITORING, answer=Clock)
 async def show(call: Call) -> Response:
     """Answers GET /api/clock."""
     call.require("monitoring")
     return reply(clock_item(call.broker))
 
 
-@operation("Sets the time in the log to the wall clock", who=ADMINISTRATOR, answer=ClockRepair)
+@operation("Sets the time in the log to the wall clock", folds=Folds.NONE, who=ADMINISTRATOR, answer=ClockRepair)
 async def repair(call: Call) -> Response:
     """Answers POST /api/clock/repair."""
     call.require()

@@ -11,7 +11,7 @@ from rewindmq.engine.http.bodies import MAX_DEFINITIONS_BYTES, OBJECTS_TO_TEXT, 
 from rewindmq.engine.http.browsers import stays_here
 from rewindmq.engine.http.call import Call, bad_request, not_found
 from rewindmq.engine.http.pieces import answer, members
-from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Query, operation
+from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, Query, operation
 from rewindmq.engine.http.shapes.topology import Definitions as DefinitionsJson
 
 DOWNLOAD = (Query("download", str, "A browser saves the answer under this name"),)
@@ -20,14 +20,20 @@ DOWNLOAD = (Query("download", str, "A browser saves the answer under this name")
 FILE_NAME = re.compile(r"[\w .()-]{1,128}", re.ASCII)
 
 
-@operation("Exports all definitions", who=ADMINISTRATOR, query=DOWNLOAD, answer=DefinitionsJson)
+@operation("Exports all definitions", folds=Folds.COUNTERS, who=ADMINISTRATOR, query=DOWNLOAD, answer=DefinitionsJson)
 async def export_all(call: Call) -> Response:
     """Answers GET /api/definitions and /api/all-configuration."""
     call.require()
     return await as_file(call, await definitions.export(call.broker, call.work))
 
 
-@operation("Exports the definitions of a virtual host", who=ADMINISTRATOR, query=DOWNLOAD, answer=DefinitionsJson)
+@operation(
+    "Exports the definitions of a virtual host",
+    folds=Folds.COUNTERS,
+    who=ADMINISTRATOR,
+    query=DOWNLOAD,
+    answer=DefinitionsJson,
+)
 async def export_vhost(call: Call) -> Response:
     """Answers GET /api/definitions/{vhost}."""
     call.require()
@@ -46,7 +52,13 @@ async def as_file(call: Call, document: definitions.Item) -> Response:
     return response
 
 
-@operation("Imports definitions, all or none", who=ADMINISTRATOR, body=DefinitionsJson, answers={204: None, 303: None})
+@operation(
+    "Imports definitions, all or none",
+    folds=Folds.NAMED,
+    who=ADMINISTRATOR,
+    body=DefinitionsJson,
+    answers={204: None, 303: None},
+)
 async def import_all(call: Call) -> Response:
     """Answers POST /api/definitions and /api/all-configuration."""
     call.require()
@@ -55,6 +67,7 @@ async def import_all(call: Call) -> Response:
 
 @operation(
     "Imports definitions into a virtual host, all or none",
+    folds=Folds.NAMED,
     who=ADMINISTRATOR,
     body=DefinitionsJson,
     answers={204: None, 303: None},

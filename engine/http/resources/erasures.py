@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from rewindmq.engine.http.call import ApiError, Call, bad_request, text
 from rewindmq.engine.http.listing import Item, listed
-from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Query, operation
+from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, Query, operation
 from rewindmq.engine.http.shapes.access import Erasure, ExpiredDay
 from rewindmq.engine.http.shapes.basics import Why
 from rewindmq.projections.rewind import format_time
@@ -23,6 +23,7 @@ MAX_REASON = 4_096
 
 @operation(
     "Erases a subject: its keys are destroyed",
+    folds=Folds.NONE,
     who=ADMINISTRATOR,
     query=(Query("reason", str, "Why; the history keeps it"),),
     body=Why,
@@ -46,7 +47,7 @@ async def erase(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("Lists the erasures", who=ADMINISTRATOR, listing=Erasure)
+@operation("Lists the erasures", folds=Folds.NONE, who=ADMINISTRATOR, listing=Erasure)
 async def list_erasures(call: Call) -> Response:
     """Answers GET /api/erasures, in the order of the erasures. `offset`: of the metadata log."""
     call.require()
@@ -82,7 +83,12 @@ def expiry_item(broker: "Broker") -> Item:
     }
 
 
-@operation("Lists the days of bodies: kept, held back by queues, expired", who=ADMINISTRATOR, listing=ExpiredDay)
+@operation(
+    "Lists the days of bodies: kept, held back by queues, expired",
+    folds=Folds.NONE,
+    who=ADMINISTRATOR,
+    listing=ExpiredDay,
+)
 async def list_expired_bodies(call: Call) -> Response:
     """Answers GET /api/expired-bodies: the days of keys, the oldest first.
 

@@ -19,7 +19,7 @@ from starlette.responses import Response
 
 from rewindmq.engine.http.call import Call, bad_request, not_found
 from rewindmq.engine.http.listing import Item, listed
-from rewindmq.engine.http.reference.operation import MONITORING, Query, operation
+from rewindmq.engine.http.reference.operation import MONITORING, Folds, Query, operation
 from rewindmq.engine.http.resources.outcomes import found
 from rewindmq.engine.http.resources.past import number_of
 from rewindmq.engine.http.shapes.history import QuarantinedRecord, SealCheck, SealedPartitions, TrimAudit
@@ -41,6 +41,7 @@ MOST_HARMS = 100  # of a portion
 
 @operation(
     "Lists the newest records that the fold skips",
+    folds=Folds.NAMED,
     who=MONITORING,
     query=(
         Query("partition", str, "Only of this partition"),
@@ -62,6 +63,10 @@ async def list_quarantined(call: Call) -> Response:
     only = query.get("partition")
     if only is not None and only not in reports:
         raise bad_request(f"there is no partition {only}; there are {', '.join(reports)}")
+    for partition in call.broker.partitions:
+        if only in (None, partition.name):
+            await partition.enter()
+    reports = call.broker.quarantined  # a partition may have begun with another state
     items: list[Item] = [
         {
             "partition": name,
@@ -78,7 +83,11 @@ async def list_quarantined(call: Call) -> Response:
 
 
 @operation(
-    "Shows how far each partition is sealed, and by which key", who=MONITORING, answer=SealedPartitions, errors=(429,)
+    "Shows how far each partition is sealed, and by which key",
+    folds=Folds.NONE,
+    who=MONITORING,
+    answer=SealedPartitions,
+    errors=(429,),
 )
 async def list_seals(call: Call) -> Response:
     """Answers GET /api/seals."""
@@ -112,6 +121,7 @@ def sealed_item(found: "Sealed") -> Item:
 
 @operation(
     "Checks a portion of the seals of a partition",
+    folds=Folds.NONE,
     who=MONITORING,
     query=(
         Query("public_key", list[str], "A public key as PEM; without any, signatures are not checked"),
@@ -169,7 +179,7 @@ def found_check(partition: str, texts: Sequence[str], first: int, history: Histo
     }
 
 
-@operation("Lists the audits of what was trimmed", who=MONITORING, listing=TrimAudit)
+@operation("Lists the audits of what was trimmed", folds=Folds.NONE, who=MONITORING, listing=TrimAudit)
 async def list_audits(call: Call) -> Response:
     """Answers GET /api/audits."""
     call.require("monitoring")

@@ -13,7 +13,7 @@ from rewindmq.engine.errors import AmqpError, PreconditionFailed, refusal
 from rewindmq.engine.http.call import Call, arguments_in, bad_request, boolean, done, not_found, reply, short, text
 from rewindmq.engine.http.listing import Item, listed
 from rewindmq.engine.http.properties import properties_from
-from rewindmq.engine.http.reference.operation import Query, operation
+from rewindmq.engine.http.reference.operation import Folds, Query, operation
 from rewindmq.engine.http.shapes.queues import PublishWish, Routed
 from rewindmq.engine.http.shapes.topology import Exchange, ExchangeInAndOut, ExchangeWish
 from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from rewindmq.engine.runtime.sessions import Session
 
 
-@operation("Lists the exchanges of all virtual hosts", listing=Exchange)
+@operation("Lists the exchanges of all virtual hosts", folds=Folds.COUNTERS, listing=Exchange)
 async def list_all(call: Call) -> Response:
     """Answers GET /api/exchanges."""
     return await exchanges_in(call, set(call.visible_vhosts()))
 
 
-@operation("Lists the exchanges of a virtual host", listing=Exchange)
+@operation("Lists the exchanges of a virtual host", folds=Folds.COUNTERS, listing=Exchange)
 async def list_vhost(call: Call) -> Response:
     """Answers GET /api/exchanges/{vhost}."""
     return await exchanges_in(call, {call.vhost})
@@ -76,13 +76,13 @@ def exchange_of(call: Call) -> ExchangeDeclared:
     return found
 
 
-@operation("Shows an exchange", answer=ExchangeInAndOut)
+@operation("Shows an exchange", folds=Folds.COUNTERS, answer=ExchangeInAndOut)
 async def show(call: Call) -> Response:
     """Answers GET /api/exchanges/{vhost}/{exchange}."""
     return reply(exchange_item(call.broker, exchange_of(call)) | {"incoming": [], "outgoing": []})
 
 
-@operation("Declares an exchange", body=ExchangeWish, answers={201: None, 204: None})
+@operation("Declares an exchange", folds=Folds.NAMED, body=ExchangeWish, answers={201: None, 204: None})
 async def declare(call: Call) -> Response:
     """Answers PUT /api/exchanges/{vhost}/{exchange}."""
     vhost, name = call.vhost, call.exchange
@@ -99,7 +99,10 @@ async def declare(call: Call) -> Response:
 
 
 @operation(
-    "Deletes an exchange", query=(Query("if-unused", bool, "Only if nothing is bound to it"),), answers={204: None}
+    "Deletes an exchange",
+    folds=Folds.NAMED,
+    query=(Query("if-unused", bool, "Only if nothing is bound to it"),),
+    answers={204: None},
 )
 async def delete(call: Call) -> Response:
     """Answers DELETE /api/exchanges/{vhost}/{exchange}."""
@@ -136,7 +139,7 @@ class Outcome:
         self.counters["global_messages_unroutable_returned_total"] += 1
 
 
-@operation("Publishes a message, and answers when it is durable", body=PublishWish, answer=Routed)
+@operation("Publishes a message, and answers when it is durable", folds=Folds.NAMED, body=PublishWish, answer=Routed)
 async def publish(call: Call) -> Response:
     """Answers POST .../publish: {"routed": bool} once it is durable; 400 if a queue refused it (S-009)."""
     vhost = call.vhost

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from rewindmq.engine.http.call import Call, bad_request, not_found, reply
 from rewindmq.engine.http.listing import Item, listed_queues
-from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Media, operation
+from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, Media, operation
 from rewindmq.engine.http.resources.overview import node_items
 from rewindmq.engine.http.shapes.node import Authentication, DeprecatedFeature, FeatureFlag
 
@@ -52,13 +52,13 @@ def feature_flags() -> list[Item]:
     ]
 
 
-@operation("Lists the feature flags of RabbitMQ whose features exist here", answer=list[FeatureFlag])
+@operation("Lists the feature flags of RabbitMQ whose features exist here", folds=Folds.NONE, answer=list[FeatureFlag])
 async def list_feature_flags(call: Call) -> Response:
     """Answers GET /api/feature-flags."""
     return reply(feature_flags())
 
 
-@operation("Enables a feature flag. All are enabled already", who=ADMINISTRATOR, answers={204: None})
+@operation("Enables a feature flag. All are enabled already", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None})
 async def enable_feature_flag(call: Call) -> Response:
     """Answers PUT /api/feature-flags/{name}/enable. All feature flags are enabled already."""
     call.require()
@@ -67,13 +67,13 @@ async def enable_feature_flag(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("Lists the features that RabbitMQ has deprecated", answer=list[DeprecatedFeature])
+@operation("Lists the features that RabbitMQ has deprecated", folds=Folds.NONE, answer=list[DeprecatedFeature])
 async def list_deprecated(call: Call) -> Response:
     """Answers GET /api/deprecated-features."""
     return reply([deprecated(name) for name in DEPRECATED])
 
 
-@operation("Lists the deprecated features that are in use", answer=list[DeprecatedFeature])
+@operation("Lists the deprecated features that are in use", folds=Folds.COUNTERS, answer=list[DeprecatedFeature])
 async def list_deprecated_used(call: Call) -> Response:
     """Answers GET /api/deprecated-features/used."""
     return reply([deprecated(name) for name in DEPRECATED if await is_used(call, name)])
@@ -102,19 +102,24 @@ async def is_used(call: Call, name: str) -> bool:
     return False
 
 
-@operation("Lists extensions of RabbitMQ's web interface: there are none", answer=list[object])
+@operation("Lists extensions of RabbitMQ's web interface: there are none", folds=Folds.NONE, answer=list[object])
 async def extensions(call: Call) -> Response:
     """Answers GET /api/extensions: no pages of RabbitMQ's own web interface are served."""
     return reply([])
 
 
-@operation("Says how a browser may log in", answer=Authentication)
+@operation("Says how a browser may log in", folds=Folds.NONE, answer=Authentication)
 async def auth(call: Call) -> Response:
     """Answers GET /api/auth."""
     return reply({"oauth_enabled": False})
 
 
-@operation("Shows the configuration of the node", who=ADMINISTRATOR, answer=Media("text/plain", "A setting a line"))
+@operation(
+    "Shows the configuration of the node",
+    folds=Folds.NONE,
+    who=ADMINISTRATOR,
+    answer=Media("text/plain", "A setting a line"),
+)
 async def configuration(call: Call) -> Response:
     """Answers with the configuration as text, a setting a line.
 
@@ -132,7 +137,12 @@ async def configuration(call: Call) -> Response:
     return Response("\n".join(lines) + "\n", media_type="text/plain; charset=utf-8")
 
 
-@operation("Forgets samples of statistics. Here they expire by themselves", who=ADMINISTRATOR, answers={204: None})
+@operation(
+    "Forgets samples of statistics. Here they expire by themselves",
+    folds=Folds.NONE,
+    who=ADMINISTRATOR,
+    answers={204: None},
+)
 async def reset(call: Call) -> Response:
     """Answers DELETE /api/reset. RabbitMQ forgets the samples of its statistics; ours expire by themselves."""
     call.require()

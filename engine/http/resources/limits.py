@@ -4,11 +4,11 @@ from starlette.responses import Response
 
 from rewindmq.engine.http.call import Call, not_found
 from rewindmq.engine.http.listing import listed
-from rewindmq.engine.http.reference.operation import ADMINISTRATOR, operation
+from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, operation
 from rewindmq.engine.http.shapes.access import LimitWish, UserLimits, VhostLimits
 
 
-@operation("Lists the limits of virtual hosts", listing=VhostLimits)
+@operation("Lists the limits of virtual hosts", folds=Folds.NONE, listing=VhostLimits)
 async def list_vhosts_limits(call: Call) -> Response:
     """Answers GET /api/vhost-limits."""
     topology = call.broker.topology
@@ -20,7 +20,7 @@ async def list_vhosts_limits(call: Call) -> Response:
     return await listed(call, found)
 
 
-@operation("Lists the limits of a virtual host", listing=VhostLimits)
+@operation("Lists the limits of a virtual host", folds=Folds.NONE, listing=VhostLimits)
 async def vhost_limits(call: Call) -> Response:
     """Answers GET /api/vhost-limits/{vhost}."""
     vhost = call.monitored_vhost
@@ -28,7 +28,7 @@ async def vhost_limits(call: Call) -> Response:
     return await listed(call, [{"vhost": vhost, "value": value}] if value else [])
 
 
-@operation("Sets a limit of a virtual host", who=ADMINISTRATOR, body=LimitWish, answers={204: None})
+@operation("Sets a limit of a virtual host", folds=Folds.NONE, who=ADMINISTRATOR, body=LimitWish, answers={204: None})
 async def put_vhost_limit(call: Call) -> Response:
     """Answers PUT /api/vhost-limits/{vhost}/{name}."""
     call.require()
@@ -40,7 +40,7 @@ async def put_vhost_limit(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("Clears a limit of a virtual host", who=ADMINISTRATOR, answers={204: None})
+@operation("Clears a limit of a virtual host", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None})
 async def delete_vhost_limit(call: Call) -> Response:
     """Answers DELETE /api/vhost-limits/{vhost}/{name}. A limit that is not set is no error."""
     call.require()
@@ -51,7 +51,7 @@ async def delete_vhost_limit(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("Lists the limits of users", listing=UserLimits)
+@operation("Lists the limits of users", folds=Folds.NONE, listing=UserLimits)
 async def list_users_limits(call: Call) -> Response:
     """Answers GET /api/user-limits."""
     found = sorted(call.broker.topology.user_limits.items())
@@ -66,7 +66,7 @@ def user_named(call: Call) -> str:
     return user
 
 
-@operation("Lists the limits of a user", listing=UserLimits)
+@operation("Lists the limits of a user", folds=Folds.NONE, listing=UserLimits)
 async def user_limits(call: Call) -> Response:
     """Answers GET /api/user-limits/{user}."""
     user = user_named(call)
@@ -74,7 +74,7 @@ async def user_limits(call: Call) -> Response:
     return await listed(call, [{"user": user, "value": value}] if value else [])
 
 
-@operation("Sets a limit of a user", who=ADMINISTRATOR, body=LimitWish, answers={204: None})
+@operation("Sets a limit of a user", folds=Folds.NONE, who=ADMINISTRATOR, body=LimitWish, answers={204: None})
 async def put_user_limit(call: Call) -> Response:
     """Answers PUT /api/user-limits/{user}/{name}."""
     call.require()
@@ -86,7 +86,7 @@ async def put_user_limit(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("Clears a limit of a user; all: every one", who=ADMINISTRATOR, answers={204: None})
+@operation("Clears a limit of a user; all: every one", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None})
 async def delete_user_limit(call: Call) -> Response:
     """Answers DELETE /api/user-limits/{user}/{name}.
 

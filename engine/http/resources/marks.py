@@ -8,10 +8,11 @@ them; notes, and the names of other users, only with the tag policymaker, monito
 
 from starlette.responses import Response
 
-from rewindmq.engine.http.call import Call, bad_request, done, not_found, reply, text
+from rewindmq.engine.http.call import ApiError, Call, bad_request, done, not_found, reply, text
 from rewindmq.engine.http.listing import Item, listed
-from rewindmq.engine.http.reference.operation import POLICYMAKER, operation
+from rewindmq.engine.http.reference.operation import POLICYMAKER, Folds, operation
 from rewindmq.engine.http.shapes.history import Mark, MarkWish
+from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.rewind import format_time
 from rewindmq.schemas.metadata_events import MarkSet
 
@@ -45,20 +46,24 @@ def mark_in_path(call: Call) -> MarkSet:
     return found
 
 
-@operation("Lists the marks: moments with a name", listing=Mark)
+@operation("Lists the marks: moments with a name", folds=Folds.NONE, listing=Mark)
 async def list_all(call: Call) -> Response:
     """Answers GET /api/marks."""
     return await listed(call, [mark_item(call, mark) for _, mark in sorted(visible_marks(call).items())])
 
 
-@operation("Shows a mark", answer=Mark)
+@operation("Shows a mark", folds=Folds.NONE, answer=Mark)
 async def show(call: Call) -> Response:
     """Answers GET /api/marks/{name}."""
     return reply(mark_item(call, mark_in_path(call)))
 
 
 @operation(
-    "Gives this moment a name, or moves the name to it", who=POLICYMAKER, body=MarkWish, answers={201: None, 204: None}
+    "Gives this moment a name, or moves the name to it",
+    folds=Folds.NONE,
+    who=POLICYMAKER,
+    body=MarkWish,
+    answers={201: None, 204: None},
 )
 async def put(call: Call) -> Response:
     """Answers PUT /api/marks/{name}."""
@@ -71,7 +76,10 @@ async def put(call: Call) -> Response:
         raise bad_request(f"a mark's note has at most {MAX_NOTE_BYTES} bytes")
     if name not in marks and len(marks) >= MAX_MARKS:
         raise bad_request(f"there are {MAX_MARKS} marks already: clear one")
-    positions = call.broker.marks.positions()
+    try:
+        positions = await call.broker.marks.positions()
+    except LogError as error:
+        raise ApiError(503, "service_unavailable", str(error)) from None
     await call.durable()
     new = name not in marks
     await call.broker.marks.set(call.actor(), MarkSet(name, positions, note))
@@ -79,7 +87,7 @@ async def put(call: Call) -> Response:
     return done(new)
 
 
-@operation("Clears a mark", who=POLICYMAKER, answers={204: None})
+@operation("Clears a mark", folds=Folds.NONE, who=POLICYMAKER, answers={204: None})
 async def delete(call: Call) -> Response:
     """Answers DELETE /api/marks/{name}."""
     call.require_policymaker()

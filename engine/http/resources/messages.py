@@ -49,7 +49,7 @@ from rewindmq.engine.http.call import (
     text,
 )
 from rewindmq.engine.http.properties import properties_of
-from rewindmq.engine.http.reference.operation import Query, operation
+from rewindmq.engine.http.reference.operation import Folds, Query, operation
 from rewindmq.engine.http.resources.queues import home_of, opened, reason_in, shown
 from rewindmq.engine.http.shapes.queues import GetWish, GotMessage, Moved, MoveWish, Removed, RemoveWish
 from rewindmq.engine.runtime.loop_share import Work
@@ -115,7 +115,7 @@ async def fetch_keys(call: Call, partition: "Partition", queue: "Queue", count: 
             await opened(partition, partition.message(queue.queue_id, view.message_id))
 
 
-@operation("Takes messages from a queue", body=GetWish, answer=list[GotMessage])
+@operation("Takes messages from a queue", folds=Folds.QUEUE, body=GetWish, answer=list[GotMessage])
 async def get(call: Call) -> Response:
     """Answers POST .../get.
 
@@ -254,7 +254,11 @@ async def is_utf8(work: Work, body: bytes) -> bool:
 
 
 @operation(
-    "Deletes a message", query=(Query("reason", str, "Why; the history keeps it"),), answers={204: None}, errors=(409,)
+    "Deletes a message",
+    folds=Folds.QUEUE,
+    query=(Query("reason", str, "Why; the history keeps it"),),
+    answers={204: None},
+    errors=(409,),
 )
 async def delete(call: Call) -> Response:
     """Answers DELETE .../messages/{id}."""
@@ -272,7 +276,7 @@ async def delete(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("Deletes messages", body=RemoveWish, answer=Removed, errors=(409,))
+@operation("Deletes messages", folds=Folds.QUEUE, body=RemoveWish, answer=Removed, errors=(409,))
 async def remove(call: Call) -> Response:
     """Answers POST .../messages/remove."""
     queue = queue_of(call)
@@ -281,7 +285,9 @@ async def remove(call: Call) -> Response:
     return reply({"removed": removal.left, "stayed": stayed_in(removal)})
 
 
-@operation("Moves messages to a queue, or through an exchange", body=MoveWish, answer=Moved, errors=(409,))
+@operation(
+    "Moves messages to a queue, or through an exchange", folds=Folds.QUEUE, body=MoveWish, answer=Moved, errors=(409,)
+)
 async def move(call: Call) -> Response:
     """Answers POST .../messages/move."""
     queue = queue_of(call)

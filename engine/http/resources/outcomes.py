@@ -36,7 +36,7 @@ from rewindmq.engine.http.bodies import BadBody, json_object
 from rewindmq.engine.http.call import ApiError, Call, bad_request, not_authorised, not_found, unless_gone
 from rewindmq.engine.http.listing import Item
 from rewindmq.engine.http.pieces import encode
-from rewindmq.engine.http.reference.operation import Query, operation
+from rewindmq.engine.http.reference.operation import Folds, Query, operation
 from rewindmq.engine.http.resources.marks import mark_item, visible_marks
 from rewindmq.engine.http.resources.past import log_refusal, number_of, partition_name, read, readable_incarnation
 from rewindmq.engine.http.resources.search import MAX_PARTITIONS, TRUNCATE, message_item, time_of, truncate_of
@@ -119,6 +119,7 @@ def row_item(row: OutcomeRow) -> Item:
 
 @operation(
     "Shows the life of a message, such as queues-0:123",
+    folds=Folds.NAMED,
     query=(Query("queue", str, "Only in this queue; administrators may leave it out"), TRUNCATE),
     answer=Biography,
     errors=(429,),
@@ -135,7 +136,7 @@ async def show_biography(call: Call) -> Response:
     if "administrator" not in call.tags:
         if queue is None:
             raise bad_request("name a queue that you may read: ?queue=NAME; only administrators may leave it out")
-        queue_id = readable_incarnation(call, vhost, queue, None)
+        queue_id = await readable_incarnation(call, vhost, queue, None)
     truncate = truncate_of(call)
     keys = call.broker.subjects.keys.frozen()
     return await ask(call, partial(found_biography, vhost, partition, message_id, queue, queue_id, keys, truncate))
@@ -183,6 +184,7 @@ def published_item(message: FoundMessage, subjects: Subjects, truncate: int, que
 
 @operation(
     "Shows the last outcomes in a queue",
+    folds=Folds.NAMED,
     query=(Query("tail", int, "At most 10,000; the default is 100"), Query("until", str, "A time")),
     answer=LastOutcomes,
     errors=(429,),
@@ -190,7 +192,7 @@ def published_item(message: FoundMessage, subjects: Subjects, truncate: int, que
 async def show_last(call: Call) -> Response:
     """Answers GET /api/history/outcomes/{vhost}/{queue}."""
     vhost, queue = call.segment("vhost"), call.segment("queue")
-    queue_id = readable_incarnation(call, vhost, queue, None)
+    queue_id = await readable_incarnation(call, vhost, queue, None)
     count = number_of(call, "tail", 100)
     if not 1 <= count <= MAX_ROWS:
         raise bad_request(f"tail is from 1 to {MAX_ROWS}")
@@ -211,6 +213,7 @@ def found_last(
 
 @operation(
     "Shows what changed in a queue between two moments",
+    folds=Folds.NAMED,
     query=(
         Query("from", str, "A time, how long ago (-1h), or mark:NAME", required=True),
         SPAN[1],
@@ -222,7 +225,7 @@ def found_last(
 async def show_changes(call: Call) -> Response:
     """Answers GET /api/history/diff/{vhost}/{queue}."""
     vhost, queue = call.segment("vhost"), call.segment("queue")
-    queue_id = readable_incarnation(call, vhost, queue, None)
+    queue_id = await readable_incarnation(call, vhost, queue, None)
     most = number_of(call, "limit", 1_000)
     if most > MAX_ROWS:
         raise bad_request(f"limit is at most {MAX_ROWS}")
@@ -267,6 +270,7 @@ def found_changes(
 
 @operation(
     "Shows the length of a queue over time, and what people did",
+    folds=Folds.NAMED,
     query=(*SPAN, Query("points", int, "From 2 to 1,000; the default is 200")),
     answer=DepthOverTime,
     errors=(429,),
@@ -274,7 +278,7 @@ def found_changes(
 async def show_depth(call: Call) -> Response:
     """Answers GET /api/history/depth/{vhost}/{queue}."""
     vhost, queue = call.segment("vhost"), call.segment("queue")
-    queue_id = readable_incarnation(call, vhost, queue, None)
+    queue_id = await readable_incarnation(call, vhost, queue, None)
     count = number_of(call, "points", 200)
     if not 2 <= count <= MAX_POINTS:
         raise bad_request(f"points is from 2 to {MAX_POINTS}")
@@ -346,6 +350,7 @@ def tick_item(tick: Tick) -> Item:
 
 @operation(
     "Shows what a policy would have done to a queue",
+    folds=Folds.NAMED,
     query=(
         Query("policy", str, "The definition as JSON"),
         Query("operator_policy", str, "The definition as JSON"),
@@ -358,7 +363,7 @@ def tick_item(tick: Tick) -> Item:
 async def show_what_if(call: Call) -> Response:
     """Answers GET /api/history/what-if/{vhost}/{queue}."""
     vhost, queue = call.segment("vhost"), call.segment("queue")
-    queue_id = readable_incarnation(call, vhost, queue, None)
+    queue_id = await readable_incarnation(call, vhost, queue, None)
     most = number_of(call, "limit", 100)
     if most > MAX_ROWS:
         raise bad_request(f"limit is at most {MAX_ROWS}")
@@ -461,6 +466,7 @@ def difference_item(found: Difference) -> Item:
 
 @operation(
     "Shows the outcomes of messages that belong to a trace",
+    folds=Folds.NAMED,
     query=(
         Query("since", str, "A time", required=True),
         Query("until", str, "A time"),
@@ -475,7 +481,7 @@ async def show_traces(call: Call) -> Response:
     queue = call.segment("queue") if "queue" in call.request.path_params else None
     if queue is None and "administrator" not in call.tags:
         raise not_authorised("only administrators ask about all queues of a virtual host: name a queue")
-    incarnation = None if queue is None else readable_incarnation(call, vhost, queue, None)
+    incarnation = None if queue is None else await readable_incarnation(call, vhost, queue, None)
     since_ms = time_of(call, "since")
     if since_ms is None:
         raise bad_request("give since, and until if it is not now")

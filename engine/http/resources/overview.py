@@ -21,7 +21,7 @@ from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
 from rewindmq.engine.http.call import Call, bad_request, not_found, reply, text
 from rewindmq.engine.http.followers import standby_item
 from rewindmq.engine.http.listing import STATS, Item, listed, single
-from rewindmq.engine.http.reference.operation import ADMINISTRATOR, MONITORING, operation
+from rewindmq.engine.http.reference.operation import ADMINISTRATOR, MONITORING, Folds, operation
 from rewindmq.engine.http.resources.clients import visible_sessions
 from rewindmq.engine.http.resources.clock import clock_item
 from rewindmq.engine.http.resources.erasures import expiry_item
@@ -81,7 +81,7 @@ async def totals(
     }
 
 
-@operation("Shows the broker at a glance", query=STATS, columns=True, answer=Overview)
+@operation("Shows the broker at a glance", folds=Folds.COUNTERS, query=STATS, columns=True, answer=Overview)
 async def overview(call: Call) -> Response:
     """Answers GET /api/overview.
 
@@ -232,25 +232,25 @@ def log_item(broker: "Broker", partition: "Partition") -> Item:
     }
 
 
-@operation("Shows the user that asks", answer=User)
+@operation("Shows the user that asks", folds=Folds.COUNTERS, answer=User)
 async def whoami(call: Call) -> Response:
     """Answers GET /api/whoami."""
     return reply({"name": call.user, "tags": list(call.tags), "is_internal_user": call.grant is None})
 
 
-@operation("Shows the version of RabbitMQ whose rules hold", answer=str)
+@operation("Shows the version of RabbitMQ whose rules hold", folds=Folds.COUNTERS, answer=str)
 async def version(call: Call) -> Response:
     """Answers GET /api/version."""
     return reply(RABBITMQ_VERSION)
 
 
-@operation("Shows the name of the cluster", answer=Name)
+@operation("Shows the name of the cluster", folds=Folds.COUNTERS, answer=Name)
 async def cluster_name(call: Call) -> Response:
     """Answers GET /api/cluster-name."""
     return reply({"name": call.broker.parameters.cluster_name})
 
 
-@operation("Names the cluster", who=ADMINISTRATOR, body=Name, answers={204: None})
+@operation("Names the cluster", folds=Folds.NONE, who=ADMINISTRATOR, body=Name, answers={204: None})
 async def set_cluster_name(call: Call) -> Response:
     """Answers PUT /api/cluster-name {"name": ...}, for administrators.
 
@@ -361,7 +361,7 @@ def node_item(broker: "Broker") -> Item:
     }
 
 
-@operation("Lists the nodes", who=MONITORING, listing=Node)
+@operation("Lists the nodes", folds=Folds.COUNTERS, who=MONITORING, listing=Node)
 async def nodes(call: Call) -> Response:
     """Answers GET /api/nodes."""
     call.require("monitoring")
@@ -377,13 +377,19 @@ def node_named(call: Call) -> Item:
     raise not_found()
 
 
-@operation("Shows a node", who=MONITORING, columns=True, answer=Node)
+@operation("Shows a node", folds=Folds.COUNTERS, who=MONITORING, columns=True, answer=Node)
 async def node(call: Call) -> Response:
     """Answers GET /api/nodes/{node}."""
     return single(call, node_named(call))
 
 
-@operation("Sets the level of the node's log until it stops", who=ADMINISTRATOR, body=Level, answers={204: None})
+@operation(
+    "Sets the level of the node's log until it stops",
+    folds=Folds.NONE,
+    who=ADMINISTRATOR,
+    body=Level,
+    answers={204: None},
+)
 async def set_log_level(call: Call) -> Response:
     """Answers PUT .../log-level {"level": ...}, for administrators. The level holds until the node stops."""
     call.require()
@@ -397,7 +403,7 @@ async def set_log_level(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("Shows the memory of the node", who=MONITORING, answer=Memory)
+@operation("Shows the memory of the node", folds=Folds.COUNTERS, who=MONITORING, answer=Memory)
 async def memory(call: Call) -> Response:
     """Answers GET .../memory in the shape of RabbitMQ's.
 
@@ -415,6 +421,7 @@ async def memory(call: Call) -> Response:
 
 @operation(
     "Sets vm_memory_high_watermark or disk_free_limit until the node stops",
+    folds=Folds.NONE,
     who=ADMINISTRATOR,
     body=Value,
     answers={204: None},

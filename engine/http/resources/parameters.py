@@ -6,7 +6,7 @@ from rewindmq.engine.broker.parameters import all_parameters, parameter_item
 from rewindmq.engine.definitions.document import global_item
 from rewindmq.engine.http.call import Call, done, not_found, reply
 from rewindmq.engine.http.listing import Item, listed
-from rewindmq.engine.http.reference.operation import POLICYMAKER, operation
+from rewindmq.engine.http.reference.operation import POLICYMAKER, Folds, operation
 from rewindmq.engine.http.shapes.topology import GlobalParameter, Parameter, ParameterWish
 from rewindmq.engine.runtime.loop_share import by_key
 
@@ -20,21 +20,23 @@ async def parameters_in(call: Call, vhosts: set[str], component: str | None = No
     return await listed(call, await by_key(call.work, all_parameters(call.broker.topology), wanted), parameter_item)
 
 
-@operation("Lists the runtime parameters", who=POLICYMAKER, listing=Parameter)
+@operation("Lists the runtime parameters", folds=Folds.NONE, who=POLICYMAKER, listing=Parameter)
 async def list_all(call: Call) -> Response:
     """Answers GET /api/parameters."""
     call.require_policymaker()
     return await parameters_in(call, set(call.visible_vhosts()))
 
 
-@operation("Lists the parameters of a component", who=POLICYMAKER, listing=Parameter)
+@operation("Lists the parameters of a component", folds=Folds.NONE, who=POLICYMAKER, listing=Parameter)
 async def list_component(call: Call) -> Response:
     """Answers GET /api/parameters/{component}."""
     call.require_policymaker()
     return await parameters_in(call, set(call.visible_vhosts()), call.segment("component"))
 
 
-@operation("Lists the parameters of a component in a virtual host", who=POLICYMAKER, listing=Parameter)
+@operation(
+    "Lists the parameters of a component in a virtual host", folds=Folds.NONE, who=POLICYMAKER, listing=Parameter
+)
 async def list_vhost(call: Call) -> Response:
     """Answers GET /api/parameters/{component}/{vhost}."""
     vhost = call.policymakers_vhost
@@ -48,7 +50,7 @@ def parameter_in_path(call: Call) -> Item | None:
     return None if found is None else parameter_item(found)
 
 
-@operation("Shows a parameter", who=POLICYMAKER, answer=Parameter)
+@operation("Shows a parameter", folds=Folds.NONE, who=POLICYMAKER, answer=Parameter)
 async def show(call: Call) -> Response:
     """Answers GET /api/parameters/{component}/{vhost}/{name}."""
     found = parameter_in_path(call)
@@ -57,7 +59,9 @@ async def show(call: Call) -> Response:
     return reply(found)
 
 
-@operation("Sets a parameter", who=POLICYMAKER, body=ParameterWish, answers={201: None, 204: None})
+@operation(
+    "Sets a parameter", folds=Folds.IF_CHANGED, who=POLICYMAKER, body=ParameterWish, answers={201: None, 204: None}
+)
 async def put(call: Call) -> Response:
     """Answers PUT /api/parameters/{component}/{vhost}/{name}."""
     new = parameter_in_path(call) is None
@@ -68,7 +72,7 @@ async def put(call: Call) -> Response:
     return done(new)
 
 
-@operation("Clears a parameter", who=POLICYMAKER, answers={204: None})
+@operation("Clears a parameter", folds=Folds.IF_CHANGED, who=POLICYMAKER, answers={204: None})
 async def delete(call: Call) -> Response:
     """Answers DELETE /api/parameters/{component}/{vhost}/{name}."""
     if parameter_in_path(call) is None:
@@ -80,14 +84,14 @@ async def delete(call: Call) -> Response:
 
 
 # -- global parameters
-@operation("Lists the global parameters", who=POLICYMAKER, listing=GlobalParameter)
+@operation("Lists the global parameters", folds=Folds.NONE, who=POLICYMAKER, listing=GlobalParameter)
 async def list_global(call: Call) -> Response:
     """Answers GET /api/global-parameters."""
     call.require_policymaker()
     return await listed(call, await by_key(call.work, call.broker.topology.global_parameters), global_item)
 
 
-@operation("Shows a global parameter", who=POLICYMAKER, answer=GlobalParameter)
+@operation("Shows a global parameter", folds=Folds.NONE, who=POLICYMAKER, answer=GlobalParameter)
 async def show_global(call: Call) -> Response:
     """Answers GET /api/global-parameters/{name}."""
     call.require_policymaker()
@@ -97,7 +101,9 @@ async def show_global(call: Call) -> Response:
     return reply(global_item(found))
 
 
-@operation("Sets a global parameter", who=POLICYMAKER, body=ParameterWish, answers={201: None, 204: None})
+@operation(
+    "Sets a global parameter", folds=Folds.NONE, who=POLICYMAKER, body=ParameterWish, answers={201: None, 204: None}
+)
 async def put_global(call: Call) -> Response:
     """Answers PUT /api/global-parameters/{name}."""
     call.require_policymaker()
@@ -109,7 +115,7 @@ async def put_global(call: Call) -> Response:
     return done(new)
 
 
-@operation("Clears a global parameter", who=POLICYMAKER, answers={204: None})
+@operation("Clears a global parameter", folds=Folds.NONE, who=POLICYMAKER, answers={204: None})
 async def delete_global(call: Call) -> Response:
     """Answers DELETE /api/global-parameters/{name}."""
     call.require_policymaker()

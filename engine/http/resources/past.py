@@ -20,7 +20,7 @@ from rewindmq.engine.http.call import ApiError, Call, bad_request, natural, not_
 from rewindmq.engine.http.listing import Item
 from rewindmq.engine.http.pieces import encode
 from rewindmq.engine.http.properties import properties_of
-from rewindmq.engine.http.reference.operation import Query, operation
+from rewindmq.engine.http.reference.operation import Folds, Query, operation
 from rewindmq.engine.http.resources.queues import shown
 from rewindmq.engine.http.shapes.queues import PastQueue as PastQueueJson
 from rewindmq.engine.log.contract import CorruptLog, LogError, NoAnswer
@@ -107,6 +107,7 @@ def log_refusal(history: History, error: LogError) -> ApiError:
 
 @operation(
     "Shows a queue as it was",
+    folds=Folds.NAMED,
     query=(
         Query("time", str, "A time, how long ago (-10m), or mark:NAME; or give offset"),
         Query("offset", int, "Of the queue's partition"),
@@ -122,7 +123,7 @@ async def at(call: Call) -> Response:
     """Answers GET /api/queues/{vhost}/{queue}/at."""
     vhost, name = call.segment("vhost"), call.segment("queue")
     asked = number_of(call, "incarnation", 0) if "incarnation" in call.request.query_params else None
-    incarnation = readable_incarnation(call, vhost, name, asked)
+    incarnation = await readable_incarnation(call, vhost, name, asked)
     when = moment_of(call, vhost, name)
     first, count = number_of(call, "first", 0), number_of(call, "count", 100)
     truncate = number_of(call, "truncate", MAX_BODY_SHOWN)
@@ -148,13 +149,15 @@ def durable_offset(call: Call, vhost: str, name: str) -> int:
     return 0 if partition.machine.queue(vhost, name) is None else partition.durable_offset
 
 
-def readable_incarnation(call: Call, vhost: str, name: str, asked: int | None) -> int | None:
-    """The queue id whose past this user may read; None: all queues that had the name.
+async def readable_incarnation(call: Call, vhost: str, name: str, asked: int | None) -> int | None:
+    """The queue id whose past this user may read; None: all queues that had the name. The partition of the queue is
+    folded only for a user who has to be able to read the queue that is there now.
 
     Raises AccessRefused, ResourceLocked, ApiError (401; 404 if there is none)."""
     if "administrator" in call.tags:
         return asked
     call.broker.access.check(call, vhost, "read", "queue", name)
+    await call.broker.queues.partition_for(vhost, name).enter()
     queue = call.broker.queues.get(vhost, name)
     if queue is None or is_hidden(name):
         raise not_found(f"no queue '{name}' in vhost '{vhost}'; only administrators may look at one that is gone")

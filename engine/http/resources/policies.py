@@ -22,7 +22,7 @@ from starlette.responses import Response
 from rewindmq.engine.broker.policies import checked_definition
 from rewindmq.engine.http.call import Call, bad_request, done, not_found, reply, text
 from rewindmq.engine.http.listing import Item, listed
-from rewindmq.engine.http.reference.operation import ADMINISTRATOR, POLICYMAKER, Query, operation
+from rewindmq.engine.http.reference.operation import ADMINISTRATOR, POLICYMAKER, Folds, Query, operation
 from rewindmq.engine.http.resources.outcomes import DEADLINE_SECONDS, definition_of, found
 from rewindmq.engine.http.resources.past import number_of
 from rewindmq.engine.http.shapes.topology import Policy as PolicyJson
@@ -75,37 +75,37 @@ def policy_in_path(call: Call, policies: Mapping[tuple[str, str], Set]) -> Set:
     return policy
 
 
-@operation("Lists the policies", listing=PolicyJson)
+@operation("Lists the policies", folds=Folds.COUNTERS, listing=PolicyJson)
 async def list_all(call: Call) -> Response:
     """Answers GET /api/policies."""
     return await policies_in(call, call.broker.topology.policies, set(call.visible_vhosts()))
 
 
-@operation("Lists the operator policies", listing=PolicyJson)
+@operation("Lists the operator policies", folds=Folds.COUNTERS, listing=PolicyJson)
 async def list_all_operator(call: Call) -> Response:
     """Answers GET /api/operator-policies."""
     return await policies_in(call, call.broker.topology.operator_policies, set(call.visible_vhosts()))
 
 
-@operation("Lists the policies of a virtual host", listing=PolicyJson)
+@operation("Lists the policies of a virtual host", folds=Folds.COUNTERS, listing=PolicyJson)
 async def list_vhost(call: Call) -> Response:
     """Answers GET /api/policies/{vhost}."""
     return await policies_in(call, call.broker.topology.policies, {call.vhost})
 
 
-@operation("Lists the operator policies of a virtual host", listing=PolicyJson)
+@operation("Lists the operator policies of a virtual host", folds=Folds.COUNTERS, listing=PolicyJson)
 async def list_vhost_operator(call: Call) -> Response:
     """Answers GET /api/operator-policies/{vhost}."""
     return await policies_in(call, call.broker.topology.operator_policies, {call.vhost})
 
 
-@operation("Shows a policy", who=POLICYMAKER, answer=PolicyJson)
+@operation("Shows a policy", folds=Folds.COUNTERS, who=POLICYMAKER, answer=PolicyJson)
 async def show(call: Call) -> Response:
     """Answers GET /api/policies/{vhost}/{name}."""
     return reply(policy_item(policy_in_path(call, call.broker.topology.policies)))
 
 
-@operation("Shows an operator policy", who=ADMINISTRATOR, answer=PolicyJson)
+@operation("Shows an operator policy", folds=Folds.COUNTERS, who=ADMINISTRATOR, answer=PolicyJson)
 async def show_operator(call: Call) -> Response:
     """Answers GET /api/operator-policies/{vhost}/{name}."""
     call.require()
@@ -122,7 +122,7 @@ async def policy_in_body(call: Call) -> tuple[str, dict[str, object], int, str]:
     return text(content, "pattern", ""), dict(definition), priority, text(content, "apply-to", "all")
 
 
-@operation("Sets a policy", who=POLICYMAKER, body=PolicyWish, answers={201: None, 204: None})
+@operation("Sets a policy", folds=Folds.IF_CHANGED, who=POLICYMAKER, body=PolicyWish, answers={201: None, 204: None})
 async def put(call: Call) -> Response:
     """Answers PUT /api/policies/{vhost}/{name}."""
     vhost, name = call.policymakers_vhost, call.segment("name")
@@ -132,7 +132,13 @@ async def put(call: Call) -> Response:
     return done(new)
 
 
-@operation("Sets an operator policy", who=ADMINISTRATOR, body=PolicyWish, answers={201: None, 204: None})
+@operation(
+    "Sets an operator policy",
+    folds=Folds.IF_CHANGED,
+    who=ADMINISTRATOR,
+    body=PolicyWish,
+    answers={201: None, 204: None},
+)
 async def put_operator(call: Call) -> Response:
     """Answers PUT /api/operator-policies/{vhost}/{name}."""
     call.require()
@@ -143,7 +149,7 @@ async def put_operator(call: Call) -> Response:
     return done(new)
 
 
-@operation("Clears a policy", who=POLICYMAKER, answers={204: None})
+@operation("Clears a policy", folds=Folds.IF_CHANGED, who=POLICYMAKER, answers={204: None})
 async def delete(call: Call) -> Response:
     """Answers DELETE /api/policies/{vhost}/{name}."""
     policy = policy_in_path(call, call.broker.topology.policies)
@@ -152,7 +158,7 @@ async def delete(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("Clears an operator policy", who=ADMINISTRATOR, answers={204: None})
+@operation("Clears an operator policy", folds=Folds.IF_CHANGED, who=ADMINISTRATOR, answers={204: None})
 async def delete_operator(call: Call) -> Response:
     """Answers DELETE /api/operator-policies/{vhost}/{name}."""
     call.require()
@@ -167,6 +173,7 @@ async def delete_operator(call: Call) -> Response:
 
 @operation(
     "Shows what a change of a policy would do at once",
+    folds=Folds.NONE,
     who=POLICYMAKER,
     query=EFFECTS,
     answer=PolicyEffectsJson,
@@ -183,6 +190,7 @@ async def show_effects(call: Call) -> Response:
 
 @operation(
     "Shows what a change of an operator policy would do at once",
+    folds=Folds.NONE,
     who=ADMINISTRATOR,
     query=EFFECTS,
     answer=PolicyEffectsJson,

@@ -24,7 +24,7 @@ from rewindmq.engine.http.call import (
 )
 from rewindmq.engine.http.listing import STATS, Item, columns_of, listed, listed_queues, single
 from rewindmq.engine.http.properties import properties_of
-from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Query, operation
+from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, Query, operation
 from rewindmq.engine.http.resources.clients import channel_details, consumer_item, elsewhere, peer_details
 from rewindmq.engine.http.shapes.basics import Why
 from rewindmq.engine.http.shapes.queues import Action, PeekedMessage, QueueWish, QueueWithConsumers, UnackedMessage
@@ -49,13 +49,13 @@ MOST_REASON = 1_000  # letters
 PEEKED_BYTES = 64  # bytes of a body, as in rabbitmq-queues
 
 
-@operation("Lists the queues of all virtual hosts", query=STATS, listing=QueueJson)
+@operation("Lists the queues of all virtual hosts", folds=Folds.COUNTERS, query=STATS, listing=QueueJson)
 async def list_all(call: Call) -> Response:
     """Answers GET /api/queues and /api/queues/detailed: here both have all fields."""
     return await queues_of(call, set(call.visible_vhosts()))
 
 
-@operation("Lists the queues of a virtual host", query=STATS, listing=QueueJson)
+@operation("Lists the queues of a virtual host", folds=Folds.COUNTERS, query=STATS, listing=QueueJson)
 async def list_vhost(call: Call) -> Response:
     """Answers GET /api/queues/{vhost}."""
     return await queues_of(call, {call.vhost})
@@ -130,7 +130,7 @@ def policies_of(broker: "Broker", queue: Listed) -> tuple[Policy | None, Policy 
     return broker.topology.effective_policy(*which), broker.topology.effective_operator_policy(*which)
 
 
-@operation("Shows a queue", columns=True, answer=QueueWithConsumers)
+@operation("Shows a queue", folds=Folds.QUEUE, columns=True, answer=QueueWithConsumers)
 async def show(call: Call) -> Response:
     """Answers GET /api/queues/{vhost}/{queue}."""
     queue = call.queue()
@@ -142,7 +142,7 @@ async def show(call: Call) -> Response:
     return single(call, item | {"deliveries": [], "incoming": []})
 
 
-@operation("Lists the messages that consumers hold", listing=UnackedMessage)
+@operation("Lists the messages that consumers hold", folds=Folds.QUEUE, listing=UnackedMessage)
 async def unacked(call: Call) -> Response:
     """Answers GET .../unacked, as LavinMQ does: the unacked messages, with their consumers.
 
@@ -176,7 +176,7 @@ async def opened(partition: "Partition", message: Published) -> Published:
                 raise ApiError(503, "service_unavailable", f"the key of a message cannot be read: {error}") from None
 
 
-@operation("Shows a ready message, which stays where it is; the next one is 1", answer=PeekedMessage)
+@operation("Shows a ready message, which stays where it is; the next one is 1", folds=Folds.QUEUE, answer=PeekedMessage)
 async def peek(call: Call) -> Response:
     """Answers GET .../peek/N: the Nth ready message from the front (the next is 1), which stays where it is.
 
@@ -208,7 +208,13 @@ async def peek(call: Call) -> Response:
     )
 
 
-@operation("Carries out an action of mirrors. There are none", who=ADMINISTRATOR, body=Action, answers={204: None})
+@operation(
+    "Carries out an action of mirrors. There are none",
+    folds=Folds.QUEUE,
+    who=ADMINISTRATOR,
+    body=Action,
+    answers={204: None},
+)
 async def act(call: Call) -> Response:
     """Answers POST .../actions: these are actions of mirrors. There are no mirrors, so nothing is left to do."""
     call.require()
@@ -308,7 +314,7 @@ def head_timestamp(partition: "Partition", queue: "Queue") -> Json:
     return properties_of(message.properties).get("timestamp")
 
 
-@operation("Declares a queue", body=QueueWish, answers={201: None, 204: None})
+@operation("Declares a queue", folds=Folds.QUEUE, body=QueueWish, answers={201: None, 204: None})
 async def declare(call: Call) -> Response:
     """Answers PUT /api/queues/{vhost}/{queue}."""
     vhost, name = call.vhost, call.segment("queue")
@@ -324,6 +330,7 @@ async def declare(call: Call) -> Response:
 
 @operation(
     "Deletes a queue. The header X-Messages-Deleted counts its messages",
+    folds=Folds.QUEUE,
     query=(
         Query("if-unused", bool, "Only if it has no consumers"),
         Query("if-empty", bool, "Only if it has no messages"),
@@ -341,7 +348,9 @@ async def delete(call: Call) -> Response:
     return response
 
 
-@operation("Removes all ready messages. The header X-Messages-Purged counts them", answers={204: None})
+@operation(
+    "Removes all ready messages. The header X-Messages-Purged counts them", folds=Folds.QUEUE, answers={204: None}
+)
 async def purge(call: Call) -> Response:
     """Answers DELETE /api/queues/{vhost}/{queue}/contents."""
     queue = call.queue()
@@ -353,7 +362,7 @@ async def purge(call: Call) -> Response:
     return response
 
 
-@operation("Pauses a queue: it delivers nothing", body=Why, answers={204: None})
+@operation("Pauses a queue: it delivers nothing", folds=Folds.QUEUE, body=Why, answers={204: None})
 async def pause(call: Call) -> Response:
     """Answers PUT .../pause, as LavinMQ does; the body may have a `reason`."""
     queue = call.queue()
@@ -364,7 +373,7 @@ async def pause(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("Resumes a paused queue", answers={204: None})
+@operation("Resumes a paused queue", folds=Folds.QUEUE, answers={204: None})
 async def resume(call: Call) -> Response:
     """Answers PUT .../resume, as LavinMQ does."""
     queue = call.queue()

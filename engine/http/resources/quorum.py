@@ -15,8 +15,8 @@ from starlette.responses import Response
 
 from rewindmq.engine.http.call import ApiError, Call, bad_request, reply, text
 from rewindmq.engine.http.filters import NameFilter
-from rewindmq.engine.http.listing import Item, queues_in
-from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Query, operation
+from rewindmq.engine.http.listing import Item, listed_queues
+from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, Query, operation
 from rewindmq.engine.http.shapes.node import Failed, Passed
 from rewindmq.engine.http.shapes.queues import ByKafka, GrowWish, Led, Member, MemberWish, RebalanceWish
 from rewindmq.engine.log.contract import LogError
@@ -24,6 +24,7 @@ from rewindmq.engine.log.contract import LogError
 if TYPE_CHECKING:
     from rewindmq.engine.log.kafka.replicas import KafkaReplicas, Placed
     from rewindmq.engine.runtime.partition import Partition
+    from rewindmq.engine.runtime.queue_counters import Listed
     from rewindmq.projections.machine.data.queue import Queue
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ def quorum_queue(call: Call, refusal: str) -> "Queue":
     return queue
 
 
-@operation("Shows the members of a quorum queue", answer=list[Member])
+@operation("Shows the members of a quorum queue", folds=Folds.QUEUE, answer=list[Member])
 async def status(call: Call) -> Response:
     """Answers with a row for each member, with RabbitMQ's names.
 
@@ -89,6 +90,7 @@ def member_item(partition: "Partition", member: str, leads: bool, online: bool) 
 
 @operation(
     "Checks that no quorum is lost without a member",
+    folds=Folds.COUNTERS,
     query=(Query("member", str, "A broker of Kafka's; else this node"),),
     answers={200: Passed, 503: Failed},
     errors=(501,),
@@ -125,7 +127,7 @@ async def critical(call: Call) -> Response:
 # -- moving leaders ---------------------------------------------------------------------------------------------------
 
 
-@operation("Lets preferred leaders lead", who=ADMINISTRATOR, body=RebalanceWish, answer=list[Led])
+@operation("Lets preferred leaders lead", folds=Folds.COUNTERS, who=ADMINISTRATOR, body=RebalanceWish, answer=list[Led])
 async def rebalance(call: Call) -> Response:
     """Answers POST .../rebalance: the preferred leader of each partition leads.
 
@@ -161,6 +163,7 @@ async def rebalance(call: Call) -> Response:
 
 @operation(
     "Lets a broker of Kafka's lead the partition of a queue",
+    folds=Folds.QUEUE,
     who=ADMINISTRATOR,
     body=MemberWish,
     answers={204: None, 501: ByKafka},
@@ -190,7 +193,13 @@ async def transfer(call: Call) -> Response:
 # -- changing members -------------------------------------------------------------------------------------------------
 
 
-@operation("Says how a queue gets a member", who=ADMINISTRATOR, body=MemberWish, answers={204: None, 501: ByKafka})
+@operation(
+    "Says how a queue gets a member",
+    folds=Folds.QUEUE,
+    who=ADMINISTRATOR,
+    body=MemberWish,
+    answers={204: None, 501: ByKafka},
+)
 async def add(call: Call) -> Response:
     """Answers POST /api/queues/quorum/{vhost}/{queue}/replicas/add."""
     call.require()
@@ -200,7 +209,13 @@ async def add(call: Call) -> Response:
     return by_kafka(call, with_member([of_queue(call, queue, placed)], member))
 
 
-@operation("Says how a queue loses a member", who=ADMINISTRATOR, body=MemberWish, answers={204: None, 501: ByKafka})
+@operation(
+    "Says how a queue loses a member",
+    folds=Folds.QUEUE,
+    who=ADMINISTRATOR,
+    body=MemberWish,
+    answers={204: None, 501: ByKafka},
+)
 async def delete(call: Call) -> Response:
     """Answers DELETE /api/queues/quorum/{vhost}/{queue}/replicas/delete."""
     call.require()
@@ -212,6 +227,7 @@ async def delete(call: Call) -> Response:
 
 @operation(
     "Says how queues get a member on a broker of Kafka's",
+    folds=Folds.COUNTERS,
     who=ADMINISTRATOR,
     body=GrowWish,
     answers={204: None, 501: ByKafka},
@@ -234,7 +250,12 @@ async def grow(call: Call) -> Response:
     return by_kafka(call, with_member([e for e in of_these if strategy == "all" or len(e.replicas) % 2 == 0], member))
 
 
-@operation("Says how a broker of Kafka's loses its members", who=ADMINISTRATOR, answers={204: None, 501: ByKafka})
+@operation(
+    "Says how a broker of Kafka's loses its members",
+    folds=Folds.NONE,
+    who=ADMINISTRATOR,
+    answers={204: None, 501: ByKafka},
+)
 async def shrink(call: Call) -> Response:
     """Answers DELETE .../shrink: no member on this broker any more, before it is removed for good (S-130)."""
     call.require()
@@ -331,12 +352,12 @@ def of_queue(call: Call, queue: "Queue", placed: "Sequence[Placed]") -> "Placed"
     return next(each for each in placed if each.name == name)
 
 
-async def matching(call: Call, vhost_pattern: str, queue_pattern: str) -> list[tuple["Partition", "Queue"]]:
-    """The quorum queues whose names and vhosts match the patterns."""
+async def matching(call: Call, vhost_pattern: str, queue_pattern: str) -> list[tuple["Partition", "Listed"]]:
+    """The quorum queues whose names and vhosts match the patterns, as they are listed."""
     vhosts, names = NameFilter(vhost_pattern), NameFilter(queue_pattern)
     chosen = {vhost for vhost in call.broker.topology.vhosts if vhosts.fits(vhost)}
     return [
         (partition, queue)
-        async for partition, queue in call.work.over(await queues_in(call, chosen))
+        async for partition, queue in call.work.over(await listed_queues(call, chosen))
         if queue.type == "quorum" and names.fits(queue.name)
     ]

@@ -29,7 +29,7 @@ from starlette.responses import Response
 
 from rewindmq.engine.http.bodies import MAX_VALUES
 from rewindmq.engine.http.call import ApiError, Call, bad_request, boolean, integer, not_found, reply, text
-from rewindmq.engine.http.reference.operation import Query, operation
+from rewindmq.engine.http.reference.operation import Folds, Query, operation
 from rewindmq.engine.http.resources.bindings import binding_item
 from rewindmq.engine.http.resources.past import partition_name, readable_incarnation
 from rewindmq.engine.http.shapes.history import Cancelled, Restored, RestoreWish
@@ -61,16 +61,16 @@ KEYS = {*SAID, "messages", "incarnation"}
 MAX_MESSAGES = 100_000  # ids in one request
 
 
-@operation("Brings messages back", body=RestoreWish, answer=Restored)
+@operation("Brings messages back", folds=Folds.NAMED, body=RestoreWish, answer=Restored)
 async def post(call: Call) -> Response:
     """Answers POST /api/queues/{vhost}/{queue}/restore."""
     vhost, queue = call.vhost, call.segment("queue")
-    readable_incarnation(call, vhost, queue, None)
+    await readable_incarnation(call, vhost, queue, None)
     content = await call.body(most_values=MAX_MESSAGES + MAX_VALUES)
     target = text(content, "to", queue)
     dry_run = boolean(content, "dry_run", False)
     rate = rate_of(content)
-    wish = request_of(call, vhost, queue, target, content)
+    wish = await request_of(call, vhost, queue, target, content)
     if call.broker.turns.blocked is not None and not dry_run:
         raise bad_request(f"publishing is blocked: {call.broker.turns.blocked}")
     asked = [f"{key}={content[key]}" for key in SAID if key in content]
@@ -85,6 +85,7 @@ async def post(call: Call) -> Response:
         name = text(content, "name", name_of(plan))
         answer = plan_item(plan, target, name) | {"dry_run": dry_run}
         if dry_run:
+            await call.broker.queues.partition_for(vhost, target).enter()
             return reply(answer | bindings_item(*split(call.broker, to_bind(call.broker, vhost, plan, target, name))))
         restoration = Restoration(call.user, plan, target, name)
         async with call.session(vhost) as session:
@@ -109,6 +110,7 @@ async def post(call: Call) -> Response:
 
 @operation(
     "Cancels a restoration; what is back stays",
+    folds=Folds.NONE,
     query=(Query("name", str, "Only the one with this name"),),
     answer=Cancelled,
 )
@@ -133,7 +135,7 @@ async def cancel(call: Call) -> Response:
     return reply({"cancelled": items})
 
 
-def request_of(call: Call, vhost: str, queue: str, target: str, content: dict[str, Json]) -> RestoreRequest:
+async def request_of(call: Call, vhost: str, queue: str, target: str, content: dict[str, Json]) -> RestoreRequest:
     """The restoration that a body asks for. Raises ApiError (400)."""
     given = [key for key in ("time", "offset", "undo") if key in content]
     if len(given) > 1 or not (given or content.get("messages")):
@@ -149,7 +151,7 @@ def request_of(call: Call, vhost: str, queue: str, target: str, content: dict[st
         fates = tuple(fate for fate in fates if fate not in THERE)  # else it would be in the queue twice
     at = moment_of(call, vhost, queue, content)
     asked = integer(content, "incarnation", 0) if "incarnation" in content else None
-    incarnation = readable_incarnation(call, vhost, queue, asked)
+    incarnation = await readable_incarnation(call, vhost, queue, asked)
     return RestoreRequest(history_of(call.broker.config), vhost, queue, at, undo, fates, ids_of(content), incarnation)
 
 

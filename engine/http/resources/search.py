@@ -25,7 +25,7 @@ from rewindmq.engine.http.call import ApiError, Call, bad_request, not_authorise
 from rewindmq.engine.http.listing import Item
 from rewindmq.engine.http.pieces import encode
 from rewindmq.engine.http.properties import properties_of
-from rewindmq.engine.http.reference.operation import Query, operation
+from rewindmq.engine.http.reference.operation import Folds, Query, operation
 from rewindmq.engine.http.resources.past import log_refusal, number_of, read, readable_incarnation
 from rewindmq.engine.http.resources.queues import shown
 from rewindmq.engine.http.shapes.history import FoundMessages
@@ -151,6 +151,7 @@ def message_item(found: FoundMessage, truncate: int, queue: str | None) -> Item:
 
 @operation(
     "Finds messages of the history by what is in them",
+    folds=Folds.NAMED,
     query=(
         Query("message_id", str, "The property message_id"),
         Query("correlation_id", str, "The property correlation_id"),
@@ -172,7 +173,7 @@ async def find(call: Call) -> Response:
     administrator = "administrator" in call.tags
     if queue is None and not administrator:
         raise not_authorised("only administrators search all queues of a virtual host: name a queue")
-    incarnation = None if queue is None else readable_incarnation(call, vhost, queue, None)
+    incarnation = None if queue is None else await readable_incarnation(call, vhost, queue, None)
     criteria = criteria_of(call, vhost, queue)
     query = call.request.query_params
     limit, truncate = number_of(call, "limit", 100), truncate_of(call)

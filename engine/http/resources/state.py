@@ -14,7 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from rewindmq.engine.cluster.state_copy import CopyUnderWay, StateCopy
 from rewindmq.engine.http.call import ApiError, Call, bad_request
-from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Media, operation
+from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, Media, operation
 from rewindmq.projections.store.store import StoreError
 
 STALLED_SECONDS = 120  # a client that takes nothing for so long is dropped: its copy takes room on the disk
@@ -46,6 +46,7 @@ class Sent(StreamingResponse):
 
 @operation(
     "Sends the folded state of this node, for a new node on the same Kafka",
+    folds=Folds.ALL,
     who=ADMINISTRATOR,
     answer=Media("application/x-tar", "The files of the state"),
     errors=(400,),

@@ -15,7 +15,7 @@ from rewindmq.engine.definitions.document import metadata_of
 from rewindmq.engine.definitions.load import default_queue_type
 from rewindmq.engine.http.call import Call, bad_request, done, not_found, reply, text
 from rewindmq.engine.http.listing import Item, listed
-from rewindmq.engine.http.reference.operation import ADMINISTRATOR, operation
+from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, operation
 from rewindmq.engine.http.shapes.topology import Vhost, VhostWish
 from rewindmq.engine.http.statistics import AT_ONCE, Numbers, depth_of, statistics, summed
 from rewindmq.engine.runtime.loop_share import Work, by_key
@@ -63,7 +63,7 @@ def vhost_item(call: Call, vhost: VhostCreated, numbers: dict[str, tuple[Numbers
     }
 
 
-@operation("Lists the virtual hosts", listing=Vhost)
+@operation("Lists the virtual hosts", folds=Folds.COUNTERS, listing=Vhost)
 async def list_vhosts(call: Call) -> Response:
     """Answers GET /api/vhosts."""
     names = set(call.monitored_vhosts())
@@ -81,14 +81,20 @@ def named(call: Call) -> str:
     return name
 
 
-@operation("Shows a virtual host", who=ADMINISTRATOR, answer=Vhost)
+@operation("Shows a virtual host", folds=Folds.COUNTERS, who=ADMINISTRATOR, answer=Vhost)
 async def show_vhost(call: Call) -> Response:
     """Answers GET /api/vhosts/{vhost}."""
     vhost = call.broker.topology.vhosts[named(call)]
     return reply(vhost_item(call, vhost, await numbers_of(call.broker, call.work, {vhost.vhost})))
 
 
-@operation("Makes or changes a virtual host", who=ADMINISTRATOR, body=VhostWish, answers={201: None, 204: None})
+@operation(
+    "Makes or changes a virtual host",
+    folds=Folds.NONE,
+    who=ADMINISTRATOR,
+    body=VhostWish,
+    answers={201: None, 204: None},
+)
 async def put_vhost(call: Call) -> Response:
     """Answers PUT /api/vhosts/{vhost}.
 
@@ -111,7 +117,9 @@ async def put_vhost(call: Call) -> Response:
     return done(new)
 
 
-@operation("Deletes a virtual host with all that is in it", who=ADMINISTRATOR, answers={204: None})
+@operation(
+    "Deletes a virtual host with all that is in it", folds=Folds.IF_CHANGED, who=ADMINISTRATOR, answers={204: None}
+)
 async def delete_vhost(call: Call) -> Response:
     """Answers DELETE /api/vhosts/{vhost}."""
     await call.broker.vhosts.delete(call.actor(), named(call))
@@ -119,7 +127,9 @@ async def delete_vhost(call: Call) -> Response:
     return Response(status_code=204)
 
 
-@operation("Starts a virtual host at a node. Here it always runs", who=ADMINISTRATOR, answers={204: None})
+@operation(
+    "Starts a virtual host at a node. Here it always runs", folds=Folds.NONE, who=ADMINISTRATOR, answers={204: None}
+)
 async def start_vhost(call: Call) -> Response:
     """Answers POST /api/vhosts/{vhost}/start/{node}.
 

@@ -41,6 +41,8 @@ PLACEMENT_SECONDS = 5.0
 LEADERS_SECONDS = 2.0
 SOON_SECONDS = 1.5  # a leader answers in milliseconds; one that has just died never does
 _REPORT_SECONDS = 0.1
+_EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 # Kafka adds at most this many bytes to a record's key and value.
 OVERHEAD_BYTES = 512
 
@@ -243,6 +245,13 @@ class KafkaLog:
         assert self._following is not None
         self._following.resume(name, offset)
 
+    async def extent(self, name: str) -> tuple[int, int]:
+        partition = [self._all[name]]
+        starts, ends = await asyncio.gather(
+            _offsets_now(self._clients, partition, _EARLIEST), ends_now(self._clients, partition)
+        )
+        return starts[name], ends[name]
+
     async def catch_up(self, name: str) -> None:
         assert self._following is not None
         await self._following.reached(await ends_now(self._clients, [self._all[name]]))
@@ -415,25 +424,35 @@ class KafkaLog:
 async def ends_now(clients: KafkaClients, partitions: Sequence[KafkaPartition]) -> dict[str, int]:
     """The end of each of these partitions, by name: everything below can be read now.
 
+    Raises NoAnswer, LogError."""
+    return await _offsets_now(clients, partitions, _LATEST)
+
+
+async def _offsets_now(
+    clients: KafkaClients, partitions: Sequence[KafkaPartition], which: OffsetSpec
+) -> dict[str, int]:
+    """An offset of each of these partitions, by name.
+
     The client waits for a leader that has died until the time is over, also when there is another leader. So the first
     question is a short one. A Kafka that is slow has longer for the second.
 
     Raises NoAnswer, LogError."""
     try:
-        return await _ends_within(SOON_SECONDS, clients, partitions)
+        return await _offsets_within(SOON_SECONDS, clients, partitions, which)
     except LogError:
-        return await _ends_within(ANSWER_MS / 1000, clients, partitions)
+        return await _offsets_within(ANSWER_MS / 1000, clients, partitions, which)
 
 
-async def _ends_within(seconds: float, clients: KafkaClients, partitions: Sequence[KafkaPartition]) -> dict[str, int]:
+async def _offsets_within(
+    seconds: float, clients: KafkaClients, partitions: Sequence[KafkaPartition], which: OffsetSpec
+) -> dict[str, int]:
     wanted = {TopicPartition(each.topic, each.number): each.name for each in partitions}
-    latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    asked = clients.admin().list_offsets(dict.fromkeys(wanted, latest), request_timeout=seconds)
+    asked = clients.admin().list_offsets(dict.fromkeys(wanted, which), request_timeout=seconds)
     try:
         return {wanted[at]: (await asyncio.wrap_future(found)).offset for at, found in asked.items()}
     except KafkaException as error:
         await asyncio.to_thread(_look_for_leaders, clients, {each.topic for each in partitions})
-        raise LogError(f"Kafka: where the partitions end: {text_of(error)}") from error
+        raise LogError(f"Kafka: where the partitions begin and end: {text_of(error)}") from error
 
 
 def _look_for_leaders(clients: KafkaClients, topics: Iterable[str]) -> None:

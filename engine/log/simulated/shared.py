@@ -1,6 +1,6 @@
 """A shared log in memory for simulations: a Kafka whose faults come from a seed.
 
-Its contract is `rewindmq.engine.log.shared_contract`.
+Its contract is `rewindmq.engine.log.shared_contract`. Counters, copies of states and the archive are in beside.py.
 
     history = SharedHistory(3, clock, call_later, SharedFaults(seed=7, append_seconds=0.1, arrival_seconds=0.5))
     log = history.open("a")     one node's view: append, read back, duties
@@ -16,6 +16,8 @@ Faults, as Kafka has them:
   of any size;
 - offsets have gaps (`gap_rate`: control records), and a test can put in any record (`HistoryPartition.put`);
 - duties move late and not everywhere at once (`duty_seconds`), so a partition has two owners or none for a while;
+- copies of states may be lost or damaged (`copies`: so many of ten), and Kafka may drop the records below a copy
+  (`drops`: so many of ten). They stay in the archive: a node reads them, and does not follow them;
 - counters come as late as all else, those of an owner that dies may be lost, and the log forgets records that later
   ones of the same key have covered. They have dice of their own.
 The log's clock is its own, whatever the nodes' clocks do. As Kafka's, it may be set back.
@@ -25,14 +27,19 @@ import asyncio
 import random
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from rewindmq.engine.log.contract import Block, LogError
 from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
-from rewindmq.engine.log.shared_contract import REMOVED, Arrived, Listener, Placement
+from rewindmq.engine.log.shared_contract import (
+    Arrived,
+    Listener,
+    Placement,
+)
+from rewindmq.engine.log.simulated.beside import CounterHistory, MemoryCounters, MemoryStates
 from rewindmq.engine.log.simulated.embedded import CallLater
 
 NODES = "nodes-0"
@@ -49,6 +56,8 @@ class SharedFaults:
     arrival_seconds: float = 0.0
     duty_seconds: float = 0.0
     gap_rate: float = 0.0
+    copies: int = 0
+    drops: int = 0
 
 
 class HistoryPartition:
@@ -64,6 +73,7 @@ class HistoryPartition:
         self.keys: list[bytes] = []
         self.values: list[bytes] = []
         self.next_offset = 0
+        self.kept_from = 0  # what is below is in the archive alone
         self._history = history
 
     def put(self, key: bytes, value: bytes) -> int:
@@ -100,6 +110,10 @@ class HistoryPartition:
         at = next(later, len(self.timestamps_ms))  # as Kafka looks it up: the first, also where time went back
         return self.offsets[at] if at < len(self.offsets) else self.next_offset
 
+    def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
+        for first, end in ranges:
+            yield from self.read(first, end)
+
     def base(self) -> None:
         """None: it begins at offset 0."""
 
@@ -120,6 +134,9 @@ class SharedHistory:
         self.nodes = HistoryPartition(self, NODES)
         self.queues = [HistoryPartition(self, queue_partition(number)) for number in range(partitions)]
         self.counters = [CounterHistory(f"counters-{number}") for number in range(partitions)]
+        self.copies: dict[int, tuple[int, int, bytes]] = {}  # by partition: the offset, that of the claim, the file
+        self.may_drop = True
+        self.copy_dice = random.Random(f"copies {self.faults.seed}")
         self.counter_dice = random.Random(f"counters {self.faults.seed}")
         self.logs: dict[str, MemorySharedLog] = {}  # the open ones, by node
         self.owners: dict[str, list[str]] = {partition.name: [] for partition in self.queues}
@@ -128,10 +145,12 @@ class SharedHistory:
     def partitions(self) -> list[HistoryPartition]:
         return [self.metadata, self.nodes, *self.queues]
 
-    def open(self, node: str, pauses: bool = False) -> "MemorySharedLog":
-        """Open the log for another node. `pauses`: it may pause partitions."""
+    def open(self, node: str, pauses: bool = False, copies: bool = False) -> "MemorySharedLog":
+        """Open the log for another node.
+
+        `pauses`: it may pause partitions. `copies`: the log keeps copies of states."""
         assert node not in self.logs, f"{node} is open already"
-        self.logs[node] = log = MemorySharedLog(self, node, pauses)
+        self.logs[node] = log = MemorySharedLog(self, node, pauses, copies)
         return log
 
     def heal(self) -> None:
@@ -171,81 +190,10 @@ class SharedHistory:
             log.duties_changed()
 
 
-class CounterHistory:
-    """The counters of one partition that are in the log: time, key and value of each record, by offset."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.records: dict[int, tuple[int, bytes, bytes | None]] = {}
-        self.next_offset = 0
-
-    def put(self, time_ms: int, key: bytes, value: bytes | None) -> None:
-        """Put a record into the log."""
-        self.records[self.next_offset] = (time_ms, key, value)
-        self.next_offset += 1
-
-    def compact(self) -> None:
-        """Forget all records but the last one of each key."""
-        last = {key: offset for offset, (_, key, _) in self.records.items()}
-        kept = set(last.values())
-        self.records = {offset: record for offset, record in self.records.items() if offset in kept}
-
-
-class MemoryCounters:
-    """One partition of counters as one node sees it."""
-
-    def __init__(self, log: "MemorySharedLog", history: CounterHistory) -> None:
-        self.name = history.name
-        self.history = history
-        self.opened_at = history.next_offset
-        self.under_way: deque[tuple[bytes, bytes | None]] = deque()
-        self._position = 0
-        self._log = log
-        self._moving = False
-
-    def append(self, key: bytes, value: bytes | None) -> None:
-        if not self._log.closed:
-            self.under_way.append((key, value))
-            self.move()
-
-    @property
-    def all_reported(self) -> bool:
-        return not self.under_way
-
-    def move(self) -> None:
-        """Let records of this node into the log, and those that are in the log to this node, after a while."""
-        faults, dice = self._log.shared.faults, self._log.shared.counter_dice
-        if not self._moving and not self._log.is_cut and not self._log.closed:
-            self._moving = True
-            seconds = dice.uniform(0, faults.append_seconds + faults.arrival_seconds)
-            self._log.shared.call_later(seconds, self._moved)
-
-    def _moved(self) -> None:
-        self._moving = False
-        if self._log.is_cut or self._log.closed:
-            return
-        shared, history = self._log.shared, self.history
-        while self.under_way:
-            history.put(shared.clock(), *self.under_way.popleft())
-        for log in shared.logs.values():
-            for each in log.counters:
-                if each.history is history and each._position < history.next_offset:
-                    each.move()
-        found = [(offset, record) for offset, record in history.records.items() if offset >= self._position]
-        self._position = history.next_offset
-        if found:
-            times = [time_ms for _, (time_ms, _, _) in found]
-            values = [REMOVED + key if value is None else value for _, (_, key, value) in found]
-            self._log.tell(Arrived(self.name, [offset for offset, _ in found], times, values))
-        if shared.counter_dice.random() < 0.05:
-            history.compact()
-
-
 class MemorySharedPartition:
     """One partition as one node sees it."""
 
     framed = True
-    start_offset = 0
 
     def __init__(self, log: "MemorySharedLog", history: HistoryPartition) -> None:
         self.name = history.name
@@ -257,8 +205,13 @@ class MemorySharedPartition:
         self.lagging = False  # resumed, and not caught up yet
         self.reporting = False
         self.unreported: deque[int] = deque()  # offsets of own appends that the listener does not know yet
+        self.node = log.node
         self._log = log
         self._sending = False
+
+    @property
+    def start_offset(self) -> int:
+        return self.history.kept_from
 
     @property
     def next_offset(self) -> int:
@@ -337,7 +290,7 @@ class MemorySharedLog:
     identity = "memory"
     max_record_bytes = 1 << 20
 
-    def __init__(self, shared: SharedHistory, node: str, pauses: bool = False) -> None:
+    def __init__(self, shared: SharedHistory, node: str, pauses: bool, copies: bool) -> None:
         self._listener: Listener | None = None  # from `follow` on
         self.shared = shared
         self.node = node
@@ -346,7 +299,7 @@ class MemorySharedLog:
         self.queues = [MemorySharedPartition(self, partition) for partition in shared.queues]
         self.counters = [MemoryCounters(self, partition) for partition in shared.counters] if pauses else []
         self.left_out: Sequence[MemorySharedPartition] = ()  # no partitions are added here
-        self.states = None
+        self.states = MemoryStates(self) if copies else None
         self.is_cut = False
         self.closed = False
         self.after_arrival: Callable[[], None] = lambda: None
@@ -419,6 +372,13 @@ class MemorySharedLog:
         resumed.lagging = True
         resumed.position = offset
         self.fetch()
+
+    async def extent(self, name: str) -> tuple[int, int]:
+        await asyncio.sleep(self._lag * self.shared.faults.arrival_seconds / 2)
+        if self.is_cut or self.closed:
+            raise LogError("the log in memory does not say where it ends: the node is cut off")
+        partition = self._queue(name)
+        return partition.start_offset, partition.next_offset
 
     async def catch_up(self, name: str) -> None:
         resumed = self._queue(name)
@@ -540,7 +500,12 @@ class MemorySharedLog:
             return
         dice, lagging = self.shared.dice, self.shared.faults.arrival_seconds > 0
         batches = []
-        reachable = [partition for partition in self.partitions if not partition.held and not partition.paused]
+        followed = [partition for partition in self.partitions if not partition.paused]
+        if any((partition.position or 0) < partition.start_offset for partition in followed):
+            assert self._listener is not None
+            self._listener.fail(LogError("the log in memory: the place in the history is gone"))
+            return
+        reachable = [partition for partition in followed if not partition.held]
         waiting = [(partition, size) for partition in reachable if (size := partition.waiting())]
         dice.shuffle(waiting)
         left = False

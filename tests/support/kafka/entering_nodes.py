@@ -1,11 +1,12 @@
 """Nodes on Kafka to which a few events are much: they copy each snapshot, and begin with one that saves twenty events.
+They pause a partition a second after its last use.
 
 The file that REWINDMQ_TEST_DIE names has a step, and `process`: sending, sent (of the owner's copy), fetched, written,
 discarded, entered (of the node that begins with it).
 """
 
 from rewindmq.engine.cli.main import main
-from rewindmq.engine.cluster import entry, state_offers
+from rewindmq.engine.cluster import entry, modes, state_offers
 from rewindmq.engine.log.kafka import states
 from rewindmq.projections.store.bases import Bases
 from rewindmq.projections.store.projector import Projector
@@ -24,6 +25,7 @@ class EnteringNode(RunningBroker):
 if __name__ == "__main__":
     import sys
 
+    modes.UNUSED_SECONDS = 1.0
     entry.LEAST_EVENTS = LEAST_EVENTS  # type: ignore[misc]
     state_offers.BYTES_AN_EVENT = 1_000_000  # type: ignore[misc]
     states.PIECE_BYTES = PIECE_BYTES  # type: ignore[misc]

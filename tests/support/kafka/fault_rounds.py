@@ -25,6 +25,7 @@ from tests.support.kafka.proxy import Proxies
 
 Fault = Callable[[Trial], Awaitable[None]]
 ALL = "all"
+LINES = 30  # the last ones of each node's log, when a round has failed
 NAMES = ("north", "south", "west")
 FAULTS: list[Fault] = [
     faults.kill_a_node,
@@ -57,7 +58,12 @@ def go_through(nodes: Nodes, line: Proxies, chosen: Iterable[tuple[int, Fault]],
     apart = nodes.standbys != ALL
     for seed, fault in chosen:
         print(seed, fault.__name__, flush=True)
-        asyncio.run(Trial(nodes, seed, apart, line).run(fault, totals))
+        try:
+            asyncio.run(Trial(nodes, seed, apart, line).run(fault, totals))
+        except BaseException:
+            for name, node in nodes.running.items():
+                print(name, *list(node.errors)[-LINES:], sep="\n", flush=True)
+            raise
     if apart:
         assert pauses(nodes), "no node has paused a partition"
 

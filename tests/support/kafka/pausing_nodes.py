@@ -1,11 +1,19 @@
-"""Nodes on Kafka that pause a partition a second after its last use, and fold a paused one on after some seconds."""
+"""Nodes on Kafka that pause a partition a second after its last use. An owner leaves each snapshot in Kafka, and a
+partition that goes on begins with one that saves some hundred events."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
+from rewindmq.engine import process
+from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cli.main import main
-from rewindmq.engine.cluster import modes
+from rewindmq.engine.cluster import entry, modes, state_offers
+from rewindmq.engine.config import Config
 from tests.support.running import RunningBroker
 
 UNUSED_SECONDS = 1.0
-PAUSED_SECONDS = 7.0
+LEAST_EVENTS = 300
+SNAPSHOT_EVENTS = 1_000
 
 
 class PausingNode(RunningBroker):
@@ -20,6 +28,14 @@ class PausingNode(RunningBroker):
 if __name__ == "__main__":
     import sys
 
+    open_node = process.open_node
+
+    async def open_with_snapshots(config: Config, failed: Callable[[Exception], None]) -> Broker:
+        return await open_node(replace(config, snapshot_events=SNAPSHOT_EVENTS), failed)
+
+    process.open_node = open_with_snapshots  # type: ignore[assignment]
+
     modes.UNUSED_SECONDS = UNUSED_SECONDS
-    modes.PAUSED_SECONDS = PAUSED_SECONDS
+    entry.LEAST_EVENTS = LEAST_EVENTS  # type: ignore[misc]
+    state_offers.BYTES_AN_EVENT = 1_000_000  # type: ignore[misc]
     main(["start", *sys.argv[1:]])

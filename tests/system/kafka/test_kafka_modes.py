@@ -417,3 +417,69 @@ def test_b49_a_publish_over_http_to_nowhere_is_known_by_the_fold(story: Story) -
     with api(story.nodes.running["south"]) as client:
         assert client.post("exchanges/%2F/amq.default/publish", json=wish).json() == {"routed": False}
     assert story.mode == "fold"
+
+
+def test_b70_requests_about_the_past_and_about_other_queues_fold_nothing_here(story: Story) -> None:
+    """South gives the answers of a node that folds everything."""
+    for number in range(3):
+        story.there.basic_publish("", story.name, b"%d" % number, PERSISTENT)
+    story.there.basic_publish("", story.unused, b"other", PERSISTENT)
+    at, partition = story.name, f"queues-{story.partition}"
+    with api(story.nodes.running["north"]) as north:
+        assert north.put("marks/before").status_code == 201
+    with api(story.nodes.running["south"]) as client:
+
+        def answer(method: str, path: str, status: int, **given: Any) -> Any:
+            response = client.request(method, path, **given)
+            assert response.status_code == status, f"{method} {path}: {response.text}"
+            assert story.mode == "append", f"{method} {path}"
+            return response.json() if response.content else None
+
+        assert answer("GET", f"queues/%2F/{at}/at?offset=1000000", 400)["error"] == "bad_request"
+        assert answer("GET", f"queues/%2F/{at}/at?time=mark:before", 200)["messages"] == 3
+        found = answer("GET", f"history/find/%2F/{at}?body=2", 200)["messages"]
+        assert [each["payload"] for each in found] == ["2"]
+        assert answer("GET", f"history/biography/%2F/{found[0]['message']}", 200)
+        assert answer("GET", f"history/outcomes/%2F/{at}", 200)
+        assert answer("PUT", "marks/now", 201) is None
+        marked = {each["name"]: each["positions"] for each in answer("GET", "marks", 200)}
+        assert marked["now"][partition] >= marked["before"][partition], "the mark is where Kafka ends"
+        assert answer("GET", f"queues/%2F/{at}/at?time=mark:now", 200)["messages"] == 3
+        plan = f"queues/%2F/{story.unused}/restore"
+        assert answer("POST", plan, 200, json={"time": "mark:now", "only": "all", "dry_run": True})["messages"] == 0
+        assert answer("DELETE", f"queues/%2F/{at}/restore", 404)
+        limits = {"pattern": f"^{story.unused}$", "definition": {"max-length": 9}, "apply-to": "queues"}
+        assert answer("PUT", "policies/%2F/b70", 201, json=limits) is None
+        assert answer("PUT", "policies/%2F/b70", 204, json=limits) is None
+        assert answer("GET", f"queues/%2F/{story.unused}", 200)["policy"] == "b70"
+        assert answer("GET", "policies/%2F/b70/effects?clear=true", 200)["matched_now"] == 1
+        exchanges = {"pattern": "", "definition": {"alternate-exchange": "amq.topic"}, "apply-to": "exchanges"}
+        assert answer("PUT", "policies/%2F/b70-exchanges", 201, json=exchanges) is None
+        assert answer("DELETE", "policies/%2F/b70-exchanges", 204) is None
+        assert answer("DELETE", "policies/%2F/b70", 204) is None
+        assert answer("PUT", "policies/%2F/b70", 400, json={"pattern": "", "definition": {"none": 1}})
+        assert answer("DELETE", "vhosts/b70", 404)
+        binding = {"source": "amq.fanout", "destination_type": "queue", "destination": story.unused, "vhost": "/"}
+        document = {"bindings": [binding | {"routing_key": "", "arguments": {}}], "exchanges": []}
+        assert answer("POST", "definitions", 204, json=document) is None
+        answer("GET", f"quarantine?partition=queues-{1 - story.partition}", 200)
+        answer("GET", "health/checks/node-is-quorum-critical", 200)
+
+        undone = {"offset": marked["now"][partition], "only": "all", "to": story.unused}
+        assert client.post(f"queues/%2F/{at}/restore", json=undone).json()["restored"] == 3
+        assert story.mode == "append", "what came back went to the other partition"
+        assert client.put("policies/%2F/b70", json=limits | {"pattern": "."}).status_code == 201
+        assert story.mode == "fold", "the policy may match any queue"
+        assert client.delete("policies/%2F/b70").status_code == 204
+
+
+def test_b70_messages_are_moved_and_restored_to_a_queue_of_a_paused_partition(story: Story) -> None:
+    story.there.basic_publish("", story.unused, b"moved", PERSISTENT)
+    with api(story.nodes.running["south"]) as client:
+        [found] = client.get(f"history/find/%2F/{story.unused}?body=moved").json()["messages"]
+        assert story.mode == "append"
+        wish = {"messages": [found["message_id"]], "to": story.name}
+        moved = client.post(f"queues/%2F/{story.unused}/messages/move", json=wish)
+        assert moved.json()["moved"] == [found["message_id"]], moved.text
+        assert story.mode == "fold"
+    until(lambda: story.count() == 1, "the message does not come")

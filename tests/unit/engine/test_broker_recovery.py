@@ -247,7 +247,7 @@ def test_a_policy_that_reached_the_metadata_log_only_is_applied_at_start(h: Harn
         h.publish(session, "", "q", b"%d" % number)
     h.settle()
 
-    async def crash_before_it_is_applied(actor: Actor, vhost: str | None = None) -> None:
+    async def crash_before_it_is_applied(*_: object) -> None:
         """Nothing comes to the queues."""
 
     h.broker._broker.effective_policies.apply = crash_before_it_is_applied
