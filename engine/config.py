@@ -18,6 +18,7 @@ VERSION = __version__
 RABBITMQ_VERSION = "3.13.7"
 MAX_MESSAGE_SIZE = 536_870_912  # the largest `max_message_size`, as in RabbitMQ
 EVERYWHERE = ("", "0.0.0.0", "::")
+PROCESSES, STATES = "processes", "states"  # directories in the data directory: those of workers, and their states
 LOCALHOST = "localhost"
 BOTH_FAMILIES = {LOCALHOST: ("127.0.0.1", "::1"), "": ("0.0.0.0", "::"), "::": ("0.0.0.0", "::")}
 
@@ -52,6 +53,17 @@ class VaultPlace:
     def engine(self) -> tuple[str, str, str]:
         """What tells this engine from others."""
         return self.url, self.namespace, self.mount
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What a worker process knows of the broker that it is a part of. `number`: from 1 on. `data` and `node`: the whole
+    broker's. `descriptor`: of the socket to the process that writes the log."""
+
+    number: int
+    data: Path
+    node: str
+    descriptor: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +120,10 @@ class Config:
     kafka_settings: tuple[tuple[str, str], ...] = ()  # further settings of librdkafka: ("sasl.username", "x") ...
     node_timeout_ms: int = 10_000  # a node that is silent for this long is lost
     standbys: int | None = None  # nodes that fold a partition beside its owner (cluster/modes.py); None: all nodes
+
+    # With `processes` above 1 workers fold the partitions, and one more process writes the log (engine/processes).
+    processes: int = 1
+    worker: Worker | None = None  # what this process is a worker of; None: it is none
 
     proxy_protocol: bool = False  # AMQP connections begin with a header of a balancer (runtime/proxy_protocol.py)
     proxy_protocol_from: tuple[str, ...] = ()  # ... and HTTP connections, too, but only from these networks
@@ -184,7 +200,14 @@ class Config:
     @property
     def cluster_name(self) -> str:
         """The name of the cluster, the same for all nodes on one log."""
+        if self.worker is not None:
+            return self.worker.node
         return self.node if self.kafka is None else self.kafka_prefix
+
+    @property
+    def log_directory(self) -> Path:
+        """The data directory that has the log, if it is not in Kafka."""
+        return self.data if self.worker is None else self.worker.data
 
     def topic_of(self, partition: str) -> str | None:
         """Return the name of the Kafka topic that has this partition; None for the embedded log."""

@@ -20,7 +20,7 @@ import os
 import signal
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -54,6 +54,7 @@ from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.embedded.lock import lock
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.location import History
+from rewindmq.engine.log.shared_contract import SharedPartition
 from rewindmq.engine.logging_setup import escaped, log_to_stderr
 from rewindmq.engine.reload import Reread, take_over
 from rewindmq.engine.rewind.worker import NICENESS, WorkerPool
@@ -96,12 +97,17 @@ def run(config: Config, reread: Callable[[], Reread] | None = None) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_main(config, reread))
     except Failure as error:
-        if config.log_format == "json":
-            logger.error("%s", error)
-        else:
-            print(f"rewindmq: {escaped(str(error))}", file=sys.stderr)
+        say_failure(config, error)
         return error.code
     return 0
+
+
+def say_failure(config: Config, error: Failure) -> None:
+    """Say in one line what prevents a start, or a clean stop."""
+    if config.log_format == "json":
+        logger.error("%s", error)
+    else:
+        print(f"rewindmq: {escaped(str(error))}", file=sys.stderr)
 
 
 async def _main(config: Config, reread: Callable[[], Reread] | None) -> None:
@@ -115,7 +121,7 @@ async def _main(config: Config, reread: Callable[[], Reread] | None) -> None:
 
 async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread: Callable[[], Reread] | None) -> None:
     stopping, hung_up = asyncio.Event(), asyncio.Event()
-    _heed_signals(stopping, hung_up)
+    heed_signals(stopping, hung_up)
     manager = ServiceManager(os.environ)
     manager.status(f"opening {config.data}")
     failures: list[Exception] = []
@@ -125,7 +131,7 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
         stopping.set()
 
     descriptors = take_descriptors()
-    opening = asyncio.ensure_future(_open(config, failed))
+    opening = asyncio.ensure_future(open_any(config, failed))
     if config.follow is not None and await _stopped_before(opening, stopping):  # the first copy may take hours
         return
     broker = await opening
@@ -207,7 +213,7 @@ def _start_tokens(broker: Broker) -> None:
         raise Failure(CONFIG_ERROR, f"oauth_keys: {error}") from error
 
 
-def _heed_signals(stopping: asyncio.Event, hung_up: asyncio.Event) -> None:
+def heed_signals(stopping: asyncio.Event, hung_up: asyncio.Event) -> None:
     """SIGTERM and SIGINT stop. SIGHUP asks for a reload, or stops where a terminal was closed."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -270,13 +276,14 @@ def _owned(broker: Broker) -> frozenset[str]:
     return frozenset(partition.name for partition in broker.partitions if partition.owned)
 
 
-async def _open(config: Config, failed: Callable[[Exception], None]) -> Broker:
+async def open_any(config: Config, failed: Callable[[Exception], None]) -> Broker:
+    """Open the broker that the configuration describes. Failure."""
     try:
         if config.read_only and config.follow is None:
             return open_read_only(config)
         config.data.mkdir(parents=True, exist_ok=True)
         close_to_others(config.data)
-        if config.kafka is not None:
+        if config.kafka is not None or config.worker is not None:
             return await open_node(config, failed)
         if config.follow is not None:
             return await open_follower(config, failed)
@@ -318,6 +325,7 @@ def open_broker(
         embedded.keep_layout(config, log, metadata.topology.history)
         store = StateStore.open(config.data / "state")
         opened.callback(store.close)
+        embedded.begin_with_workers(config, store)
         recoveries = [embedded.recovered(queue_log, store) for queue_log in log.queues]
         gap_ms = embedded.begin_clock(clock, metadata, recoveries)
         partitions = [
@@ -406,10 +414,10 @@ async def open_node(
     wall_ms: WallClock | None = None,
     elapsed_ns: ElapsedClock | None = None,
 ) -> Broker:
-    """Open a node on Kafka, and join the others. `failed` is called when the node cannot go on and has to be stopped.
-    Clocks as `LogClock.made_of`.
+    """Open a node on a shared log, and join the others. `failed` is called when the node cannot go on and has to be
+    stopped. Clocks as `LogClock.made_of`.
 
-    LogError: Kafka or the data directory can't be used. StoreError as `open_broker`."""
+    LogError: the log or the data directory can't be used. StoreError as `open_broker`."""
     clock = LogClock.made_of(wall_ms, elapsed_ns)
     with ExitStack() as opened:
         log = cluster.open_log(config)
@@ -423,10 +431,11 @@ async def open_node(
         offsets = {metadata.name: metadata.fold(node.snapshots)}
         histories = cluster.histories(log, config)
         recoveries = cluster.recovered(log, histories, store, config)
+        queues: Sequence[SharedPartition] = log.queues
         config = replace(config, partitions=len(recoveries))  # should Kafka be given more while this node runs
         partitions = [
             ReadBackPartition(index, queue_log, each.machine, each.projector, clock.now_ms, config.node, node, history)
-            for index, (queue_log, each, history) in enumerate(zip(log.queues, recoveries, histories, strict=True))
+            for index, (queue_log, each, history) in enumerate(zip(queues, recoveries, histories, strict=True))
         ]
         broker = Broker(config, clock, metadata, partitions, node, WorkerPool(NICENESS))
         node.start(broker, metadata, partitions)

@@ -66,6 +66,16 @@ class FramedDecoder(Decoder):
         return super().timestamp_ms(unwrap(record))
 
 
+def encoder_of(framed: bool) -> Encoder:
+    """An encoder of single objects, or of bare records."""
+    return FramedEncoder() if framed else Encoder()
+
+
+def decoder_of(framed: bool) -> Decoder:
+    """A decoder of single objects, or of bare records."""
+    return FramedDecoder() if framed else Decoder()
+
+
 def honest_properties(raw: bytes, actor: Actor) -> bytes:
     """The properties of a publish without an origin, without what only a broker may say.
 

@@ -155,6 +155,7 @@ LONG = (
     "system/process/test_bench.py::*",
     "system/process/test_broker_killed.py::test_a_broker_killed_while_it_writes_snapshots_*",
     "system/process/test_trimmed.py::*",
+    "system/process/test_worker_processes.py::*",
     "system/spark/test_spark_answers.py::*",
     "system/spark/test_spark_archive.py::*",
     "system/spark/test_spark_archive_kafka.py::*",

@@ -290,7 +290,7 @@ class AmqpServer:
                 HANDSHAKE_SECONDS,
                 balancers=self.broker.config.amqp_balancers,
             )
-            for sock in bound(host, port)
+            for sock in bound(host, port, self.broker.config.worker is not None)
         ]
         self.servers += made
         self.listeners.append((host, made[0].port, context))

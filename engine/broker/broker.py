@@ -164,7 +164,7 @@ class Broker:
         end_turn = self.turns.end
         self.expiry = Expiry(config, log_clock, metadata, partitions, keeper, self.subjects, end_turn, self.loop_share)
         in_kafka = config.kafka is not None
-        self.history_size = HistorySize(config.data, lambda: self.alarms.disk_limit_bytes, in_kafka=in_kafka)
+        self.history_size = HistorySize(config.log_directory, lambda: self.alarms.disk_limit_bytes, in_kafka=in_kafka)
         ends: list[LogEnd] = [metadata, *partitions]
         url, measured = config.archive.url, self.history_size.take
         self.archive = ArchiveStatus(url, ends, self.clock, in_kafka=measured) if url else None
@@ -173,7 +173,9 @@ class Broker:
             config, self.router, metadata, partitions, keeper, self.counters, self.turns, self.loop_share
         )
         self.alarms.on_alarm.append(self.events.alarm)
-        self.clock_watch = ClockWatch(config.node, log_clock, metadata, partitions, keeper, self.turns)
+        self.clock_watch = ClockWatch(
+            config.node, log_clock, metadata, partitions, keeper, self.turns, config.worker is not None
+        )
 
     def _login_braked(self) -> None:
         self.counters[LOGINS_BRAKED] += 1

@@ -1,4 +1,4 @@
-"""A queue partition of a log that many nodes share (Kafka): a node folds only the records that it reads back.
+"""A queue partition of a log that many nodes share: a node folds only the records that it reads back.
 
     append(event) -> log ......... Kafka makes the order .......... read_back(arrived) -> machine -> effects
                      `_sent` has the records on their way
@@ -40,7 +40,7 @@ from rewindmq.projections.topology.topology import INTERNAL
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.events import CheckpointAsked, Checkpointed, Event, NodeLost, Published, QueueDeclared, Tick
-from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
+from rewindmq.schemas.single_object import decoder_of, encoder_of
 from rewindmq.schemas.values import BROKER, Actor, Route
 
 logger = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class ReadBackPartition(Partition):
         listener: NodeListener,
         history: SharedHistory | None = None,
     ) -> None:
-        super().__init__(index, history or log, machine, projector, FramedEncoder(), clock)
+        super().__init__(index, history or log, machine, projector, encoder_of(log.framed), clock)
         self.log = log
         self._past = history or log
         self.node = node
@@ -126,7 +126,7 @@ class ReadBackPartition(Partition):
         self.counter_table: CounterTable | None = None  # None: no partition is ever paused
         self._node = listener
         self.lost_appended: dict[int, None] = {}  # epochs whose end this node has appended here
-        self._decode = FramedDecoder().decode
+        self._decode = decoder_of(log.framed).decode
         self._sent: deque[Sent] = deque()  # own records that have to come back
         self._by_report = False  # own records are reported and need not come back
         self._reported: deque[int] = deque()  # append positions that will be reported; all are below those of `_sent`

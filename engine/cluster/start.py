@@ -8,6 +8,8 @@ archive (archive_states.py). The node joins, and clients may come, only when it 
 
 import asyncio
 import logging
+import shutil
+import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,7 +18,7 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.broker.users import first_user
 from rewindmq.engine.cluster.entry import begin_with_copy
 from rewindmq.engine.cluster.node import Node
-from rewindmq.engine.config import Config
+from rewindmq.engine.config import PROCESSES, STATES, Config
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.placement import astray, count_of
 from rewindmq.projections.machine.machine import Machine
@@ -26,6 +28,7 @@ from rewindmq.projections.store.store import StateStore
 if TYPE_CHECKING:
     from rewindmq.engine.cluster.entry import EnteredHistory
     from rewindmq.engine.log.kafka.log import KafkaLog
+    from rewindmq.engine.log.served.client import ServedLog
 
 JOIN_SECONDS = 60.0
 LAGS_KEPT = 10  # so many times what the archive may be behind, a retention of Kafka has to keep
@@ -34,10 +37,17 @@ AROUND_A_BODY = 1_048_576  # a record's bytes beside the message's body: propert
 logger = logging.getLogger(__name__)
 
 
-def open_log(config: Config) -> "KafkaLog":
-    """Open the log in Kafka.
+def open_log(config: Config) -> "KafkaLog | ServedLog":
+    """Open the log in Kafka, or the one that another process of this machine serves.
 
-    LogError: Kafka refuses, or its topics do not fit. KafkaNotInstalled."""
+    LogError: Kafka refuses, or its topics do not fit, or that process does not answer. KafkaNotInstalled."""
+    if config.worker is not None:
+        from rewindmq.engine.log.served.client import ServedLog
+
+        worker = config.worker
+        connected = socket.socket(fileno=worker.descriptor)
+        connected.set_inheritable(False)  # else a process of this worker's would keep it open behind its end
+        return ServedLog.open(connected, config.node, worker.node, worker.data / PROCESSES / STATES)
     from rewindmq.engine.log.kafka.log import KafkaLog
 
     assert config.kafka is not None
@@ -52,27 +62,42 @@ def open_log(config: Config) -> "KafkaLog":
     )
 
 
-def fitted(config: Config, log: "KafkaLog") -> Config:
+def fitted(config: Config, log: "KafkaLog | ServedLog") -> Config:
     """Return the configuration with messages no larger than the log's records.
 
     LogError: the directory belongs to another log."""
+    if config.worker is not None:
+        _begin_anew_if_other(config, log.identity)
+        return config
     state_belongs_to(config, log.identity)
     around = min(AROUND_A_BODY, log.max_record_bytes // 2)  # Kafka's own default is one mebibyte for all
     return replace(config, max_message_size=min(config.max_message_size, log.max_record_bytes - around))
 
 
-def histories(log: "KafkaLog", config: Config) -> "Sequence[EnteredHistory]":
+def _begin_anew_if_other(config: Config, identity: str) -> None:
+    """Remove what a worker has of another history. All of it is made from the log. OSError."""
+    note = config.data / "history"
+    if note.exists() and note.read_text().strip() == identity:
+        return
+    for name in ("state", "snapshots"):
+        shutil.rmtree(config.data / name, ignore_errors=True)
+    note.write_text(identity + "\n")
+
+
+def histories(log: "KafkaLog | ServedLog", config: Config) -> "Sequence[EnteredHistory]":
     """The queue partitions, each with what the archive has of it, if there is one."""
     if config.archive.url is None:
         return log.queues
+    from rewindmq.engine.log.kafka.log import KafkaLog
     from rewindmq.engine.log.topic_tiers import TopicArchive
 
+    assert isinstance(log, KafkaLog)
     archive = TopicArchive(config.archive.url, log.metadata)
     return [archive.tiered(each) for each in log.queues]
 
 
 def recovered(
-    log: "KafkaLog", histories: "Sequence[EnteredHistory]", store: StateStore, config: Config
+    log: "KafkaLog | ServedLog", histories: "Sequence[EnteredHistory]", store: StateStore, config: Config
 ) -> list[Recovery]:
     """Load each partition's stored state, and fold the rest of its history.
 
@@ -100,7 +125,8 @@ def recovered(
     for left_out in log.left_out:
         machines.append(Machine(left_out.name))
         fold(machines[-1], left_out)
-    require_homes(f"{config.kafka_prefix}.queues", config.partitions, machines)
+    if config.worker is None:  # else the layout of the directory says how many there are
+        require_homes(f"{config.kafka_prefix}.queues", config.partitions, machines)
     return recoveries
 
 

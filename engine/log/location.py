@@ -43,7 +43,8 @@ class History:
 
     `kafka`: bootstrap servers; None for the embedded log. With Kafka `data` may be None: no node's directory is at
     hand. `partitions`: how many partitions of the queues' topic count, the first ones; None: all. `archive`: the URL of
-    the archive that has what Kafka no longer has; None: the one that is noted in `data`, if any."""
+    the archive that has what Kafka no longer has; None: the one that is noted in `data`, if any. `log`: the data
+    directory with the log, where it is not `data` (a worker process has snapshots of its own)."""
 
     data: Path | None
     kafka: str | None = None
@@ -51,6 +52,7 @@ class History:
     settings: tuple[tuple[str, str], ...] = ()
     partitions: int | None = None
     archive: str | None = None
+    log: Path | None = None
 
     def open(self) -> "HistoryReader":
         """Open the history for reading.
@@ -58,8 +60,9 @@ class History:
         Raises LogError when there is no log or Kafka does not answer, KafkaNotInstalled when no Kafka client is
         installed, OtherHistory when `data` belongs to another history."""
         if self.kafka is None:
-            assert self.data is not None, "a history is in a data directory or in Kafka"
-            embedded = TieredLogReader(self.data)
+            directory = self.log or self.data
+            assert directory is not None, "a history is in a data directory or in Kafka"
+            embedded = TieredLogReader(directory)
             return HistoryReader(embedded.metadata, embedded.queues)
         log = _kafka(replace(self, partitions=None))
         log.clients.require_answer(FIRST_ANSWER_SECONDS)

@@ -74,6 +74,7 @@ def history_of(config: Config) -> History:
         config.kafka_settings,
         config.partitions,
         None if config.kafka is None else config.archive.url,
+        None if config.worker is None else config.worker.data,
     )
 
 

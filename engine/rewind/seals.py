@@ -54,8 +54,9 @@ class Portion:
 def partitions_of(history: History) -> Sequence[Sealable]:
     """The partitions of a history, with their seals. Raises LogError."""
     if history.kafka is None:
-        assert history.data is not None
-        return segmented(history.data)
+        directory = history.log or history.data
+        assert directory is not None
+        return segmented(directory)
     from rewindmq.engine.log.kafka.reader import KafkaLogReader
     from rewindmq.engine.log.seals.in_topic import in_topics
 

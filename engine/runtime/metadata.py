@@ -25,7 +25,7 @@ from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import Encoder, UndecodableRecord
 from rewindmq.schemas.events import Event, MetadataEvent, NodeLost
 from rewindmq.schemas.metadata_events import Bound, ExchangeDeleted, NodeJoined, Unbound
-from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
+from rewindmq.schemas.single_object import decoder_of, encoder_of
 from rewindmq.schemas.values import Actor
 
 NOT_RECORDED = -1  # the queue id in an old binding: older versions did not record it
@@ -247,15 +247,17 @@ class ReadBackMetadata(Metadata):
         super().__init__(log, clock)
         self._nodes_changed = nodes_changed
         self._log = log
-        self._encoder = FramedEncoder()
-        self._decoder = FramedDecoder()
+        self._encoder = encoder_of(log.framed)
+        self._decoder = decoder_of(log.framed)
         self._sent: deque[tuple[bytes, asyncio.Future[int] | None]] = deque()
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # callers of `_folded`
         self._append_position = 0
         self._durable_position = 0
 
     def history_mark(self) -> Callable[[], str]:
-        return partial(mark_by, self.state.last_record)
+        if self._log.framed:
+            return partial(mark_by, self.state.last_record)
+        return partial(history_mark, self._log, self.state.next_offset)
 
     @property
     def append_position(self) -> int:

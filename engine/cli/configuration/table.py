@@ -101,6 +101,13 @@ NODE = (
         " On Kafka: the number at the beginning, if partitions were added later.",
     ),
     Setting(
+        "processes",
+        whole(1, 64),
+        "Worker processes of this broker. With more than one, one more process writes the log"
+        " (docs/operators/processes.md).",
+        "1",
+    ),
+    Setting(
         "read_only", FLAG, "Serve the history and refuse each change. Nothing is written, and nothing expires.", "false"
     ),
     Setting(
@@ -375,7 +382,8 @@ KAFKA = (
     Setting(
         "standbys",
         whole(0, 1_000),
-        "Nodes that fold a partition beside its owner (default: all). Others fold it only while a client needs it.",
+        "Nodes that fold a partition beside its owner (default: all; with --processes 0). Others fold it only while a"
+        " client needs it.",
         unit="nodes",
     ),
 )
