@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Tests start brokers and Spark's workers by the hundred: without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup compile s3-server gcs-server azure-server openid-provider collector witness vault wheel demo notebook stack stack-stop check beside bytecode test test-all test-compiled compare acceptance lint bench rabbitmq43 soak lock clean
+.PHONY: setup compile s3-server gcs-server azure-server openid-provider collector witness vault registry wheel demo notebook stack stack-stop check beside bytecode test test-all test-compiled compare acceptance lint bench rabbitmq43 soak lock clean
 
 setup: .venv/.ready
 
@@ -40,6 +40,10 @@ collector: setup
 # The same for the Vault that keys are tested with.
 vault: setup
 	$(BIN)/python -c "from tests.support.vault.server import build; build()"
+
+# The same for the schema registry.
+registry: setup
+	$(BIN)/python -c "from tests.support.registry.server import build; build()"
 
 # The same for the witness that the tests of `rewindmq seal` ask.
 witness: setup

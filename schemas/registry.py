@@ -64,6 +64,24 @@ def released_schema_json(schema_fingerprint: str) -> str:
     return file.read_text("utf-8")
 
 
+def released_in_order() -> list[str]:
+    """The fingerprints of all released schemas, the oldest first: each later one has more in it."""
+    files = [each for each in RELEASED.iterdir() if each.name.endswith(".avsc")]
+    files.sort(key=lambda each: _extent(json.loads(each.read_text("utf-8"))))
+    return [each.name.removesuffix(".avsc") for each in files]
+
+
+def _extent(schema: Schema) -> int:
+    """How many types and fields a schema has. Types and fields are only added, never removed."""
+    if isinstance(schema, list):
+        return sum(map(_extent, schema)) + len(schema)
+    if not isinstance(schema, dict):
+        return 0
+    fields = schema.get("fields", [])
+    below = (schema.get("items", ""), *(field["type"] for field in fields))
+    return 1 + len(fields) + len(schema.get("symbols", [])) + sum(map(_extent, below))
+
+
 @functools.cache
 def parsed_envelope_schema() -> Schema:
     """Today's envelope, parsed for fastavro."""

@@ -3,15 +3,17 @@
 | C3 01 | fingerprint of the writer's schema, 8 bytes | the record |
 """
 
+import functools
+import json
 from dataclasses import replace
 from typing import Final
 
 from rewindmq.schemas.amqp.properties import USER_ID, without_other_user, without_restored
-from rewindmq.schemas.codec import Decoder, Encoder, strip_body
+from rewindmq.schemas.codec import CLASSES, Decoder, Encoder, strip_body
 from rewindmq.schemas.events import Event, Published
 from rewindmq.schemas.evolution import upgraded
-from rewindmq.schemas.registry import envelope_fingerprint
-from rewindmq.schemas.shapes import UndecodableRecord
+from rewindmq.schemas.registry import envelope_fingerprint, released_schema_json
+from rewindmq.schemas.shapes import Shape, UndecodableRecord, long_bytes, shape_of, write
 from rewindmq.schemas.values import Actor
 
 MARKER: Final = b"\xc3\x01"
@@ -48,6 +50,43 @@ class FramedEncoder(Encoder):
         return HEADER + super().prefix(timestamp_ms, actor)
 
 
+class OlderEncoder(FramedEncoder):
+    """Encodes single objects of an older released schema, for nodes that know no newer one. Slower than today's.
+
+    What the older schema has no field for is left out. Raises ValueError, also for an event that it does not have."""
+
+    def __init__(self, schema_fingerprint: str) -> None:
+        super().__init__()
+        self._header = MARKER + bytes.fromhex(schema_fingerprint)
+        self._older = _older_events(schema_fingerprint)
+
+    def prefix(self, timestamp_ms: int, actor: Actor) -> bytes:
+        """The header of the older schema, then the envelope's first fields, which every schema has alike."""
+        return self._header + super().prefix(timestamp_ms, actor)[len(HEADER) :]
+
+    def encode(self, prefix: bytes, event: Event) -> bytes:
+        """The single object of an event, behind the bytes that `prefix` gave. Raises ValueError."""
+        found = self._older.get(type(event).__name__)
+        if found is None:
+            raise ValueError(f"{type(event).__name__} is not in the older schema {self._header[len(MARKER) :].hex()}")
+        index, shape = found
+        out = bytearray(prefix + long_bytes(index))
+        write(out, shape, event)
+        return bytes(out)
+
+
+@functools.cache
+def _older_events(schema_fingerprint: str) -> dict[str, tuple[int, Shape]]:
+    """By name: the place of each event in the older schema's union, and its fields there."""
+    envelope = shape_of(json.loads(released_schema_json(schema_fingerprint)), CLASSES, {})
+    return {shape.name: (index, shape) for index, shape in enumerate(envelope.parts[2].parts)}
+
+
+def encoder_under(schema_fingerprint: str) -> FramedEncoder:
+    """An encoder of single objects under a released schema."""
+    return FramedEncoder() if schema_fingerprint == envelope_fingerprint() else OlderEncoder(schema_fingerprint)
+
+
 class FramedDecoder(Decoder):
     """Decodes single objects."""
 
@@ -66,9 +105,10 @@ class FramedDecoder(Decoder):
         return super().timestamp_ms(unwrap(record))
 
 
-def encoder_of(framed: bool) -> Encoder:
-    """An encoder of single objects, or of bare records."""
-    return FramedEncoder() if framed else Encoder()
+def encoder_of(framed: bool, schema_fingerprint: str) -> Encoder:
+    """An encoder of single objects under a released schema, or of bare records. These are under today's: the processes
+    that write them are of one build."""
+    return encoder_under(schema_fingerprint) if framed else Encoder()
 
 
 def decoder_of(framed: bool) -> Decoder:

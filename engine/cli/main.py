@@ -9,7 +9,7 @@ import sys
 
 import click
 
-from rewindmq.engine.cli import shovel, standby
+from rewindmq.engine.cli import registry, shovel, standby
 from rewindmq.engine.cli.commands import (
     access,
     answers,
@@ -71,6 +71,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Parameters": parameters.COMMANDS,
     "Definitions": definitions.COMMANDS,
     "Moving": shovel.COMMANDS,
+    "Kafka's consoles": registry.COMMANDS,
     "This program": manual.COMMANDS,
 }
 

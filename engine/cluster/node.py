@@ -60,7 +60,7 @@ from rewindmq.schemas.events import (
     Tick,
 )
 from rewindmq.schemas.metadata_events import NodeJoined
-from rewindmq.schemas.single_object import decoder_of, encoder_of
+from rewindmq.schemas.single_object import decoder_of
 from rewindmq.schemas.values import BROKER, Actor, Route
 
 if TYPE_CHECKING:
@@ -102,7 +102,6 @@ class Node:
         self.snapshots.remove_leftovers(log.metadata.name)
         self._offers = StateOffers(log.states, self.snapshots)
         self._failed = failed
-        self._encoder = encoder_of(log.nodes.framed)
         self._decoder = decoder_of(log.nodes.framed)
         self._loop = asyncio.get_running_loop()
         self._arrived_at = self._loop.time()
@@ -324,9 +323,8 @@ class Node:
         if not self._beating:
             self._beating = True
             self._beat_at = self._loop.time()
-            prefix = self._encoder.prefix(self._broker.clock(), BROKER)
             alive = NodeAlive(self._config.node, self.epoch, self._awareness.metadata_offset())
-            self.log.nodes.append(b"", self._encoder.encode(prefix, alive))
+            self.log.nodes.append(b"", self.metadata.encoded(BROKER, alive))
         # First, so that an error below does not stop the beats.
         self._timer = self._loop.call_later(HEARTBEAT_SECONDS, self._beat)
         self._look_after()
@@ -399,9 +397,8 @@ class Node:
     def _tell_refusing(self, partition: ReadBackPartition, queue: Queue) -> None:
         """Tell the nodes that do not fold the partition, if the queue refuses messages."""
         if queue.may_nack:
-            prefix = self._encoder.prefix(self._broker.clock(), BROKER)
             refuses = QueueRefuses(queue.vhost, queue.name, partition.name, queue.queue_id)
-            self.log.nodes.append(b"", self._encoder.encode(prefix, refuses))
+            self.log.nodes.append(b"", self.metadata.encoded(BROKER, refuses))
 
     async def until_known(self, offset: int) -> None:
         await self._awareness.until_known(offset)

@@ -33,7 +33,7 @@ from rewindmq.engine.runtime.partition_listener import EventTap
 from rewindmq.engine.runtime.queue_counters import CounterTable
 from rewindmq.projections.machine.data.effects import Effect, Refuse
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.rules.versions import CLOCK_SET, LATE_PUBLISHES
+from rewindmq.projections.machine.rules.versions import CLOCK_SET, MACHINE_VERSION, schema_of
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.store.store import Projector
 from rewindmq.projections.topology.topology import INTERNAL
@@ -114,7 +114,8 @@ class ReadBackPartition(Partition):
         listener: NodeListener,
         history: SharedHistory | None = None,
     ) -> None:
-        super().__init__(index, history or log, machine, projector, encoder_of(log.framed), clock)
+        self._schema = schema_of(machine.machine_version)
+        super().__init__(index, history or log, machine, projector, encoder_of(log.framed, self._schema), clock)
         self.log = log
         self._past = history or log
         self.node = node
@@ -172,6 +173,12 @@ class ReadBackPartition(Partition):
 
     def now_ms(self) -> int:
         return max(self.machine.clock_ms, self._clock() + self._skew_ms)
+
+    def _renew_prefix(self, now: int, actor: Actor) -> None:
+        if self._schema != (schema := schema_of(self.machine.machine_version)):  # the partition was upgraded
+            self._schema = schema
+            self.encoder = encoder_of(self.log.framed, schema)
+        super()._renew_prefix(now, actor)
 
     def append(self, actor: Actor, event: Event) -> int:
         return self._send(actor, event, None)
@@ -405,10 +412,13 @@ class ReadBackPartition(Partition):
 
     @property
     def can_pause(self) -> bool:
-        """Whether nothing is under way that has to come back, and the fold takes late publishes."""
+        """Whether nothing is under way that has to come back, and the version is the newest.
+
+        An older one may not take late publishes. And a node that does not fold would not see that the partition goes
+        over to a newer version, and to a newer schema."""
         under_way = self._sent or self._reported or self._kept_until or self._waiters or self.effects
-        late = self.machine.machine_version >= LATE_PUBLISHES
-        return self.current and late and not under_way and self.log.all_reported
+        newest = self.machine.machine_version >= MACHINE_VERSION
+        return self.current and newest and not under_way and self.log.all_reported
 
     def pause(self) -> None:
         """Fold no more. From now on the log reports own records."""

@@ -43,10 +43,11 @@ from rewindmq.engine.log.topic_floors import TopicFloors
 from rewindmq.engine.log.topic_tiers import TopicArchive
 from rewindmq.engine.log.trim_rules import TrimRefused, TrimReport, Wanted, last_floor, oldest_kept_ms, refusal
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.rules.versions import OLDEST_SCHEMA
 from rewindmq.projections.rewind import OutsideHistory
 from rewindmq.projections.store.bases import BaseError, Bases, queued_offsets
 from rewindmq.schemas.metadata_events import HistoryTrimmed
-from rewindmq.schemas.single_object import FramedEncoder
+from rewindmq.schemas.single_object import encoder_under
 from rewindmq.schemas.values import BROKER
 
 
@@ -206,7 +207,7 @@ class TopicTrimming:
         def refused(error: KafkaError, _: Message) -> None:
             refusals.append(error)
 
-        encoder, topic = FramedEncoder(), self._log.metadata.topic
+        encoder, topic = encoder_under(OLDEST_SCHEMA), self._log.metadata.topic  # older nodes know it, too
         producer = self._log.clients.producer({"on_delivery": refused})
         try:
             for event in events:

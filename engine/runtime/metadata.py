@@ -16,6 +16,7 @@ from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.log.contract import LogError, LogPartition
 from rewindmq.engine.log.shared_contract import Arrived, RecordTooLarge, SharedPartition
 from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.rules.versions import MACHINE_VERSION, schema_of
 from rewindmq.projections.replay import PartitionLog as ReadableLog
 from rewindmq.projections.store.metadata_snapshots import history_mark, mark_by, newest
 from rewindmq.projections.store.quarantine import QuarantineReport
@@ -247,7 +248,7 @@ class ReadBackMetadata(Metadata):
         super().__init__(log, clock)
         self._nodes_changed = nodes_changed
         self._log = log
-        self._encoder = encoder_of(log.framed)
+        self._encoders: dict[str, Encoder] = {}  # by schema
         self._decoder = decoder_of(log.framed)
         self._sent: deque[tuple[bytes, asyncio.Future[int] | None]] = deque()
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # callers of `_folded`
@@ -292,13 +293,22 @@ class ReadBackMetadata(Metadata):
             await done
 
     def _send(self, actor: Actor, event: MetadataEvent, answer: "asyncio.Future[int] | None") -> None:
-        value = self._encoder.encode(self._encoder.prefix(self._clock(), actor), event)
+        value = self.encoded(actor, event)
         try:
             self._log.append(b"", value)  # first, because a refused record never comes back
         except RecordTooLarge as error:
             raise PreconditionFailed(str(error)) from None
         self._sent.append((value, answer))
         self._append_position += 1
+
+    def encoded(self, actor: Actor, event: Event) -> bytes:
+        """The event as a record that all nodes which are alive can read."""
+        versions = [joined.machine_version for joined in self.topology.nodes.values()]
+        schema = schema_of(min(versions, default=MACHINE_VERSION))
+        encoder = self._encoders.get(schema)
+        if encoder is None:
+            encoder = self._encoders[schema] = encoder_of(self._log.framed, schema)
+        return encoder.encode(encoder.prefix(self._clock(), actor), event)
 
     def read_back(self, arrived: Arrived) -> None:
         """Fold the records that came back from the log."""

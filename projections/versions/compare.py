@@ -8,6 +8,8 @@ installed. Each version folds in a process of its own (worker.py), and both get 
 the log was trimmed, both begin with the state of its base. Every `STRIDE` events each is asked for its stand. Where
 they first disagree, both begin anew and are asked behind each event of that stride.
 A stand is the digest of the state, and a digest of all effects so far: so a difference that heals again is found, too.
+A version need not know the schema of the other. It gets each record as a single object of a schema that it has released
+itself: today's of this version, or else the newest that both know.
 Versions that encode a state in different ways can be compared by their effects alone. Both versions run from their .py
 files, never from extension modules: the difference is one of the sources (rewindmq/builds.py).
 """
@@ -17,7 +19,7 @@ import marshal
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -27,7 +29,10 @@ from rewindmq import builds
 from rewindmq.projections.replay import PartitionLog, decoder_for, groups_of
 from rewindmq.projections.store.bases import BaseError
 from rewindmq.projections.versions.worker import BEGIN, DESCRIBE, FOLD, HEAD, OWN_TIME, SIZE, STAND
-from rewindmq.schemas.codec import UndecodableRecord
+from rewindmq.schemas.codec import Decoder, UndecodableRecord
+from rewindmq.schemas.registry import envelope_fingerprint, released_in_order
+from rewindmq.schemas.single_object import HEADER as SCHEMA_HEADER
+from rewindmq.schemas.single_object import encoder_under, wrap
 
 STRIDE = 5_000  # events
 HERE = Path(rewindmq.__file__).resolve().parent.parent
@@ -84,6 +89,7 @@ class Stepper:
     def __init__(self, version: Path, log: PartitionLog) -> None:
         self.version = version
         form = "framed" if log.framed else "plain"
+        self._sent = _translator(version, log.framed)
         self.process = subprocess.Popen(
             [sys.executable, "-P", str(WORKER), root_of(version), log.name, form],
             stdin=subprocess.PIPE,
@@ -107,6 +113,7 @@ class Stepper:
 
     def fold(self, offset: int, time_ms: int | None, record: bytes) -> None:
         """Fold the next record. `time_ms`: the log's time; None: the envelope's own holds."""
+        record = self._sent(record)
         head = HEAD.pack(offset, OWN_TIME if time_ms is None else time_ms, len(record))
         self._send(FOLD + head + record)
 
@@ -143,6 +150,33 @@ class Stepper:
         self.process.kill()
         last = self.process.stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
         return VersionError(f"{self.version}: {last or 'it ended without a word'}")
+
+
+def _translator(version: Path, framed: bool) -> Callable[[bytes], bytes]:
+    """A function that makes a record of the log into a single object of a schema that the version knows.
+
+    A record that has no such form stays as it is: the version says that it cannot read it."""
+    known = {each.stem for each in (version / root_of(version) / "schemas" / "released").glob("*.avsc")}
+    schemas = [each for each in released_in_order() if each in known]
+    if not schemas or schemas[-1] == envelope_fingerprint():
+        return _same if framed else wrap
+    encoder, decode = encoder_under(schemas[-1]), Decoder().decode
+
+    def translated(record: bytes) -> bytes:
+        value = record if framed else wrap(record)
+        if value.startswith(SCHEMA_HEADER):
+            try:
+                timestamp_ms, actor, event = decode(value[len(SCHEMA_HEADER) :])
+                return encoder.encode(encoder.prefix(timestamp_ms, actor), event)
+            except (UndecodableRecord, ValueError):
+                return value
+        return value
+
+    return translated
+
+
+def _same(record: bytes) -> bytes:
+    return record
 
 
 def first_difference(

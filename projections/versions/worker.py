@@ -6,7 +6,7 @@ version. Requests come on stdin, in network order. FOLD has no answer; the other
 line each:
 
     BEGIN      length (8 bytes), state of a partition as Machine.load takes it (marshal). Answer: empty, or why not
-    FOLD       offset (8 bytes), milliseconds (8; -1: the envelope's own), length (4), record
+    FOLD       offset (8 bytes), milliseconds (8; -1: the envelope's own), length (4), record as a single object
     STAND      a digest of the state, and a digest of all effects since the beginning
     DESCRIBE   JSON: "queues", the fields of each that are numbers or texts; "effects" of the record that was folded
                last; "ended", the error at which this fold stopped, else empty
@@ -39,7 +39,13 @@ def main(root: str, partition: str, framed: bool, requests: BinaryIO, answers: B
         return importlib.import_module(f"{root}.{module}" if root else module)
 
     codec = found("schemas.codec")
-    decode = (found("schemas.single_object").FramedDecoder() if framed else codec.Decoder()).decode
+    single_object = found("schemas.single_object")
+    plain = codec.Decoder().decode
+
+    def decode_plain(record: bytes, bodies: bool) -> Any:
+        return plain(single_object.unwrap(record), bodies)  # from the schema that it is sent in to the version's own
+
+    decode = single_object.FramedDecoder().decode if framed else decode_plain
     machines = found("projections.machine.machine")
     machine = machines.Machine(partition)
     effects: list[Any] = []

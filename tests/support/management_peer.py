@@ -1,4 +1,8 @@
-"""Debian's RabbitMQ with its management plugin, as a process of its own."""
+"""RabbitMQ with its management plugin, as a process of its own: Debian's, or another one below a `root`.
+
+`root`: the directory with another Debian, which is entered with chroot (tests/support/debian_unstable.py). Then `home`
+is below it.
+"""
 
 import os
 import subprocess
@@ -12,6 +16,7 @@ from tests.bench.peers import RABBITMQ, Broker, started
 from tests.support.ports import free_port
 
 TOKENS = "rabbitmq_auth_backend_oauth2"
+HERE = Path("/")
 
 
 def has_plugin(name: str) -> bool:
@@ -31,6 +36,7 @@ def start_management(
     plugins: tuple[str, ...] = (),
     settings: str = "",
     before: Broker | None = None,
+    root: Path = HERE,
 ) -> Broker:
     """Start RabbitMQ, with further plugins and settings. Returns when the management API answers.
 
@@ -41,18 +47,19 @@ def start_management(
         f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {http_port}\ncollect_statistics_interval = 1000\n"
         + settings
     )
+    inside = _inside(home, root)
     env = {
-        **_environment(home),
+        **_environment(home, root),
         "RABBITMQ_NODE_PORT": str(port),
         "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
         "RABBITMQ_DIST_PORT": str(free_port()),
-        "RABBITMQ_MNESIA_BASE": str(home / "mnesia"),
-        "RABBITMQ_LOG_BASE": str(home / "log"),
-        "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "plugins"),
+        "RABBITMQ_MNESIA_BASE": str(inside / "mnesia"),
+        "RABBITMQ_LOG_BASE": str(inside / "log"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(inside / "plugins"),
         "ERL_EPMD_ADDRESS": "127.0.0.1",
-        "RABBITMQ_CONFIG_FILE": str(home / "rabbit.conf"),
+        "RABBITMQ_CONFIG_FILE": str(inside / "rabbit.conf"),
     }
-    broker = started("RabbitMQ", [str(RABBITMQ)], port, home, http_port, env, seconds)
+    broker = started("RabbitMQ", [*_enter(root), str(RABBITMQ)], port, home, http_port, env, seconds)
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         try:
@@ -64,17 +71,28 @@ def start_management(
     raise RuntimeError("the management API did not answer")
 
 
-def rabbitmqctl(home: Path, *arguments: str) -> str:
-    """What rabbitmqctl says of the RabbitMQ in `home`."""
-    command = [str(RABBITMQ.with_name("rabbitmqctl")), *arguments]
-    return subprocess.run(command, env=_environment(home), check=True, capture_output=True, text=True).stdout
+def rabbitmqctl(home: Path, *arguments: str, root: Path = HERE) -> str:
+    """What rabbitmqctl says of the RabbitMQ in `home`. A path among the arguments is as the RabbitMQ sees it."""
+    command = [*_enter(root), str(RABBITMQ.with_name("rabbitmqctl")), *arguments]
+    return subprocess.run(command, env=_environment(home, root), check=True, capture_output=True, text=True).stdout
 
 
-def _environment(home: Path) -> dict[str, str]:
+def _enter(root: Path) -> list[str]:
+    return [] if root == HERE else ["chroot", str(root)]
+
+
+def _inside(home: Path, root: Path) -> Path:
+    """The directory as the RabbitMQ sees it."""
+    return "/" / home.absolute().relative_to(root)
+
+
+def _environment(home: Path, root: Path) -> dict[str, str]:
     """Of the server and of its tools. The node's name is the same after a restart."""
+    home = _inside(home, root)
     return {
         "PATH": os.environ["PATH"],
         "HOME": str(home),
+        "LANG": "C.UTF-8",
         "RABBITMQ_NODENAME": f"shapes{zlib.crc32(str(home).encode())}@localhost",
         "RABBITMQ_CONF_ENV_FILE": str(home / "none"),
     }

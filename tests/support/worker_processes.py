@@ -1,4 +1,5 @@
 """A broker in several processes. Its workers pause a partition a second after its last use, and claim digests often.
+A partition that goes on begins with the state of another worker where that saves some hundred events.
 
 Checks of what its log says when it has ended: `agreed_claims`.
 """
@@ -12,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rewindmq.engine.cli.main import main
-from rewindmq.engine.cluster import modes
+from rewindmq.engine.cluster import entry, modes, state_offers
 from rewindmq.engine.config import Config
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.processes.worker import WORKER
@@ -23,7 +24,7 @@ from tests.support.ports import free_port, free_ports
 from tests.support.running import RunningBroker
 
 UNUSED_SECONDS = 1.0
-PAUSED_SECONDS = 7.0
+LEAST_EVENTS = 300
 SNAPSHOT_EVENTS = 500
 
 
@@ -107,7 +108,8 @@ if __name__ == "__main__":
     import sys
 
     modes.UNUSED_SECONDS = UNUSED_SECONDS
-    modes.PAUSED_SECONDS = PAUSED_SECONDS
+    entry.LEAST_EVENTS = LEAST_EVENTS  # type: ignore[misc]
+    state_offers.BYTES_AN_EVENT = 1_000_000  # type: ignore[misc]
     defaults = Config.__init__.__kwdefaults__ or {}
     assert not defaults, "the fields of Config have defaults by position"
     names = list(Config.__init__.__code__.co_varnames[1 : Config.__init__.__code__.co_argcount])

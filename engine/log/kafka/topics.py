@@ -38,6 +38,7 @@ DEFAULT_REPLICATION = 3
 CHAIN_PARTITIONS = 2  # seals, and the prints that locate a change
 # Kafka's own default, one mebibyte, is less than messages may have.
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+MAX_COPY_BYTES = MAX_MESSAGE_BYTES + 1_024  # a copy for consoles has a header more
 NODES_RETENTION_MS = 3_600_000
 
 # The settings that topics must have, and why.
@@ -208,6 +209,27 @@ class KafkaTopics:
         if self._describe(admin, self.states) is None:
             replicas = len(self._described(admin)[self.metadata].partitions[0].replicas)
             self._make([self.states], partitions, replicas, _COPIES)
+
+    def create_console(self, pairs: Mapping[str, str]) -> list[int]:
+        """Make the copies for consoles that are not there, by the topics that they are copies of.
+
+        Returns how many partitions each has. Raises LogError."""
+        admin = self._clients.admin()
+        counts = []
+        for name, copy in pairs.items():
+            source = self._described(admin)[name]
+            found = self._describe(admin, copy)
+            count = len(source.partitions)
+            if found is None:
+                settings = {_TIME_TYPE: _WRITERS_TIME, "max.message.bytes": str(MAX_COPY_BYTES)}
+                topic = NewTopic(copy, count, len(source.partitions[0].replicas), config=settings)
+                asked(f"the topic {copy} cannot be created", partial(self._create, topic))
+            elif len(found.partitions) < count:
+                raise LogError(
+                    f"Kafka: the topic {copy} has to have {count} partitions: delete it, and it is made anew"
+                )
+            counts.append(count)
+        return counts
 
     def _make(
         self, missing: list[str], partitions: int, replicas: int, settings: Mapping[str, str] | None = None

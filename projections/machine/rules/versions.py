@@ -7,6 +7,8 @@ that are declared from its version on (`Queue.version`).
 
 from typing import Final
 
+from rewindmq.schemas.registry import envelope_fingerprint
+
 MACHINE_VERSION = 6  # the highest version that this code can fold
 
 # Version 2
@@ -28,3 +30,14 @@ PAUSES: Final = 5  # QueuePaused, QueueResumed (machine/events/pause.py)
 LATE_PUBLISHES: Final = 5  # a publish through a node that was lost before counts: the node may have confirmed it
 # Version 6
 DEDUPLICATION: Final = 6  # duplicates are dropped by their id (machine/rules/deduplication.py)
+
+# A node of version 5 knows this schema, and none of the later ones.
+OLDEST_SCHEMA: Final = "6dd1d11a3ad23c7e"
+
+
+def schema_of(machine_version: int) -> str:
+    """The fingerprint of the schema that every node knows which can fold this version.
+
+    Nodes that share a log write under it. So a node of the version before can read all that newer ones write, until
+    the `MachineUpgraded` at which it ends. It would quarantine a record of a schema that it does not know."""
+    return OLDEST_SCHEMA if machine_version < DEDUPLICATION else envelope_fingerprint()

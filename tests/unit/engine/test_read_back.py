@@ -14,6 +14,7 @@ from rewindmq.engine.amqp.channel_methods import basic_consume
 from rewindmq.engine.amqp.consumer_timeout import time_out_deliveries
 from rewindmq.engine.amqp.methods import Method
 from rewindmq.engine.amqp.output import ChannelOutput, Output
+from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.config import Config
 from rewindmq.engine.errors import ConnectionForced, NotFound, PreconditionFailed
 from rewindmq.engine.http.app import make_app
@@ -25,11 +26,13 @@ from rewindmq.engine.process import open_broker
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.projections.machine.machine import HANDLERS, MACHINE_VERSION, Machine, NewerHistory
+from rewindmq.projections.machine.rules.versions import DEDUPLICATION, OLDEST_SCHEMA
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.events import MachineUpgraded, Nacked, NodeLost, Published, QueueDeleted
 from rewindmq.schemas.metadata_events import VhostDeleted
-from rewindmq.schemas.single_object import FramedEncoder
+from rewindmq.schemas.registry import envelope_fingerprint
+from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
 from rewindmq.schemas.values import BROKER, Actor
 from tests.support.amqp_wire import IdleSocket
 from tests.support.broker_harness import Client, args
@@ -562,5 +565,43 @@ def test_http_does_not_wait_for_ever_and_what_it_asked_for_is_done_later(
             assert ("/", "later") in broker.topology.policies
             assert queue_of(broker, "q").messages_ready == 1
             assert queue_of(broker, "q").messages_unacked == 0
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_b73_a_partition_goes_over_to_the_newest_schema_after_its_upgrade(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a node of an older program is alive, all is written under the schema that it knows, nothing is paused."""
+
+    def schemas(nodes: Nodes) -> set[str]:
+        topics = (*nodes.history.queues, nodes.history.metadata, nodes.history.nodes)
+        return {value[2:10].hex() for topic in topics for value in topic.values}
+
+    async def test(nodes: Nodes) -> None:
+        with monkeypatch.context() as older:
+            for module in ("cluster.node", "runtime.metadata"):
+                older.setattr(f"rewindmq.engine.{module}.MACHINE_VERSION", DEDUPLICATION - 1)
+            await nodes.start("older")
+        broker = await nodes.start("newer", standbys=0)
+        await declare(broker, session(broker))
+        partition = broker.queues.partition_for("/", "q")
+        publish(broker, session(broker), b"1", Client())
+        await settled()
+        assert partition.machine.machine_version == DEDUPLICATION - 1
+        assert isinstance(partition, ReadBackPartition)
+        assert not partition.can_pause
+        assert schemas(nodes) == {OLDEST_SCHEMA}
+        nodes.brokers.pop("older").close()
+        await settled()
+        await nodes.node("newer").enter(partition)
+        publish(broker, session(broker), b"2", Client())
+        await settled()
+        records = next(each for each in nodes.history.queues if each.name == partition.name).values
+        upgraded = [FramedDecoder().decode(each)[2] for each in records].index(MachineUpgraded(MACHINE_VERSION))
+        assert {each[2:10].hex() for each in records[: upgraded + 1]} == {OLDEST_SCHEMA}
+        assert {each[2:10].hex() for each in records[upgraded + 1 :]} == {envelope_fingerprint()}
+        assert len(records) > upgraded + 1
+        assert partition.can_pause
 
     run(test, tmp_path, monkeypatch)

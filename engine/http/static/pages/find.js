@@ -58,7 +58,9 @@ export async function show(main, names, options, user) {
   main.append(h("h1", {}, "Find"), form, progress, status, results);
   if (["message_id", "correlation_id", "header", "body"].some(name => options[name])) begin(wantedBy(form));
   api("/vhosts").then(vhosts => form.elements.vhost.append(...vhosts.map(each => each.name)
-    .filter(name => name !== form.elements.vhost.value).map(name => h("option", {value: name}, name))));
+    .filter(name => name !== form.elements.vhost.value).map(name => h("option", {value: name}, name)))).catch(error => {
+    if (!status.textContent) status.textContent = `The other vhosts are not known: ${error.message}`;
+  });
   return () => search?.replace();
 }
 

@@ -29,7 +29,9 @@ export function show(main, then, reason) {
     refused,
     h("button", {type: "submit"}, "Log in")));
   user.focus();
-  offerProvider(provider, refused);
+  offerProvider(provider, refused).catch(error => {
+    refused.textContent ||= `Whether there is another way to log in is not known: ${error.message}`;
+  });
 }
 
 async function offerProvider(place, refused) {

@@ -1,0 +1,185 @@
+"""Copies a history's topics into ones that Kafka's consoles and UIs can read.
+
+    <prefix>.metadata    C3 01, fingerprint, record    ->    <prefix>.metadata.console    00, id (4 bytes), record
+    <prefix>.queues                                    ->    <prefix>.queues.console
+
+Consoles know Avro in the form of Confluent's serializers only: a zero byte, the id of the schema in a registry, the
+record. Ours are Avro single objects. The record behind both is the same bytes, so nothing is decoded.
+
+Rules
+- A record stays in its partition, with its key, headers and time. Its own offset is in the header `rewindmq-offset`:
+  the id of a message is this offset.
+- The copy says how far it is: a copier that starts goes on behind the last record of each partition. So a copier that
+  was killed leaves out nothing and repeats nothing, and keeps no state. Two at once repeat what they both copy.
+- A value that is no single object (a service wrote something else) is not copied, and counted. Neither is a filler.
+- A copy has Kafka's own retention, and nothing reads it but people.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from rewindmq.engine.log.contract import LogError, NoAnswer
+from rewindmq.engine.log.kafka.clients import TIMEOUT_SECONDS, KafkaClients, asked, text_of
+from rewindmq.engine.log.kafka.topics import MAX_COPY_BYTES, KafkaTopics
+from rewindmq.engine.log.shared_contract import FILLER_KEY
+from rewindmq.schemas.single_object import HEADER, MARKER
+
+logger = logging.getLogger(__name__)
+
+OFFSET_HEADER = "rewindmq-offset"
+BATCH = 1_000
+AWAY = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT)
+PAUSE_SECONDS = 0.2
+TOLD_SECONDS = 60.0
+MOST_BYTES = 64 * 1024 * 1024  # of copies on their way
+MOST_RECORDS = 100_000
+Ids = Mapping[str, Mapping[str, int]]  # by topic of the copy, by fingerprint: the id in the registry
+
+
+class UnknownFingerprint(LogError):
+    """A record has a schema that this program does not know."""
+
+
+def confluent_form(value: bytes, ids: Mapping[str, int]) -> bytes | None:
+    """The record of a single object behind Confluent's header; None: the value is no single object.
+
+    `ids`: by fingerprint. Raises UnknownFingerprint."""
+    if not value.startswith(MARKER) or len(value) < len(HEADER):
+        return None
+    fingerprint = value[len(MARKER) : len(HEADER)].hex()
+    if fingerprint not in ids:
+        raise UnknownFingerprint(
+            f"a record has the schema {fingerprint}, which this version does not know: use a newer one"
+        )
+    return b"\0" + ids[fingerprint].to_bytes(4, "big") + value[len(HEADER) :]
+
+
+class ConsoleTopics:
+    """The topics of a history, and their copies."""
+
+    def __init__(self, clients: KafkaClients, prefix: str) -> None:
+        self._clients = clients
+        self._topics = KafkaTopics(clients, prefix)
+        self.pairs = {name: f"{name}.console" for name in (self._topics.metadata, self._topics.queues)}
+
+    def copy(self, ids: Ids, stopped: Callable[[], bool]) -> None:
+        """Copy until `stopped()`.
+
+        Raises LogError, NoAnswer."""
+        counts = self._topics.create_console(self.pairs)
+        errors: list[KafkaError] = []
+        limit = {"message.max.bytes": MAX_COPY_BYTES}
+        producer = self._clients.producer({"on_delivery": partial(_delivered, errors), **limit})
+        reader = self._clients.consumer({"fetch.message.max.bytes": 1024 * 1024}, logs=True)
+        try:
+            reader.assign(
+                [
+                    TopicPartition(source, number, self._start(source, copied, number))
+                    for (source, copied), count in zip(self.pairs.items(), counts, strict=True)
+                    for number in range(count)
+                ]
+            )
+            self._run(reader, producer, ids, stopped, errors)
+        except KafkaException as error:
+            raise LogError(f"Kafka: {text_of(error)}") from error
+        finally:
+            reader.close()
+            producer.purge()
+
+    def _run(
+        self,
+        reader: Consumer,
+        producer: Producer,
+        ids: Ids,
+        stopped: Callable[[], bool],
+        errors: list[KafkaError],
+    ) -> None:
+        copied = skipped = bytes_sent = 0
+        told_at = time.monotonic()
+        while not stopped():
+            messages = reader.consume(BATCH, PAUSE_SECONDS)
+            for message in messages:
+                if (error := message.error()) is not None:
+                    if error.retriable() or error.code() in AWAY:
+                        continue  # librdkafka goes on by itself
+                    raise LogError(f"Kafka: {message.topic()} can't be read: {text_of(error)}")
+                if (size := self._produce(producer, message, ids)) is None:
+                    skipped += 1
+                    continue
+                copied += 1
+                bytes_sent += size
+                if bytes_sent > MOST_BYTES or len(producer) > MOST_RECORDS:
+                    _flushed(producer, stopped)
+                    bytes_sent = 0
+            producer.poll(0)
+            if errors:
+                raise LogError(f"Kafka: a copy is refused: {text_of(errors[0])}")
+            if time.monotonic() - told_at >= TOLD_SECONDS:
+                told_at = time.monotonic()
+                logger.info("%d records copied, %d left out that are no events", copied, skipped)
+        if producer.flush(TIMEOUT_SECONDS):
+            raise NoAnswer(f"Kafka: not all copies were taken within {TIMEOUT_SECONDS:.0f} seconds: start again")
+        if errors:
+            raise LogError(f"Kafka: a copy is refused: {text_of(errors[0])}")
+        logger.info("%d records copied, %d left out that are no events", copied, skipped)
+
+    def _produce(self, producer: Producer, message: Message, ids: Ids) -> int | None:
+        """Append the copy of a record. Returns its size, or None: it is no event."""
+        topic, number, offset, value = message.topic(), message.partition(), message.offset(), message.value()
+        assert topic is not None
+        assert number is not None
+        assert offset is not None
+        if message.key() == FILLER_KEY or value is None:
+            return None
+        copied = confluent_form(value, ids[self.pairs[topic]])
+        if copied is None:
+            logger.warning("%s %d:%d is no event, and is not copied", topic, number, offset)
+            return None
+        headers = [*(message.headers() or []), (OFFSET_HEADER, str(offset).encode())]
+        producer.produce(
+            self.pairs[topic], copied, message.key(), number, timestamp=message.timestamp()[1], headers=headers
+        )
+        return len(copied)
+
+    def _start(self, source: str, copied: str, number: int) -> int:
+        """The offset of the first record that is not copied yet."""
+        oldest, _ = self._watermarks(source, number)
+        first, end = self._watermarks(copied, number)
+        if first == end:
+            return oldest
+        reader = self._clients.consumer({})
+        try:
+            reader.assign([TopicPartition(copied, number, end - 1)])
+            deadline = time.monotonic() + TIMEOUT_SECONDS
+            while time.monotonic() < deadline:
+                message = reader.poll(PAUSE_SECONDS)
+                if message is None or message.error() is not None:
+                    continue
+                found = dict(message.headers() or []).get(OFFSET_HEADER)
+                if not isinstance(found, bytes) or not found.isdigit():
+                    raise LogError(f"Kafka: the last record of {copied} is no copy: delete this topic, and start again")
+                return max(oldest, int(found) + 1)
+        finally:
+            reader.close()
+        raise NoAnswer(f"Kafka: the last record of {copied} is not given within {TIMEOUT_SECONDS:.0f} seconds")
+
+    def _watermarks(self, topic: str, number: int) -> tuple[int, int]:
+        place = TopicPartition(topic, number)
+        return asked(
+            f"the ends of {topic}", lambda: self._clients.asking.get_watermark_offsets(place, timeout=TIMEOUT_SECONDS)
+        )
+
+
+def _delivered(errors: list[KafkaError], error: KafkaError | None, _: Message) -> None:
+    if error is not None:
+        errors.append(error)
+
+
+def _flushed(producer: Producer, stopped: Callable[[], bool]) -> None:
+    """Wait until all copies are taken, or `stopped()`."""
+    while producer.flush(PAUSE_SECONDS) and not stopped():
+        pass

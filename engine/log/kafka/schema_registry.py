@@ -1,0 +1,144 @@
+"""A client of a schema registry with Confluent's HTTP interface: Confluent's own, Apicurio's, Karapace, Redpanda's.
+
+    with Registry("https://registry:8081", authorization="Bearer ...") as registry:
+        ids = register(registry, "rewindmq.queues-value")       {fingerprint in header order: id}
+
+The registry keeps the released schemas as versions of one subject, the oldest first, as Confluent's tools expect them.
+Nothing is registered twice: a registry gives the id of a schema that it has.
+"""
+
+import json
+import ssl
+from typing import Any, Self
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from rewindmq.schemas.registry import released_in_order, released_schema_json
+
+SECONDS = 30.0
+MOST_BYTES = 16 * 1024 * 1024  # of an answer
+JSON = "application/vnd.schemaregistry.v1+json"
+
+
+class RegistryError(Exception):
+    """The registry refuses, or what answers is no registry."""
+
+
+class RegistryAway(RegistryError):
+    """The registry does not answer, or says that it cannot now."""
+
+
+class NotAllowed(RegistryError):
+    """The registry wants another login, or the user lacks a right."""
+
+
+class Incompatible(RegistryError):
+    """The subject has a schema of something else."""
+
+
+class Registry:
+    """A registry. `authorization`: the header of that name; "": none. `trust`: None over plain HTTP."""
+
+    def __init__(self, url: str, authorization: str = "", trust: ssl.SSLContext | None = None) -> None:
+        self.url = url.rstrip("/")
+        self.place = urlsplit(url).netloc
+        headers = {"accept": JSON, "content-type": JSON}
+        if authorization:
+            headers["authorization"] = authorization
+        self._http = httpx.Client(
+            headers=headers, timeout=SECONDS, trust_env=False, verify=False if trust is None else trust
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def id_of(self, subject: str, schema: str) -> int | None:
+        """The id of a schema that the subject has, or None."""
+        status, answer = self._ask(f"/subjects/{quote(subject, safe='')}?normalize=true", {"schema": schema})
+        return None if status == 404 else self._id(answer)
+
+    def require_compatible(self, subject: str, schema: str) -> None:
+        """Check that the registry would take the schema. Raises Incompatible, with the registry's reasons."""
+        path = f"/compatibility/subjects/{quote(subject, safe='')}/versions/latest?verbose=true"
+        status, answer = self._ask(path, {"schema": schema})
+        if status == 404:  # the subject has no version to compare with
+            return
+        if answer.get("is_compatible") is not True:
+            reasons = answer.get("messages")
+            shown = "; ".join(str(each) for each in reasons[:3]) if isinstance(reasons, list) and reasons else ""
+            raise Incompatible(_incompatible(subject, shown))
+
+    def add(self, subject: str, schema: str) -> int:
+        """Register a schema as the newest version of the subject. Returns its id."""
+        status, answer = self._ask(f"/subjects/{quote(subject, safe='')}/versions?normalize=true", {"schema": schema})
+        if status == 404:
+            raise RegistryError(
+                f"{self.url} is no schema registry: it has no /subjects (Apicurio: .../apis/ccompat/v7)"
+            )
+        return self._id(answer)
+
+    def _id(self, answer: dict[str, Any]) -> int:
+        found = answer.get("id")
+        if type(found) is not int or not 0 <= found < 1 << 32:
+            raise RegistryError(f"{self.url} is no schema registry: its answer has no id")
+        return found
+
+    def _ask(self, path: str, content: object) -> tuple[int, dict[str, Any]]:
+        """The status, 200 or 404, and the answer. Raises RegistryError."""
+        try:
+            with self._http.stream("POST", self.url + path, content=json.dumps(content)) as response:
+                body = b""
+                for piece in response.iter_bytes():
+                    body += piece
+                    if len(body) > MOST_BYTES:
+                        raise RegistryError(
+                            f"{self.url} is no schema registry: an answer has more than {MOST_BYTES} bytes"
+                        )
+        except httpx.TransportError as error:
+            raise RegistryAway(f"the schema registry at {self.place} does not answer: {error or 'timeout'}") from None
+        except (httpx.InvalidURL, httpx.DecodingError) as error:
+            raise RegistryError(f"{self.url} is no schema registry: {error}") from None
+        try:
+            answer = json.loads(body)
+        except ValueError:
+            answer = None
+        status = response.status_code
+        said = answer.get("message") if isinstance(answer, dict) else None
+        why = f"HTTP {status}" + (f", {' '.join(str(said).split())[:300]}" if said else "")
+        if status in (401, 403):
+            raise NotAllowed(f"the schema registry at {self.place} refuses the login or a right: {why}")
+        if status == 409:
+            raise Incompatible(_incompatible(path.split("/")[2], str(said or "")))
+        if status in (429, 502, 503, 504):
+            raise RegistryAway(f"the schema registry at {self.place} cannot answer now: {why}")
+        if status not in (200, 404):
+            raise RegistryError(f"the schema registry at {self.place} refuses: {why}")
+        if status == 200 and not isinstance(answer, dict):
+            raise RegistryError(f"{self.url} is no schema registry: its answer is no JSON object")
+        return status, answer if isinstance(answer, dict) else {}
+
+
+def _incompatible(subject: str, why: str) -> str:
+    said = f": {' '.join(why.split())[:300]}" if why else ""
+    return (
+        f"subject {subject} has a schema that ours does not follow{said}; it belongs to something else: delete it there"
+    )
+
+
+def register(registry: Registry, subject: str) -> dict[str, int]:
+    """Give the registry every released schema. Returns the id of each, by fingerprint. Raises RegistryError.
+
+    A schema that the subject has already is only looked up, which needs no right to write."""
+    ids: dict[str, int] = {}
+    for fingerprint in released_in_order():
+        schema = json.dumps(json.loads(released_schema_json(fingerprint)), ensure_ascii=False, separators=(",", ":"))
+        found = registry.id_of(subject, schema)
+        if found is None:
+            registry.require_compatible(subject, schema)
+            found = registry.add(subject, schema)
+        ids[fingerprint] = found
+    return ids
