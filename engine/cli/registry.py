@@ -121,11 +121,11 @@ def _registered(open_registry: Opened, topics: Iterable[str]) -> dict[str, dict[
 @with_registry
 @click.option("--kafka-prefix", default="rewindmq", show_default=True, metavar="PREFIX", help="Prefix of the topics.")
 def register_schemas(open_registry: Opened, kafka_prefix: str) -> None:
-    """Give a schema registry the schemas of history, as versions of PREFIX.queues-value and PREFIX.metadata-value.
+    """Give a schema registry the schemas of history.
 
-    Prints the subject, the fingerprint in the header of a record, and the id of each. A version that is there stays.
-    The registry's own rule of compatibility is asked first. Kafka's consoles read copies of the topics only: see
-    copy_for_consoles, which registers what it needs.
+    They become versions of PREFIX.queues-value and PREFIX.metadata-value. Prints the subject, the fingerprint in the
+    header of a record, and the id of each. A version that is there stays. The registry's own rule of compatibility is
+    asked first. Kafka's consoles read copies of the topics only: see copy_for_consoles, which registers what it needs.
 
     \b
     Examples:
@@ -143,10 +143,11 @@ def register_schemas(open_registry: Opened, kafka_prefix: str) -> None:
 @with_registry
 @click.option("--log-format", type=click.Choice(FORMATS), default="text", show_default=True, help="Format of the log.")
 def copy_for_consoles(kafka: Kafka, open_registry: Opened, log_format: str) -> None:
-    """Copy the topics of a history into PREFIX.queues.console and PREFIX.metadata.console, which Kafka's consoles read.
+    """Copy the topics of a history into topics that Kafka's consoles read.
 
-    The command goes on until SIGTERM. It makes the topics and registers the schemas. It may be killed and started again
-    at any time, and goes on where the copy ends. Run one for a prefix.
+    The copies are PREFIX.queues.console and PREFIX.metadata.console. The command goes on until SIGTERM. It makes the
+    topics and registers the schemas. It may be killed and started again at any time, and goes on where the copy ends.
+    Run one for a prefix.
 
     \b
     Examples:
