@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rewindmq.engine.cluster.entry import EnteredHistory
 
 STOP_SECONDS: Final = 5.0
-LASTING_SECONDS: Final = 60.0
+LASTING_SECONDS: Final = 300.0
 
 logger = logging.getLogger(__name__)
 
