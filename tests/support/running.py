@@ -24,10 +24,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def start_process(command: list[str], **how: Any) -> "subprocess.Popen[Any]":
-    """Start a process that is killed when the test run ends, in any way."""
+    """Start a process that is killed when the test run ends, in any way. It heeds Ctrl-C: a test run in the background
+    ignores it, and so would all that it starts."""
 
     def die_with_parent() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     def start() -> "subprocess.Popen[Any]":
         return subprocess.Popen(command, preexec_fn=die_with_parent, **how)
