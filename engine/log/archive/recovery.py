@@ -76,6 +76,10 @@ from rewindmq.schemas.values import BROKER
 _UNBOUNDED = 1 << 62  # bytes of a segment: a recovery begins no segment by size
 
 
+class NotYetArchived(LogError):
+    """The archive has a trim in its metadata, and not what the trimmed partition begins with."""
+
+
 @dataclass(frozen=True, slots=True)
 class RecoveredPartition:
     """What was recovered of a partition. `until_ms`: the time of its last record; None if it has none.
@@ -196,7 +200,7 @@ def _recover_partitions(
                 _write(path, [content])
     for manifest in manifests:
         _complete(partition_directory(data_dir, manifest.partition), reached[manifest.partition], manifest.floor)
-    _recover_trims(manifests[1:], data_dir)
+    _recover_trims(manifests[1:], ends, data_dir)
     events: list[HistoryTrimmed | HistoryForked] = [*_missing_trims(manifests[1:], data_dir)]
     if begun.branch is not None:
         events.append(begun.branch.event(manifests[0].objects.url))
@@ -223,14 +227,20 @@ def _recover_base(manifest: Manifest, trim: TrimmedEntry | HistoryTrimmed, data_
     _recover_file(manifest, entry, Bases(data_dir / "bases").path(manifest.partition, trim.offset))
 
 
-def _recover_trims(manifests: Iterable[Manifest], data_dir: Path) -> None:
+def _recover_trims(manifests: Iterable[Manifest], ends: dict[str, int], data_dir: Path) -> None:
     """Write the bases of trims that the recovered metadata log names, and that were not ended in the archive.
 
-    The start of a broker ends them. Raises CorruptObject, OtherBase, NoAnswer."""
+    The start of a broker ends them. Raises NotYetArchived, CorruptObject, OtherBase, NoAnswer."""
     for manifest in manifests:
-        floor = floors_of(data_dir).get(manifest.partition)
-        if floor is not None and floor.event.offset > manifest.floor:
-            _recover_base(manifest, floor.event, data_dir)
+        name, floor = manifest.partition, floors_of(data_dir).get(manifest.partition)
+        if floor is None or floor.event.offset <= manifest.floor:
+            continue
+        if floor.event.offset > ends[name]:
+            raise NotYetArchived(
+                f"{manifest.objects.url}: {name} is archived up to offset {ends[name]} only, and its history begins at"
+                f" {floor.event.offset}: an archiver was ended in the middle, let one run to its end"
+            )
+        _recover_base(manifest, floor.event, data_dir)
 
 
 def _missing_trims(manifests: Iterable[Manifest], data_dir: Path) -> Iterator[HistoryTrimmed]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rewindmq.engine.embedded import trim as trims
 from rewindmq.engine.embedded.trim import trim
 from rewindmq.engine.log.archive import reader as readers
 from rewindmq.engine.log.archive.archiver import Archiver, close_segments, verify
@@ -12,7 +13,7 @@ from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
 from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory
 from rewindmq.engine.log.archive.objects import Objects, open_objects
 from rewindmq.engine.log.archive.reader import ArchivedLog
-from rewindmq.engine.log.archive.recovery import recover
+from rewindmq.engine.log.archive.recovery import NotYetArchived, recover
 from rewindmq.engine.log.contract import BelowStart, LogError, NoAnswer
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader
@@ -149,6 +150,36 @@ def test_the_archive_of_a_history_that_was_trimmed_before(
     assert_trimmed(place, again.offset)
     assert [each.offset for each in place.manifest.trims] == [report.offset, again.offset]
     assert ready(data, story) == story.ready
+
+
+def test_an_archive_that_has_a_trim_and_not_the_base_is_not_recovered_until_it_has(
+    lived: tuple[Place, Story], story: Story, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trim was killed when it was logged, and then the first archiver, behind the metadata."""
+    data = tmp_path / "data"
+    shutil.copytree(lived[0].data, data)
+    (data / "log" / "archive.json").unlink()
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(trims, "cut", killed)
+        with pytest.raises(KeyboardInterrupt):
+            trim(data, Wanted(before_ms=story.days[1], reason="before"), wall_ms=story.end_ms)
+    close_segments(data)
+    objects = open_objects(str(tmp_path / "archive"), make=True)
+    end = PartitionReader(data / "log" / "metadata-0").next_offset
+    Archiver(objects, data).run(until=lambda: Manifest.load(objects, "metadata-0").end == end)
+    floor = floors_of(data)[PARTITION].event.offset
+    recovered = tmp_path / "recovered"
+    why = rf"{PARTITION} is archived up to offset 0 only, and its history begins at {floor}: .* let one run to its end"
+    for _ in range(2):
+        with pytest.raises(NotYetArchived, match=why):
+            recover(objects, recovered)
+    Archiver(objects, data).run()
+    recover(objects, recovered)
+    assert ready(recovered, story) == story.ready
 
 
 def test_a_trim_may_go_beyond_what_is_archived(
