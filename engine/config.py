@@ -51,14 +51,14 @@ class VaultPlace:
 
     @property
     def engine(self) -> tuple[str, str, str]:
-        """What tells this engine from others."""
+        """URL, namespace and path: no other engine has the same."""
         return self.url, self.namespace, self.mount
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """What a worker process knows of the broker that it is a part of. `number`: from 1 on. `data` and `node`: the whole
-    broker's. `descriptor`: of the socket to the process that writes the log."""
+    """A worker's place in its broker. `number`: from 1 on. `data` and `node`: the whole broker's. `descriptor`: of the
+    socket to the process that writes the log."""
 
     number: int
     data: Path

@@ -93,7 +93,7 @@ class Returns:
             self.busy.discard(partition)
 
     async def _extent(self, partition: ReadBackPartition) -> tuple[int, int]:
-        """Where the partition begins and ends in Kafka. Raises NoAnswer."""
+        """Return the offsets at which the partition begins and ends in Kafka. Raises NoAnswer."""
         try:
             return await self._log.extent(partition.name)
         except LogError as error:

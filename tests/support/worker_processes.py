@@ -12,19 +12,15 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-from rewindmq.engine.cli.main import main
-from rewindmq.engine.cluster import entry, modes, state_offers
-from rewindmq.engine.config import Config
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.processes.worker import WORKER
 from rewindmq.projections.replay import beginning, fold
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Checkpointed
+from tests.support.kafka.pausing_nodes import begin
 from tests.support.ports import free_port, free_ports
 from tests.support.running import RunningBroker
 
-UNUSED_SECONDS = 1.0
-LEAST_EVENTS = 300
 SNAPSHOT_EVENTS = 500
 
 
@@ -107,13 +103,4 @@ def agreed_claims(data: Path) -> int:
 if __name__ == "__main__":
     import sys
 
-    modes.UNUSED_SECONDS = UNUSED_SECONDS
-    entry.LEAST_EVENTS = LEAST_EVENTS  # type: ignore[misc]
-    state_offers.BYTES_AN_EVENT = 1_000_000  # type: ignore[misc]
-    defaults = Config.__init__.__kwdefaults__ or {}
-    assert not defaults, "the fields of Config have defaults by position"
-    names = list(Config.__init__.__code__.co_varnames[1 : Config.__init__.__code__.co_argcount])
-    values = list(Config.__init__.__defaults__ or ())
-    values[names.index("snapshot_events") - len(names)] = SNAPSHOT_EVENTS
-    Config.__init__.__defaults__ = tuple(values)
-    main(["start", *sys.argv[1:]])
+    begin(sys.argv[1:], SNAPSHOT_EVENTS)

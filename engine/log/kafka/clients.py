@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from rewindmq.engine.log.contract import LogError, NoAnswer
@@ -89,7 +89,7 @@ _PATIENCE_SECONDS: dict[int, float] = {
     ),
 }
 
-_UNHEARD = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN)
+UNHEARD = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN)
 
 _EVERYBODY: dict[str, Any] = {
     "client.id": "rewindmq",
@@ -190,6 +190,22 @@ class KafkaClients:
         finally:
             consumer.close()
 
+    def watermarks(self, topic: str, number: int) -> tuple[int, int]:
+        """The offsets at which a partition begins and ends. Raises LogError, NoAnswer."""
+        partition = TopicPartition(topic, number)
+
+        def ask() -> tuple[int, int]:
+            try:
+                return self.asking.get_watermark_offsets(partition, timeout=TIMEOUT_SECONDS)
+            except KafkaException as error:
+                if code_of(error) != KafkaError._UNKNOWN_PARTITION:
+                    raise
+            # Its leader was away once. The client keeps that for a quarter of an hour, unless it has to ask anew.
+            self.asking.list_topics(topic, timeout=TIMEOUT_SECONDS)
+            return self.asking.get_watermark_offsets(partition, timeout=TIMEOUT_SECONDS)
+
+        return asked(f"the beginning and the end of {topic}-{number}", ask)
+
     def consumer(self, settings: Mapping[str, Any], logs: bool = False) -> Consumer:
         """A new consumer. It logs only when it is polled, so a consumer for a single question does not (`logs`)."""
         log_to: dict[str, Any] = {"logger": logger} if logs else {"log_level": 0}
@@ -234,7 +250,7 @@ def asked(what: str, ask: Callable[[], T]) -> T:
             return ask()
         except KafkaException as error:
             if time.monotonic() - began >= _PATIENCE_SECONDS.get(code_of(error), 0):
-                kind = NoAnswer if code_of(error) in _UNHEARD else LogError
+                kind = NoAnswer if code_of(error) in UNHEARD else LogError
                 raise kind(f"Kafka: {what}: {text_of(error)}") from error
         except concurrent.futures.TimeoutError as error:
             raise NoAnswer(f"Kafka: {what}: no answer within {TIMEOUT_SECONDS:.0f} seconds") from error

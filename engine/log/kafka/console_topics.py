@@ -23,7 +23,7 @@ from functools import partial
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from rewindmq.engine.log.contract import LogError, NoAnswer
-from rewindmq.engine.log.kafka.clients import TIMEOUT_SECONDS, KafkaClients, asked, text_of
+from rewindmq.engine.log.kafka.clients import TIMEOUT_SECONDS, UNHEARD, KafkaClients, text_of
 from rewindmq.engine.log.kafka.topics import MAX_COPY_BYTES, KafkaTopics
 from rewindmq.engine.log.shared_contract import FILLER_KEY
 from rewindmq.schemas.single_object import HEADER, MARKER
@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 
 OFFSET_HEADER = "rewindmq-offset"
 BATCH = 1_000
-AWAY = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT)
 PAUSE_SECONDS = 0.2
 TOLD_SECONDS = 60.0
 MOST_BYTES = 64 * 1024 * 1024  # of copies on their way
@@ -104,7 +103,7 @@ class ConsoleTopics:
             messages = reader.consume(BATCH, PAUSE_SECONDS)
             for message in messages:
                 if (error := message.error()) is not None:
-                    if error.retriable() or error.code() in AWAY:
+                    if error.retriable() or error.code() in UNHEARD:
                         continue  # librdkafka goes on by itself
                     raise LogError(f"Kafka: {message.topic()} can't be read: {text_of(error)}")
                 if (size := self._produce(producer, message, ids)) is None:
@@ -147,8 +146,8 @@ class ConsoleTopics:
 
     def _start(self, source: str, copied: str, number: int) -> int:
         """The offset of the first record that is not copied yet."""
-        oldest, _ = self._watermarks(source, number)
-        first, end = self._watermarks(copied, number)
+        oldest, _ = self._clients.watermarks(source, number)
+        first, end = self._clients.watermarks(copied, number)
         if first == end:
             return oldest
         reader = self._clients.consumer({})
@@ -166,12 +165,6 @@ class ConsoleTopics:
         finally:
             reader.close()
         raise NoAnswer(f"Kafka: the last record of {copied} is not given within {TIMEOUT_SECONDS:.0f} seconds")
-
-    def _watermarks(self, topic: str, number: int) -> tuple[int, int]:
-        place = TopicPartition(topic, number)
-        return asked(
-            f"the ends of {topic}", lambda: self._clients.asking.get_watermark_offsets(place, timeout=TIMEOUT_SECONDS)
-        )
 
 
 def _delivered(errors: list[KafkaError], error: KafkaError | None, _: Message) -> None:

@@ -14,10 +14,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from rewindmq.engine.log.contract import BelowStart, Block, LogError, NoAnswer
-from rewindmq.engine.log.kafka.clients import TIMEOUT_SECONDS, KafkaClients, asked, code_of, text_of
+from rewindmq.engine.log.kafka.clients import TIMEOUT_SECONDS, KafkaClients, asked, text_of
 from rewindmq.engine.log.kafka.topics import KafkaTopics
 from rewindmq.engine.log.shared_contract import FILLER_KEY
 
@@ -208,19 +208,7 @@ class KafkaPartition:
         asked(f"the removal of the records of {self.name} below offset {offset}", delete)
 
     def _watermarks(self) -> tuple[int, int]:
-        partition, client = TopicPartition(self.topic, self.number), self._clients.asking
-
-        def ask() -> tuple[int, int]:
-            try:
-                return client.get_watermark_offsets(partition, timeout=TIMEOUT_SECONDS)
-            except KafkaException as error:
-                if code_of(error) != KafkaError._UNKNOWN_PARTITION:
-                    raise
-            # Its leader was away once. The client keeps that for a quarter of an hour, unless it has to ask anew.
-            client.list_topics(self.topic, timeout=TIMEOUT_SECONDS)
-            return client.get_watermark_offsets(partition, timeout=TIMEOUT_SECONDS)
-
-        return asked(f"where {self.name} begins and ends", ask)
+        return self._clients.watermarks(self.topic, self.number)
 
 
 class KafkaLogReader:

@@ -18,7 +18,7 @@ import json
 import socket
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -503,27 +503,12 @@ def records_of(payload: bytes, at: int) -> list[bytes]:
 Piece = tuple[int, list[bytes], list[int]]  # the first offset, records, times
 
 
-def pieces_between(partition: WorkerPartition, offset: int, end: int) -> "Pieces":
-    """The records of a partition's files from `offset` up to `end`, in pieces."""
-    return Pieces(partition, offset, end)
-
-
-class Pieces:
-    """Reads a piece with each `next`, in a thread."""
-
-    def __init__(self, partition: WorkerPartition, offset: int, end: int) -> None:
-        self._runs = records_between(partition, offset, end)
-
-    def __iter__(self) -> "Pieces":
-        return self
-
-    def __next__(self) -> Piece:
-        first, records = next(self._runs)
+def pieces_between(partition: WorkerPartition, offset: int, end: int) -> Iterator[Piece]:
+    """Yields the records of a partition's files from `offset` up to `end`, in pieces. Raises LogError."""
+    runs = records_between(partition, offset, end)
+    for first, records in runs:
         size = sum(map(len, records))
-        while size < PIECE_BYTES:
-            run = next(self._runs, None)
-            if run is None:
-                break
+        while size < PIECE_BYTES and (run := next(runs, None)) is not None:
             records += run[1]
             size += sum(map(len, run[1]))
-        return first, records, [record_timestamp(record) for record in records]
+        yield first, records, [record_timestamp(record) for record in records]

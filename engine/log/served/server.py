@@ -70,11 +70,11 @@ class Clock(Protocol):
 class ServedPartition:
     """One partition. `log`: where its records go; None: they are in memory only."""
 
-    def __init__(self, number: int, name: str, log: EmbeddedPartition | None, last_ms: int, most_bytes: int) -> None:
+    def __init__(self, number: int, name: str, log: EmbeddedPartition | None, most_bytes: int) -> None:
         self.number = number
         self.name = name
         self.log = log
-        self.last_ms = last_ms  # of its newest record
+        self.last_ms = 0 if log is None else log.newest_ms  # of its newest record
         self._next = 0
         self.tail = Tail(self.next_offset, most_bytes)
 
@@ -117,7 +117,7 @@ class LogServer:
         embedded = [log.metadata, None, *log.queues]
         most = max(LEAST_TAIL_BYTES, TAIL_BYTES // len(embedded))
         self.partitions = {
-            number: ServedPartition(number, "nodes-0" if each is None else each.name, each, last_time(each), most)
+            number: ServedPartition(number, "nodes-0" if each is None else each.name, each, most)
             for number, each in enumerate(embedded)
         }
         self._durable = [each for each in self.partitions.values() if each.log is not None]
@@ -145,7 +145,6 @@ class LogServer:
         content = {
             "identity": self.identity,
             "data": str(self._log.data_dir),
-            "queues": len(self._queues),
             "ends": [each.tail.durable_end for each in self.partitions.values()],
             "counters": [each.next_offset for each in self.counters.values()],
         }
@@ -204,14 +203,14 @@ class LogServer:
             for offset, record in enumerate(records, first):
                 self._note_epoch(connection, offset, record)
         self._nodes_grown |= number == NODES_NUMBER
-        served.tail.add(Batch(first, len(records), now_ms, payload, connection))
+        served.tail.add(Batch(first, len(records), now_ms, payload))
         return first, len(records)
 
     def _append_own(self, served: ServedPartition, event: NodeLost) -> None:
         now_ms = max(self._clock.now_ms(), served.last_ms)
         record = self._encoder.encode(self._encoder.prefix(now_ms, BROKER), event)
         first = served.add(now_ms, [record])
-        served.tail.add(Batch(first, 1, now_ms, encode_batch(time_bytes(record), [record]), None))
+        served.tail.add(Batch(first, 1, now_ms, encode_batch(time_bytes(record), [record])))
 
     def _note_epoch(self, connection: WorkerConnection, offset: int, record: bytes) -> None:
         try:
@@ -234,7 +233,7 @@ class LogServer:
         return first, len(entries)
 
     def ends(self, asked: bytes) -> bytes:
-        """Where all partitions end, and up to where they are durable, as an answer to a question."""
+        """Return the answer to a question: the end of each partition, and the end of its durable records."""
         ends = [each.next_offset for each in self.partitions.values()]
         durable = [each.tail.durable_end for each in self.partitions.values()]
         return frame(ENDS, 0, asked, array("Q", [*ends, *durable]).tobytes())
@@ -334,13 +333,8 @@ class LogServer:
         self._log.close()
 
 
-def last_time(log: EmbeddedPartition | None) -> int:
-    """The time of the newest record of a partition; 0: it has none."""
-    return 0 if log is None else log.newest_ms
-
-
 def identity_of(reader: EmbeddedLogReader) -> str:
-    """What no other history has: the hash chain at its first block.
+    """Return the identity of a history, the hash chain at its first block: no other one has it.
 
     Raises LogError."""
     for block in reader.metadata.read(reader.metadata.start_offset):

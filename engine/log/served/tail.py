@@ -7,22 +7,16 @@ A worker that is further behind reads the files. Bytes are bounded: the oldest d
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rewindmq.engine.log.served.worker_connection import WorkerConnection
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records that one worker appended at one time. `payload`: as they came (wire_frames.py). `origin`: None: the log's
-    process itself."""
+    """Records that were appended at one time. `payload`: as they came from a worker (wire_frames.py)."""
 
     first: int
     count: int
     time_ms: int
     payload: bytes
-    origin: "WorkerConnection | None"
 
     @property
     def end(self) -> int:
@@ -46,15 +40,13 @@ class Tail:
         self.next += 1
         self._bytes += len(batch.payload)
 
-    def landed(self, durable_end: int) -> list[Batch]:
-        """All below `durable_end` is durable. Returns the batches that became so."""
-        landed = []
-        while self.ready < self.next and self.by_number[self.ready].end <= durable_end:
-            landed.append(self.by_number[self.ready])
+    def landed(self, durable_end: int) -> bool:
+        """All below `durable_end` is durable. Returns whether a whole batch became so."""
+        before = self.ready
+        while self.ready < self.next and (end := self.by_number[self.ready].end) <= durable_end:
+            self.durable_end = end
             self.ready += 1
-        if landed:
-            self.durable_end = landed[-1].end
-        return landed
+        return self.ready > before
 
     def trim(self) -> None:
         """Drop the oldest durable batches, if there are too many bytes. Those that follow closely have been served."""

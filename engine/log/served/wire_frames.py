@@ -1,6 +1,6 @@
-"""What the log's process and a worker say to each other: frames over a Unix socket. Both ends are one build.
+"""The frames between the log's process and a worker, over a Unix socket. Both ends are one build.
 
-    | length of what follows, 4 bytes | kind, 1 | number of the partition, 2 | payload |
+    | length of the rest, 4 bytes | kind, 1 | number of the partition, 2 | payload |
 
     from a worker                                         from the log's process
     HELLO      its name                                   WELCOME    JSON: the log as it is now

@@ -25,17 +25,21 @@ class PausingNode(RunningBroker):
         return sum("not needed here, paused" in line for line in self.errors)
 
 
-if __name__ == "__main__":
-    import sys
-
+def begin(arguments: list[str], snapshot_events: int) -> None:
+    """Run a node that pauses and returns early."""
     open_node = process.open_node
 
     async def open_with_snapshots(config: Config, failed: Callable[[Exception], None]) -> Broker:
-        return await open_node(replace(config, snapshot_events=SNAPSHOT_EVENTS), failed)
+        return await open_node(replace(config, snapshot_events=snapshot_events), failed)
 
     process.open_node = open_with_snapshots  # type: ignore[assignment]
-
     modes.UNUSED_SECONDS = UNUSED_SECONDS
     entry.LEAST_EVENTS = LEAST_EVENTS  # type: ignore[misc]
     state_offers.BYTES_AN_EVENT = 1_000_000  # type: ignore[misc]
-    main(["start", *sys.argv[1:]])
+    main(["start", *arguments])
+
+
+if __name__ == "__main__":
+    import sys
+
+    begin(sys.argv[1:], SNAPSHOT_EVENTS)

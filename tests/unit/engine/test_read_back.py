@@ -14,7 +14,6 @@ from rewindmq.engine.amqp.channel_methods import basic_consume
 from rewindmq.engine.amqp.consumer_timeout import time_out_deliveries
 from rewindmq.engine.amqp.methods import Method
 from rewindmq.engine.amqp.output import ChannelOutput, Output
-from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.config import Config
 from rewindmq.engine.errors import ConnectionForced, NotFound, PreconditionFailed
 from rewindmq.engine.http.app import make_app
@@ -25,14 +24,12 @@ from rewindmq.engine.log.simulated.shared import MemorySharedPartition
 from rewindmq.engine.process import open_broker
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.subscription import Subscription
-from rewindmq.projections.machine.machine import HANDLERS, MACHINE_VERSION, Machine, NewerHistory
-from rewindmq.projections.machine.rules.versions import DEDUPLICATION, OLDEST_SCHEMA
+from rewindmq.projections.machine.machine import HANDLERS, Machine
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store.store import StateStore
-from rewindmq.schemas.events import MachineUpgraded, Nacked, NodeLost, Published, QueueDeleted
+from rewindmq.schemas.events import Nacked, NodeLost, Published, QueueDeleted
 from rewindmq.schemas.metadata_events import VhostDeleted
-from rewindmq.schemas.registry import envelope_fingerprint
-from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
+from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import BROKER, Actor
 from tests.support.amqp_wire import IdleSocket
 from tests.support.broker_harness import Client, args
@@ -305,39 +302,6 @@ class _Empty:
         return iter(())
 
 
-def test_a_new_log_begins_under_the_newest_machine_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At once, before an owner is known: no client is refused a thing that older nodes would not know."""
-
-    async def test(nodes: Nodes) -> None:
-        broker = await nodes.start("a")
-        assert {partition.machine.machine_version for partition in broker.partitions} == {MACHINE_VERSION}
-        ends = [each.next_offset for each in nodes.history.queues]
-        await nodes.start("b")  # appends nothing but the Tick by which it has caught up
-        assert [each.next_offset for each in nodes.history.queues] == [end + 1 for end in ends]
-
-    run(test, tmp_path, monkeypatch)
-
-
-def test_a_machine_version_begins_when_every_node_knows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(nodes: Nodes) -> None:
-        old = await nodes.start("a")
-        monkeypatch.setattr("rewindmq.engine.cluster.node.MACHINE_VERSION", MACHINE_VERSION + 1)
-        monkeypatch.setattr("rewindmq.projections.machine.machine.MACHINE_VERSION", MACHINE_VERSION + 1)
-        new = await nodes.start("b")
-        nodes.history.assign({each.name: ["b"] for each in nodes.history.queues})
-        await settled()
-        nodes.node("b")._look_after()
-        await settled()
-        assert {partition.machine.machine_version for partition in new.partitions} == {MACHINE_VERSION}
-        old.close()
-        await settled()
-        nodes.node("b")._look_after()
-        await settled()
-        assert {partition.machine.machine_version for partition in new.partitions} == {MACHINE_VERSION + 1}
-
-    run(test, tmp_path, monkeypatch)
-
-
 def test_s053_declaring_a_queue_that_goes_in_the_same_moment_does_not_bring_it_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -447,28 +411,6 @@ def test_s109_a_single_active_consumer_is_one_of_all_nodes(
     run(test, tmp_path, monkeypatch)
 
 
-def test_a_node_that_does_not_know_the_machine_version_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def test(nodes: Nodes) -> None:
-        broker = await nodes.start("a")
-        partition = broker.partitions[0]
-        before = partition.machine.digest()
-        encoder = FramedEncoder()
-        record = encoder.encode(encoder.prefix(nodes.now_ms, BROKER), MachineUpgraded(MACHINE_VERSION + 1))
-        nodes.history.queues[0].put(b"", record)
-        await settled()
-        (failure,) = nodes.failures
-        assert isinstance(failure, NewerHistory)
-        assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == [str(failure)]
-        assert partition.machine.digest() == before
-        broker.close()
-        with pytest.raises(NewerHistory):  # and it does not come back
-            await nodes.start("a")
-
-    run(test, tmp_path, monkeypatch)
-
-
 @pytest.mark.parametrize("strategy", ["at-most-once", "at-least-once"])
 def test_a_dead_letter_that_the_log_does_not_take_holds_up_only_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
@@ -565,43 +507,5 @@ def test_http_does_not_wait_for_ever_and_what_it_asked_for_is_done_later(
             assert ("/", "later") in broker.topology.policies
             assert queue_of(broker, "q").messages_ready == 1
             assert queue_of(broker, "q").messages_unacked == 0
-
-    run(test, tmp_path, monkeypatch)
-
-
-def test_b73_a_partition_goes_over_to_the_newest_schema_after_its_upgrade(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While a node of an older program is alive, all is written under the schema that it knows, nothing is paused."""
-
-    def schemas(nodes: Nodes) -> set[str]:
-        topics = (*nodes.history.queues, nodes.history.metadata, nodes.history.nodes)
-        return {value[2:10].hex() for topic in topics for value in topic.values}
-
-    async def test(nodes: Nodes) -> None:
-        with monkeypatch.context() as older:
-            for module in ("cluster.node", "runtime.metadata"):
-                older.setattr(f"rewindmq.engine.{module}.MACHINE_VERSION", DEDUPLICATION - 1)
-            await nodes.start("older")
-        broker = await nodes.start("newer", standbys=0)
-        await declare(broker, session(broker))
-        partition = broker.queues.partition_for("/", "q")
-        publish(broker, session(broker), b"1", Client())
-        await settled()
-        assert partition.machine.machine_version == DEDUPLICATION - 1
-        assert isinstance(partition, ReadBackPartition)
-        assert not partition.can_pause
-        assert schemas(nodes) == {OLDEST_SCHEMA}
-        nodes.brokers.pop("older").close()
-        await settled()
-        await nodes.node("newer").enter(partition)
-        publish(broker, session(broker), b"2", Client())
-        await settled()
-        records = next(each for each in nodes.history.queues if each.name == partition.name).values
-        upgraded = [FramedDecoder().decode(each)[2] for each in records].index(MachineUpgraded(MACHINE_VERSION))
-        assert {each[2:10].hex() for each in records[: upgraded + 1]} == {OLDEST_SCHEMA}
-        assert {each[2:10].hex() for each in records[upgraded + 1 :]} == {envelope_fingerprint()}
-        assert len(records) > upgraded + 1
-        assert partition.can_pause
 
     run(test, tmp_path, monkeypatch)
