@@ -62,14 +62,15 @@ class Ledger:
         for name in queues:
             self.queues[name].expected.add(message)
 
-    def delivered(self, name: str, message: Message, redelivered: bool, last: dict[int, int]) -> None:
-        """`last`: the consumer's highest sequence number so far, by publisher."""
+    def delivered(self, name: str, message: Message, redelivered: bool, last: dict[int, int], life: int) -> None:
+        """`last`: the consumer's highest sequence number so far, by publisher. `life`: the consumer's connection is of
+        this life of the broker."""
         account = self.queues[name]
         account.delivered[message] += 1
         if message in account.settled:
             account.resurrected.append(message)
         if not redelivered:
-            if account.seen_in.get(message) == self.life:
+            if account.seen_in.get(message) == life:
                 account.twice.append(message)
             elif message in account.seen_in:
                 account.unflagged.append(message)
@@ -77,7 +78,7 @@ class Ledger:
             if sequence < last.get(publisher, -1):
                 account.disordered.append((message, last[publisher]))
             last[publisher] = sequence
-        account.seen_in[message] = self.life
+        account.seen_in[message] = life
 
     def judge(self) -> list[str]:
         """What is wrong; empty: nothing."""

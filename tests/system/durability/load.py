@@ -165,11 +165,13 @@ class Clients:
 
 
 class Consuming:
-    """A consumer on one connection."""
+    """A consumer on one connection. `life`: the broker's life in which it began. What a killed broker sent may be read
+    from the socket when the next one lives already."""
 
     def __init__(self, clients: Clients, name: str, channel: AbstractChannel) -> None:
         self.clients = clients
         self.account = clients.ledger.queues[name]
+        self.life = clients.ledger.life
         self.name = name
         self.channel = channel
         self.last: dict[int, int] = {}
@@ -197,7 +199,7 @@ class Consuming:
     async def take(self, incoming: AbstractIncomingMessage) -> None:
         clients = self.clients
         message = decode(incoming.body)
-        clients.ledger.delivered(self.name, message, bool(incoming.redelivered), self.last)
+        clients.ledger.delivered(self.name, message, bool(incoming.redelivered), self.last, self.life)
         choice = 1.0 if clients.orderly else clients.random.random()
         if choice < 0.05:
             await incoming.nack(requeue=True)
