@@ -90,7 +90,8 @@ class Failure(Exception):
 
 def run(config: Config, reread: Callable[[], Reread] | None = None) -> int:
     """Run a broker in the foreground until SIGTERM or SIGINT; the exit code. `reread` reads the configuration again."""
-    log_to_stderr(config.log_level, config.log_format)
+    worker = "" if config.worker is None else f"worker {config.worker.number}"
+    log_to_stderr(config.log_level, config.log_format, worker)
     if config.kafka is None:  # librdkafka has many threads, which allocate with each message
         share_one_heap()
     try:

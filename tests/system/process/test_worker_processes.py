@@ -163,6 +163,8 @@ def test_b67_what_one_worker_takes_another_one_delivers(tmp_path: Path) -> None:
     names = [f"queue-{number}" for number in range(6)]
     with closing(WorkerProcesses(tmp_path)) as broker:
         assert "2 processes" in broker.ready_line
+        for number in (1, 2):
+            broker.until_said(f"[info] worker {number}: node rewindmq-{number}@localhost joined")
         with (
             closing(connection_at(broker, 1)) as one,
             closing(connection_at(broker, 2)) as two,
