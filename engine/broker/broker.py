@@ -80,7 +80,18 @@ from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.access_events import AccessRefused, LoginRefused, SessionOpened
 from rewindmq.schemas.events import BrokerStarted, Event, PastRead, Published, SessionClosed
-from rewindmq.schemas.metadata_events import BodiesExpired, Bound, SubjectErased, Unbound, UserDeleted, VhostDeleted
+from rewindmq.schemas.metadata_events import (
+    BodiesExpired,
+    Bound,
+    OperatorPolicyCleared,
+    OperatorPolicySet,
+    PolicyCleared,
+    PolicySet,
+    SubjectErased,
+    Unbound,
+    UserDeleted,
+    VhostDeleted,
+)
 
 # Events of the metadata log that change nothing: no route and no permission is decided anew.
 QUIET: Final = (BrokerStarted, SessionOpened, SessionClosed, LoginRefused, AccessRefused, PastRead)
@@ -264,7 +275,10 @@ class Broker:
             self.access.changed()
         self.hidden.changed(event)
         self.events.metadata_changed(event)
-        if isinstance(event, SubjectErased | BodiesExpired):
+        if isinstance(event, PolicySet | PolicyCleared | OperatorPolicySet | OperatorPolicyCleared):
+            if self.keeper.reads_back:  # else no partition is ever paused
+                self.effective_policies.changed()
+        elif isinstance(event, SubjectErased | BodiesExpired):
             self.subjects.erased(event.key_ids)
         elif isinstance(event, VhostDeleted):
             self.firehose.switch(event.vhost, False)

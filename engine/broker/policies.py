@@ -9,9 +9,12 @@ Rules of this file
 - What a policy may say: projections/rules/policy_rules.py.
 """
 
+import asyncio
 import json
 import re
+from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
 from rewindmq.engine.broker.queues import home_of, queues_in
 from rewindmq.engine.broker.turns import Turns
@@ -33,23 +36,55 @@ from rewindmq.projections.rules.policy_rules import (
 )
 from rewindmq.projections.rules.queue_arguments import argument_of
 from rewindmq.projections.topology.effective_policies import outstanding
+from rewindmq.projections.topology.policies import PolicyRule
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import PolicyApplied
 from rewindmq.schemas.metadata_events import OperatorPolicyCleared, OperatorPolicySet, PolicyCleared, PolicySet
 from rewindmq.schemas.values import Actor
 
 EXCHANGES = "exchanges"
+REFUSALS: Final = (REJECT_PUBLISH, REJECT_PUBLISH_DLX)
 PLAIN_NAME = re.compile(r"\^((?:[A-Za-z0-9_/:@-]|\\\.)+)\$")  # a pattern that matches one name
 
 
+REMEMBERED_SECONDS: Final = 600.0  # far more than a policy's end takes to reach the queues
+MOST_REMEMBERED: Final = 1_000  # policies; after more of them in that time every queue may refuse
+
+Key = tuple[type, str, str]  # PolicySet or OperatorPolicySet, vhost, policy name
+
+
 class EffectivePolicies:
-    """Keeps the policies that each queue has in step with those that match it."""
+    """Keeps the policies that each queue has in step with those that match it.
+
+    A node that has paused a partition does not see which policy is in force there. One that ended is in force until a
+    later `PolicyApplied` is in the partition. So the node remembers for a while the policies that ended, of those that
+    make queues refuse messages."""
 
     def __init__(self, topology: Topology, partitions: Sequence[Partition], turns: Turns, keeper: Keeper) -> None:
         self._topology = topology
         self._partitions = partitions
         self._turns = turns
         self._keeper = keeper
+        self._refusing = self._rules_that_refuse()
+        self._ended: deque[tuple[float, PolicyRule]] = deque()  # seconds of the loop's clock, in order
+
+    def changed(self) -> None:
+        """Take note that a policy was set or cleared."""
+        before, self._refusing = self._refusing, self._rules_that_refuse()
+        now = asyncio.get_running_loop().time()
+        self._ended.extend((now, rule) for key, rule in before.items() if self._refusing.get(key) is not rule)
+        self._forget(now)
+
+    def _forget(self, now: float) -> None:
+        while self._ended and now - self._ended[0][0] > REMEMBERED_SECONDS:
+            self._ended.popleft()
+
+    def _rules_that_refuse(self) -> dict[Key, PolicyRule]:
+        return {
+            (type(rule.event), rule.event.vhost, rule.event.name): rule
+            for rule in self._topology.rules()
+            if refuses(json.loads(rule.event.definition))
+        }
 
     async def apply(self, actor: Actor, vhost: str | None = None, names: frozenset[str] | None = None) -> None:
         """Append a `PolicyApplied` for every queue of the vhost (None: of all vhosts) that needs one, in slices: other
@@ -84,8 +119,17 @@ class EffectivePolicies:
                 partition.append(actor, applied)
 
     def may_refuse(self, queue: Queue) -> bool:
-        """Whether the queue may refuse messages. Yes, too, while it is to get other policies."""
-        return queue.may_nack or self.outstanding(queue) is not None
+        """Whether the queue may refuse messages, for a node that does not see its policies change.
+
+        Yes, too, while it is to get other policies, and while one may be in force still that has ended."""
+        if queue.may_nack or self.outstanding(queue) is not None:
+            return True
+        if not self._ended:
+            return False
+        self._forget(asyncio.get_running_loop().time())
+        return len(self._ended) > MOST_REMEMBERED or any(
+            rule.event.vhost == queue.vhost and rule.fits_queue(queue.name, queue.type) for _, rule in self._ended
+        )
 
     def outstanding(self, queue: Queue) -> PolicyApplied | None:
         """The event that gives a queue the policies that match it. None: the queue has them."""
@@ -95,10 +139,15 @@ class EffectivePolicies:
 def may_refuse(queue: Queue, applied: PolicyApplied) -> bool:
     """Whether a queue may refuse messages with these policies: they or an argument ask for it."""
     asked = argument_of(queue.arguments, "x-overflow")
-    definitions = [json.loads(policy.definition) for policy in (applied.policy, applied.operator_policy) if policy]
-    overflows = [each.get("overflow") for each in definitions] + [None if asked is None else asked.value]
-    deduplicates = queue.deduplicates or any(each.get(DEDUPLICATES) is True for each in definitions)
-    return REJECT_PUBLISH in overflows or REJECT_PUBLISH_DLX in overflows or deduplicates
+    if queue.deduplicates or (asked is not None and asked.value in REFUSALS):
+        return True
+    policies = [policy for policy in (applied.policy, applied.operator_policy) if policy is not None]
+    return any(refuses(json.loads(policy.definition)) for policy in policies)
+
+
+def refuses(definition: dict[str, object]) -> bool:
+    """Whether a policy of this definition makes a queue refuse messages when it is full, or duplicates."""
+    return definition.get("overflow") in REFUSALS or definition.get(DEDUPLICATES) is True
 
 
 def newest(applied: PolicyApplied) -> int:

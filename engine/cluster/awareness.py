@@ -8,6 +8,7 @@ such a queue before it publishes to it. A node that has paused the partition kno
     it was declared anew, and refuses   the owner of the partition says so (`QueueRefuses`, in the topic of heartbeats)
     a policy makes it refuse            the metadata log says so. The policy is applied to the queue only when each
                                         node has shown that it knows the policy (`NodeAlive.metadata_offset`)
+    a policy made it refuse, and ended  the node remembers such policies for ten minutes (engine/broker/policies.py)
 
 Rules of this file
 - A heartbeat's `metadata_offset`: the node had folded the metadata log so far, and all that it had appended by then is

@@ -10,10 +10,10 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import AmqpError, NotFound
 from rewindmq.engine.log.simulated.shared import SharedFaults
 from rewindmq.engine.runtime.subscription import Subscription
-from rewindmq.schemas.events import NodeLost, Tick
-from rewindmq.schemas.metadata_events import ExchangeDeleted, NodeJoined, VhostDeleted
+from rewindmq.schemas.events import NodeLost, PolicyApplied, Tick
+from rewindmq.schemas.metadata_events import ExchangeDeleted, NodeJoined, PolicyCleared, PolicySet, VhostDeleted
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
-from rewindmq.schemas.values import BROKER, Actor
+from rewindmq.schemas.values import BROKER, Actor, Policy
 from tests.simulation.clients import Settings, arguments
 from tests.simulation.nodes_clients import Clients, broker_of
 from tests.simulation.nodes_connections import Client, Taker
@@ -275,3 +275,34 @@ def test_an_owner_that_is_behind_does_not_put_a_policy_back(story: Story) -> Non
     queue = broker_of(other).queues.get("/", "q1")
     assert queue is not None
     assert (queue.settings.max_length, queue.messages_ready) == (9, 5)
+
+
+# -- a node that has paused a partition, and policies that come and go ------------------------------------------------
+
+
+def test_a_node_heeds_a_policy_that_was_cleared_and_may_be_in_force_still(story: Story) -> None:
+    """It had paused the queue's partition when the policy was applied. The policy was cleared, and the node took the
+    queue for one that refuses nothing. The queue refused until it had been told of the end of the policy."""
+    story.world.standbys = {"a": 0, "b": 0}
+    owner, other = story.start("a"), story.start("b")
+    story.world.history.assign({partition.name: ["a"] for partition in story.world.history.queues})
+    filler, client = story.client(owner), story.client(other)
+    story.ask(filler, lambda broker: broker.queues.declare(filler.session, "q1", False, True, False, False, ()))
+    home = broker_of(other).queues.partition_for("/", "q1")
+    story.ask(client, lambda broker: home.enter())
+    story.world.loop.inside(lambda: story.clients.publish_one(filler, "", "q1", None))
+    story.world.loop.run(30)
+    assert not home.current
+    logs = story.world.history.partitions
+    metadata, queues = logs.index(story.world.history.metadata), logs.index(story.world.history.queues[home.index])
+    owner.log.hold([logs[metadata].name])  # else it applies what is set
+    definition = '{"max-length":1,"overflow":"reject-publish"}'
+    policy = Policy("p", definition, logs[metadata].next_offset)
+    put(story, metadata, PolicySet("/", "p", "q1", definition, 0, "all"))
+    story.world.loop.run(0.5)
+    put(story, queues, PolicyApplied("/", "q1", policy, None))
+    put(story, metadata, PolicyCleared("/", "p"))
+    story.world.loop.run(0.5)
+    publish = story.world.loop.inside(lambda: story.clients.publish_one(client, "", "q1", None))
+    story.world.loop.run(3)
+    assert publish.answers == {0: True}
