@@ -19,7 +19,6 @@ from rewindmq.projections.machine.data.effects import (
     Release,
     Requeue,
 )
-from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.amqp.properties import join_by_name, join_headers
@@ -101,10 +100,7 @@ def explain(effects: Sequence[Effect]) -> list[tuple[object, ...]]:
         elif isinstance(e, Delay):
             told.append(("delay", name, e.message_id, e.consumer, e.reason, e.due_ms))
         elif isinstance(e, DeadLetter):
-            kept = e.carried
-            dies_at = None if kept is None or kept.expiry == NONE else kept.expiry
-            more = () if kept is None else (kept.redelivered, kept.delivery_count, dies_at)
-            told.append(("dead letter", name, e.message_id, e.reason, e.sequence, *more))
+            told.append(("dead letter", name, e.message_id, e.reason, e.sequence))
         elif isinstance(e, Release):
             told.extend(("release", name, message_id) for message_id in e.message_ids)
         elif isinstance(e, CancelConsumer):

@@ -75,7 +75,6 @@ EXPECTED = {
         vhosts: delete_vhost
     """,
     Folds.ALL: """
-        repartition: ask show
         state: copy
     """,
 }
