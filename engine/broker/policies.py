@@ -45,8 +45,6 @@ from rewindmq.schemas.values import Actor
 EXCHANGES = "exchanges"
 REFUSALS: Final = (REJECT_PUBLISH, REJECT_PUBLISH_DLX)
 PLAIN_NAME = re.compile(r"\^((?:[A-Za-z0-9_/:@-]|\\\.)+)\$")  # a pattern that matches one name
-
-
 REMEMBERED_SECONDS: Final = 600.0  # far more than a policy's end takes to reach the queues
 MOST_REMEMBERED: Final = 1_000  # policies; after more of them in that time every queue may refuse
 
@@ -72,7 +70,10 @@ class EffectivePolicies:
         """Take note that a policy was set or cleared."""
         before, self._refusing = self._refusing, self._rules_that_refuse()
         now = asyncio.get_running_loop().time()
-        self._ended.extend((now, rule) for key, rule in before.items() if self._refusing.get(key) is not rule)
+        for key, rule in before.items():
+            successor = self._refusing.get(key)
+            if successor is None or successor.event != rule.event:  # else it was only set again, as it was
+                self._ended.append((now, rule))
         self._forget(now)
 
     def _forget(self, now: float) -> None:

@@ -78,7 +78,7 @@ class Ledger:
             if sequence < last.get(publisher, -1):
                 account.disordered.append((message, last[publisher]))
             last[publisher] = sequence
-        account.seen_in[message] = life
+        account.seen_in[message] = max(life, account.seen_in.get(message, life))
 
     def judge(self) -> list[str]:
         """What is wrong; empty: nothing."""
