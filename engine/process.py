@@ -321,6 +321,7 @@ def open_broker(
         metadata = SoleWriterMetadata(log.metadata, clock.now_ms)
         snapshots = embedded.open_snapshots(config, log)
         metadata.fold(snapshots)
+        embedded.grow(config, log, metadata.topology)
         embedded.end_trims(config.data, log, metadata.topology, snapshots)
         embedded.tell_fork(metadata.topology.history)
         embedded.keep_layout(config, log, metadata.topology.history)
@@ -346,6 +347,7 @@ def open_broker(
         if ages is not None:
             ages.start()
         broker.clock_watch.start(gap_ms)
+        broker.repartition.start()
         opened.pop_all()
     return broker
 
@@ -430,8 +432,10 @@ async def open_node(
         node = Node(config, log, store, failed)
         metadata = ReadBackMetadata(log.metadata, clock.now_ms, node.nodes_changed)
         offsets = {metadata.name: metadata.fold(node.snapshots)}
+        placement = metadata.topology.placement
+        cluster.use_all_of(log, config, placement)
         histories = cluster.histories(log, config)
-        recoveries = cluster.recovered(log, histories, store, config)
+        recoveries = cluster.recovered(log, histories, store, config, placement)
         queues: Sequence[SharedPartition] = log.queues
         config = replace(config, partitions=len(recoveries))  # should Kafka be given more while this node runs
         partitions = [
@@ -444,6 +448,7 @@ async def open_node(
         log.follow(offsets | {partition.name: partition.next_offset for partition in partitions}, node)
         await cluster.join(broker, node)
         broker.clock_watch.start()
+        broker.repartition.start()
         opened.pop_all()
     return broker
 

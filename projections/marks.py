@@ -51,7 +51,7 @@ def moment(text: str, partition: str, marks: Callable[[], Marks]) -> At:
     found = positions(marks(), name)
     if partition not in found:
         raise NoSuchMark(f"mark {name!r} says nothing of {partition}")
-    return At(offset=found[partition])
+    return At(offset=found[partition], partition=partition)
 
 
 def marks_of(metadata: PartitionLog, snapshots: Snapshots | None = None) -> Marks:

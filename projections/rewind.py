@@ -66,10 +66,13 @@ class TrimmedMeanwhile(OutsideHistory):
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """A moment: a time (milliseconds since the epoch) or an offset (exclusive). Exactly one of the two is given."""
+    """A moment: a time (milliseconds since the epoch) or an offset (exclusive). Exactly one of the two is given.
+
+    `partition`: the name of the one that the offset is of; None: the one that is asked about."""
 
     time_ms: int | None = None
     offset: int | None = None
+    partition: str | None = None
 
 
 def parse_time(text: str) -> int:

@@ -65,6 +65,7 @@ MODULES = (
     "rewindmq.engine.routing.delayed_exchanges",
     "rewindmq.engine.routing.exchange_types",
     "rewindmq.engine.routing.firehose",
+    "rewindmq.engine.routing.letters",
     "rewindmq.engine.routing.router",
     "rewindmq.engine.runtime.counters",
     "rewindmq.engine.runtime.partition",

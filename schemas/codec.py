@@ -33,9 +33,10 @@ from rewindmq.schemas.own_form import (
     two_texts_end,
     varint,
 )
+from rewindmq.schemas.placement_events import QueueName
 from rewindmq.schemas.registry import envelope_schema
 from rewindmq.schemas.shapes import Cursor, Shape, UndecodableRecord, long_bytes, read, shape_of, write
-from rewindmq.schemas.values import Actor, Argument, Deduplication, Encryption, Origin, Policy, Route
+from rewindmq.schemas.values import PARTS, Actor, Encryption, Origin, Route
 
 __all__ = ["CLASSES", "Decoder", "Encoder", "UndecodableRecord", "strip_body"]
 
@@ -43,9 +44,7 @@ _CACHED: Final = 4096  # routes, actors and consumers that an encoder or decoder
 _REMEMBERED_PROPERTIES: Final = 1_024  # bytes; messages with more are not remembered
 
 # What a record of this name becomes; a record that is not here is a plain tuple.
-CLASSES: Final[dict[str, Any]] = {
-    cls.__name__: cls for cls in (*EVENT_TYPES, Actor, Argument, Policy, Route, Deduplication, Origin, Encryption)
-}
+CLASSES: Final[dict[str, Any]] = {cls.__name__: cls for cls in (*EVENT_TYPES, *PARTS, QueueName)}
 _ENVELOPE: Final = shape_of(envelope_schema(), CLASSES, {})
 _ACTOR: Final = _ENVELOPE.parts[1]
 _EVENTS: Final = _ENVELOPE.parts[2].parts
@@ -75,7 +74,7 @@ _NEVER: Final = b"\xff" * 11  # no record has this where a long or a length stan
 _UNSTRIPPED: Final = _NEVER
 
 
-_NOT_RESTORED: Final = b"\x00\x00\x00"  # restore, delivery_count and redelivered of a dead letter
+_NOT_RESTORED: Final = b"\x00\x00\x00\x00\x01"  # restore and what follows it, of a dead letter
 
 
 def _long(value: int) -> bytes:
@@ -201,10 +200,12 @@ class Encoder:
     def _origin(self, origin: Origin) -> bytes:
         head = self._in_queue(origin.vhost, origin.queue, origin.queue_id)
         numbered = b"\x02" + head + _long(origin.message_id) + _text(origin.reason) + _long(origin.sequence)
-        if not (origin.restore or origin.delivery_count or origin.redelivered):
+        counted = origin.delivery_count or origin.redelivered or origin.acquired_count
+        if not (origin.restore or counted or origin.partition != -1):
             return numbered + _NOT_RESTORED
         redelivered = b"\x01" if origin.redelivered else b"\x00"
-        return numbered + _text(origin.restore) + _long(origin.delivery_count) + redelivered
+        counts = _long(origin.delivery_count) + redelivered + _long(origin.acquired_count)
+        return numbered + _text(origin.restore) + counts + _long(origin.partition)
 
     def _in_queue(self, vhost: str, queue: str, number: int) -> bytes:
         """A queue and a number in it.
@@ -452,9 +453,10 @@ class Decoder:
         if reason is None:
             raise Surprise
         sequence, pos = varint(record, pos + size)
-        if record[pos : pos + 3] != _NOT_RESTORED:
+        end = pos + len(_NOT_RESTORED)
+        if record[pos:end] != _NOT_RESTORED:
             raise Surprise
-        return Origin(vhost, queue, queue_id, message_id, reason, sequence), pos + 3
+        return Origin(vhost, queue, queue_id, message_id, reason, sequence), end
 
     def _hot(self, record: bytes, pos: int, kind: int) -> Event:
         if kind == _TICK_BYTE:
@@ -571,7 +573,7 @@ def strip_body(record: bytes) -> bytes:
         user_end = size_end(record, actor)
         _, pos = varint(record, user_end)
         if record[pos] != _PUBLISHED_BYTE:
-            return record if record[pos] < 0x80 else _UNSTRIPPED + record  # 0 may be written in more than one byte
+            return record if varint(record, pos)[0] else _UNSTRIPPED + record  # 0, written in more than one byte
         route = pos + 1
         pos = route_end(record, route)
         if not (record[actor:user_end].isascii() and record[route:pos].isascii()):

@@ -10,7 +10,7 @@ Rules of this file
     Envelope { timestamp, actor { user, session }, event: one of the classes below }
 
 Here are the events of a queue partition, but for an operator's (`operator_events.py`). Those of the metadata log are in
-`metadata_events.py` and `access_events.py`.
+`metadata_events.py`, `access_events.py` and `placement_events.py`.
 These stand in both: `BrokerStarted`, `NodeLost`, `MachineUpgraded`, `SessionClosed`, `PastRead` and those of
 `clock_events.py`. `values.py` has the values that they carry.
 """
@@ -52,7 +52,17 @@ from rewindmq.schemas.metadata_events import (
 )
 from rewindmq.schemas.operator_events import MessageRemoved, OperatorEvent, QueuePaused, QueueResumed
 from rewindmq.schemas.pickles import pickle_by_fields
-from rewindmq.schemas.values import Actor, Argument, Deduplication, Encryption, Origin, Policy, Route
+from rewindmq.schemas.placement_events import (
+    NamesHeld,
+    PartitionsAdded,
+    PlacementChanged,
+    PlacementEvent,
+    QueueMoveBegan,
+    QueueMoveEnded,
+    QueueName,
+    QueuesStay,
+)
+from rewindmq.schemas.values import PARTS, Argument, Encryption, MovedFrom, Origin, Policy, Route
 
 # --- events of a queue partition -------------------------------------------------------------------------------------
 
@@ -197,7 +207,8 @@ class QueueDeclared:
 
     The offset of the first such event is the queue's incarnation (`queue_id`). `type`: classic, quorum or stream.
     `owner` is the session of an exclusive queue, else 0. `semantics` names the profile (`rabbitmq-3.13`). The effective
-    policies are part of the event, so that a partition can be folded without any other log."""
+    policies are part of the event, so that a partition can be folded without any other log. `moved_from`: the queue
+    comes from another partition (since machine version 7)."""
 
     vhost: str
     queue: str
@@ -210,6 +221,7 @@ class QueueDeclared:
     semantics: str
     policy: Policy | None
     operator_policy: Policy | None
+    moved_from: MovedFrom | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,12 +303,14 @@ class SessionClosed:
 class DeadLettersForwarded:
     """Every dead letter of the source queue up to `sequence` is durable in its targets, or has none.
 
-    The source may forget these letters."""
+    The source may forget these letters. `relocated`: the event is about messages that moved with the queue to another
+    partition, and about no others; else about all others."""
 
     vhost: str
     queue: str
     queue_id: int
     sequence: int
+    relocated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,6 +405,19 @@ class MachineUpgraded:
     machine_version: int
 
 
+@dataclass(frozen=True, slots=True)
+class QueueDrained:
+    """Up to `count` messages of a queue that moves leave for its new partition, by the way of dead letters.
+
+    The first ones in the order of delivery, then delayed ones; those that consumers hold stay. None of them died. The
+    event changes nothing if the queue is gone or is another incarnation than `queue_id`. Since machine version 7."""
+
+    vhost: str
+    queue: str
+    queue_id: int
+    count: int
+
+
 # --- heartbeats, which are no history ---------------------------------------------------------------------------------
 
 
@@ -442,6 +469,7 @@ QueueEvent = (
     | PastRead
     | ClockEvent
     | OperatorEvent
+    | QueueDrained
 )
 MetadataEvent = (
     BrokerStarted
@@ -479,6 +507,7 @@ MetadataEvent = (
     | SessionClosed
     | PastRead
     | ClockEvent
+    | PlacementEvent
 )
 Event = QueueEvent | MetadataEvent | NodeAlive | QueueRefuses
 
@@ -544,6 +573,13 @@ EVENT_TYPES: Final[tuple[type[Event], ...]] = (
     QueuePaused,
     QueueResumed,
     QueueRefuses,
+    PartitionsAdded,
+    NamesHeld,
+    QueuesStay,
+    PlacementChanged,
+    QueueMoveBegan,
+    QueueMoveEnded,
+    QueueDrained,
 )
 
-pickle_by_fields(*EVENT_TYPES, Actor, Argument, Deduplication, Encryption, Origin, Policy, Route)
+pickle_by_fields(*EVENT_TYPES, *PARTS, QueueName)

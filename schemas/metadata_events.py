@@ -14,12 +14,13 @@ class NodeJoined:
     """A broker node begins to share the log. The event's offset is the node's epoch.
 
     If an earlier epoch of the node was alive, it is lost by this event. `address`: host:port of its AMQP listener, for
-    listings."""
+    listings. `partitions`: how many queue partitions it works with (0: not recorded, before machine version 7)."""
 
     node: str
     version: str
     machine_version: int
     address: str
+    partitions: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,10 +82,12 @@ class Origin:
     """The origin of a message that no client published anew: a dead letter, a delayed or a restored message.
 
     It names the source queue, its incarnation (`queue_id`), and the message's id there. `reason`: why the message died
-    there (expired, rejected, maxlen, delivery_limit), delayed, or restored. `sequence` is a number by which the target
-    drops a forward that it has already seen: a dead letter's in the source queue's sequence, or a restored message's in
-    the restoration named `restore`. `delivery_count` and `redelivered` are those that a restored message had when it
-    was last in its queue."""
+    there (expired, rejected, maxlen, delivery_limit), delayed, moved, restored, or relocated (with its queue, from
+    another partition). `sequence` is a number by which the target drops a forward that it has already seen: a dead
+    letter's in the source queue's sequence, or a restored message's in the restoration named `restore`.
+    `delivery_count`, `redelivered` and `acquired_count` are those that a restored or relocated message had when it was
+    last in its queue. `partition`: the source's; -1 for the partition in which the queues of this name were first, so
+    that letters are still known which were taken in before the number of partitions changed."""
 
     vhost: str
     queue: str
@@ -96,6 +98,8 @@ class Origin:
     restore: str = ""
     delivery_count: int = 0
     redelivered: bool = False
+    acquired_count: int = 0
+    partition: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,3 +112,58 @@ class Encryption:
     key_id: str
     nonce: bytes
     plain_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLetters:
+    """How far a queue has taken in the dead letters of another one, incarnation `queue_id`: up to `sequence`.
+
+    `partition`: as in Origin. `relocated`: these are messages that moved with their queue."""
+
+    vhost: str
+    queue: str
+    queue_id: int
+    sequence: int
+    partition: int
+    relocated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRestored:
+    """The messages of a queue that another one has taken in by the restoration `restore`: ranges of ids, ascending."""
+
+    restore: str
+    vhost: str
+    queue: str
+    queue_id: int
+    messages: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MovedFrom:
+    """What a queue brings along from the partition with this number, where it was incarnation `queue_id`.
+
+    `version`: the machine version under which it was first declared; the rules of then hold for it. `letters` and
+    `restored`: what it has taken in, so that nothing comes in twice."""
+
+    partition: int
+    queue_id: int
+    version: int
+    paused: bool
+    letters: tuple[SeenLetters, ...]
+    restored: tuple[SeenRestored, ...]
+
+
+# All of the above: what records are made of, besides events.
+PARTS: Final = (
+    Actor,
+    Argument,
+    Deduplication,
+    Encryption,
+    MovedFrom,
+    Origin,
+    Policy,
+    Route,
+    SeenLetters,
+    SeenRestored,
+)

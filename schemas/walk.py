@@ -81,10 +81,12 @@ def skip(program: Program, data: bytes, position: int) -> int:
                 position += 1
             position += 1
         elif operation == UNION:
-            index = data[position]
-            if index & 129 or index >> 1 >= len(argument):
-                raise MalformedRecord(f"no branch of the union at byte {position}")
+            at, index = position, data[position]
             position += 1
+            if index >= 128:
+                index, position = _long_tail(data, position, index)
+            if index & 1 or index >> 1 >= len(argument):
+                raise MalformedRecord(f"no branch of the union at byte {at}")
             branch = argument[index >> 1]
             if branch:
                 position = skip(branch, data, position)
@@ -147,7 +149,6 @@ def _long_tail(data: bytes, position: int, first: int) -> tuple[int, int]:
 
 def _compile(schema: Any, named: dict[str, Program], namespace: str) -> Program:
     if isinstance(schema, list):
-        assert len(schema) < 64, "a branch's index is read as one byte"
         return [(UNION, [_compile(branch, named, namespace) for branch in schema])]
     if isinstance(schema, str):
         if schema in _PRIMITIVES:

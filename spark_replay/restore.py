@@ -44,6 +44,7 @@ class FoundMessages:
 
     vhost: str
     queue: str
+    partition: str
     ids: tuple[int, ...]
 
 
@@ -63,21 +64,21 @@ def check_broker(broker: Broker) -> None:
 
 
 def find(spark: "SparkSession", location: Location, condition: str, queue: str | None = None) -> list[FoundMessages]:
-    """The messages of the rows of HISTORY that fulfil `condition` (SQL), by queue.
+    """The messages of the rows of HISTORY that fulfil `condition` (SQL), by queue and partition.
 
     Raises BadRequest."""
     rows = history_frame(spark, location, plan_history(location, {}), queue)
-    found: dict[tuple[str, str], list[int]] = {}
+    found: dict[tuple[str, str, str], list[int]] = {}
     try:
         chosen = rows.where(condition).where("message_id is not null and queue is not null")
-        for row in chosen.select("vhost", "queue", "message_id").distinct().toLocalIterator():
-            found.setdefault((row.vhost, row.queue), []).append(row.message_id)
+        for row in chosen.select("vhost", "queue", "partition", "message_id").distinct().toLocalIterator():
+            found.setdefault((row.vhost, row.queue, row.partition), []).append(row.message_id)
     except Exception as error:  # of many classes, py4j's too
         slip = sql_slip(error)
         if slip is None:
             raise
         raise BadRequest(f"--where: {slip}") from None
-    return [FoundMessages(vhost, name, tuple(sorted(ids))) for (vhost, name), ids in sorted(found.items())]
+    return [FoundMessages(*place, tuple(sorted(ids))) for place, ids in sorted(found.items())]
 
 
 def bring_back(
@@ -94,7 +95,7 @@ def bring_back(
         for each in found:
             done: dict[str, Any] = {"vhost": each.vhost, "queue": each.queue, "to": to or each.queue, "name": name}
             for ids in pages(each.ids):
-                requested: dict[str, Any] = {"messages": ids, "dry_run": dry_run}
+                requested: dict[str, Any] = {"messages": ids, "partition": each.partition, "dry_run": dry_run}
                 requested |= {key: value for key, value in (("to", to), ("name", name)) if value is not None}
                 answer = _ask(client, each, requested)
                 done["name"] = answer["name"]
@@ -114,8 +115,10 @@ def without(
     `texts`: in the form of `--without`."""
     candidate = candidate_without(texts)
     rows = what_if(spark, location, [candidate], end=end, queue=queue).standing.collect()
-    ids = [row.message_id for row in rows if row.position >= 0] + [row.message_id for row in rows if row.position < 0]
-    return [FoundMessages(rows[0].vhost, rows[0].queue, tuple(ids))] if rows else []
+    found: dict[tuple[str, str, str], list[int]] = {}
+    for row in sorted(rows, key=lambda each: bool(each.position < 0)):
+        found.setdefault((row.vhost, row.queue, row.partition), []).append(row.message_id)
+    return [FoundMessages(*place, tuple(ids)) for place, ids in found.items()]
 
 
 def pages(ids: Sequence[int]) -> Iterator[list[int]]:

@@ -46,9 +46,9 @@ def prompt(to: Destination) -> int:
 
 
 class PublishPostponed(Exception):
-    """A complete publish has to wait: for the key of its subject, for room on the disk, or because it seems to go
-    nowhere and this node has not read to the end of the log (engine/runtime/certainty.py). Nothing was done. `wait`
-    returns when it may be tried again."""
+    """A complete publish has to wait: for the key of its subject, for room on the disk, for a queue that moves, or
+    because it seems to go nowhere and this node has not read to the end of the log (engine/runtime/certainty.py).
+    Nothing was done. `wait` returns when it may be tried again."""
 
     def __init__(
         self, wait: Callable[[], Awaitable[object]], publish: "BasicPublish", properties: bytes, body: bytes
@@ -172,8 +172,25 @@ def route_by_content(
 
 def homes_of(publish: BasicPublish, parsed: Parsed, broker: Broker, vhost: str) -> list[Partition]:
     """The partitions in which the queues would be that a publish to the default exchange names."""
+    return [broker.homes.of(vhost, key) for key in keys_of(publish, parsed)]
+
+
+def keys_of(publish: BasicPublish, parsed: Parsed) -> tuple[str, ...]:
+    """The routing key of a publish, and those of its carbon copies."""
     copies = carbon_copies(parsed) if parsed.sender_selected else ()
-    return [broker.queues.partition_for(vhost, key) for key in (publish.routing_key, *copies)]
+    return (publish.routing_key, *copies)
+
+
+def held_name(
+    publish: BasicPublish, destinations: tuple[Destination, ...], parsed: Parsed, broker: Broker, vhost: str
+) -> str | None:
+    """The first queue of a publish that waits on its way to another partition (engine/routing/homes.py)."""
+    if not broker.homes.some_held:
+        return None
+    names = [name for to in destinations for name in to.route.queues]
+    if publish.exchange == "":  # a name without a queue may wait, too
+        names += keys_of(publish, parsed)
+    return broker.homes.first_held(vhost, names)
 
 
 def message(to: Destination, parsed: Parsed, body: bytes, encryption: Encryption | None = None) -> Published:

@@ -25,6 +25,7 @@ from rewindmq.engine.amqp.basic_publish import (
     PublishPostponed,
     PublishProperties,
     RouteCheck,
+    held_name,
     homes_of,
     message,
     prompt,
@@ -180,6 +181,7 @@ class Channel:
         its body is encrypted."""
         destinations = self.destinations(publish, properties)
         logged, encryption = body, None
+        self.require_free(publish, destinations, properties, body)
         self.require_folds(publish, destinations, properties.raw, body)
         if not destinations:
             self.require_certainty(publish, properties.raw, body)
@@ -262,7 +264,21 @@ class Channel:
         except REFUSALS:
             self.require_certainty(publish, raw, body)
             raise
+        if self.broker.homes.some_held:
+            properties = self.parsed.get(raw) or self.parse_properties(raw)
+            self.require_free(publish, publish.destinations, properties, body)
         self.require_folds(publish, publish.destinations, raw, body)
+
+    def require_free(
+        self, publish: BasicPublish, destinations: tuple[Destination, ...], properties: PublishProperties, body: bytes
+    ) -> None:
+        """Raise PublishPostponed if a queue of the publish is on its way to another partition."""
+        homes, vhost = self.broker.homes, self.session.vhost
+        held = held_name(publish, destinations, properties.parsed, self.broker, vhost)
+        if held is not None:
+            publish.version = -1  # its route is found anew in any case
+            wait = partial(homes.free, vhost, held, lambda: self.closing)
+            raise PublishPostponed(wait, publish, properties.raw, body)
 
     def require_folds(
         self, publish: BasicPublish, destinations: tuple[Destination, ...], raw: bytes, body: bytes
@@ -523,6 +539,7 @@ class Channel:
     def forget_gone(self) -> None:
         """Free the tags of consumers that the broker has cancelled."""
         for consumer in self.gone:
+            self.session.attachments.pop(consumer.consumer_id, None)
             if self.consumers.get(consumer.tag) is consumer:
                 del self.consumers[consumer.tag]
         self.gone.clear()

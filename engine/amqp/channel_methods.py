@@ -12,9 +12,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from rewindmq.engine.amqp import methods
+from rewindmq.engine.amqp.basic_consume import BasicConsume
 from rewindmq.engine.amqp.channel import Channel
 from rewindmq.engine.amqp.consumer import AmqpConsumer, BasicGet
-from rewindmq.engine.amqp.lookahead import LEAST_PREFETCH, LookaheadConsumer
 from rewindmq.engine.amqp.methods import Method
 from rewindmq.engine.amqp.transactions import Transaction
 from rewindmq.engine.broker.declarations import strip_cr_lf
@@ -290,36 +290,8 @@ async def basic_consume(channel: Channel, method: Method) -> None:
         return
     name = queue_name(channel, method)
     tag = tag or generated("amq.ctag")
-    no_ack = method.flag("no_ack")
-    prefetch = channel.prefetch
-    shared = channel.shared
-    notify, gone, creditors = shared.cancel_notify, channel.gone, shared.creditors
-    consumer: AmqpConsumer
-    if prefetch >= LEAST_PREFETCH and not no_ack and channel.broker.keeper.reads_back:
-        end_turn = channel.broker.turns.end
-        consumer = LookaheadConsumer(
-            channel.output, channel.settlement, tag, no_ack, prefetch, notify, gone, creditors, end_turn
-        )
-    else:
-        consumer = AmqpConsumer(channel.output, channel.settlement, tag, no_ack, prefetch, notify, gone, creditors)
-
-    def attached(partition: Partition, queue: Queue, consumer_id: int) -> None:
-        consumer.attached(partition, queue, consumer_id)
-        channel.consumers[tag] = consumer
-        if not method.flag("nowait"):
-            reply(channel, "Basic.ConsumeOk", consumer_tag=tag)
-
-    subscription = Subscription(
-        channel.session,
-        channel.number,
-        tag,
-        no_ack,
-        method.flag("exclusive"),
-        prefetch,
-        channel.global_prefetch,
-        method.table("arguments"),
-    )
-    await channel.broker.consumers.consume(name, subscription, consumer, attached)
+    asked = BasicConsume(channel, method, tag, channel.prefetch, replies=not method.flag("nowait"))
+    await channel.broker.consumers.consume(name, asked.subscription, asked.target, asked.attached)
 
 
 async def consume_replies(channel: Channel, method: Method, tag: str) -> None:
@@ -341,7 +313,7 @@ async def consume_replies(channel: Channel, method: Method, tag: str) -> None:
         if not method.flag("nowait"):
             reply(channel, "Basic.ConsumeOk", consumer_tag=tag)
 
-    await declare(session, broker.queues.partition_for(session.vhost, name), name)
+    await declare(session, await broker.queues.entered(session, name), name)
     subscription = Subscription(session, channel.number, tag, no_ack=True)
     await broker.consumers.consume(name, subscription, consumer, attached)
 
@@ -350,6 +322,7 @@ async def basic_cancel(channel: Channel, method: Method) -> None:
     """basic.cancel."""
     channel.forget_gone()
     tag = method.text("consumer_tag")
+    await channel.broker.consumers.at_rest(channel.session, channel.number, tag)
     consumer = channel.consumers.pop(tag, None)
     answer = reply
     if channel.reply_queue and tag == channel.reply_tag:

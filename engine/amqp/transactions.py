@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Final
 from rewindmq.engine.amqp.basic_publish import BasicPublish, PublishProperties
 from rewindmq.engine.amqp.settlement import DeliveryHolder, Verdict
 from rewindmq.engine.errors import ConnectionForced, PreconditionFailed, ResourceError
+from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.routing.router import Destination, Router
 from rewindmq.engine.runtime.flow_control import LARGE_BYTES
 from rewindmq.engine.runtime.memory import Kind
+from rewindmq.engine.runtime.partition import Partition
 from rewindmq.schemas.values import Encryption
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ PUBLISH_BYTES: Final = 500  # that a publish takes beside its body
 
 @dataclass(slots=True)
 class PendingPublish:
-    """A publish that waits for commit. `destinations`: as they were when it came."""
+    """A publish that waits for commit. `destinations`: as they were when it came. A queue may have moved since."""
 
     publish: BasicPublish
     properties: PublishProperties
@@ -116,14 +118,13 @@ class Transaction:
         self.forget()
         logged = [await self.logged(pending) for pending in publishes]
         waited = any(encryption is not None for _, encryption in logged)
-        partitions = {to.partition for pending in publishes for to in pending.destinations}
-        while not all(partition.current for partition in partitions):
-            for partition in partitions:
-                await partition.enter()
-            waited = True
         logged_bytes = sum(len(pending.body) * len(pending.destinations) for pending in publishes)
-        if logged_bytes >= LARGE_BYTES:
-            waited = await self.channel.wait_for_room(logged_bytes, size) or waited
+        has_room = logged_bytes < LARGE_BYTES
+        while True:  # a queue may begin to move while the commit waits for something else
+            waited = await self.wait_for_homes(publishes) or waited
+            if has_room or not await self.channel.wait_for_room(logged_bytes, size):
+                break
+            has_room = waited = True
         if self.channel.closing:
             raise ConnectionForced("the connection is gone")
         commit = Commit()
@@ -139,6 +140,30 @@ class Transaction:
         if commit.refused:
             raise PreconditionFailed("partial tx completion")
 
+    async def wait_for_homes(self, publishes: list[PendingPublish]) -> bool:
+        """Wait until no queue of these publishes is on its way to another partition, and this node folds their
+        partitions, or until the channel is closed. Returns whether it waited."""
+        channel, homes = self.channel, self.channel.broker.homes
+        vhost = channel.session.vhost
+        waited = False
+        while not channel.closing:
+            partitions = dict.fromkeys(to.partition for each in publishes for to in each.destinations)
+            if homes.may_be_twice:
+                names = {name: None for each in publishes for to in each.destinations for name in to.route.queues}
+                held = homes.first_held(vhost, names)
+                if held is not None:
+                    await homes.free(vhost, held, lambda: channel.closing)
+                    waited = True
+                    continue
+                partitions = dict.fromkeys(homes.of(vhost, name) for name in names)
+            paused = [partition for partition in partitions if not partition.current]
+            if not paused:
+                break
+            for partition in paused:
+                await partition.enter()
+            waited = True
+        return waited
+
     async def logged(self, pending: PendingPublish) -> tuple[bytes, Encryption | None]:
         """The body as it is logged. Nothing of the commit is logged before all bodies are ready."""
         if not (pending.destinations or pending.publish.traced):
@@ -150,7 +175,7 @@ class Transaction:
         channel = self.channel
         destinations = pending.destinations
         if self.version != channel.router.version:
-            destinations = existing(destinations, channel.broker.router)
+            destinations = existing(destinations, channel.broker.router, channel.broker.homes)
         if pending.publish.traced:
             channel.trace(pending.publish, pending.properties, body, encryption, destinations)
         if not destinations:
@@ -179,12 +204,15 @@ class Transaction:
         self.channel.status.messages_uncommitted = self.channel.status.acks_uncommitted = 0
 
 
-def existing(destinations: tuple[Destination, ...], router: Router) -> tuple[Destination, ...]:
-    """The destinations without the queues that are gone."""
+def existing(destinations: tuple[Destination, ...], router: Router, homes: Homes) -> tuple[Destination, ...]:
+    """The destinations without the queues that are gone. A queue that has moved is where it is now."""
     live: list[Destination] = []
     for destination in destinations:
-        route, machine = destination.route, destination.partition.machine
-        queues = tuple(name for name in route.queues if machine.queue(route.vhost, name) is not None)
-        if queues:
-            live.append(router.narrowed(destination, queues))
+        route = destination.route
+        there: dict[Partition, list[str]] = {}
+        for name in route.queues:
+            partition = homes.of(route.vhost, name) if homes.may_be_twice else destination.partition
+            if partition.machine.queue(route.vhost, name) is not None:
+                there.setdefault(partition, []).append(name)
+        live += [router.placed(destination, partition, tuple(names)) for partition, names in there.items()]
     return tuple(live)

@@ -26,7 +26,6 @@ durable (declare-ok, HTTP 201 ...), call `turns.when_durable`, too.
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 from rewindmq.engine.broker.access_control import Access
@@ -45,7 +44,7 @@ from rewindmq.engine.broker.marks import Marks
 from rewindmq.engine.broker.open_sessions import OpenSessions
 from rewindmq.engine.broker.parameters import Parameters
 from rewindmq.engine.broker.policies import EffectivePolicies, Policies
-from rewindmq.engine.broker.queues import Queues, home_of, locate
+from rewindmq.engine.broker.queues import Queues
 from rewindmq.engine.broker.removals import Removals
 from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.broker.users import Users
@@ -55,6 +54,7 @@ from rewindmq.engine.erasure.day_expiry import Expiry
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.erasures import Erasures
 from rewindmq.engine.identity.tokens import Tokens
+from rewindmq.engine.placement.repartition import Repartition
 from rewindmq.engine.rewind.id_index_process import IdIndexProcess
 from rewindmq.engine.rewind.restore import Restorations
 from rewindmq.engine.rewind.stream_consumers import Readings
@@ -63,6 +63,7 @@ from rewindmq.engine.routing.dead_letters import Forwarder
 from rewindmq.engine.routing.delayed_exchanges import HiddenQueues
 from rewindmq.engine.routing.event_exchange import EventExchange
 from rewindmq.engine.routing.firehose import Firehose
+from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.routing.router import Router
 from rewindmq.engine.runtime.admission import Door, Listeners
 from rewindmq.engine.runtime.certainty import Certainty
@@ -79,10 +80,11 @@ from rewindmq.projections.machine.data.effects import DeadLetter
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.access_events import AccessRefused, LoginRefused, SessionOpened
-from rewindmq.schemas.events import BrokerStarted, Event, PastRead, Published, SessionClosed
+from rewindmq.schemas.events import BrokerStarted, Event, NodeLost, PastRead, Published, SessionClosed
 from rewindmq.schemas.metadata_events import (
     BodiesExpired,
     Bound,
+    NodeJoined,
     OperatorPolicyCleared,
     OperatorPolicySet,
     PolicyCleared,
@@ -92,6 +94,7 @@ from rewindmq.schemas.metadata_events import (
     UserDeleted,
     VhostDeleted,
 )
+from rewindmq.schemas.placement_events import PlacementEvent, QueueMoveBegan, QueueMoveEnded
 
 # Events of the metadata log that change nothing: no route and no permission is decided anew.
 QUIET: Final = (BrokerStarted, SessionOpened, SessionClosed, LoginRefused, AccessRefused, PastRead)
@@ -130,37 +133,39 @@ class Broker:
         limit_bytes = config.vm_memory_high_watermark.of(machine_bytes)
         self.memory = MemoryAccount(limit_bytes, machine_bytes, lambda: self.alarms.look_soon())
 
-        self.router = Router(topology, partial(locate, partitions))
+        self.homes = homes = Homes(topology.placement, partitions)
+        self.router = Router(topology, homes.locate)
         self.certainty = Certainty(keeper.read_to_end, lambda: self.router.version)
         self.tokens = Tokens(config.tokens)
         self.access = Access(topology, self.tokens, LoginBrake(self._login_braked))
         self.access_log = AccessLog(metadata, keeper, clock, lambda: self.turns.end(), self.counters, config.read_only)
         self.sessions = OpenSessions(
-            topology, self.access, keeper, self.certainty, clock, self.counters, self.access_log.ended
+            topology, self.access, keeper, self.certainty, clock, self.counters, self._session_ended
         )
         self.callers = Callers(self.sessions, self.access_log, keeper, lambda: self.turns.end(), config.read_only)
         self.firehose = Firehose(config, self.router, self.sessions.by_id, keeper, self.counters)
-        home = partial(home_of, partitions)
         self.forwarder = Forwarder(
-            self.router, clock, self.counters, self.certainty, keeper, lambda: self.turns.end(), home
+            self.router, clock, self.counters, self.certainty, keeper, lambda: self.turns.end(), homes
         )
         self.readings = Readings(
-            config, clock, self.sessions.ask, self.sessions.check_open, topology.marks, self.memory, past
+            config, clock, self.sessions.ask, self.sessions.check_open, topology, len(partitions), self.memory, past
         )
         self.turns = Turns(metadata, partitions, self.forwarder, clock, keeper, self.readings.landed)
-        self.hidden = HiddenQueues(topology, home, self.turns.when_durable)
+        self.hidden = HiddenQueues(topology, homes, self.turns.when_durable)
 
         self.queues = Queues(
-            metadata, self.access, partitions, self.sessions, self.router, self.counters, config.semantics
+            metadata, self.access, partitions, homes, self.sessions, self.router, self.counters, config.semantics
         )
         self.removals = Removals(self.access, self.queues, self.sessions, self.router)
         self.exchanges = Exchanges(
-            metadata, self.access, self.router, self.hidden, self.sessions, self.queues, keeper.reads_back
+            metadata, self.access, self.router, self.hidden, self.sessions, self.queues, homes, keeper.reads_back
         )
-        self.consumers = Consumers(self.access, self.queues, self.sessions, self.firehose, self.readings)
+        self.consumers = Consumers(
+            self.access, self.queues, homes, self.sessions, self.firehose, self.readings, self.turns.end
+        )
         self.users = Users(metadata, self.access)
         self.vhosts = Vhosts(metadata, partitions, self.turns)
-        self.effective_policies = EffectivePolicies(topology, partitions, self.turns, keeper)
+        self.effective_policies = EffectivePolicies(topology, partitions, homes, self.turns, keeper)
         self.policies = Policies(metadata, self.effective_policies, config.semantics, operator=False)
         self.operator_policies = Policies(metadata, self.effective_policies, config.semantics, operator=True)
         self.parameters = Parameters(metadata, self.operator_policies, config.cluster_name)
@@ -181,12 +186,26 @@ class Broker:
         self.archive = ArchiveStatus(url, ends, self.clock, in_kafka=measured) if url else None
         self.trims = HistoryTrims(config.keep_history_ms, metadata, partitions, self.turns)
         self.events = EventExchange(
-            config, self.router, metadata, partitions, keeper, self.counters, self.turns, self.loop_share
+            config, self.router, metadata, partitions, self.homes, keeper, self.counters, self.turns, self.loop_share
+        )
+        self.repartition = Repartition(
+            config,
+            metadata,
+            partitions,
+            keeper,
+            self.loop_share,
+            self.queues.enter_all,
+            self.turns.when_durable,
+            end_turn,
         )
         self.alarms.on_alarm.append(self.events.alarm)
         self.clock_watch = ClockWatch(
             config.node, log_clock, metadata, partitions, keeper, self.turns, config.worker is not None
         )
+
+    def _session_ended(self, session: Session) -> None:
+        self.access_log.ended(session)
+        self.homes.changed()  # it may wait for a name
 
     def _login_braked(self) -> None:
         self.counters[LOGINS_BRAKED] += 1
@@ -221,6 +240,7 @@ class Broker:
         self.tokens.stop()
         for session in list(self.sessions.by_id.values()):
             self.sessions.close(session)
+        self.homes.changed()  # clients that wait for a name are gone
         self.callers.close()
         self.access_log.close()
         self.alarms.stop()
@@ -228,6 +248,7 @@ class Broker:
         self.trims.stop()
         self.readings.close()
         self.clock_watch.stop()
+        self.repartition.stop()
         self.expiry.stop()
         self.keeper.stop()
 
@@ -243,9 +264,20 @@ class Broker:
         self.router.queues_changed()
 
     def queue_gone(self, partition: Partition, queue: Queue, reason: str) -> None:
-        self.counters["queues_deleted_total"] += 1
         self.router.queues_changed()
+        if self.homes.may_be_twice and not self._was_the_queue(partition, queue):
+            return
+        self.counters["queues_deleted_total"] += 1
         self.keeper.queue_gone(partition, queue)
+
+    def _was_the_queue(self, partition: Partition, queue: Queue) -> bool:
+        """Whether a queue that is gone was the one that clients see, and not what another partition has of it."""
+        home = self.homes.of(queue.vhost, queue.name)
+        moving = self.topology.placement.moving.get((queue.vhost, queue.name))
+        if home is partition or moving is None:
+            return home is partition
+        is_left = moving.from_id == queue.queue_id and home.current  # else the owner of that partition repairs it
+        return is_left and home.machine.queue(queue.vhost, queue.name) is None
 
     def undelivered(self, partition: Partition, consumer_id: int) -> None:
         """Close the consumer's connection: with its end the queue gets back what the consumer holds."""
@@ -261,10 +293,26 @@ class Broker:
     def dead_letter(self, partition: Partition, effect: DeadLetter, message: Published | None) -> None:
         self.forwarder.take(partition, effect, message)
 
+    def _placement_changed(self, event: PlacementEvent) -> None:
+        self.router.queues_changed()
+        if isinstance(event, QueueMoveEnded):  # its bindings are others now
+            for bound in self.topology.bindings_to(event.vhost, "queue", event.queue):
+                self.router.bindings_changed(bound.vhost, bound.source)
+            self.consumers.moves.ended(event.vhost, event.queue)
+        elif isinstance(event, QueueMoveBegan):
+            began = (event.vhost, event.queue) in self.topology.placement.moving  # else the move was given up
+            (self.consumers.moves.began if began else self.consumers.moves.ended)(event.vhost, event.queue)
+        self.homes.changed()
+
     # -- what the metadata log tells ----------------------------------------------------------------------------------
 
     def metadata_changed(self, event: Event) -> None:
         if isinstance(event, QUIET):
+            return
+        if isinstance(event, PlacementEvent | NodeJoined | NodeLost):
+            self.repartition.changed(event)
+        if isinstance(event, PlacementEvent):
+            self._placement_changed(event)
             return
         if isinstance(event, Bound | Unbound):
             self.router.bindings_changed(event.vhost, event.source)

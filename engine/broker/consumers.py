@@ -11,13 +11,15 @@ from rewindmq.engine.broker.access_control import Access
 from rewindmq.engine.broker.open_sessions import OpenSessions
 from rewindmq.engine.broker.queues import Queues, check_not_gone, is_next_large
 from rewindmq.engine.errors import AccessRefused, NotImplementedByBroker, resource
+from rewindmq.engine.placement.consumers import ConsumerMoves
 from rewindmq.engine.rewind.arguments import is_past_asked
 from rewindmq.engine.rewind.reader import ReadingConsumer, ReadRequest
 from rewindmq.engine.rewind.stream_consumers import Readings
 from rewindmq.engine.routing.firehose import Firehose
+from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.runtime.partition import DeliveryTarget, FetchTarget, Partition
 from rewindmq.engine.runtime.sessions import Session
-from rewindmq.engine.runtime.subscription import Subscription
+from rewindmq.engine.runtime.subscription import Attached, Attachment, Subscription
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_reply_queue
 from rewindmq.projections.rules.queue_arguments import argument_of
@@ -28,18 +30,24 @@ from rewindmq.schemas.events import ConsumerAttached, ConsumerCancelled, Fetched
 # messages, while the client's socket takes what was sent.
 CREDIT_WINDOW = 16
 
-Attached = Callable[[Partition, Queue, int], None]
-
 
 class Consumers:
     def __init__(
-        self, access: Access, queues: Queues, sessions: OpenSessions, firehose: Firehose, readings: Readings
+        self,
+        access: Access,
+        queues: Queues,
+        homes: Homes,
+        sessions: OpenSessions,
+        firehose: Firehose,
+        readings: Readings,
+        end_turn: Callable[[], None],
     ) -> None:
         self._access = access
         self._queues = queues
         self._sessions = sessions
         self._firehose = firehose
         self._readings = readings
+        self.moves = ConsumerMoves(homes, sessions.by_id.get, queues.entered, self._attach_again, end_turn)
 
     async def consume(
         self, queue: str, subscription: Subscription, consumer: ReadingConsumer, attached: Attached
@@ -64,13 +72,27 @@ class Consumers:
         consumer: DeliveryTarget,
         attached: Attached,
     ) -> None:
-        session, channel = subscription.session, subscription.channel
-        where = resource("queue", queue.name, session.vhost)
+        where = resource("queue", queue.name, queue.vhost)
         if subscription.global_prefetch > 0 and queue.type == "quorum":
             raise NotImplementedByBroker(f"{where} does not support global qos")
         declarations.check_consumer_arguments(queue, subscription.arguments)
         exclusive = subscription.exclusive and queue.type != "quorum"  # a quorum queue ignores it (S-112)
         declarations.check_exclusive_use(queue, exclusive)
+        if not await self._attach(partition, queue, subscription, exclusive, consumer, attached):
+            check_not_gone(queue)
+            raise AccessRefused(f"{where} in exclusive use")  # another node's client was faster
+
+    async def _attach(
+        self,
+        partition: Partition,
+        queue: Queue,
+        subscription: Subscription,
+        exclusive: bool,
+        consumer: DeliveryTarget,
+        attached: Attached,
+    ) -> bool:
+        """Attach a live consumer. False: the fold has refused it."""
+        session, channel = subscription.session, subscription.channel
         consumer_id = self._sessions.next_id()
         partition.attach(consumer_id, self._firehose.tapped(session, channel, consumer))
         session.note(channel, partition, consumer_id)
@@ -81,13 +103,24 @@ class Consumers:
             if consumer_id in queue.holders:
                 is_attached = True
                 attached(partition, queue, consumer_id)
+                self.moves.note(Attachment(partition, queue, subscription, consumer_id))
 
         await self._sessions.ask(session, partition, _attachment(queue, subscription, consumer_id, exclusive), folded)
         if not is_attached:
             partition.detach(consumer_id)
             session.forget(partition, consumer_id)
-            check_not_gone(queue)
-            raise AccessRefused(f"{where} in exclusive use")  # another node's client was faster
+        return is_attached
+
+    async def _attach_again(self, partition: Partition, queue: Queue, subscription: Subscription) -> bool:
+        """Attach a consumer whose queue has moved, as it was. False: another consumer is exclusive."""
+        movable = subscription.movable
+        assert movable is not None
+        exclusive = subscription.exclusive and queue.type != "quorum"
+        return await self._attach(partition, queue, subscription, exclusive, movable.target, movable.attached)
+
+    async def at_rest(self, session: Session, channel: int, tag: str) -> None:
+        """Wait while the consumer with this tag follows its queue to another partition."""
+        await self.moves.at_rest(session, channel, tag)
 
     def set_global_prefetch(self, session: Session, channel: int, prefetch: int) -> None:
         """basic.qos global, for the consumers that the channel has. A later consumer brings the limit with it
@@ -98,7 +131,8 @@ class Consumers:
     async def cancel(self, session: Session, partition: Partition, queue: Queue, consumer_id: int) -> None:
         """Detach a consumer. The deliveries that are on their way still reach it, and no others. An auto-delete queue
         goes with its last consumer."""
-        if consumer_id in queue.holders:  # else it reads the history, or the queue is gone
+        holder = queue.holders.get(consumer_id)
+        if holder is not None and holder.attached:  # else it reads the history, or the queue is gone or on its way
             await partition.ask(session.actor, ConsumerCancelled(queue.vhost, queue.name, consumer_id))
             await self._queues.carry_out_end(partition, queue)
         partition.detach(consumer_id)

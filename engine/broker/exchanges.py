@@ -8,6 +8,7 @@ Rules of this file
 """
 
 from collections.abc import AsyncIterator, Container
+from dataclasses import replace
 
 from rewindmq.engine.broker import declarations
 from rewindmq.engine.broker.access_control import ITSELF, Access
@@ -19,6 +20,7 @@ from rewindmq.engine.routing.content import Content
 from rewindmq.engine.routing.deduplication import DEDUPLICATING_EXCHANGE
 from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE, HiddenQueues
 from rewindmq.engine.routing.event_headers import NODE_WIDE, NODE_WIDE_TAGS
+from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.routing.router import Destination, Router
 from rewindmq.engine.runtime.loop_share import Work, by_key
 from rewindmq.engine.runtime.metadata import NOT_RECORDED, Metadata
@@ -41,6 +43,7 @@ class Exchanges:
         hidden: HiddenQueues,
         sessions: OpenSessions,
         queues: Queues,
+        homes: Homes,
         reads_back: bool,
     ) -> None:
         self._metadata = metadata
@@ -50,6 +53,7 @@ class Exchanges:
         self._hidden = hidden
         self._sessions = sessions
         self._queues = queues
+        self._homes = homes
         self._reads_back = reads_back
 
     # -- publishing (hot) ---------------------------------------------------------------------------------------------
@@ -181,12 +185,25 @@ class Exchanges:
         self._check_node_wide(session, source, routing_key)
         bound = Bound(vhost, source, destination_type, destination, routing_key, _sorted(arguments), queue_id)
         await self._metadata.bind(session.actor, bound)
+        while destination_type == "queue" and (now := await self._moved(session, bound)) is not None:
+            await self._metadata.unbind(session.actor, bound)
+            bound = now
+            await self._metadata.bind(session.actor, bound)
         if not self._topology.is_bound(bound):  # another client deleted one of the two meanwhile
             for kind, name in (("exchange", source), (destination_type, destination)):
                 exchanges = self._topology.exchanges
                 exists = (vhost, name) in exchanges if kind == "exchange" else self._queues.get(vhost, name)
                 if not exists:
                     raise NotFound(f"no {resource(kind, name, vhost)}")
+
+    async def _moved(self, session: Session, bound: Bound) -> Bound | None:
+        """The binding as it has to be, if its queue has moved to another partition while it was made; else None."""
+        if not self._homes.may_be_twice:
+            return None
+        partition = await self._queues.entered(session, bound.destination)
+        queue = partition.machine.queue(bound.vhost, bound.destination)
+        now = bound if queue is None else replace(bound, queue_id=queue.queue_id)
+        return None if now == bound or self._topology.is_bound(now) else now
 
     async def unbind(
         self,
@@ -217,6 +234,8 @@ class Exchanges:
     ) -> bool:
         """Remove the binding if it is in what this node has read. Returns whether it was."""
         queue_id = NOT_RECORDED
+        if destination_type == "queue":
+            await self._queues.entered(session, destination)
         if destination_type == "queue" and self._queues.get(vhost, destination) is not None:
             queue_id = (await self._queues.usable(session, destination))[1].queue_id
         found = False

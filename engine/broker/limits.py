@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from rewindmq.engine.errors import NotAllowed, PreconditionFailed
+from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.rules.erlang_terms import erlang_term
@@ -80,20 +81,21 @@ def has_queue_limit(topology: Topology, vhost: str) -> bool:
     return _limit(topology.vhost_limits(vhost), "max-queues") is not None
 
 
-def check_queue(topology: Topology, partitions: Iterable[Partition], vhost: str, name: str) -> None:
+def check_queue(topology: Topology, homes: Homes, partitions: Iterable[Partition], vhost: str, name: str) -> None:
     """PreconditionFailed: the vhost may not have one more queue."""
     limit = _limit(topology.vhost_limits(vhost), "max-queues")
-    if limit is not None and count_queues(partitions, vhost) >= limit:
+    if limit is not None and count_queues(homes, partitions, vhost) >= limit:
         raise PreconditionFailed(f"cannot declare queue '{name}': queue limit in vhost '{vhost}' ({limit}) is reached")
 
 
-def count_queues(partitions: Iterable[Partition], vhost: str) -> int:
+def count_queues(homes: Homes, partitions: Iterable[Partition], vhost: str) -> int:
     """The number of a vhost's queues that clients can see."""
+    twice = homes.may_be_twice
     return sum(
         1
         for partition in partitions
         for home, name in partition.machine.by_name
-        if home == vhost and not is_hidden(name)
+        if home == vhost and not is_hidden(name) and not (twice and not homes.is_listed(partition, vhost, name))
     )
 
 

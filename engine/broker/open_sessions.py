@@ -116,6 +116,7 @@ class OpenSessions:
         for partition, consumer_ids in session.attached.pop(channel, {}).items():
             for consumer_id in consumer_ids:
                 partition.detach(consumer_id)
+                session.attachments.pop(consumer_id, None)
             partition.append(session.actor, SessionClosed(session.session_id, channel))
         for key in [key for key in session.holders if key[0] == channel]:
             del session.holders[key]
@@ -136,6 +137,7 @@ class OpenSessions:
         for partition in concerned:
             partition.append(session.actor, ended)
         session.attached.clear()
+        session.attachments.clear()
         session.holders.clear()
         session.owns_queues_in.clear()
         self._ended(session)
@@ -147,9 +149,13 @@ class OpenSessions:
             if session.close is not None and which(session):
                 session.close(reason)
 
+    def is_open(self, session: Session) -> bool:
+        """Whether the session has not ended."""
+        return session.session_id in self.by_id
+
     def check_open(self, session: Session) -> None:
         """ConnectionForced: the session ended while its request waited. Nothing may be appended for it any more."""
-        if session.session_id not in self.by_id:
+        if not self.is_open(session):
             raise ConnectionForced("the connection is gone")
 
     async def ask(

@@ -16,10 +16,11 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from rewindmq.engine.broker.queues import home_of, queues_in
+from rewindmq.engine.broker.queues import queues_in
 from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.broker.vhosts import check_vhost
 from rewindmq.engine.errors import NotFound, PreconditionFailed
+from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.runtime.eager import to_the_end
 from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.metadata import Metadata
@@ -58,9 +59,12 @@ class EffectivePolicies:
     later `PolicyApplied` is in the partition. So the node remembers for a while the policies that ended, of those that
     make queues refuse messages."""
 
-    def __init__(self, topology: Topology, partitions: Sequence[Partition], turns: Turns, keeper: Keeper) -> None:
+    def __init__(
+        self, topology: Topology, partitions: Sequence[Partition], homes: Homes, turns: Turns, keeper: Keeper
+    ) -> None:
         self._topology = topology
         self._partitions = partitions
+        self._homes = homes
         self._turns = turns
         self._keeper = keeper
         self._refusing = self._rules_that_refuse()
@@ -93,8 +97,8 @@ class EffectivePolicies:
 
         `names`: the change concerns only queues of these names; None: it may concern any."""
         partitions = self._partitions
-        if vhost is not None and names is not None:
-            homes = [home_of(partitions, vhost, name) for name in sorted(names)]
+        if vhost is not None and names is not None and not self._homes.may_be_twice:  # else a stray has policies, too
+            homes = [self._homes.of(vhost, name) for name in sorted(names)]
             partitions = list(dict.fromkeys(homes))
         for partition in partitions:
             await partition.enter()

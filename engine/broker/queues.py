@@ -6,7 +6,7 @@ queue.delete). What a declaration may ask for is in declarations.py.
 
 import secrets
 from collections import deque
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import TypeVar
 
@@ -14,9 +14,9 @@ from rewindmq.engine.broker import declarations, limits
 from rewindmq.engine.broker.access_control import Access
 from rewindmq.engine.broker.open_sessions import OpenSessions
 from rewindmq.engine.errors import AccessRefused, NotFound, NotImplementedByBroker, PreconditionFailed, resource
-from rewindmq.engine.log.placement import partition_of
 from rewindmq.engine.rewind.arguments import check_stream_sizes
 from rewindmq.engine.routing.delayed_exchanges import check_not_hidden
+from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.routing.router import Router
 from rewindmq.engine.runtime.flow_control import LARGE_BYTES
 from rewindmq.engine.runtime.loop_share import Work
@@ -24,7 +24,7 @@ from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.queue_counters import Listed
 from rewindmq.engine.runtime.sessions import Session
-from rewindmq.projections.machine.data.effects import Forget, QueueGone
+from rewindmq.projections.machine.data.effects import Effect, Forget, QueueGone
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import PURGED
 from rewindmq.projections.machine.rules.versions import PAUSES
@@ -50,6 +50,7 @@ class Queues:
         metadata: Metadata,
         access: Access,
         partitions: Sequence[Partition],
+        homes: Homes,
         sessions: OpenSessions,
         router: Router,
         counters: dict[str, int],
@@ -59,6 +60,7 @@ class Queues:
         self._topology = metadata.topology
         self._access = access
         self._partitions = partitions
+        self._homes = homes
         self._sessions = sessions
         self._router = router
         self._counters = counters
@@ -68,10 +70,25 @@ class Queues:
 
     def partition_for(self, vhost: str, name: str) -> Partition:
         """The partition that holds the queue of this name, or would hold it."""
-        return home_of(self._partitions, vhost, name)
+        return self._homes.of(vhost, name)
 
     def get(self, vhost: str, name: str) -> Queue | None:
-        return home_of(self._partitions, vhost, name).machine.queue(vhost, name)
+        return self._homes.queue(vhost, name)
+
+    async def entered(self, session: Session, name: str) -> Partition:
+        """The partition of this name, once the name is not held and this node folds the partition. What is appended for
+        the name is appended before anything else is awaited.
+
+        ConnectionForced: the session ended meanwhile."""
+        homes, vhost = self._homes, session.vhost
+        while True:
+            if homes.is_held(vhost, name):
+                await homes.free(vhost, name, lambda: not self._sessions.is_open(session))
+                self._sessions.check_open(session)
+            partition = homes.of(vhost, name)
+            await self._sessions.catch_up(session, partition)
+            if homes.is_home(partition, vhost, name) and not homes.is_held(vhost, name) and partition.current:
+                return partition
 
     async def usable(self, session: Session, name: str) -> tuple[Partition, Queue]:
         """The queue of this name, for a client that names it.
@@ -79,8 +96,7 @@ class Queues:
         NotFound. AccessRefused: the name is that of a hidden queue. ResourceLocked: another connection's exclusive
         queue."""
         check_not_hidden(name)
-        partition = self.partition_for(session.vhost, name)
-        await self._sessions.catch_up(session, partition)
+        partition = await self.entered(session, name)
         queue = partition.machine.queue(session.vhost, name)
         if queue is None:
             raise NotFound(f"no {resource('queue', name, session.vhost)}")
@@ -119,7 +135,7 @@ class Queues:
             for partition in self._partitions
             if partition.current
             for key, queue in partition.machine.by_name.items()
-            if vhost is None or key[0] == vhost
+            if (vhost is None or key[0] == vhost) and self._is_listed(partition, key)
         ]
         found.sort(key=itemgetter(0))
         return [queue for _, queue in found]
@@ -150,9 +166,12 @@ class Queues:
             (key, (partition, queue))
             for partition, by_name in found
             async for key, queue in work.over(list(by_name.items()))
-            if key[0] in vhosts and not is_hidden(key[1])
+            if key[0] in vhosts and not is_hidden(key[1]) and self._is_listed(partition, key)
         ]
         return await work.in_order(entries)
+
+    def _is_listed(self, partition: Partition, name: tuple[str, str]) -> bool:
+        return not self._homes.may_be_twice or self._homes.is_listed(partition, *name)
 
     # -- declaring ----------------------------------------------------------------------------------------------------
 
@@ -181,8 +200,7 @@ class Queues:
         elif name.startswith("amq."):
             raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
         self._access.check(session, vhost, "configure", "queue", name)
-        partition = self.partition_for(vhost, name)
-        await self._sessions.catch_up(session, partition)
+        partition = await self.entered(session, name)
         queue = partition.machine.queue(vhost, name)
         if queue is not None:
             _check_same(session, queue, durable, exclusive, auto_delete, arguments)
@@ -195,7 +213,8 @@ class Queues:
         if limits.has_queue_limit(self._topology, vhost):
             await self.enter_all()
             self._sessions.check_open(session)
-        limits.check_queue(self._topology, self._partitions, vhost, name)
+            partition = await self.entered(session, name)
+        limits.check_queue(self._topology, self._homes, self._partitions, vhost, name)
         declarations.check_queue_properties(vhost, name, kind, durable, exclusive, auto_delete)
         if exclusive:
             session.owns_queues_in[partition] = None
@@ -257,7 +276,7 @@ class Queues:
         is no error."""
         name = declarations.strip_cr_lf(name)
         self._access.check(session, session.vhost, "configure", "queue", name)
-        await self.partition_for(session.vhost, name).catch_up()
+        await self.entered(session, name)
         if self.get(session.vhost, name) is None:
             await self._sessions.read_to_end(session)
         if self.get(session.vhost, name) is None:
@@ -282,7 +301,20 @@ class Queues:
         if not gone and not queue.gone:  # another node's client was faster: it is used, or not empty any more
             raise PreconditionFailed(f"{where} {'in use' if if_unused else 'not empty'}")
         await self.carry_out_end(partition, queue)
+        left = [each async for each in self._strays(session.vhost, name)]
+        for other, stray in left:
+            effects = await self._sessions.ask(session, other, QueueDeleted(session.vhost, name, False, False))
+            other.carry_out()
+            gone += [effect for effect in effects if isinstance(effect, QueueGone) and effect.queue is stray]
         return 0 if queue.stream else sum(effect.messages for effect in gone)
+
+    async def _strays(self, vhost: str, name: str) -> AsyncIterator[tuple[Partition, Queue]]:
+        """Yields what is left of a queue in the partitions that it has left. It ends with the queue, too."""
+        for partition, queue_id in list(self._homes.strays(vhost, name)):
+            await partition.enter()
+            stray = partition.machine.queue(vhost, name)
+            if stray is not None and stray.queue_id == queue_id and not self._homes.is_home(partition, vhost, name):
+                yield partition, stray
 
     async def carry_out_end(self, partition: Partition, queue: Queue) -> None:
         """Perform the effects of an event that may have ended the queue.
@@ -301,11 +333,11 @@ class Queues:
             raise NotImplementedByBroker(f"queue.purge not supported by stream queues {where}")
         effects = await self._sessions.ask(session, partition, Purged(session.vhost, name))
         check_not_gone(queue)
-        return sum(
-            len(effect.message_ids)
-            for effect in effects
-            if isinstance(effect, Forget) and effect.queue is queue and effect.reason == PURGED
-        )
+        purged = _purged(queue, effects)
+        left = [each async for each in self._strays(session.vhost, name)]
+        for other, stray in left:  # messages that came back to where the queue was, and have not followed it yet
+            purged += _purged(stray, await self._sessions.ask(session, other, Purged(session.vhost, name)))
+        return purged
 
     # -- pausing ------------------------------------------------------------------------------------------------------
 
@@ -330,17 +362,6 @@ class Queues:
             check_not_gone(queue)
 
 
-def home_of(partitions: Sequence[Partition], vhost: str, name: str) -> Partition:
-    """The partition that holds the queue of this name, or would hold it."""
-    return partitions[partition_of(vhost, name, len(partitions))]
-
-
-def locate(partitions: Sequence[Partition], vhost: str, name: str) -> Partition | None:
-    """The partition of a queue that a message can be routed to, else None."""
-    partition = home_of(partitions, vhost, name)
-    return partition if partition.may_have(vhost, name) else None
-
-
 def queues_in(partitions: Sequence[Partition], vhost: str | None) -> Iterator[tuple[Partition, Queue]]:
     """The queues that a vhost has at the call (None: that all have), except those that go before their turn. The
     iterator drops each queue as it yields it: to free 10,000 of them at once takes 50 ms."""
@@ -350,6 +371,15 @@ def queues_in(partitions: Sequence[Partition], vhost: str | None) -> Iterator[tu
             queue = queues.popleft()
             if vhost in (None, queue.vhost) and not queue.gone:
                 yield partition, queue
+
+
+def _purged(queue: Queue, effects: list[Effect]) -> int:
+    """The number of messages that a purge dropped."""
+    return sum(
+        len(effect.message_ids)
+        for effect in effects
+        if isinstance(effect, Forget) and effect.queue is queue and effect.reason == PURGED
+    )
 
 
 def check_not_gone(queue: Queue) -> None:

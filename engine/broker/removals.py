@@ -71,6 +71,7 @@ class Removals:
         at its limit, so that a message would have to wait."""
         partition, queue = await self._taken_from(session, name)
         await self._check_route(session, queue.vhost, exchange, routing_key)
+        partition, queue = await self._taken_from(session, name)  # it may have moved meanwhile
         spans = _spans(queue, ids)
         event = MessageRemoved(queue.vhost, queue.name, spans, reason, True, exchange, routing_key)
         effects = await self._ask(session, partition, queue, event) if spans else []
@@ -83,8 +84,7 @@ class Removals:
         older node is among the nodes."""
         self._access.check(session, session.vhost, "read", "queue", name)
         if is_delay_queue(name):
-            partition = self._queues.partition_for(session.vhost, name)
-            await self._sessions.catch_up(session, partition)
+            partition = await self._queues.entered(session, name)
             found = partition.machine.queue(session.vhost, name)
             if found is None:
                 raise NotFound(f"no {resource('queue', name, session.vhost)}")
@@ -162,7 +162,9 @@ async def has_arrived(removal: Removal) -> bool:
         if loop.time() > ends:
             return False
         await asyncio.sleep(LOOK_SECONDS)
-    return not first <= queue.letters_seen.get((queue.vhost, queue.name, queue.queue_id), 0) <= last
+    own = (queue.vhost, queue.name, queue.queue_id)
+    back = [sequence for source, sequence in queue.letters_seen.items() if source[:3] == own and not source[4]]
+    return not any(first <= sequence <= last for sequence in back)
 
 
 def _spans(queue: Queue, ids: Collection[int]) -> tuple[tuple[int, int], ...]:

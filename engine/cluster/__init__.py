@@ -6,5 +6,6 @@ repair.py      finishes the work that a lost node left unfinished    state_copy.
 modes.py       which partitions are folded here          counter_rounds.py   counters of queues, for nodes that pause
 state_offers.py   an owner leaves its snapshot in Kafka  entry.py              a node begins with it
 returns.py     a partition goes on with it after a pause
+beats.py       what the node writes into the topic of heartbeats
 topic_source.py   what the node's archiver process archives
 """

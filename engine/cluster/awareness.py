@@ -27,7 +27,7 @@ from rewindmq.projections.machine.rules.versions import LATE_PUBLISHES
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import NodeAlive, QueueRefuses
 
-LOOK_SECONDS = 0.1
+LOOK_SECONDS = 0.02
 MOST_REFUSING = 10_000  # queues of a partition; after more of them this node folds the partition, and forgets them
 
 Name = tuple[str, str]  # vhost and queue
@@ -39,7 +39,7 @@ class Awareness:
     def __init__(self, topology: Topology, partitions: Sequence[ReadBackPartition], epoch: Callable[[], int]) -> None:
         self._topology = topology
         self._partitions = {partition.name: partition for partition in partitions}
-        self._epoch = epoch
+        self.epoch = epoch
         self._known: dict[int, int] = {}  # by epoch: the metadata offset of the last heartbeat
         self._refusing: dict[Name, QueueRefuses] = {}
         self._noted: Counter[str] = Counter()  # how many of these are in each partition
@@ -73,7 +73,7 @@ class Awareness:
         return all(
             self._known.get(epoch, -1) >= offset
             for epoch, joined in nodes.items()
-            if epoch != self._epoch() and joined.machine_version >= LATE_PUBLISHES  # older nodes pause nothing
+            if epoch != self.epoch() and joined.machine_version >= LATE_PUBLISHES  # older nodes pause nothing
         )
 
     async def until_known(self, offset: int) -> None:

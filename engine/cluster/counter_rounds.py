@@ -18,9 +18,11 @@ import hashlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.log.shared_contract import Arrived, CounterTopic, RecordTooLarge
+from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.runtime.loop_share import LoopShare, Work
 from rewindmq.engine.runtime.queue_counters import (
     ROUND_KEY,
@@ -52,6 +54,7 @@ class CounterRounds:
         self,
         topics: Sequence[CounterTopic],
         partitions: Sequence[ReadBackPartition],
+        homes: Homes,
         identity: str,
         node: str,
         share: LoopShare,
@@ -68,7 +71,7 @@ class CounterRounds:
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         for partition, topic in zip(partitions, topics, strict=False):
-            table = CounterTable(partition.index, len(partitions), self._history, topic.opened_at)
+            table = CounterTable(partial(homes.may_be_counted, partition), self._history, topic.opened_at)
             self._tables[topic.name] = partition.counter_table = table
             self._rounds.append(PartitionRounds(partition, topic, table, self._history, node))
 

@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.cluster.awareness import Awareness
+from rewindmq.engine.cluster.beats import Beats
 from rewindmq.engine.cluster.counter_rounds import CounterRounds
 from rewindmq.engine.cluster.flow_control import RoundTripFlow, flow_for
 from rewindmq.engine.cluster.modes import Modes
@@ -92,9 +93,6 @@ class Node:
         self.joined = False
         self.log = log
         self.missed: dict[int, int] = {}  # by epoch: beats of this node that came back since that epoch's last beat
-        self._beating = False  # a beat of ours is on its way
-        self._beat_at = 0.0
-        self._was_under_way = 0.0  # seconds that the last beat took
         self._log_time: tuple[int, float] | None = None  # the log's ms of the last own beat, and the loop's s of then
         self._config = config
         self._store = store
@@ -131,6 +129,7 @@ class Node:
         self._asked = {partition.name: partition.machine.next_offset for partition in partitions}  # checkpoints
         self.flow = flow_for(list(partitions), self.log)
         self._awareness = Awareness(metadata.topology, partitions, lambda: self.epoch)
+        self._beats = Beats(self._config.node, self.log, metadata, self._awareness, lambda: self.joined)
         archived = self._config.archive.url is not None
         self._returns = Returns(self.log, self._store, self._config.data, archived)
         self._modes = Modes(
@@ -146,6 +145,7 @@ class Node:
         self._counter_rounds = CounterRounds(
             self.log.counters,
             partitions,
+            broker.homes,
             self.log.identity,
             self._config.node,
             broker.loop_share,
@@ -181,7 +181,7 @@ class Node:
         try:
             yield
         except Exception as error:
-            if isinstance(error, NewerHistory):
+            if isinstance(error, NewerHistory | LogError):  # it says what to do
                 logger.error("%s", error)
             else:
                 logger.exception("the fold failed")
@@ -208,11 +208,11 @@ class Node:
     def delivered(self, name: str, offsets: list[int]) -> None:
         """Own records are in the log, of a partition that does not come back.
 
-        After a long silence nothing is confirmed before this node has read whether it was declared lost."""
+        After a long silence, or while its own beat does not come back, nothing is confirmed before this node has read
+        whether it was declared lost: its queues may have moved to other partitions since."""
         if self._stopped or self._broken or not self._by_name[name].awaits_reports:
             return
-        silent = self.joined and self._loop.time() - self._arrived_at > self._config.node_timeout_ms / 2_000
-        if silent or self._held_reports:
+        if self._may_be_lost or self._held_reports:
             self._held_reports.append((name, offsets))
             if len(self._held_reports) == 1:
                 self._begin(self._release_reports())
@@ -220,6 +220,12 @@ class Node:
         with self._folding():
             self._by_name[name].delivered(offsets)
         self._end_turn()
+
+    @property
+    def _may_be_lost(self) -> bool:
+        """Whether nothing came for so long, or no beat of this node, that others may soon declare it lost."""
+        silence = max(self._loop.time() - self._arrived_at, self._beats.waits)
+        return self.joined and silence > self._config.node_timeout_ms / 2_000
 
     async def _release_reports(self) -> None:
         await self._heard.wait()
@@ -259,7 +265,7 @@ class Node:
             if partition.current:  # else its owner does it
                 self._append_ended(partition)
         self.joined = True
-        self._beating = False
+        self._beats.begin()
         if self._timer is not None:
             self._timer.cancel()
         logger.info(
@@ -272,7 +278,7 @@ class Node:
         self._counter_rounds.start()
 
     async def _begin_epoch(self) -> None:
-        joined = NodeJoined(self._config.node, VERSION, MACHINE_VERSION, self._config.address)
+        joined = NodeJoined(self._config.node, VERSION, MACHINE_VERSION, self._config.address, len(self._partitions))
         self.epoch = await self.metadata.ask(BROKER, joined)
         while self.epoch not in self.metadata.topology.nodes:  # others declared it lost before it read its NodeJoined
             self.epoch = await self.metadata.ask(BROKER, joined)
@@ -320,11 +326,8 @@ class Node:
     def _beat(self) -> None:
         if self._stopped or not self.joined:
             return
-        if not self._beating:
-            self._beating = True
-            self._beat_at = self._loop.time()
-            alive = NodeAlive(self._config.node, self.epoch, self._awareness.metadata_offset())
-            self.log.nodes.append(b"", self.metadata.encoded(BROKER, alive))
+        if not self._beats.waiting:
+            self._beats.send()
         # First, so that an error below does not stop the beats.
         self._timer = self._loop.call_later(HEARTBEAT_SECONDS, self._beat)
         self._look_after()
@@ -338,11 +341,9 @@ class Node:
             except UndecodableRecord:
                 continue
             if isinstance(event, NodeAlive):
-                if event.epoch == self.epoch:
+                if event.epoch == self.epoch and self._beats.came_back():
                     self._log_time = time_ms, self._loop.time()
-                    self._beating = False
-                    self._was_under_way = self._loop.time() - self._beat_at
-                    self.flow.learn(self._was_under_way)
+                    self.flow.learn(self._beats.took)
                     self.missed = {epoch: self.missed.get(epoch, 0) + 1 for epoch in alive}
                 self.missed[event.epoch] = 0
                 self._awareness.note_beat(event)
@@ -353,8 +354,7 @@ class Node:
     @property
     def read_back_seconds(self) -> float:
         """The round trip of the last heartbeat, or the wait for the current one if that is longer."""
-        waits = self._loop.time() - self._beat_at if self._beating else 0.0
-        return max(self._was_under_way, waits)
+        return max(self._beats.took, self._beats.waits)
 
     def age_ms(self, time_ms: int) -> int:
         """How long ago the log gave this time. The log's own time counts: this node's last beat shows how late it is
@@ -392,19 +392,19 @@ class Node:
     def queue_declared(self, partition: ReadBackPartition, offset: int, event: QueueDeclared) -> None:
         queue = partition.machine.queue(event.vhost, event.queue)
         if partition.owned and queue is not None and queue.queue_id == offset:
-            self._tell_refusing(partition, queue)
-
-    def _tell_refusing(self, partition: ReadBackPartition, queue: Queue) -> None:
-        """Tell the nodes that do not fold the partition, if the queue refuses messages."""
-        if queue.may_nack:
-            refuses = QueueRefuses(queue.vhost, queue.name, partition.name, queue.queue_id)
-            self.log.nodes.append(b"", self.metadata.encoded(BROKER, refuses))
+            self._beats.tell_refusing(partition.name, queue)
 
     async def until_known(self, offset: int) -> None:
         await self._awareness.until_known(offset)
 
+    async def add_partitions(self, partitions: int, only_ask: bool) -> None:
+        await self.log.add_partitions(partitions, only_ask)
+
+    def show_soon(self, offset: int) -> None:
+        self._beats.show_soon(offset)
+
     def is_declared(self, vhost: str, queue: str) -> bool:
-        if self._broker.queues.partition_for(vhost, queue).machine.queue(vhost, queue) is not None:
+        if self._broker.homes.of(vhost, queue).machine.queue(vhost, queue) is not None:
             return True
         topology = self._broker.topology
         if is_delay_queue(queue):
@@ -450,7 +450,7 @@ class Node:
         for queue in list(partition.machine.outboxes()):
             self._broker.forwarder.recover(partition, queue)
         for queue in list(partition.machine.by_name.values()):  # the owner of before may have died meanwhile
-            self._tell_refusing(partition, queue)
+            self._beats.tell_refusing(partition.name, queue)
         self._counter_rounds.soon()
         self._broker.turns.end()
 
@@ -574,6 +574,7 @@ class Node:
         self._offers.stop()
         self._modes.stop()
         self._awareness.stop()
+        self._beats.stop()
         self._counter_rounds.stop()
         self._repairs.stop()
         self._broker.certainty.stop()

@@ -88,21 +88,28 @@ class Repairs:
         yield from self._topology.bound_queues()
         yield from self._broker.hidden.names()
 
-    def _home(self, name: Name) -> Partition:
-        for partition in self._broker.partitions:
-            if name in partition.machine.by_name:  # this is cheaper than hashing the name
-                return partition
-        return self._broker.queues.partition_for(*name)
+    def _places(self, name: Name) -> list[Partition]:
+        """The partitions with a queue of this name: one, or more where a queue that moved has left something. If there
+        is none: the partition where it would be."""
+        partitions = self._broker.partitions
+        there = [each for each in partitions if name in each.machine.by_name]  # this is cheaper than hashing the name
+        return there or [self._broker.homes.of(*name)]
 
     def _broken(self, name: Name) -> dict[str, Callable[[], object]]:
         """Return the unfinished work at this name, in words, each with its repair."""
         broken: dict[str, Callable[[], object]] = {}
-        partition = self._home(name)
-        if not partition.owned:
-            return broken
+        places, homes = self._places(name), self._broker.homes
+        for partition in places:
+            if partition.owned and (queue := partition.machine.queue(*name)) is not None:
+                self._broken_queue(partition, queue, broken)
+        home = places[0] if not homes.may_be_twice else homes.of(*name)
+        if home.owned and not homes.is_held(*name):
+            self._broken_home(home, name, broken)
+        return broken
+
+    def _broken_home(self, partition: Partition, name: Name, broken: dict[str, Callable[[], object]]) -> None:
+        """Note the unfinished work at this name that is no queue's."""
         queue = partition.machine.queue(*name)
-        if queue is not None:
-            self._broken_queue(partition, queue, broken)
         hidden = self._broker.hidden.broken_at(partition, *name)
         if hidden is not None:
             broken[hidden[0]] = partial(partition.append, BROKER, hidden[1])
@@ -111,7 +118,6 @@ class Repairs:
             if bound.queue_id < partition.machine.next_offset and (live is None or bound.queue_id not in live):
                 gone = partial(self._broker.metadata.append, BROKER, unbound(bound))
                 broken[f"{bound}, whose queue is gone"] = gone
-        return broken
 
     def _broken_queue(self, partition: Partition, queue: Queue, broken: dict[str, Callable[[], object]]) -> None:
         topology = self._topology

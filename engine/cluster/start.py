@@ -20,10 +20,11 @@ from rewindmq.engine.cluster.entry import begin_with_copy
 from rewindmq.engine.cluster.node import Node
 from rewindmq.engine.config import PROCESSES, STATES, Config
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.placement import astray, count_of
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import Recovery, fold, recover
+from rewindmq.projections.rules.placement import astray, count_of
 from rewindmq.projections.store.store import StateStore
+from rewindmq.projections.topology.placement import Placement
 
 if TYPE_CHECKING:
     from rewindmq.engine.cluster.entry import EnteredHistory
@@ -96,8 +97,24 @@ def histories(log: "KafkaLog | ServedLog", config: Config) -> "Sequence[EnteredH
     return [archive.tiered(each) for each in log.queues]
 
 
+def use_all_of(log: "KafkaLog | ServedLog", config: Config, placement: Placement) -> None:
+    """Work with all partitions of a log that was repartitioned, whatever number the configuration says."""
+    if placement.count and log.left_out:
+        logger.info(
+            "%s.queues: its queues were repartitioned, so --partitions %s says nothing any more: this node works with"
+            " all partitions",
+            config.kafka_prefix,
+            config.partitions,
+        )
+        log.use_all()
+
+
 def recovered(
-    log: "KafkaLog | ServedLog", histories: "Sequence[EnteredHistory]", store: StateStore, config: Config
+    log: "KafkaLog | ServedLog",
+    histories: "Sequence[EnteredHistory]",
+    store: StateStore,
+    config: Config,
+    placement: Placement,
 ) -> list[Recovery]:
     """Load each partition's stored state, and fold the rest of its history.
 
@@ -122,6 +139,11 @@ def recovered(
         )
         recoveries.append(recovery)
     machines = [each.machine for each in recoveries]
+    if placement.count:
+        if len(machines) < placement.count:
+            topic = f"the topic {config.kafka_prefix}.queues"
+            raise LogError(f"{topic} has {len(machines)} partitions, and its queues are placed by {placement.count}")
+        return recoveries  # queues may be on their way: what the metadata log said at the start is no check
     for left_out in log.left_out:
         machines.append(Machine(left_out.name))
         fold(machines[-1], left_out)

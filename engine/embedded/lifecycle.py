@@ -105,6 +105,12 @@ class Alone:
     async def until_known(self, offset: int) -> None:
         """Do nothing: there is no other node."""
 
+    def show_soon(self, offset: int) -> None:
+        """Do nothing: there is no other node."""
+
+    async def add_partitions(self, partitions: int, only_ask: bool) -> None:
+        """Do nothing: the next start makes what the metadata log says (start.py)."""
+
     def queue_gone(self, partition: Partition, queue: Queue) -> None:
         """Remove the queue's bindings when its end is durable.
 

@@ -204,6 +204,12 @@ class Onlooker:
     async def until_known(self, offset: int) -> None:
         """Do nothing: there is no other node."""
 
+    def show_soon(self, offset: int) -> None:
+        """Do nothing: there is no other node."""
+
+    async def add_partitions(self, partitions: int, only_ask: bool) -> None:
+        raise ReadOnly
+
     def queue_gone(self, partition: Partition, queue: Queue) -> None:
         """Do nothing: no queue goes."""
 

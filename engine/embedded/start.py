@@ -16,7 +16,7 @@ from rewindmq.engine.config import PROCESSES, STATES, Config
 from rewindmq.engine.embedded.lifecycle import Alone
 from rewindmq.engine.log.contract import LogError, LogPartition
 from rewindmq.engine.log.embedded.cut import cut
-from rewindmq.engine.log.embedded.directory import read_fork, write_layout
+from rewindmq.engine.log.embedded.directory import layout_file, other_number, read_fork, write_layout
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.log_start import chain_of
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
@@ -48,7 +48,21 @@ def open_log(config: Config) -> EmbeddedLog:
     if (config.data / "kafka").exists():
         raise LogError(f"{config.data}: holds the state of a node on Kafka: an embedded log needs another directory")
     require_broker(config.data)
-    return EmbeddedLog.open(config.data, config.partitions, config.segment_bytes)
+    asked = None if layout_file(config.data).exists() else config.partitions  # else `grow` looks at the number
+    return EmbeddedLog.open(config.data, asked, config.segment_bytes)
+
+
+def grow(config: Config, log: EmbeddedLog, topology: Topology) -> None:
+    """Make the partitions that a repartition adds. LogError: another number is asked for, or the disk refuses."""
+    placement, asked = topology.placement, config.partitions
+    if asked not in (None, len(log.queues)):
+        if not placement.count:
+            raise other_number(config.data, len(log.queues), asked)
+        logger.info("%s: its queues were repartitioned, so --partitions %d says nothing any more", config.data, asked)
+    before = len(log.queues)
+    if placement.wanted > before:
+        log.grow(placement.wanted, config.segment_bytes)
+        logger.info("%s: the log has %d queue partitions now, and had %d", config.data, placement.wanted, before)
 
 
 def open_snapshots(config: Config, log: EmbeddedLog) -> Snapshots:
@@ -185,7 +199,8 @@ def take_over(broker: Broker, alone: Alone) -> None:
 def _reconcile(broker: Broker) -> None:
     """Repair the differences that a crash may have left between the metadata log and the partitions."""
     topology = broker.topology
-    for vhost in dict.fromkeys(queue.vhost for queue in broker.queues.all()):
+    there = (vhost for partition in broker.partitions for vhost, _ in partition.machine.by_name)
+    for vhost in dict.fromkeys(there):
         if vhost not in topology.vhosts:
             broker.vhosts.delete_queues_now(BROKER, vhost)
     for partition in broker.partitions:

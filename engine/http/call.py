@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 NO_OBJECT = "User not authorised to access object"
 DIGITS_MOST = 18
 DURABLE_SECONDS = 30  # how long an answer waits for the log before it gives up (a full disk, Kafka away)
+MOVE_SECONDS = 10  # the longest wait for a queue that moves to another partition; before that of `in_time`
 
 T = TypeVar("T")
 
@@ -436,6 +437,17 @@ async def in_time() -> AsyncIterator[None]:
             "service_unavailable",
             f"not durable after {DURABLE_SECONDS} seconds: the log cannot be"
             " written (is the disk full, is Kafka away?); it is tried again",
+        ) from None
+
+
+async def until_free(broker: "Broker", vhost: str, name: str) -> None:
+    """Wait while a queue is on its way to another partition. After the time limit it raises ApiError (503)."""
+    try:
+        async with asyncio.timeout(MOVE_SECONDS):
+            await broker.homes.free(vhost, name)
+    except TimeoutError:
+        raise ApiError(
+            503, "service_unavailable", f"queue '{name}' is still on its way to another partition: ask again"
         ) from None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from starlette.responses import Response
 
-from rewindmq.engine.http.call import Call
+from rewindmq.engine.http.call import Call, until_free
 from rewindmq.engine.http.reference.operation import Folds, operation_of
 
 Handler = Callable[[Call], Awaitable[Response]]
@@ -32,7 +32,8 @@ async def fold_for(handler: Handler, call: Call) -> None:
 
 
 async def _enter(call: Call, segment: str) -> None:
-    """Fold the partition of the queue that this segment of the path names."""
-    vhost = call.segment("vhost")
+    """Fold the partition of the queue that this segment of the path names, once the queue is there."""
+    vhost, name = call.segment("vhost"), call.segment(segment)
     if vhost in call.visible_vhosts():
-        await call.broker.queues.partition_for(vhost, call.segment(segment)).enter()
+        await until_free(call.broker, vhost, name)
+        await call.broker.homes.of(vhost, name).enter()

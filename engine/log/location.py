@@ -9,18 +9,20 @@ The content of `data` (a state, snapshots) has to belong to the history that is 
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from rewindmq.engine.log.archive.directory_note import archive_of
 from rewindmq.engine.log.contract import BelowStart, Block, LogError
 from rewindmq.engine.log.tiers import TieredLogReader
+from rewindmq.projections.marks import topology_of
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.rewind import TrimmedMeanwhile
 from rewindmq.projections.store.bases import BaseGone
 from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.projections.topology.placement import Placement
 
 if TYPE_CHECKING:
     from rewindmq.engine.log.kafka.reader import KafkaLogReader
@@ -44,7 +46,8 @@ class History:
     `kafka`: bootstrap servers; None for the embedded log. With Kafka `data` may be None: no node's directory is at
     hand. `partitions`: how many partitions of the queues' topic count, the first ones; None: all. `archive`: the URL of
     the archive that has what Kafka no longer has; None: the one that is noted in `data`, if any. `log`: the data
-    directory with the log, where it is not `data` (a worker process has snapshots of its own)."""
+    directory with the log, where it is not `data` (a worker process has snapshots of its own). `placement`: how queues
+    are placed, from a broker that knows it; None: the metadata log is folded for it."""
 
     data: Path | None
     kafka: str | None = None
@@ -53,6 +56,7 @@ class History:
     partitions: int | None = None
     archive: str | None = None
     log: Path | None = None
+    placement: Placement | None = field(default=None, compare=False)
 
     def open(self) -> "HistoryReader":
         """Open the history for reading.
@@ -63,16 +67,18 @@ class History:
             directory = self.log or self.data
             assert directory is not None, "a history is in a data directory or in Kafka"
             embedded = TieredLogReader(directory)
-            return HistoryReader(embedded.metadata, embedded.queues)
+            return HistoryReader(embedded.metadata, embedded.queues, self.placement, self.snapshots)
         log = _kafka(replace(self, partitions=None))
         log.clients.require_answer(FIRST_ANSWER_SECONDS)
         archive = self.archive
         if self.data is not None:
             self._require_same(self.data, log.identity)
             archive = archive or archive_of(self.data)
-        if archive is None:
-            return HistoryReader(log.metadata, log.queues[: self.partitions])
-        return HistoryReader(log.metadata, _tiered(log, archive).queues[: self.partitions])
+        queues: Sequence[HistoryPartition] = log.queues if archive is None else _tiered(log, archive).queues
+        partitions = self.partitions
+        if partitions is not None and self.placement is not None:  # some may have come since the node started
+            partitions = max(partitions, self.placement.count, self.placement.wanted)
+        return HistoryReader(log.metadata, queues[:partitions], self.placement, self.snapshots)
 
     @property
     def snapshots(self) -> Snapshots | None:
@@ -107,12 +113,23 @@ class HistoryPartition(PartitionLog, Protocol):
         """Yields the blocks of many short ranges (first offset, end) in order, as `read`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HistoryReader:
-    """The partitions of a history, to read."""
+    """The partitions of a history, to read.
+
+    `known_placement`: as `History.placement`. `snapshots`: of the metadata log, to fold it from."""
 
     metadata: HistoryPartition
     queues: Sequence[HistoryPartition]
+    known_placement: Placement | None = None
+    snapshots: Snapshots | None = None
+
+    @cached_property
+    def placement(self) -> Placement:
+        """How queues are placed, now and before. Raises CorruptLog, LogError."""
+        if self.known_placement is not None:
+            return self.known_placement
+        return topology_of(self.metadata, self.snapshots).placement
 
 
 def begun_anew(ask: Callable[[], T]) -> T:

@@ -207,6 +207,11 @@ class SharedLog(Protocol):
     @property
     def states(self) -> StateTopic | None: ...
 
+    async def add_partitions(self, partitions: int, only_ask: bool) -> None:
+        """Give the log so many queue partitions. Nodes that are started from then on find them.
+
+        `only_ask`: find out whether that can be done. LogError: it cannot, or the log has more already."""
+
     def follow(self, offsets: Mapping[str, int], listener: Listener) -> None:
         """Begin to read back, each partition from its offset, and counters from their beginning.
 

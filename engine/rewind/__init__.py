@@ -7,4 +7,5 @@ arguments.py           x-stream-offset, x-rewind-to, x-stream-filter
 queue_at.py            a queue as it was at a moment            bindings_at.py   its bindings then
 restore.py             messages brought back                    search.py        messages found by what is in them
 outcomes.py            a message's life, last outcomes          worker.py        processes that fold history
+stays.py               the partitions in which a queue was      fates.py         what became of messages since
 """

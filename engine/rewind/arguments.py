@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 from rewindmq.engine.broker.declarations import TYPE_MODULES, check_consumer_arguments
 from rewindmq.engine.errors import NotImplementedByBroker, PreconditionFailed, resource
+from rewindmq.engine.rewind.stays import moment_in
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.settings import age_ms
-from rewindmq.projections.marks import Marks, moment
 from rewindmq.projections.rewind import At, RewindError
 from rewindmq.projections.rules.erlang_terms import erlang_term
 from rewindmq.projections.rules.queue_arguments import INTEGER_TYPES, argument_of
+from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.amqp.properties import headers_of
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Argument
@@ -97,8 +98,8 @@ def start_of(queue: Queue, arguments: tuple[Argument, ...], now_ms: int) -> Star
     raise _invalid(queue, argument, problem)
 
 
-def moment_of(queue: Queue, arguments: tuple[Argument, ...], partition: str, marks: Marks) -> At | None:
-    """The moment that x-rewind-to names, in the queue's partition; None: there is no such argument.
+def moment_of(queue: Queue, arguments: tuple[Argument, ...], topology: Topology, partitions: int) -> At | None:
+    """The moment that x-rewind-to names, in the queue's partition, out of so many; None: there is no such argument.
     PreconditionFailed."""
     argument = argument_of(arguments, "x-rewind-to")
     if argument is None:
@@ -112,7 +113,7 @@ def moment_of(queue: Queue, arguments: tuple[Argument, ...], partition: str, mar
         return At(offset=value)
     if argument.type == "longstr" and isinstance(value, str):
         try:
-            return moment(value, partition, lambda: marks)
+            return moment_in(value, queue.vhost, queue.name, topology, partitions)
         except RewindError as error:
             raise _invalid(queue, argument, str(error)) from None
     problem = f"{{invalid_rewind_to_arg,{{{argument.type},{erlang_term(value)}}}}}"

@@ -57,8 +57,11 @@ def bindings_at(
 
 
 def _of(topology: Topology, vhost: str, queue: str, queue_id: int) -> tuple[Bound, ...]:
-    found = topology.bindings_to(vhost, "queue", queue)
-    return tuple(bound for bound in found if bound.queue_id in (queue_id, NOT_RECORDED))
+    ids = {queue_id, NOT_RECORDED}
+    moving = topology.placement.moving.get((vhost, queue))
+    if moving is not None:  # its bindings name the new incarnation when it has moved
+        ids.add(moving.from_id)
+    return tuple(bound for bound in topology.bindings_to(vhost, "queue", queue) if bound.queue_id in ids)
 
 
 def _time_of(log: HistoryPartition, offset: int) -> int | None:

@@ -14,12 +14,13 @@ Points and ticks are bounded in number, and time by a deadline: an answer that i
 then. A range that begins before the history begins with the history.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rewindmq.engine.log.location import History, HistoryPartition, begun_anew
+from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader, begun_anew
 from rewindmq.engine.rewind.outcomes import Deadline, OutOfTime, timely
-from rewindmq.engine.rewind.queue_at import log_of, waypoints_of
+from rewindmq.engine.rewind.queue_at import waypoints_of
+from rewindmq.engine.rewind.stays import log_at, same_queue, stays
 from rewindmq.projections.history.outcomes import takers
 from rewindmq.projections.machine.data.effects import Effect, Forget, QueueGone
 from rewindmq.projections.machine.data.queue import Queue
@@ -99,26 +100,42 @@ def depth(
     start: At,
     end: At,
     count: int,
-    marks: Sequence[Tick],
+    marks: Mapping[str, Sequence[Tick]],
     deadline: Deadline,
 ) -> Depth:
     """The depth of a queue at `count` moments from `start` to `end`. `queue_id`: only of this incarnation.
 
-    `marks`: those that the user may see, as ticks. Raises NeverThere, OutsideHistory, LogError."""
+    Of a queue that moved meanwhile: from its arrival in the last partition on. `marks`: those that the user may see, as
+    ticks by partition. Raises NeverThere, OutsideHistory, LogError."""
 
     def ask() -> Depth:
-        log = log_of(history.open(), vhost, queue)
-        fold = _Fold(log, vhost, queue, queue_id, deadline, waypoints_of(history))
-        fold.run(history.snapshots, start, end, count)
+        reader = history.open()
+        log, begun = place_of(reader, vhost, queue, start, end)
+        same = None if queue_id is None else same_queue(reader.placement, vhost, queue, queue_id).ids_in(log.name)
+        fold = _Fold(log, vhost, queue, same, deadline, waypoints_of(history))
+        fold.run(history.snapshots, begun, end, count)
         found = fold.found
         if fold.never_there() and found.complete:
             first, last = (format_time(found.points[at].time_ms) for at in (0, -1))
             raise NeverThere(f"no queue '{queue}' in vhost '{vhost}' from {first} to {last}")
         begin, behind = found.points[0].offset, found.points[-1].offset
-        _add_ticks(found, [each for each in marks if begin <= each.offset <= behind])
+        _add_ticks(found, [each for each in marks.get(log.name, ()) if begin <= each.offset <= behind])
         return found
 
     return begun_anew(ask)
+
+
+def place_of(reader: HistoryReader, vhost: str, queue: str, start: At, end: At) -> tuple[HistoryPartition, At]:
+    """The partition in which the queue was at the end of the range, and where the range begins there.
+
+    Raises BetweenPartitions, OutsideHistory."""
+    log = log_at(reader, vhost, queue, end)
+    came_ms = next((each.since_ms for each in reversed(stays(reader, vhost, queue)) if each.log is log), None)
+    if came_ms is None:
+        return log, start
+    if start.partition not in (None, log.name) or (start.time_ms is not None and start.time_ms < came_ms):
+        return log, At(time_ms=came_ms)
+    return log, start
 
 
 def _add_ticks(found: Depth, marks: Sequence[Tick]) -> None:
@@ -139,7 +156,7 @@ class _Fold:
         log: HistoryPartition,
         vhost: str,
         queue: str,
-        queue_id: int | None,
+        queue_ids: frozenset[int] | None,
         deadline: Deadline,
         waypoints: Waypoints,
     ) -> None:
@@ -148,7 +165,7 @@ class _Fold:
         self.durable = log.durable_offset
         self.vhost = vhost
         self.name = queue
-        self.queue_id = queue_id
+        self.queue_ids = queue_ids  # None: any queue of this name
         self.deadline = deadline
         self.found = Depth(log.name)
         self.met: list[tuple[Queue, dict[str, int]]] = []  # since the point before; counters as they were there
@@ -221,7 +238,7 @@ class _Fold:
 
     def _queue(self) -> Queue | None:
         found = self.machine.queue(self.vhost, self.name)
-        return found if found is not None and self.queue_id in (None, found.queue_id) else None
+        return found if found is not None and self._is_mine(found) else None
 
     def _meet(self, queue: Queue | None, counters: dict[str, int]) -> None:
         if queue is not None and all(queue is not each for each, _ in self.met):
@@ -253,7 +270,8 @@ class _Fold:
                 self._add(Tick(time_ms, offset, "deleted", f"deleted ({effect.reason})", user))
 
     def _is_mine(self, queue: Queue) -> bool:
-        return (queue.vhost, queue.name) == (self.vhost, self.name) and self.queue_id in (None, queue.queue_id)
+        named = (queue.vhost, queue.name) == (self.vhost, self.name)
+        return named and (self.queue_ids is None or queue.queue_id in self.queue_ids)
 
     def _add(self, tick: Tick) -> None:
         if len(self.found.ticks) < MOST_TICKS:
@@ -308,7 +326,8 @@ class _Fold:
         queue = self._queue()
         if queue is not None and queue.queue_id == tick.offset:
             self._meet(queue, {})
-            tick.kind, tick.text = "declared", f"declared ({event.type})"
+            came = f", moved from queues-{event.moved_from.partition}" if event.moved_from is not None else ""
+            tick.kind, tick.text = "declared", f"declared ({event.type}{came})"
             self._add(tick)
 
     def started(self, tick: Tick, actor: Actor, event: BrokerStarted, effects: list[Effect]) -> None:

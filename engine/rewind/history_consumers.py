@@ -8,7 +8,8 @@
 Threads read the log, a bounded piece at a time, through a reader of their own that touches nothing of the live broker.
 Worker processes fold the queue as it was (worker.py).
 
-Both sources read about the present incarnation of the queue. An earlier queue of the same name is not read.
+Both sources read about the present incarnation of the queue, and about those that it was before it moved to another
+partition. An earlier queue of the same name is not read.
 """
 
 from abc import ABC, abstractmethod
@@ -17,13 +18,15 @@ from collections import deque
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rewindmq.engine.errors import NotFound, PreconditionFailed, resource
 from rewindmq.engine.log.contract import BelowStart, LogError
-from rewindmq.engine.log.location import History, HistoryPartition
-from rewindmq.engine.rewind.arguments import FIRST, LAST, NEXT, NUMBER, Start
+from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader
+from rewindmq.engine.rewind.arguments import FIRST, LAST, NEXT, NUMBER, TIME, Start
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, messages_at, published_at
 from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES, Reader, ReaderQueue, ReadRequest
+from rewindmq.engine.rewind.stays import NOT_YET, first_in, is_told_before, log_named, stays
 from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions, WorkerPool
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.engine.runtime.partition import Partition
@@ -35,6 +38,7 @@ from rewindmq.schemas.events import Published
 THREADS = 2  # for all consumers of the past together
 PIECE, PIECE_BYTES = 256, 1_048_576  # messages that are fetched at a time, and bytes of their bodies
 SCANNED_BYTES = 8_388_608  # of the log that are scanned at a time
+UNREAD = -1  # in place of a number that says how far something was read
 LOOK_BACK = 4_096  # records before the end, among which the last message is looked for first
 
 Found = list[tuple[int, Published]]
@@ -44,18 +48,23 @@ Scan = Generator[tuple[int, Published | None], None, None]
 class MessageSource(ABC):
     """The source of a past consumer's messages. `fetch` runs in a thread, one at a time."""
 
-    def __init__(self, history: History, index: int) -> None:
+    def __init__(self, history: History, partition: str) -> None:
         self.history = history
-        self.index = index
+        self.partition_name = partition
         self.closed = False
-        self._opened: HistoryPartition | None = None
+        self._opened: HistoryReader | None = None
+
+    @property
+    def reader(self) -> HistoryReader:
+        """The history, opened at the first use."""
+        if self._opened is None:
+            self._opened = self.history.open()
+        return self._opened
 
     @property
     def log(self) -> HistoryPartition:
-        """The queue's partition, opened at the first use."""
-        if self._opened is None:
-            self._opened = self.history.open().queues[self.index]
-        return self._opened
+        """The partition with the messages."""
+        return log_named(self.reader, self.partition_name)
 
     @abstractmethod
     def fetch(self, end: int) -> Found:
@@ -76,19 +85,24 @@ class MessageSource(ABC):
 
 class LogSource(MessageSource):
     """The log itself. `position`: everything of the queue below it has been fetched; None: the start is not found
-    yet."""
+    yet.
+
+    Of a queue that moved, the partitions in which it was come first, if the start lies there. Then messages that moved
+    with it are not read a second time."""
 
     def __init__(self, history: History, partition: Partition, queue: Queue, start: Start) -> None:
-        super().__init__(history, partition.index)
+        super().__init__(history, partition.machine.partition)
         self.partition = partition
         self.queue = queue
         self.start = start
         self._attached_at = partition.next_offset
         self.position: int | None = self._attached_at if start.kind == NEXT else None
-        self._seen = -1 if start.kind != NEXT else self._published()
+        self._seen = UNREAD if start.kind != NEXT else self._published()
         self._behind = False  # at the last read, some folded events were not durable yet
         self._scan: Scan | None = None
         self._scan_end = 0
+        self._earlier: deque[tuple[HistoryPartition, int, int]] = deque()  # ranges of other partitions, to read first
+        self._moved = False  # some were there
 
     def _published(self) -> int:
         """A number that moves with each event that publishes to the queue."""
@@ -96,7 +110,7 @@ class LogSource(MessageSource):
 
     def has_more(self) -> bool:
         """Whether messages may have been published since the last read."""
-        if self.position is None or self._scan is not None:
+        if self.position is None or self._scan is not None or self._earlier:
             return True
         news = self._behind or self._seen != self._published()
         return news and self.partition.durable_offset > self.position
@@ -121,8 +135,12 @@ class LogSource(MessageSource):
         """Scan a piece of the log."""
         if self.position is None:
             self.position = self._first_offset(end)
-        if self._scan is None:
-            self._scan = self._publishes(self.position, end)
+            self._earlier.extend(self._before())
+            self._moved = bool(self._earlier)
+        if self._scan is None and self._earlier:
+            self._scan, self._scan_end = self._publishes(*self._earlier.popleft()), UNREAD
+        elif self._scan is None:
+            self._scan = self._publishes(self.log, self.position, end)
             self._scan_end = end
         found: Found = []
         room = PIECE_BYTES
@@ -138,10 +156,13 @@ class LogSource(MessageSource):
             self._scan, begins = None, self.log.start_offset
             if begins <= self.position:
                 raise
-            self.position, self._seen = begins, -1  # what lies between was trimmed while it was read
+            self.position, self._seen = begins, UNREAD  # what lies between was trimmed while it was read
             return found
         self._scan = None
-        self.position = max(self.position, self._scan_end)
+        if self._scan_end == UNREAD:
+            self._seen = UNREAD  # now the partition in which the queue is
+        else:
+            self.position = max(self.position, self._scan_end)
         return found
 
     def _first_offset(self, end: int) -> int:
@@ -155,6 +176,23 @@ class LogSource(MessageSource):
         found = min(log.offset_at(start.value - 1), self._attached_at)  # a future time means from now on
         return max(found, self._beginning)
 
+    def _before(self) -> list[tuple[HistoryPartition, int, int]]:
+        """What is to be read of the partitions in which the queue was before. An offset is one of the present one."""
+        if self.start.kind not in (FIRST, TIME):
+            return []
+        vhost, name, found = self.queue.vhost, self.queue.name, []
+        every = stays(self.reader, vhost, name)
+        for stay, following in pairwise(every):
+            declared = first_in(stay, self.reader.placement, vhost, name, self.queue.queue_id)
+            left_ms = following.since_ms
+            if declared is None or left_ms is None or left_ms == NOT_YET:
+                continue
+            first = max(declared, stay.log.start_offset)
+            if self.start.kind == TIME:
+                first = max(first, stay.log.offset_at(self.start.value - 1))
+            found.append((stay.log, first, min(stay.log.durable_offset, stay.log.offset_at(left_ms))))
+        return [each for each in found if each[1] < each[2]]
+
     @property
     def _beginning(self) -> int:
         """The first offset that may be read: the queue's declaration, or the log's first record."""
@@ -166,28 +204,30 @@ class LogSource(MessageSource):
         start, window, behind = self._beginning, LOOK_BACK, end
         while behind > start:
             first = max(start, behind - window)
-            found = [offset for offset, message in self._publishes(first, behind) if message is not None]
+            found = [offset for offset, message in self._publishes(self.log, first, behind) if message is not None]
             if found:
                 return found[-1]
             behind, window = first, window * 2
         return end
 
-    def _publishes(self, first: int, end: int) -> Scan:
+    def _publishes(self, log: HistoryPartition, first: int, end: int) -> Scan:
         """Yield the messages that were published to the queue, and None after each SCANNED_BYTES of the log."""
         vhost, name = self.queue.vhost, self.queue.name
         needle = name.encode()
-        decode = decoder_for(self.log).decode
+        decode = decoder_for(log).decode
         scanned = 0
         if first >= end:
             return
-        for block in self.log.read_ranges([(first, end)]):
+        for block in log.read_ranges([(first, end)]):
             for index, record in enumerate(block.records):
                 scanned += len(record)
                 offset = block.first_offset + index
                 if needle not in record or not first <= offset < end:
                     continue
                 event = decode(record)[2]
-                if type(event) is Published and event.route.vhost == vhost and name in event.route.queues:
+                if type(event) is not Published or event.route.vhost != vhost or name not in event.route.queues:
+                    continue
+                if not (self._moved and is_told_before(self.reader, event)):
                     yield offset, event
             if self.closed:
                 return
@@ -197,10 +237,10 @@ class LogSource(MessageSource):
 
 
 class MomentSource(MessageSource):
-    """The messages that were in the queue: their `ids` and `sizes`, in the order of delivery."""
+    """The messages that were in the queue, in `partition`: their `ids` and `sizes`, in the order of delivery."""
 
-    def __init__(self, history: History, partition: Partition, ids: "array[int]", sizes: "array[int]") -> None:
-        super().__init__(history, partition.index)
+    def __init__(self, history: History, partition: str, ids: "array[int]", sizes: "array[int]") -> None:
+        super().__init__(history, partition)
         self.ids = ids
         self.sizes = sizes
         self.at = 0
@@ -311,8 +351,8 @@ class PastReader(Reader):
 
 @dataclass(frozen=True, slots=True)
 class MessagesAtMoment:
-    """A question to a worker: which messages were in the queue at a moment? The answer is their ids and sizes, or an
-    error."""
+    """A question to a worker: which messages were in the queue at a moment? The answer is the partition, and their ids
+    and sizes, or an error."""
 
     history: History
     vhost: str
@@ -320,19 +360,17 @@ class MessagesAtMoment:
     at: At
     incarnation: int
 
-    def answer(self) -> "tuple[array[int], array[int]] | Exception":
+    def answer(self) -> "tuple[str, array[int], array[int]] | Exception":
         """Fold the queue, in the worker."""
         try:
             return messages_at(self.history, self.vhost, self.queue, self.at, self.incarnation)
         except (NoSuchQueue, RewindError, LogError) as error:
-            return type(error)(str(error))
+            return NoSuchQueue(str(error)) if isinstance(error, NoSuchQueue) else RewindError(str(error))
 
 
-async def moment_source(
-    past: WorkerPool, history: History, partition: Partition, queue: Queue, at: At, user: str
-) -> MomentSource:
+async def moment_source(past: WorkerPool, history: History, queue: Queue, at: At, user: str) -> MomentSource:
     """The source for a moment. NotFound: the queue did not exist then. PreconditionFailed: the moment can't be read."""
-    found: tuple[array[int], array[int]] | Exception
+    found: tuple[str, array[int], array[int]] | Exception
     try:
         found = await past.ask(MessagesAtMoment(history, queue.vhost, queue.name, at, queue.queue_id), user)
     except (ProcessEnded, TooManyQuestions, RuntimeError) as error:
@@ -342,4 +380,4 @@ async def moment_source(
     if isinstance(found, Exception):
         where = resource("queue", queue.name, queue.vhost)
         raise PreconditionFailed(f"invalid arg 'x-rewind-to' for {where}: {found}")
-    return MomentSource(history, partition, *found)
+    return MomentSource(history, *found)

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from rewindmq.engine.log.location import HistoryPartition, HistoryReader
-from rewindmq.engine.rewind.queue_at import log_of
 from rewindmq.engine.rewind.search import FoundMessage, records_between
+from rewindmq.engine.rewind.stays import SameQueue, came_from, first_in, log_between, same_queue, stays
 from rewindmq.projections.history.biography import Key, Source, with_letters
 from rewindmq.projections.history.diff import fold_moves
 from rewindmq.projections.history.outcome_rows import PUBLISHED, OutcomeRow, PlainRows
@@ -56,16 +56,18 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class QueueRows:
-    """Wants the rows of one queue; of one incarnation of it, if `queue_id` is given."""
+    """Wants the rows of one queue; of some incarnations of it, if `queue_ids` is given."""
 
     vhost: str
     queue: str
-    queue_id: int | None
+    queue_ids: frozenset[int] | None
     moves: bool = False
 
     def __call__(self, shared: tuple[object, ...]) -> bool:
         _, _, _, vhost, queue, queue_id, outcome, final = shared[:8]
-        if (vhost, queue) != (self.vhost, self.queue) or self.queue_id not in (None, queue_id):
+        if (vhost, queue) != (self.vhost, self.queue):
+            return False
+        if self.queue_ids is not None and queue_id not in self.queue_ids:
             return False
         return not self.moves or bool(final) or outcome == PUBLISHED
 
@@ -118,24 +120,35 @@ def biography(
 ) -> Biography:
     """The life of a message. `queue`: only in this one of the publish's queues, with its dead letters and copies.
 
-    `only_queue_id`: the only incarnation that the user may read; nothing that came of the message is told then.
-    Raises NoSuchMessage, LogError, OutsideHistory."""
+    `only_queue_id`: the only incarnation that the user may read; nothing that came of the message is told then, but
+    how it goes on in the partitions to which its queue moved. A message that came along with its queue is followed from
+    where it was published. Raises NoSuchMessage, LogError, OutsideHistory."""
     name = f"{partition}:{message_id}" if partition else str(message_id)
     logs = [log for log in reader.queues if partition in (None, log.name)] if queue is None or partition else []
-    logs = logs or ([log_of(reader, vhost, queue)] if queue is not None and partition is None else [])
+    if queue is not None and partition is None:
+        logs = list(dict.fromkeys(each.log for each in stays(reader, vhost, queue)))
+        logs = [log for log in logs if is_message_of(log, message_id, queue)] if len(logs) > 1 else logs
     if len(logs) > 1:
         raise NoSuchMessage(f"message {name}: which partition? {', '.join(f'{log.name}:{message_id}' for log in logs)}")
     where = f" in queue {queue}" if queue is not None else ""
     nothing = NoSuchMessage(f"no message {name}{where} in the history of vhost '{vhost}'")
     published = publish_of(logs[0], message_id) if logs else None
+    while published is not None and (earlier := came_from(reader, published.published.origin)) is not None:
+        origin = published.published.origin
+        assert origin is not None, "a message that moved says where it was"
+        logs, message_id = [earlier], origin.message_id
+        published = publish_of(earlier, message_id)
     if published is None:
         raise nothing
-    life = _Life(reader, snapshots, vhost, deadline, Biography(published))
-    life.begin(logs[0], message_id, queue, only_queue_id)
+    same = None
+    if only_queue_id is not None and queue is not None:
+        same = same_queue(reader.placement, vhost, queue, only_queue_id)
+    life = _Life(reader, snapshots, vhost, deadline, Biography(published), same)
+    life.begin(logs[0], message_id, queue)
     if not life.keys:
         raise nothing
     try:
-        if only_queue_id is None:
+        if same is None or same.lives:
             life.follow()
     except OutOfTime:
         life.found.complete = False
@@ -145,28 +158,44 @@ def biography(
 
 class _Life:
     def __init__(
-        self, reader: HistoryReader, snapshots: Snapshots | None, vhost: str, deadline: Deadline, found: Biography
+        self,
+        reader: HistoryReader,
+        snapshots: Snapshots | None,
+        vhost: str,
+        deadline: Deadline,
+        found: Biography,
+        same: SameQueue | None,
     ) -> None:
         self.reader = reader
         self.snapshots = snapshots
         self.vhost = vhost
         self.deadline = deadline
         self.found = found
+        self.same = same  # the only queue that may be told of; None: all
         self.keys: set[Key] = set()
+        # Incarnations of the queues of these messages: two partitions of a queue that moved may have the same ids
+        self.queue_ids: dict[Source, set[int]] = {}
         self.begun_ms = 0  # nothing came of the message before
 
-    def begin(self, log: HistoryPartition, message_id: int, queue: str | None, queue_id: int | None) -> None:
+    def begin(self, log: HistoryPartition, message_id: int, queue: str | None) -> None:
         """Find the rows of the message itself."""
         rows = [
             row
             for row in self._rows_of(log, message_id)
-            if row.value("vhost") == self.vhost
-            and queue in (None, row.value("queue"))
-            and queue_id in (None, row.value("queue_id"))
+            if row.value("vhost") == self.vhost and queue in (None, row.value("queue")) and self._may_tell(row)
         ]
         self.keys = {key_of(row) for row in rows}
+        self._note(rows)
         self.found.rows += rows
         self.begun_ms = min((row.time_ms or 0 for row in rows), default=0)
+
+    def _note(self, rows: Iterable[OutcomeRow]) -> None:
+        for row in rows:
+            _, vhost, queue, message_id = key_of(row)
+            self.queue_ids.setdefault((vhost, queue, message_id), set()).add(row.value("queue_id"))
+
+    def _may_tell(self, row: OutcomeRow) -> bool:
+        return self.same is None or row.value("queue_id") in self.same.ids_in(row.partition)
 
     def follow(self) -> None:
         """Find what came of the message, hop by hop. Raises OutOfTime."""
@@ -174,10 +203,12 @@ class _Life:
         while new:
             came: set[Key] = set()
             for log, offset in self._letters(new):
-                rows = self._rows_of(log, offset)
+                rows = [row for row in self._rows_of(log, offset) if self._may_tell(row)]
                 letters = [(key_of(row), source_of(row)) for row in rows if row.value("origin") is not None]
                 reached = with_letters(self.keys | came, letters) - self.keys - came
-                self.found.rows += [row for row in rows if key_of(row) in reached]
+                told = [row for row in rows if key_of(row) in reached]
+                self._note(told)
+                self.found.rows += told
                 came |= reached
                 if len(self.keys) + len(came) > MOST_MESSAGES or len(self.found.rows) > MOST_ROWS:
                     raise OutOfTime
@@ -222,8 +253,16 @@ class _Life:
                     continue
                 if type(event) is not Published or event.origin is None:
                     continue
-                if (event.origin.vhost, event.origin.queue, event.origin.message_id) in wanted:
+                origin = event.origin
+                source = origin.vhost, origin.queue, origin.message_id
+                if source in wanted and (origin.queue_id < 0 or origin.queue_id in self.queue_ids[source]):
                     yield log, offset
+
+
+def is_message_of(log: HistoryPartition, message_id: int, queue: str) -> bool:
+    """Whether the record is a publish to this queue. Raises LogError."""
+    found = publish_of(log, message_id)
+    return found is not None and queue in found.published.route.queues
 
 
 def publish_of(log: HistoryPartition, message_id: int) -> FoundMessage | None:
@@ -293,11 +332,35 @@ def last_outcomes(
     until_ms: int | None,
     deadline: Deadline,
 ) -> Tail:
-    """The last `count` rows of a queue. `until_ms`: up to this time. Raises LogError."""
-    log = log_of(reader, vhost, queue)
+    """The last `count` rows of a queue, in all partitions where it was. `until_ms`: up to this time.
+
+    `partition` of the answer is the one in which the queue is now. Raises LogError."""
+    every = stays(reader, vhost, queue)
+    same = None if queue_id is None else same_queue(reader.placement, vhost, queue, queue_id)
+    tail = Tail(every[-1].log.name, [], True)
+    logs: list[HistoryPartition] = []
+    for stay in reversed(every):
+        first = first_in(stay, reader.placement, vhost, queue, queue_id)
+        if first is None or stay.log in logs or len(tail.rows) >= count or not tail.complete:
+            continue
+        logs.append(stay.log)
+        wanted = QueueRows(vhost, queue, None if same is None else same.ids_in(stay.log.name))
+        found = _last_in(stay.log, snapshots, wanted, first, count - len(tail.rows), until_ms, deadline)
+        tail = Tail(tail.partition, found.rows + tail.rows, found.complete)
+    return tail
+
+
+def _last_in(
+    log: HistoryPartition,
+    snapshots: Snapshots | None,
+    wanted: QueueRows,
+    first: int,
+    count: int,
+    until_ms: int | None,
+    deadline: Deadline,
+) -> Tail:
     end = log.durable_offset if until_ms is None else min(log.durable_offset, log.offset_at(until_ms))
-    start = max(log.start_offset, queue_id or 0)
-    wanted = QueueRows(vhost, queue, queue_id)
+    start = max(log.start_offset, first)
     back = FIRST_LOOK_BACK
     found: list[OutcomeRow] = []
     try:
@@ -345,14 +408,15 @@ def changes(
     most: int,
     deadline: Deadline,
 ) -> Changes:
-    """The changes in a queue between two moments. Raises LogError, OutsideHistory."""
-    log = log_of(reader, vhost, queue)
+    """The changes in a queue between two moments. Raises LogError, OutsideHistory, BetweenPartitions."""
+    log = log_between(reader, vhost, queue, start, end)
+    ids = None if queue_id is None else same_queue(reader.placement, vhost, queue, queue_id).ids_in(log.name)
     machine = state_at(log, snapshots, start)
     behind = log.offset_at(end.time_ms) if end.time_ms is not None else end.offset or 0
     begun = machine.next_offset
     if not begun <= behind <= log.next_offset or (end.time_ms or machine.log_ms) < (start.time_ms or 0):
         raise OutsideHistory(f"{log.name}: the moments are in the wrong order, or lie after now")
-    product = Outcomes(PlainRows(log.name, QueueRows(vhost, queue, queue_id, moves=True)))
+    product = Outcomes(PlainRows(log.name, QueueRows(vhost, queue, ids, moves=True)))
     sums: Counter[tuple[str, str | None, str | None]] = Counter()
     rows: list[OutcomeRow] = []
     more, complete = 0, True

@@ -9,6 +9,7 @@ its base. Nothing here writes or touches the live broker.
 
 An incarnation is the life of a queue from a declaration to its end. Its name is the queue id: the offset of the
 declaration. A queue that was deleted and declared again is another incarnation, also in a vhost that was made anew.
+A queue that moved to another partition is one queue with several incarnations (stays.py).
 """
 
 import heapq
@@ -22,16 +23,18 @@ from operator import itemgetter
 
 from rewindmq.engine.config import Config
 from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader, begun_anew
-from rewindmq.engine.log.placement import partition_of
 from rewindmq.engine.log.single_records import neighbourhoods
 from rewindmq.engine.log.tiers import local_base
+from rewindmq.engine.rewind.stays import log_at, same_queue
 from rewindmq.projections.floors import explained
 from rewindmq.projections.machine.data.queue import MessageView, Queue
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.replay import decoder_for
 from rewindmq.projections.rewind import At, BelowFloor, OutsideHistory, format_time, require_in_history, state_at
+from rewindmq.projections.rules.placement import partition_of
 from rewindmq.projections.store.bases import Base
+from rewindmq.projections.topology.placement import Placement
 from rewindmq.projections.waypoints import Waypoints
 from rewindmq.schemas.events import Published
 
@@ -65,8 +68,8 @@ class PastQueue:
     messages: list[PastMessage]
 
 
-def history_of(config: Config) -> History:
-    """The history of a broker with this configuration."""
+def history_of(config: Config, placement: Placement | None = None) -> History:
+    """The history of a broker with this configuration. `placement`: of the queue that is asked about."""
     return History(
         config.data,
         config.kafka,
@@ -75,6 +78,7 @@ def history_of(config: Config) -> History:
         config.partitions,
         None if config.kafka is None else config.archive.url,
         None if config.worker is None else config.worker.data,
+        placement,
     )
 
 
@@ -91,7 +95,10 @@ def histories_of(history: History, vhost: str, queue: str) -> Iterator[History]:
     yield history
     if history.kafka is None or history.partitions is not None:
         return
-    found = len(history.open().queues)
+    reader = history.open()
+    if reader.placement.count:
+        return  # the metadata log says where queues are
+    found = len(reader.queues)
     seen = {partition_of(vhost, queue, found)}
     for partitions in range(found - 1, 0, -1):
         home = partition_of(vhost, queue, partitions)
@@ -162,19 +169,18 @@ def _queue_at(
     return PastQueue(found, log.name, machine.next_offset, machine.log_ms, machine.ahead_ms, messages)
 
 
-def messages_at(history: History, vhost: str, queue: str, at: At, incarnation: int) -> "tuple[array[int], array[int]]":
-    """Ids and sizes of all messages of the queue at a moment, in the order of `queue_at`. Raises as that."""
+def messages_at(
+    history: History, vhost: str, queue: str, at: At, incarnation: int
+) -> "tuple[str, array[int], array[int]]":
+    """The queue's partition at a moment, and ids and sizes of all its messages then, in the order of `queue_at`.
+
+    Raises as that."""
     ids, sizes = array("q"), array("q")
-    found = begun_anew(lambda: folded_queue(history, history.open(), vhost, queue, at, incarnation)[2])
+    log, _, found = begun_anew(lambda: folded_queue(history, history.open(), vhost, queue, at, incarnation))
     for view in found.messages():
         ids.append(view.message_id)
         sizes.append(view.size)
-    return ids, sizes
-
-
-def log_of(reader: HistoryReader, vhost: str, queue: str) -> HistoryPartition:
-    """The log of the partition that the queue is in."""
-    return reader.queues[partition_of(vhost, queue, len(reader.queues))]
+    return log.name, ids, sizes
 
 
 def folded_queue(
@@ -187,8 +193,8 @@ def folded_queue(
     waypoints: Waypoints | None = None,
 ) -> tuple[HistoryPartition, Machine, Queue]:
     """The queue at a moment, with its partition's log and the machine at that moment. `incarnation`: a queue id;
-    another incarnation of the queue is not found (None: any is). Raises as `queue_at`."""
-    log = log_of(reader, vhost, queue)
+    another queue is not found (None: any is). Raises as `queue_at`."""
+    log = log_at(reader, vhost, queue, at)
     if at.time_ms is not None:
         require_in_history([reader.metadata, *reader.queues], at.time_ms)
     try:
@@ -196,13 +202,20 @@ def folded_queue(
     except BelowFloor as error:
         raise explained(error, topology_of(reader.metadata, history.snapshots).history.floors) from None
     found = machine.queue(vhost, queue)
-    if found is None or incarnation not in (None, found.queue_id):
+    if found is None or not is_of(reader, log, found, incarnation):
         when = f"offset {at.offset}" if at.time_ms is None else format_time(at.time_ms)
         which = "" if incarnation is None else f", incarnation {incarnation},"
         raise NoSuchQueue(
             f"no queue '{queue}'{which} in vhost '{vhost}' at {when} ({log.name}, offset {machine.next_offset})"
         )
     return log, machine, found
+
+
+def is_of(reader: HistoryReader, log: HistoryPartition, queue: Queue, incarnation: int | None) -> bool:
+    """Whether the queue is this incarnation, or was it or became it by a move (None: any will do)."""
+    if incarnation is None:
+        return True
+    return queue.queue_id in same_queue(reader.placement, queue.vhost, queue.name, incarnation).ids_in(log.name)
 
 
 def published_at(log: HistoryPartition, message_ids: Iterable[int]) -> Iterator[tuple[int, tuple[int, Published]]]:

@@ -23,12 +23,14 @@ from typing import TYPE_CHECKING, Final
 
 from rewindmq.engine.errors import NotFound, ResourceError
 from rewindmq.engine.log.contract import LogError, NoAnswer
-from rewindmq.engine.log.location import History, HistoryPartition, begun_anew
+from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader, begun_anew
 from rewindmq.engine.rewind.bindings_at import LostBinding, bind_again, bindings_at, missing
-from rewindmq.engine.rewind.queue_at import NoSuchQueue, folded_queue, log_of, published_at
+from rewindmq.engine.rewind.fates import fates_since
+from rewindmq.engine.rewind.queue_at import NoSuchQueue, folded_queue, published_at
+from rewindmq.engine.rewind.stays import NOT_YET, Stay, first_in, log_named, same_queue, stays
 from rewindmq.engine.rewind.worker import TooManyQuestions, WorkerPool
 from rewindmq.engine.runtime.flow_control import no_room
-from rewindmq.projections.machine.data.effects import Duplicate, Effect, Refuse, endings
+from rewindmq.projections.machine.data.effects import Duplicate, Effect, Refuse
 from rewindmq.projections.machine.data.reasons import (
     ACKED,
     DELETED,
@@ -42,22 +44,21 @@ from rewindmq.projections.machine.data.reasons import (
     REMOVED,
     TRANSIENT,
 )
-from rewindmq.projections.machine.machine import Machine, NewerHistory
-from rewindmq.projections.replay import decoder_for, drive, groups_of
+from rewindmq.projections.machine.machine import NewerHistory
+from rewindmq.projections.replay import decoder_for, groups_of
 from rewindmq.projections.rewind import At, OutsideHistory, RewindError, format_time
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.errors import Malformed
 from rewindmq.schemas.amqp.properties import MAX_PROPERTIES_BYTES, with_entry, without_restored
 from rewindmq.schemas.codec import UndecodableRecord
-from rewindmq.schemas.events import Event, Published, Purged, QueueDeleted
+from rewindmq.schemas.events import Published, Purged, QueueDeleted
 from rewindmq.schemas.metadata_events import Bound
 from rewindmq.schemas.operator_events import MessageRemoved
 from rewindmq.schemas.values import Actor, Argument, Origin, Route
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
-    from rewindmq.engine.runtime.partition import Partition
     from rewindmq.engine.runtime.sessions import Session
 
 LOST = (EXPIRED, MAXLEN, REJECTED, DELIVERY_LIMIT, PURGED, REMOVED, DELETED, TRANSIENT)
@@ -205,6 +206,7 @@ class RestoreRequest:
     fates: tuple[str, ...]
     ids: frozenset[int]
     incarnation: int | None = None  # a queue id; None: the queue that bore the name then
+    partition: str | None = None  # the one that `ids` are of; None: any in which the queue was
 
     def answer(self) -> Plan | NoPlan:
         """Make the plan, in the worker."""
@@ -220,10 +222,10 @@ class RestoreRequest:
     def _plan(self) -> Plan:
         reader = self.history.open()
         if self.at is None and not self.undo:
-            return self._named(log_of(reader, self.vhost, self.queue))
+            return self._named(reader)
         at = self.at
         if at is None:
-            at = At(offset=self._undone(log_of(reader, self.vhost, self.queue)))
+            at = self._undone(reader)
         log, machine, queue = folded_queue(self.history, reader, self.vhost, self.queue, at, self.incarnation)
         offset, clock_ms, time_ms = machine.next_offset, machine.clock_ms, machine.log_ms  # before the fold goes on
         there = [
@@ -237,7 +239,8 @@ class RestoreRequest:
             for view in queue.messages()
         ]
         declared = (queue.type, queue.durable, queue.auto_delete, queue.arguments)
-        became = fates_since(machine, log, queue.queue_id, {each.message_id for each in there})
+        ids = {each.message_id for each in there}
+        became = fates_since(reader, self.history.snapshots, log, machine, queue, ids)
         messages = tuple(
             each
             for each in there
@@ -257,10 +260,36 @@ class RestoreRequest:
             bindings,
         )
 
-    def _named(self, log: HistoryPartition) -> Plan:
+    def _stays(self, reader: HistoryReader) -> list[tuple[Stay, int]]:
+        """The partitions of the queue, the newest first, with the offset of its declaration in each."""
+        every = stays(reader, self.vhost, self.queue)
+        firsts = [first_in(each, reader.placement, self.vhost, self.queue, self.incarnation) for each in every]
+        found = [(each, first) for each, first in zip(every, firsts, strict=True) if first is not None]
+        return [(each, first) for each, first in reversed(found) if each.since_ms != NOT_YET]
+
+    def _named(self, reader: HistoryReader) -> Plan:
+        """The plan for messages by their ids. All are of one partition, in which the queue is or was."""
+        plans: list[Plan] = []
+        error: Exception | None = None
+        for log, start in {stay.log: first for stay, first in self._stays(reader)}.items():
+            if self.partition not in (None, log.name):
+                continue
+            try:
+                plans.append(self._named_in(log, start))
+            except (OutsideHistory, UndecodableRecord) as problem:
+                error = error or problem
+        if len(plans) > 1:
+            places = " and ".join(each.partition for each in plans)
+            raise OutsideHistory(
+                f"queue '{self.queue}' moved, and has messages with these ids in {places}: give a moment"
+            )
+        if not plans:
+            raise error or OutsideHistory(f"queue '{self.queue}' has no such messages")
+        return plans[0]
+
+    def _named_in(self, log: HistoryPartition, start: int) -> Plan:
         messages = []
         time_ms = 0
-        start = self.incarnation or 0
         beyond = [each for each in self.ids if not start <= each < log.next_offset]
         if beyond:
             raise OutsideHistory(f"{log.name} has no message {min(beyond)}")
@@ -282,15 +311,29 @@ class RestoreRequest:
             {},
         )
 
-    def _undone(self, log: HistoryPartition) -> int:
-        """The offset of the last purge, deletion or removal of the requested incarnation. NoSuchQueue."""
+    def _undone(self, reader: HistoryReader) -> At:
+        """The moment of the last purge, deletion or removal of the requested incarnation. NoSuchQueue."""
+        for stay, first in self._stays(reader):
+            log, end = stay.log, None
+            start = max(log.start_offset, first)
+            if stay.since_ms is not None:  # what happened here before is told with an older stay
+                start = max(start, log.offset_at(stay.since_ms - 1))
+            if stay.until_ms is not None:  # the queue was deleted here when it had moved
+                end = log.offset_at(stay.until_ms - 1)
+            found = self._undone_in(log, start, end)
+            if found >= 0:
+                return At(offset=found, partition=log.name)
+        what = "remove messages of" if self.undo == "remove" else self.undo
+        raise NoSuchQueue(f"nobody has asked to {what} queue '{self.queue}' in vhost '{self.vhost}'")
+
+    def _undone_in(self, log: HistoryPartition, start: int, end: int | None) -> int:
+        """The offset of the last such event; -1: there is none."""
         kind, found = UNDONE[self.undo], -1
-        start = max(log.start_offset, self.incarnation or 0)
         decode = decoder_for(log).decode
         before: _Portion | None = None
-        for offsets, records, times in groups_of(log, start):
+        for offsets, records, times in groups_of(log, start, end):
             for index, (offset, record) in enumerate(zip(offsets, records, strict=True)):
-                if offset < start:
+                if offset < start or (end is not None and offset >= end):
                     continue
                 try:
                     envelope_ms, actor, event = decode(record, False)
@@ -308,13 +351,7 @@ class RestoreRequest:
                 elif isinstance(event, kind) and not isinstance(event, MessageRemoved):
                     found = offset
                 if self.incarnation is not None and isinstance(event, QueueDeleted):
-                    return self._found(found)
-        return self._found(found)
-
-    def _found(self, found: int) -> int:
-        if found < 0:
-            what = "remove messages of" if self.undo == "remove" else self.undo
-            raise NoSuchQueue(f"nobody has asked to {what} queue '{self.queue}' in vhost '{self.vhost}'")
+                    return found
         return found
 
 
@@ -337,23 +374,6 @@ class _Portion:
         )
 
 
-def fates_since(machine: Machine, log: HistoryPartition, queue_id: int, ids: set[int]) -> dict[int, str]:
-    """The fates of these messages of a queue, from the machine's offset to the end of the log."""
-    became: dict[int, str] = {}
-
-    def after(_offset: int, _timestamp_ms: int, _actor: Actor, _event: Event, effects: list[Effect]) -> None:
-        for queue, message_id, fate, _ in endings(effects):
-            if queue.queue_id == queue_id and message_id in ids:
-                became[message_id] = fate
-
-    drive(machine, groups_of(log, machine.next_offset), decoder_for(log), after=after)
-    left = machine.by_id.get(queue_id)
-    held = {message_id for each in left.holders.values() for message_id in each.held} if left is not None else set()
-    for message_id in ids - became.keys():
-        became[message_id] = "unacked" if message_id in held else "ready"
-    return became
-
-
 @dataclass(frozen=True, slots=True)
 class Bodies:
     """A question to a worker: the messages themselves, read from the log."""
@@ -366,7 +386,7 @@ class Bodies:
         """Read the messages with the times of their publishes, in the worker."""
         try:
             reader = self.history.open()
-            log = next(each for each in reader.queues if each.name == self.partition)
+            log = log_named(reader, self.partition)
             return dict(published_at(log, self.ids))
         except NoAnswer as error:
             return error
@@ -398,7 +418,7 @@ async def restore(
     if is_hidden(target):
         raise NotFound(f"no queue '{target}' in vhost '{session.vhost}'")
     await room(broker, sum(each.size for each in plan.messages))
-    await broker.queues.partition_for(session.vhost, target).enter()
+    await broker.queues.entered(session, target)
     if broker.queues.get(session.vhost, target) is None:
         if (session.vhost, target) != (plan.vhost, plan.queue) or plan.declared is None:
             raise NotFound(f"no queue '{target}' in vhost '{session.vhost}'")
@@ -408,7 +428,6 @@ async def restore(
         await until_durable(broker)
     bound, lost = await bind_again(broker, session, target, to_bind(broker, session.vhost, plan, target, name))
     await until_durable(broker)
-    partition = broker.queues.partition_for(session.vhost, target)
     came: Counter[str] = Counter()
     for number, page in pages(plan.messages):
         if restoration.is_cancelled():
@@ -431,7 +450,7 @@ async def restore(
             await room(broker, sum(len(event.body) for event in portion), f"; {back}; ask again when there is room")
             broker.sessions.check_open(session)
             broker.access.check(session, session.vhost, "write", "queue", target)  # it may take days
-            outcomes = Counter(await publish(broker, session, partition, portion))
+            outcomes = Counter(await publish(broker, session, target, portion))
             broker.sessions.check_open(session)  # else they may not be in the queue
             came.update(outcomes)
             restoration.back = came["restored"] + came["duplicate"]
@@ -450,7 +469,10 @@ def to_bind(broker: "Broker", vhost: str, plan: Plan, target: str, name: str) ->
     if queue is None:
         return plan.bindings
     declared = (queue.type, queue.durable, queue.auto_delete, queue.arguments)
-    if queue.queue_id == plan.queue_id or declared != plan.declared:
+    partition = broker.queues.partition_for(vhost, target).machine.partition
+    same = same_queue(broker.topology.placement, plan.vhost, plan.queue, queue.queue_id)
+    now = same.lives or {(partition, queue.queue_id)}
+    if (plan.partition, plan.queue_id) in now or declared != plan.declared:
         return ()
     if (name, plan.vhost, plan.queue, plan.queue_id) in queue.restored:
         return ()
@@ -468,9 +490,14 @@ async def room(broker: "Broker", size: int, so_far: str = "") -> None:
         raise ResourceError(f"publishing is blocked: {reason}{so_far}")
 
 
-async def publish(broker: "Broker", session: "Session", partition: "Partition", events: list[Published]) -> list[str]:
-    """Publish, and return the outcome of each when all are durable."""
-    answers = await asyncio.gather(*(partition.ask(session.actor, event) for event in events))
+async def publish(broker: "Broker", session: "Session", target: str, events: list[Published]) -> list[str]:
+    """Publish into the queue `target`, and return the outcome of each when all are durable."""
+
+    async def publish_one(event: Published) -> list[Effect]:
+        partition = await broker.queues.entered(session, target)
+        return await partition.ask(session.actor, event)
+
+    answers = await asyncio.gather(*map(publish_one, events))
     await until_durable(broker)
     return [outcome(effects) for effects in answers]
 

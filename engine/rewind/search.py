@@ -14,6 +14,7 @@
 - Most records are passed over by their bytes, undecoded. Bodies are decrypted with the keys of today, and a found
   body is cut at once.
 - A message that was published before the log begins, and is queued there, is found in the base.
+- A message that moved to another partition along with its queue is found where it was published first.
 - Where an index of ids knows a stretch (`--find-index`), only the records that it names are read.
 """
 
@@ -26,7 +27,7 @@ from dataclasses import dataclass, replace
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.log.location import HistoryPartition, HistoryReader
 from rewindmq.engine.rewind.id_index import Indexed
-from rewindmq.engine.rewind.queue_at import log_of
+from rewindmq.engine.rewind.stays import first_in, is_told_before, stays
 from rewindmq.projections.history.search import Criteria
 from rewindmq.projections.replay import decoder_for
 from rewindmq.schemas.codec import UndecodableRecord
@@ -75,13 +76,33 @@ class Page:
 
 def partitions_of(reader: HistoryReader, criteria: Criteria) -> list[HistoryPartition]:
     """The partitions in which the wanted messages may be."""
-    return list(reader.queues) if criteria.queue is None else [log_of(reader, criteria.vhost, criteria.queue)]
+    if criteria.queue is None:
+        return list(reader.queues)
+    return list(dict.fromkeys(each.log for each in stays(reader, criteria.vhost, criteria.queue)))
 
 
-def whole(reader: HistoryReader, criteria: Criteria, first: int, since_ms: int | None, until_ms: int | None) -> Ranges:
-    """The ranges of a search that begins. `first`: nothing below this offset. Times are inclusive. Raises LogError."""
-    ranges = {}
+def lowest_in(reader: HistoryReader, criteria: Criteria, queue_id: int) -> dict[str, int]:
+    """By partition, the offset below which nothing of this incarnation of the queue is, nor of what it was before."""
+    if criteria.queue is None:
+        return dict.fromkeys((log.name for log in reader.queues), 0)
+    lowest: dict[str, int] = {}
+    for stay in stays(reader, criteria.vhost, criteria.queue):
+        first = first_in(stay, reader.placement, criteria.vhost, criteria.queue, queue_id or None)
+        if first is not None:
+            lowest[stay.log.name] = min(first, lowest.get(stay.log.name, first))
+    return lowest
+
+
+def whole(
+    reader: HistoryReader, criteria: Criteria, queue_id: int, since_ms: int | None, until_ms: int | None
+) -> Ranges:
+    """The ranges of a search that begins. `queue_id`: only this incarnation of the queue (0: any), and what it was
+    before it moved. Times are inclusive. Raises LogError."""
+    ranges, lowest = {}, lowest_in(reader, criteria, queue_id)
     for log in partitions_of(reader, criteria):
+        if log.name not in lowest:
+            continue
+        first = lowest[log.name]
         begin = 0 if since_ms is None else log.offset_at(since_ms - 1)
         if begin <= log.start_offset:
             begin = 0  # the base may have younger ones
@@ -108,7 +129,7 @@ def search(
     """Search a portion of the ranges. `index`: what is known of an id that is wanted, by partition. Raises LogError."""
     begun = time.monotonic()
     left, window, found = dict(ranges), FIRST_WINDOW, list[FoundMessage]()
-    scan = Scan(criteria, limits, subjects, since_ms)
+    scan = Scan(reader, criteria, limits, subjects, since_ms)
     logs = deque(log for log in partitions_of(reader, criteria) if log.name in left)
     looked = False  # each portion gets on, however slow the machine is
     while logs and scan.has_room and (not looked or time.monotonic() - begun < limits.seconds):
@@ -156,7 +177,15 @@ def window_before(
 class Scan:
     """Looks through windows, and keeps the newest matches of each as long as there is room."""
 
-    def __init__(self, criteria: Criteria, limits: Limits, subjects: Subjects, since_ms: int | None) -> None:
+    def __init__(
+        self,
+        reader: HistoryReader,
+        criteria: Criteria,
+        limits: Limits,
+        subjects: Subjects,
+        since_ms: int | None,
+    ) -> None:
+        self.reader = reader
         self.criteria = criteria
         self.subjects = subjects
         self.since_ms = since_ms
@@ -214,7 +243,7 @@ class Scan:
                 envelope_ms, actor, event = decode(record)
             except UndecodableRecord:
                 continue
-            if type(event) is not Published:
+            if type(event) is not Published or is_told_before(self.reader, event):
                 continue
             if time_ms is None:
                 time_ms = envelope_ms

@@ -38,8 +38,8 @@ from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import NEVER, Queue
 from rewindmq.projections.machine.data.stream import first_number, id_of, number_from
 from rewindmq.projections.machine.rules.versions import STREAMS
-from rewindmq.projections.marks import Marks
 from rewindmq.projections.rewind import At
+from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import ConsumerAttached, ConsumerCancelled, Event, PastRead
 
 logger = logging.getLogger(__name__)
@@ -123,7 +123,8 @@ class StreamReader(Reader):
 
 class Readings:
     """All readers of a broker, and the queue for their turns. `ask`: logs an event for a session, and waits until it is
-    folded. `check_open`: raises when the session has ended meanwhile. `marks`: the topology's, kept up to date."""
+    folded. `check_open`: raises when the session has ended meanwhile. `topology`: kept up to date.
+    `partitions`: the number of queue partitions."""
 
     def __init__(
         self,
@@ -131,16 +132,18 @@ class Readings:
         clock: Callable[[], int],
         ask: Ask,
         check_open: Callable[[Session], None],
-        marks: Marks,
+        topology: Topology,
+        partitions: int,
         memory: MemoryAccount,
         past: WorkerPool,
     ) -> None:
         self._past = past
-        self._history = history_of(config)
+        self._config = config
         self._clock = clock
         self._ask = ask
         self._check_open = check_open
-        self._marks = marks
+        self._topology = topology
+        self._partitions = partitions
         self._threads: ThreadPoolExecutor | None = None
         self._loop = asyncio.get_running_loop()
         self.memory = memory
@@ -165,7 +168,7 @@ class Readings:
         AmqpError."""
         subscription, arguments = request.subscription, request.subscription.arguments
         check_reader(queue, arguments, subscription.no_ack, subscription.prefetch, subscription.global_prefetch)
-        moment = moment_of(queue, arguments, partition.machine.partition, self._marks)
+        moment = moment_of(queue, arguments, self._topology, self._partitions)
         start = start_of(queue, arguments, self._clock())
         if queue.stream and moment is None:
             await self._read_stream(partition, queue, request, start, attached)
@@ -225,9 +228,15 @@ class Readings:
             where = resource("queue", queue.name, queue.vhost)
             raise PreconditionFailed(f"the past of {where} can't be read: not known to all nodes yet")
         self._check_readers(subscription.session.user)
+        placement = self._topology.placement.only(queue.vhost, queue.name)
+        history = history_of(self._config, placement)
+        if start.kind == NUMBER and start.value > partition.next_offset and placement.moves:
+            where = resource("queue", queue.name, queue.vhost)
+            told = f"{partition.machine.partition}, where the queue is now, ends at offset {partition.next_offset}"
+            raise PreconditionFailed(f"invalid arg 'x-stream-offset' for {where}: it moved; {told}: give a timestamp")
         source = None
         if moment is not None:
-            source = await moment_source(self._past, self._history, partition, queue, moment, subscription.session.user)
+            source = await moment_source(self._past, history, queue, moment, subscription.session.user)
             self._check_open(subscription.session)
             if queue.gone:
                 raise NotFound(f"no {resource('queue', queue.name, queue.vhost)}")
@@ -236,7 +245,7 @@ class Readings:
         def folded() -> None:
             nonlocal reader
             assert self._threads is not None
-            from_there = source or LogSource(self._history, partition, queue, start)
+            from_there = source or LogSource(history, partition, queue, start)
             reader = PastReader(self, partition, queue, request, from_there, self._threads)
             attached(partition, queue, request.consumer_id)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from rewindmq.engine.log.location import HistoryPartition, HistoryReader
 from rewindmq.engine.rewind.outcomes import QueueRows
-from rewindmq.engine.rewind.queue_at import log_of
+from rewindmq.engine.rewind.stays import first_in, same_queue, stays
 from rewindmq.projections.history.outcome_rows import PLACE, OutcomeRow, PlainRows, Shared
 from rewindmq.projections.history.product import fold_events
 from rewindmq.projections.replay import RecordGroup, decoder_for, groups_of
@@ -46,14 +46,38 @@ class WantedTraces:
     since_ms: int
     until_ms: int | None
 
-    def first_in(self, log: HistoryPartition) -> int:
-        """The lowest offset of a wanted publish. Raises LogError."""
-        return max(log.offset_at(self.since_ms - 1), log.start_offset, self.queue_id or 0)
+    def logs(self, reader: HistoryReader) -> list[tuple[HistoryPartition, int]]:
+        """The partitions in which wanted publishes may be, and the lowest offset of one. Raises LogError."""
+        lowest: dict[HistoryPartition, int] = {}
+        if self.queue is None:
+            lowest = dict.fromkeys(reader.queues, 0)
+        else:
+            for stay in stays(reader, self.vhost, self.queue):
+                first = first_in(stay, reader.placement, self.vhost, self.queue, self.queue_id)
+                if first is not None:
+                    lowest[stay.log] = min(first, lowest.get(stay.log, first))
+        return [(log, max(log.offset_at(self.since_ms - 1), log.start_offset, lowest[log])) for log in lowest]
+
+    def rows(self, reader: HistoryReader, partition: str) -> "WantedRows":
+        """The rows of a partition that tell of wanted messages."""
+        same = None
+        if self.queue is not None and self.queue_id is not None:
+            same = same_queue(reader.placement, self.vhost, self.queue, self.queue_id).ids_in(partition)
+        return WantedRows(self.vhost, self.queue, same)
+
+
+@dataclass(frozen=True, slots=True)
+class WantedRows:
+    """Wants the rows of a vhost, or of one queue in it; of these incarnations, if `queue_ids` is given."""
+
+    vhost: str
+    queue: str | None
+    queue_ids: frozenset[int] | None
 
     def __call__(self, shared: Shared) -> bool:
         if self.queue is None:
             return bool(shared[PLACE["vhost"]] == self.vhost)
-        return QueueRows(self.vhost, self.queue, self.queue_id)(shared)
+        return QueueRows(self.vhost, self.queue, self.queue_ids)(shared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +96,7 @@ class Portion:
 
 def whole(reader: HistoryReader, wanted: WantedTraces) -> Places:
     """The places of a question that begins. Raises LogError."""
-    logs = reader.queues if wanted.queue is None else [log_of(reader, wanted.vhost, wanted.queue)]
-    places = {log.name: (wanted.first_in(log), 0, log.durable_offset) for log in logs}
+    places = {log.name: (first, 0, log.durable_offset) for log, first in wanted.logs(reader)}
     return {name: place for name, place in places.items() if place[0] < place[2]}
 
 
@@ -99,10 +122,10 @@ def traced_outcomes(
     if not places:
         return Portion([], {}, {})
     name, (begin, ordinal, end) = next(iter(places.items()))
-    log = next(each for each in reader.queues if each.name == name)
+    log, first = next(each for each in wanted.logs(reader) if each[0].name == name)
     behind = end if wanted.until_ms is None else min(end, log.offset_at(wanted.until_ms))
-    traces = PublishTraces(wanted.first_in(log), behind, begin)
-    product = TracedOutcomes(PlainRows(name, wanted, traces), traces)
+    traces = PublishTraces(first, behind, begin)
+    product = TracedOutcomes(PlainRows(name, wanted.rows(reader, name), traces), traces)
     machine = state_at(log, snapshots, At(offset=begin))
     rows: list[OutcomeRow] = []
     for batch in fold_events(product, machine, _in_time(log, begin, end, seconds), decoder_for(log)):

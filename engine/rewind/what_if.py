@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 
 from rewindmq.engine.log.location import HistoryPartition, HistoryReader
 from rewindmq.engine.rewind.outcomes import Deadline, OutOfTime, timely
-from rewindmq.engine.rewind.queue_at import NoSuchQueue, log_of
+from rewindmq.engine.rewind.queue_at import NoSuchQueue
+from rewindmq.engine.rewind.stays import first_in, log_between, stays
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.replay import decoder_for, drive
 from rewindmq.projections.rewind import At, OutsideHistory, require_above_floor, state_at
@@ -83,11 +84,13 @@ def what_if(
     """The queue under the candidate between two moments, with at most `most` messages.
 
     `queue_id`: the only incarnation that the user may read; the answer begins at its declaration or later.
-    Raises NoSuchQueue, LogError, OutsideHistory."""
-    log = log_of(reader, vhost, queue)
+    Raises NoSuchQueue, LogError, OutsideHistory, BetweenPartitions."""
+    log = log_between(reader, vhost, queue, start, end)
     begun, behind = offsets_between(log, start, end)
     if queue_id is not None:
-        begun = min(max(begun, queue_id), behind)
+        there = [each for each in stays(reader, vhost, queue) if each.log is log]
+        first = first_in(there[-1], reader.placement, vhost, queue, queue_id) if there else None
+        begun = behind if first is None else min(max(begun, first), behind)
     machine = state_at(log, snapshots, At(offset=begun))
     trial = _Trial(vhost, queue, Fates(Alternative(candidate, machine), machine, (vhost, queue), MOST_APART), most)
     found = trial.found(log, begun, behind, deadline)

@@ -18,10 +18,16 @@ Rules of this file
   dropped only when this node has read to the end of the log (runtime/certainty.py).
 - While the log has little room left, letters wait as publishers do (runtime/flow_control.py): acks have to become
   durable, and the body of a letter that waits is in the log already.
+- A letter to a queue that moves to another partition waits until the queue has come, and those behind it wait with it.
 - A letter that would go back automatically into a queue where it died before is not sent there (cycles, S-155).
 - A message that an operator moved (reason `moved`) did not die either: it keeps its properties and its expiration. It
   waits as an at-least-once letter does. If no queue of its route takes it, it goes back to the end of the queue from
   which it came, so that it holds up no others; then the route is tried again, by turns.
+- A message that moves with its queue to another partition (reason `relocated`, machine/events/relocation.py) goes, as
+  it is, to the home of the queue's own name. Such letters do not wait for the queue's other ones, nor these for them: a
+  dead letter that finds no target must not keep a queue's name held. They are a source of their own here, and are
+  known to the target, and released, by themselves. They follow each other without waiting, and none is dropped while
+  its queue lives: if it is not there yet they are tried again.
 - A message that was delayed (delayed_exchanges.py) comes as a letter of reason `delayed`, which is no death:
   at-most-once, the exchange's bindings decide, and a hidden queue's letters are no dead letters in any count.
 - Nothing recurses: forwards make effects, effects make letters, letters wait in a queue for the next round. A round is
@@ -33,6 +39,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from rewindmq.engine.errors import PreconditionFailed
@@ -40,14 +47,17 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.routing.content import readable
 from rewindmq.engine.routing.death_headers import Buried, bury
 from rewindmq.engine.routing.delayed_exchanges import due
-from rewindmq.engine.routing.router import Router
+from rewindmq.engine.routing.homes import Homes
+from rewindmq.engine.routing.letters import RETRY_FIRST_MS, Letter, Source
+from rewindmq.engine.routing.router import Destination, Router
 from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.counters import AT_LEAST_ONCE, AT_MOST_ONCE, DEATHS, dead_lettered
 from rewindmq.engine.runtime.flow_control import no_room
 from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.effects import DeadLetter
-from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.message_order import NONE
+from rewindmq.projections.machine.data.queue import Carried, Queue
 from rewindmq.projections.machine.data.reasons import DELAYED, MOVED, REJECTED
 from rewindmq.schemas.amqp.properties import without_blind_copies
 from rewindmq.schemas.events import DeadLettersForwarded, Published
@@ -58,85 +68,22 @@ logger = logging.getLogger(__name__)
 HELD_HIGH = 33_554_432  # bytes of bodies that letters hold; beyond them a letter is read from the store when it is sent
 ROUND = 1_000  # letters forwarded in one turn of the loop
 NO_PROPERTIES: Final = b"\0\0"
-RETRY_FIRST_MS: Final = 1_000  # doubled up to RETRY_LAST_MS while nothing gets through
 RETRY_LAST_MS: Final = 60_000
-ROOM_MS: Final = 1_000  # between two checks for a letter that the disk has no room for
-# The results of sending a letter. CROWDED: no letter is sent now. NO_ROOM: not this one.
+ROOM_MS: Final = 1_000  # between two checks for a letter that has no room on the disk, or no queue yet
+# The results of sending a letter. CROWDED: no letter is sent now. NO_ROOM, NOT_THERE: not this one.
+# HELD: not before a queue of its route has come to its new partition.
 TAKEN: Final = 0
 UNKNOWN: Final = 1
 TRY_AGAIN: Final = 2
 UNSURE: Final = 3
 CROWDED: Final = 4
 NO_ROOM: Final = 5
-
-
-class Letter:
-    """A dead letter to forward.
-
-    `message` None: the projector has it. `taken_by`: targets that already have it. `logged_below`: the death is in the
-    source's log below this append position. `heard`: see runtime/certainty.py."""
-
-    def __init__(
-        self,
-        message_id: int,
-        reason: str,
-        sequence: int,
-        exchange: str,
-        routing_key: str | None,
-        at_least_once: bool,
-        message: Published | None,
-        logged_below: int,
-        heard: int,
-    ) -> None:
-        self.message_id = message_id
-        self.reason = reason
-        self.sequence = sequence
-        self.exchange = exchange
-        self.routing_key = routing_key
-        self.at_least_once = at_least_once
-        self.message = message
-        self.logged_below = logged_below
-        self.heard = heard
-        self.taken_by: dict[str, None] = {}
-        self.sent: list[tuple[Partition, int]] = []  # where, and at which append position
-        # at-least-once: where, at which append position, and the queues that have to take it
-        self.asked: list[tuple[Partition, int, list[str]]] = []
-        self.refused = False  # by one of those asked
-        self.waits_for_room = False  # on the disk
-        self.goes_back = False  # a moved message that nobody took: the next try is its own queue
-
-    def give_up(self) -> None:
-        """Tell the partitions that their answers are not needed."""
-        for partition, position, _ in self.asked:
-            partition.disregard(position)
-        self.asked.clear()
-
-
-class Source:
-    """A queue that has dead letters."""
-
-    def __init__(self, partition: Partition, queue: Queue) -> None:
-        self.partition = partition
-        self.queue = queue
-        self.letters: deque[Letter] = deque()
-        # sequence, what must be durable, whether it counts as confirmed at-least-once
-        self.in_flight: deque[tuple[int, list[tuple[Partition, int]], bool]] = deque()
-        self.known_sequence = 0  # the highest that came in
-        self.scheduled = False
-        self.unsure = False  # whether its first letter has no route, or its targets are in partitions that are paused
-        self.paused: tuple[Partition, ...] = ()  # these partitions
-        self.retry_at_ms: int | None = None
-        self.retry_delay_ms = RETRY_FIRST_MS
-
-    @property
-    def may_send(self) -> bool:
-        """Whether there is a letter whose death no crash can undo."""
-        return bool(self.letters) and self.letters[0].logged_below <= self.partition.durable_position
+NOT_THERE: Final = 6  # the queue has not come to its new partition yet
+HELD: Final = 7
 
 
 class Forwarder:
-    """Forwards the dead letters of all queues. `ready()` is called when letters that waited can be forwarded.
-    `home(vhost, queue)`: the partition that holds the queue, or would hold it."""
+    """Forwards the dead letters of all queues. `ready()` is called when letters that waited can be forwarded."""
 
     def __init__(
         self,
@@ -146,10 +93,10 @@ class Forwarder:
         certainty: Certainty,
         keeper: Keeper,
         ready: Callable[[], None],
-        home: Callable[[str, str], Partition],
+        homes: Homes,
     ) -> None:
         self._router = router
-        self._home = home
+        self._homes, self._home = homes, homes.of
         self._clock = clock
         self._counters = counters
         self._certainty = certainty
@@ -157,7 +104,7 @@ class Forwarder:
         self._on_ready = ready
         self._waits_for_log = False  # flow control calls `_log_has_room`
         self._looks: set[asyncio.Task[None]] = set()  # tasks of `_make_sure`
-        self._sources: dict[tuple[int, int], Source] = {}  # (partition, queue_id)
+        self._sources: dict[tuple[int, int, bool], Source] = {}  # (partition, queue_id, relocated)
         self._ready: deque[Source] = deque()
         self._waiting: dict[Source, None] = {}  # those with a `retry_at_ms`, each once
         self._logged_cycles: dict[tuple[str, ...], None] = {}
@@ -181,6 +128,7 @@ class Forwarder:
                 message,
                 partition.undone_below,
                 self._certainty.begun,
+                effect.carried,
             ),
         )
 
@@ -200,6 +148,7 @@ class Forwarder:
                     None,
                     0,
                     self._certainty.begun,
+                    entry.carried,
                 ),
             )
 
@@ -220,10 +169,10 @@ class Forwarder:
         self._counters[name] = self._counters.get(name, 0) + 1
 
     def _add(self, partition: Partition, queue: Queue, letter: Letter) -> None:
-        key = (partition.index, queue.queue_id)
+        key = (partition.index, queue.queue_id, letter.carried is not None)
         source = self._sources.get(key)
         if source is None:
-            source = self._sources[key] = Source(partition, queue)
+            source = self._sources[key] = Source(partition, queue, letter.carried is not None)
         if letter.sequence > source.known_sequence:
             source.known_sequence = letter.sequence
             source.letters.append(letter)
@@ -287,13 +236,13 @@ class Forwarder:
                 outcome = self._outcome(source, letter) if letter.sequence in source.queue.outbox else TAKEN
                 if outcome == UNKNOWN:
                     break  # `on_durable` comes back to it
-                if outcome == UNSURE:
+                if outcome in (UNSURE, HELD):
                     self._make_sure(source)
                     break
                 if outcome == CROWDED:
                     self._schedule(source)
                     break
-                if outcome == NO_ROOM:
+                if outcome in (NO_ROOM, NOT_THERE):
                     source.retry_at_ms = self._clock() + ROOM_MS
                     self._waiting[source] = None
                     break
@@ -327,16 +276,20 @@ class Forwarder:
         self._on_ready()
 
     def _make_sure(self, source: Source) -> None:
-        """Let a source wait until this node has read to the end of the log, or folds the targets' partitions.
+        """Let a source wait until this node has read to the end of the log, or folds the targets' partitions, or until
+        a target has moved.
 
-        As far as the node has read, the first letter has no route."""
+        Otherwise the first letter has no route, as far as the node has read."""
         source.unsure = True
 
         async def look() -> None:
             paused, source.paused = source.paused, ()
+            held, source.held = source.held, None
+            if held is not None:
+                await self._homes.free(*held)
             for partition in paused:
                 await partition.enter()
-            if not paused:
+            if not paused and held is None:
                 await self._certainty.wait()
             source.unsure = False
             self._schedule(source)
@@ -382,9 +335,11 @@ class Forwarder:
         vhost = queue.vhost
         message = letter.message
         assert message is not None
+        if letter.carried is not None:
+            return self._send_along(source, letter, message, letter.carried)
         buried, expiration_ms = self._bury(source, letter, message)
-        if letter.reason == MOVED and queue.letters_seen.get((vhost, queue.name, queue.queue_id), 0) >= letter.sequence:
-            return TAKEN  # it had gone back before a crash, and is in its queue
+        if letter.reason == MOVED and self._went_back(source, letter):
+            return TAKEN  # before a crash, and it is in its queue
         exchange, routing_key = ("", queue.name) if letter.goes_back else (letter.exchange, letter.routing_key)
         if (vhost, exchange) not in self._router.topology.exchanges:
             return self._without_route(letter)
@@ -394,6 +349,9 @@ class Forwarder:
             routing_keys, properties = (routing_key,), without_blind_copies(properties)
         published_to = message.route.exchange if letter.reason == DELAYED else None
         destinations = self._router.route_by_keys(vhost, exchange, routing_keys, content, published_to)
+        source.held = self._held(vhost, exchange, routing_keys, destinations)
+        if source.held is not None:
+            return HELD
         targets_in = [to.partition for to in destinations] if letter.at_least_once else []
         if exchange == "":
             targets_in += [self._home(vhost, key) for key in routing_keys]
@@ -403,12 +361,9 @@ class Forwarder:
         if not destinations:
             return self._without_route(letter)
         size = len(message.body) * len(destinations)  # each partition logs it
-        if not self._keeper.flow.has_room(size):
-            if not letter.waits_for_room:
-                letter.waits_for_room = True
-                logger.warning("dead letter %d of %s waits: %s", letter.message_id, queue.name, no_room(size))
+        if not self._has_room(source, letter, size):
             return NO_ROOM
-        origin = Origin(vhost, queue.name, queue.queue_id, letter.message_id, letter.reason, letter.sequence)
+        origin = self._origin(source, letter)
         for destination in destinations:
             targets = [
                 name
@@ -440,6 +395,85 @@ class Forwarder:
                 else:
                     letter.sent.append((narrowed.partition, position))
         return TAKEN
+
+    def _held(
+        self, vhost: str, exchange: str, routing_keys: tuple[str, ...], destinations: tuple[Destination, ...]
+    ) -> tuple[str, str] | None:
+        """The first queue of a route that is on its way to another partition, or whose name waits."""
+        held = self._router.first_held(destinations)
+        if held is None and exchange == "" and (name := self._homes.first_held(vhost, routing_keys)) is not None:
+            held = vhost, name
+        return held
+
+    def _send_along(self, source: Source, letter: Letter, message: Published, carried: Carried) -> int:
+        """Send a message after its queue, as it is. The result is TAKEN, unless it has to wait."""
+        queue, route = source.queue, message.route
+        home = self._home(queue.vhost, queue.name)
+        if home is source.partition:
+            return NOT_THERE
+        if not home.current:
+            source.paused = (home,)
+            return UNSURE
+        placement, target = self._router.topology.placement, home.machine.queue(queue.vhost, queue.name)
+        if (queue.vhost, queue.name) in placement.moving:
+            if target is None:
+                return NOT_THERE
+        elif target is None or target.queue_id != self._incarnation(source):
+            return self._without_route(letter)  # the queue was deleted there, and its messages with it
+        if not self._has_room(source, letter, len(message.body)):
+            return NO_ROOM
+        left_ms = None if carried.expiry == NONE else max(0, carried.expiry - source.partition.now_ms())
+        to = self._router.to_queue(home, queue.vhost, route.exchange, route.routing_key, queue.name)
+        origin = replace(
+            self._origin(source, letter),
+            delivery_count=carried.delivery_count,
+            redelivered=carried.redelivered,
+            acquired_count=carried.acquired_count,
+        )
+        along = replace(message, route=to.route, expiration_ms=left_ms, origin=origin)
+        try:
+            position = home.publish(BROKER, along)
+        except PreconditionFailed as error:
+            logger.error("message %d of %s cannot move: %s", letter.message_id, queue.name, error)
+            return TRY_AGAIN
+        letter.sent.append((home, position))
+        return TAKEN
+
+    def _incarnation(self, source: Source) -> int:
+        """The incarnation that the source's queue has in the partition to which it went; -1: it was deleted."""
+        queue = source.queue
+        placement = self._router.topology.placement
+        return placement.followed(queue.vhost, queue.name, source.partition.index, queue.queue_id)
+
+    def _origin(self, source: Source, letter: Letter) -> Origin:
+        """The origin of what the letter becomes."""
+        queue = source.queue
+        partition = self._router.topology.placement.as_origin(queue.vhost, queue.name, source.partition.index)
+        return Origin(
+            queue.vhost,
+            queue.name,
+            queue.queue_id,
+            letter.message_id,
+            letter.reason,
+            letter.sequence,
+            partition=partition,
+        )
+
+    def _went_back(self, source: Source, letter: Letter) -> bool:
+        """Whether a message that an operator moved went back to its own queue, which may have moved since."""
+        queue = source.queue
+        partition = self._router.topology.placement.as_origin(queue.vhost, queue.name, source.partition.index)
+        own = self._home(queue.vhost, queue.name).machine.queue(queue.vhost, queue.name) or queue
+        return own.letters_seen.get((queue.vhost, queue.name, queue.queue_id, partition, False), 0) >= letter.sequence
+
+    def _has_room(self, source: Source, letter: Letter, size: int) -> bool:
+        """Whether the disk has room for the letter; say so once if it has not."""
+        if self._keeper.flow.has_room(size):
+            return True
+        if not letter.waits_for_room:
+            letter.waits_for_room = True
+            logger.warning("dead letter %d of %s waits: %s", letter.message_id, source.queue.name, no_room(size))
+        return False
 
     def _without_route(self, letter: Letter) -> int:
         """The result of sending a letter that has no route, as far as this node has read."""
@@ -505,5 +539,15 @@ class Forwarder:
             if counts:
                 self._count("confirmed", source.queue, True)
         queue = source.queue
-        if next(iter(queue.outbox), arrived + 1) <= arrived:
-            source.partition.append(BROKER, DeadLettersForwarded(queue.vhost, queue.name, queue.queue_id, arrived))
+        if arrived and self._has_up_to(source, arrived):
+            forwarded = DeadLettersForwarded(queue.vhost, queue.name, queue.queue_id, arrived, source.relocated)
+            source.partition.append(BROKER, forwarded)
+
+    def _has_up_to(self, source: Source, arrived: int) -> bool:
+        """Whether the outbox has such letters up to this number."""
+        for entry in source.queue.outbox.values():
+            if entry.sequence > arrived:
+                return False
+            if (entry.carried is not None) == source.relocated:
+                return True
+        return False

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from rewindmq.engine.errors import AccessRefused, PreconditionFailed, resource
 from rewindmq.engine.routing.death_headers import Buried
+from rewindmq.engine.routing.homes import Homes
 from rewindmq.projections.machine.data.delayed_order import TYPE, exchange_of, queue_of
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.versions import DELAYS
@@ -66,11 +67,11 @@ class HiddenQueues:
     def __init__(
         self,
         topology: Topology,
-        partition_for: "Callable[[str, str], Partition]",
+        homes: Homes,
         when_durable: Callable[[Callable[[], None]], None],
     ) -> None:
         self._topology = topology
-        self._partition_for = partition_for
+        self._homes = homes
         self._when_durable = when_durable
         self._exchanges = {key: None for key in topology.exchanges if self._delays(*key)}
 
@@ -90,41 +91,51 @@ class HiddenQueues:
 
     def _drop(self, vhost: str, exchange: str) -> None:
         """Delete the queue of an exchange that is gone, now that its end is durable."""
-        partition = self._partition_for(vhost, queue_of(exchange))
+        partition = self._homes.of(vhost, queue_of(exchange))
         queue = partition.machine.queue(vhost, queue_of(exchange))
         if partition.owned and queue is not None and self._is_orphan(queue):
             partition.append(BROKER, deletion(queue))
 
     def of(self, vhost: str, exchange: str) -> Queue | None:
-        return self._partition_for(vhost, queue_of(exchange)).machine.queue(vhost, queue_of(exchange))
+        return self._homes.of(vhost, queue_of(exchange)).machine.queue(vhost, queue_of(exchange))
 
     async def left_over(self, vhost: str, exchange: str) -> Queue | None:
         """The queue that an earlier exchange of this name left, before a new one is declared.
 
         Raises PreconditionFailed if a node of an older version is alive on the same Kafka."""
-        await self._partition_for(vhost, queue_of(exchange)).enter()
-        if self._partition_for(vhost, queue_of(exchange)).machine.machine_version < DELAYS:
+        await self._homes.of(vhost, queue_of(exchange)).enter()
+        if self._homes.of(vhost, queue_of(exchange)).machine.machine_version < DELAYS:
             raise PreconditionFailed(f"exchange type '{DELAYED_EXCHANGE}' is not known to all nodes yet")
         return self.of(vhost, exchange)
 
     async def begin(self, actor: Actor, vhost: str, exchange: str, left_over: Queue | None) -> bool:
         """Make the queue of an exchange that was declared, unless it has one. Returns whether it was made."""
-        partition = self._partition_for(vhost, queue_of(exchange))
-        await partition.catch_up()
+        partition = await self._caught_up(vhost, queue_of(exchange))
         queue = self.of(vhost, exchange)
         if queue is not None and queue is left_over:
             await partition.ask(actor, deletion(queue))
+            partition = await self._caught_up(vhost, queue_of(exchange))
         if self.of(vhost, exchange) is not None:
             return False
         await partition.ask(actor, self._declaration(vhost, exchange))
         return True
+
+    async def _caught_up(self, vhost: str, name: str) -> "Partition":
+        """The partition of a hidden queue, once its name is not held."""
+        homes = self._homes
+        while True:
+            await homes.free(vhost, name)
+            partition = homes.of(vhost, name)
+            await partition.catch_up()
+            if homes.is_home(partition, vhost, name) and not homes.is_held(vhost, name):
+                return partition
 
     async def until_gone(self, vhost: str, exchange: str) -> None:
         """Wait, for some seconds at most, until the queue of a deleted exchange is gone.
 
         So its deletion cannot hit the queue of a new exchange of this name. Another node may have to delete it. If that
         node is gone, its successor does so later."""
-        await self._partition_for(vhost, queue_of(exchange)).enter()
+        await self._homes.of(vhost, queue_of(exchange)).enter()
         for _ in range(GONE_TRIES):
             if self.of(vhost, exchange) is None:
                 return
@@ -161,7 +172,7 @@ class HiddenQueues:
 
         Yields each in words, with the event that mends it."""
         there = [(queue.vhost, queue.name) for queue in partition.machine.queues()]
-        due = [name for name in self.names() if self._partition_for(*name) is partition]
+        due = [name for name in self.names() if self._homes.of(*name) is partition]
         for name in dict.fromkeys((*there, *due)):
             found = self.broken_at(partition, *name)
             if found is not None:
@@ -179,7 +190,7 @@ class HiddenQueues:
         if queue is not None:
             orphan = f"queue '{name}' in vhost '{vhost}', whose exchange is gone"
             return (orphan, deletion(queue)) if self._is_orphan(queue) else None
-        if is_delay_queue(name) and (vhost, exchange) in self._exchanges:
+        if is_delay_queue(name) and (vhost, exchange) in self._exchanges and not self._homes.is_held(vhost, name):
             missing = f"{resource('exchange', exchange, vhost)}, which has no queue for delayed messages"
             return missing, self._declaration(vhost, exchange)
         return None

@@ -15,8 +15,11 @@ Rules of this file
 - Nothing feeds itself. No event tells of messages in a queue that gets events, or gets dead letters of such a queue.
 - A storm stalls nobody. At most MOST_WAITING events wait, ROUND are published in a slice of the loop's share for long
   work, and those beyond are dropped and counted. They are dropped while the log has little room left, too.
+- Events for a queue that moves to another partition wait until it has come, and those behind them, too. That a queue
+  came from another partition, or is no longer where it was, is no event.
 """
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,7 +28,7 @@ from typing import Final, Protocol
 
 from rewindmq.engine.config import Config
 from rewindmq.engine.errors import AmqpError
-from rewindmq.engine.routing.content import Content
+from rewindmq.engine.routing.content import NO_CONTENT, Content
 from rewindmq.engine.routing.event_headers import (
     KINDS,
     MetadataNews,
@@ -34,7 +37,8 @@ from rewindmq.engine.routing.event_headers import (
     message_news,
     queue_news,
 )
-from rewindmq.engine.routing.router import Router, cut_key
+from rewindmq.engine.routing.homes import Homes
+from rewindmq.engine.routing.router import Destination, Router, cut_key
 from rewindmq.engine.runtime.counters import EVENTS_DROPPED, EVENTS_PUBLISHED
 from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.loop_share import LoopShare
@@ -104,6 +108,7 @@ class EventExchange:
         router: Router,
         metadata: Metadata,
         partitions: Sequence[Partition],
+        homes: Homes,
         keeper: Keeper,
         counters: dict[str, int],
         turns: Turns,
@@ -114,6 +119,7 @@ class EventExchange:
         self._router = router
         self._metadata = metadata
         self._partitions = partitions
+        self._homes = homes
         self._keeper = keeper
         self._counters = counters
         self._turns = turns
@@ -126,6 +132,7 @@ class EventExchange:
         self._waiting: deque[Occurrence] = deque()
         self._count = 0  # of the events that wait
         self._going_on = False
+        self._wait: asyncio.Task[None] | None = None  # for a queue that moves
         self._dropped = 0  # since one was published
         self._stopped = config.read_only
         if not self._stopped:
@@ -261,13 +268,19 @@ class EventExchange:
             key, vhost = cut_key(news.key), news.queue.vhost
             self._add(Occurrence(vhost, key, headers, timestamp_ms, partition, offset, news.message_ids))
         for vhost, key, facts in queue_news(partition.machine, offset, actor, event, effects, before):
-            if self._is_wanted(vhost, key):
+            if self._is_wanted(vhost, key) and not self._is_move(partition, event, vhost, facts):
                 headers = {"partition": partition.name, "offset": offset, **facts}
                 self._add(Occurrence(vhost, key, headers, timestamp_ms, partition, offset))
 
     def _is_told(self, news: QueueNews) -> bool:
         queue = news.queue
         return not is_hidden(queue.name) and self._is_wanted(queue.vhost, cut_key(news.key)) and not self._is_fed(queue)
+
+    def _is_move(self, partition: Partition, event: Event, vhost: str, facts: dict[str, object]) -> bool:
+        """Whether it happened to a queue that comes from another partition, or to what is left of one that has gone."""
+        if isinstance(event, QueueDeclared) and event.moved_from is not None:
+            return True
+        return self._homes.may_be_twice and not self._homes.is_home(partition, vhost, str(facts["name"]))
 
     def describe(self, actor: Actor, event: Event) -> list[tuple[str, str, dict[str, object]]]:
         """What an event of the metadata log, which is not folded yet, will have changed (`MetadataTap`)."""
@@ -333,6 +346,10 @@ class EventExchange:
         budget = ROUND
         while budget and self._waiting and self._waiting[0].durable:
             occurrence = self._waiting[0]
+            held = self._router.first_held(self._destinations(occurrence))
+            if held is not None:
+                self._wait_for(held)
+                break
             ids = occurrence.message_ids
             taken = queues = 0
             if ids is None:
@@ -350,6 +367,22 @@ class EventExchange:
         self._turns.end()
         self._go_on()
 
+    def _destinations(self, occurrence: Occurrence) -> tuple[Destination, ...]:
+        """The queues of an event, as far as its key decides; none while no queue moves, because nobody asks then."""
+        if not self._topology.placement.moving:
+            return ()
+        return self._router.route(occurrence.vhost, EVENT_EXCHANGE, occurrence.key, NO_CONTENT)
+
+    def _wait_for(self, name: tuple[str, str]) -> None:
+        """Publish nothing before a queue has come to its new partition. More than MOST_WAITING events are dropped."""
+        self._going_on = True
+
+        async def wait() -> None:
+            await self._homes.free(*name, lambda: self._stopped)
+            self._landed()
+
+        self._wait = asyncio.ensure_future(wait())
+
     def _publish(self, occurrence: Occurrence, headers: dict[str, object]) -> int:
         """Publish an event. Returns the number of queues that get it."""
         vhost, key, time_ms = occurrence.vhost, occurrence.key, occurrence.time_ms
@@ -363,7 +396,11 @@ class EventExchange:
             timestamp = (time_ms // 1000).to_bytes(8, "big")
             raw = join({HEADERS: table, DELIVERY_MODE: b"\x02", TIME: timestamp})
             content = Content(raw) if self._router.needs_content(vhost, EVENT_EXCHANGE) else None
-            for to in self._router.route(vhost, EVENT_EXCHANGE, key, content):
+            destinations = self._router.route(vhost, EVENT_EXCHANGE, key, content)
+            if self._router.first_held(destinations) is not None:  # only its content leads it there
+                self._drop(1)
+                return 0
+            for to in destinations:
                 to.partition.publish(BROKER, Published(to.route, raw, None, None, True, None, None, b"", 0))
                 queues += len(to.route.queues)
         except (AmqpError, Unacceptable) as error:  # its headers are larger than a record may be

@@ -33,6 +33,7 @@ from rewindmq.projections.machine.data.reasons import (
     MAXLEN,
     PURGED,
     REJECTED,
+    RELOCATED,
 )
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.rules.internal_queues import is_hidden
@@ -152,7 +153,7 @@ def message_news(effect: Effect, actor: Actor) -> QueueNews | None:
     if isinstance(effect, Refuse):
         ids = (effect.message_id,)
         return QueueNews("message.refused.", effect.queue, ids, MAXLEN, effect.rule, by(actor), {})
-    if isinstance(effect, DeadLetter) and effect.reason != DELAYED:
+    if isinstance(effect, DeadLetter) and effect.reason not in (DELAYED, RELOCATED):
         facts = {"exchange": effect.exchange}
         if effect.routing_key is not None:
             facts["routing_key"] = effect.routing_key
@@ -177,7 +178,7 @@ def queue_news(
     if queue is None or any(isinstance(effects[at], Quarantine) for at in range(before, len(effects))):
         return
     if isinstance(event, QueueDeclared):
-        if queue.queue_id == offset:
+        if queue.queue_id == offset and event.moved_from is None:
             yield queue.vhost, "queue.created", {**declared(queue), BY: by(actor)}
     elif isinstance(event, Purged):
         forgotten = (effects[at] for at in range(before, len(effects)))

@@ -11,7 +11,8 @@ Rules of this file
   only in a vhost that is traced (basic_publish.py), and the consumers of such a vhost are wrapped (`TappedConsumer`).
 - Copies are messages like others: they are in the log, and limits of their queues hold. They are transient. They are
   not traced themselves.
-- While the log has little room left, copies are dropped and counted: a trace must not take the room of acks.
+- While the log has little room left, copies are dropped and counted: a trace must not take the room of acks. So are
+  copies for a queue that moves to another partition: nothing holds them meanwhile.
 - The body of a copy stays encrypted under its subject's key, so an erasure covers it too.
 - Deliveries to consumers of streams and of the past are not traced.
 """
@@ -177,6 +178,9 @@ class Firehose:
     ) -> None:
         destinations = self._router.route(session.vhost, TRACE_EXCHANGE, key, None)
         if not destinations or not self._has_room(len(body) * len(destinations)):
+            return
+        if self._router.first_held(destinations) is not None:
+            self._counters[FIREHOSE_COPIES_DROPPED] += 1  # nothing holds it while the queue moves
             return
         try:
             fields = split(without_blind_copies(properties))

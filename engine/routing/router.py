@@ -21,7 +21,7 @@ Rules of this file
 
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rewindmq.engine.routing import exchange_types
@@ -200,6 +200,9 @@ class Router:
         """Whether the binding's queue exists and is the incarnation that was bound."""
         if bound.destination_type != "queue":
             return True
+        moving = self.topology.placement.moving.get((bound.vhost, bound.destination))
+        if moving is not None:  # its messages wait until it has come, and are routed anew then
+            return bound.queue_id in (moving.from_id, NOT_RECORDED)
         partition = self.locate(bound.vhost, bound.destination)
         if partition is None or not partition.current:  # without the fold a binding shows that its queue was there
             return partition is not None
@@ -258,11 +261,27 @@ class Router:
 
     def narrowed(self, destination: Destination, queues: tuple[str, ...]) -> Destination:
         """The same destination with fewer queues."""
+        return self.placed(destination, destination.partition, queues)
+
+    def placed(self, destination: Destination, partition: Partition, queues: tuple[str, ...]) -> Destination:
+        """The same destination with these queues of it, which are in this partition now."""
         route = destination.route
-        if route.queues == queues:
+        if route.queues == queues and destination.partition is partition:
             return destination
         key = (route.vhost, route.exchange, route.routing_key)
-        return self._interned(destination.partition, key, queues, route.deduplication)
+        return self._interned(partition, key, queues, route.deduplication)
+
+    def first_held(self, destinations: Iterable[Destination]) -> tuple[str, str] | None:
+        """The first queue of these, by vhost and name, that is on its way to another partition."""
+        moving = self.topology.placement.moving
+        if not moving:
+            return None
+        names = ((to.route.vhost, name) for to in destinations for name in to.route.queues)
+        return next((name for name in names if name in moving), None)
+
+    def to_queue(self, partition: Partition, vhost: str, exchange: str, routing_key: str, queue: str) -> Destination:
+        """One queue of a partition, for a message that came through this exchange with this key before."""
+        return self._interned(partition, (vhost, exchange, routing_key), (queue,), None)
 
     def _interned(
         self,

@@ -86,6 +86,14 @@ class Keeper(Protocol):
     async def until_known(self, offset: int) -> None:
         """Wait until every node decides by the metadata log up to this offset."""
 
+    def show_soon(self, offset: int) -> None:
+        """Let other nodes know without delay that this one decides by the metadata log up to this offset."""
+
+    async def add_partitions(self, partitions: int, only_ask: bool) -> None:
+        """Give the log so many queue partitions, which brokers work with from their next start on.
+
+        `only_ask`: find out whether that can be done. LogError: it cannot, or the log has more already."""
+
     def queue_gone(self, partition: "Partition", queue: Queue) -> None:
         """Remove the bindings of a queue that is gone."""
 

@@ -20,12 +20,11 @@ Rules of this file
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from sys import intern
 from typing import Any, Final
 
-from rewindmq.engine.log.placement import partition_of
 from rewindmq.engine.log.shared_contract import REMOVED
 from rewindmq.engine.runtime.consumer_counters import (
     NoConsumers,
@@ -295,10 +294,10 @@ def _number(record: Mapping[str, Any], name: str) -> int:
 class CounterTable:
     """The newest counters of each queue of one partition.
 
-    `index` of `partitions`: which partition. `history`: the history's identity. `ends_at`: the end of the topic when
-    this node began to read it."""
+    `is_placed(vhost, queue)`: whether the queue may be in this partition. `history`: the history's identity. `ends_at`:
+    the end of the topic when this node began to read it."""
 
-    def __init__(self, index: int, partitions: int, history: str, ends_at: int) -> None:
+    def __init__(self, is_placed: Callable[[str, str], bool], history: str, ends_at: int) -> None:
         self.queues: dict[Name, QueueCounters] = {}
         self.rounds = 0  # rounds that were read
         self.round_ms: int | None = None  # the log's time of the last one
@@ -307,7 +306,7 @@ class CounterTable:
         self.late: dict[Name, None] = {}  # queues with a late record: the owner publishes them again
         self.skipped = 0
         self.why_skipped = ""  # of the first one
-        self._index, self._partitions, self._history = index, partitions, history
+        self._is_placed, self._history = is_placed, history
         self._ends_at = ends_at
         self._read_to = 0
         self._floor = 0  # the offset at which the last round began
@@ -357,7 +356,7 @@ class CounterTable:
             case "queue":
                 counters = counters_in(record)
                 name = counters.vhost, counters.name
-                if name not in self.queues and partition_of(*name, self._partitions) != self._index:
+                if name not in self.queues and not self._is_placed(*name):
                     raise NoCounters("the queue is in another partition")
                 if not self._is_late(name, at):
                     self._put(name, counters)

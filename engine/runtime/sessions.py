@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from rewindmq.engine.identity.grants import Grant
 from rewindmq.engine.runtime.counters import Tally
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.tls import TlsPeer
 from rewindmq.schemas.values import Actor
+
+if TYPE_CHECKING:
+    from rewindmq.engine.runtime.subscription import Attachment
 
 
 class Deliveries(Protocol):
@@ -89,6 +92,7 @@ class Session:
     attached: dict[int, dict[Partition, list[int]]] = field(default_factory=dict)  # channel -> ... -> consumer ids
     holders: dict[tuple[int, int, int], int] = field(default_factory=dict)  # by channel, partition, queue_id
     owns_queues_in: dict[Partition, None] = field(default_factory=dict)
+    attachments: "dict[int, Attachment]" = field(default_factory=dict)  # live consumers, by id
 
     def note(self, channel: int, partition: Partition, consumer_id: int) -> None:
         """Note a consumer of this session in a partition."""
@@ -98,6 +102,7 @@ class Session:
         """Forget a cancelled consumer.
 
         The partition stays on the list, because the consumer's unacked messages are still there."""
+        self.attachments.pop(consumer_id, None)
         for attached in self.attached.values():
             if consumer_id in attached.get(partition, ()):
                 attached[partition].remove(consumer_id)

@@ -29,7 +29,7 @@ from rewindmq.projections.machine.data.effects import (
 )
 from rewindmq.projections.machine.data.message_word import SIZE_MASK
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.data.reasons import ACKED, MOVED, REMOVED
+from rewindmq.projections.machine.data.reasons import ACKED, MOVED, RELOCATED, REMOVED
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import PlainAck, PlainPublish, RepeatedOutcomes
 from rewindmq.projections.machine.state import NODE_LOST
@@ -51,7 +51,7 @@ QUEUE_GONE = "queue_gone"
 QUARANTINED = "quarantined"  # the event was senseless; no queue or message is named
 UNDECODABLE = "Undecodable"
 # ... and the reasons of rewindmq.projections.machine.data.effects: acked, expired, rejected, maxlen, delivery_limit,
-# purged, deleted, transient, removed, moved
+# purged, deleted, transient, removed, moved, relocated
 
 _KEPT_OUT = (Refuse, Duplicate, Quarantine)
 
@@ -357,7 +357,7 @@ def _refused(product: Outcomes[Any], effect: Refuse) -> None:
 
 
 def _dead_lettered(product: Outcomes[Any], effect: DeadLetter) -> None:
-    if effect.reason == MOVED:  # the row of its leaving says it
+    if effect.reason in (MOVED, RELOCATED):  # the row of its leaving says it
         return
     product.add(
         effect.queue,

@@ -16,7 +16,7 @@ Rules
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any, Final
 
 from rewindmq.projections.machine.data.effects import (
@@ -35,7 +35,8 @@ from rewindmq.projections.machine.data.effects import (
     Release,
     Requeue,
 )
-from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.message_order import NONE
+from rewindmq.projections.machine.data.queue import Carried, Queue
 from rewindmq.projections.machine.data.reasons import MOVED
 from rewindmq.schemas.events import Event, Published
 from rewindmq.schemas.values import Actor, Argument
@@ -180,6 +181,8 @@ def effect_fields(e: Effect) -> dict[str, Any]:
         value = getattr(e, field.name)
         if isinstance(value, Queue):
             values |= {"vhost": value.vhost, "queue": value.name, "queue_id": value.queue_id}
+        elif isinstance(value, Carried):
+            values[field.name] = asdict(value)
         else:
             values[field.name] = value if isinstance(value, str | int | None) else list(value)
     return values
@@ -226,10 +229,19 @@ def _dead_letter(e: DeadLetter, names: Names) -> str:
     key = f" key {text(e.routing_key)}" if e.routing_key is not None else ""
     if e.reason == MOVED:
         return f"letter {e.sequence}: {names.message(e.message_id)}, moved, to {e.exchange!r}{key}"
+    if e.carried is not None:
+        return f"letter {e.sequence}: {names.message(e.message_id)}, relocated{_carried(e.carried, names)}"
     kind = "at least once" if e.at_least_once else "at most once"
     refused = ", refused" if e.refused else ""
     where = f"to {e.exchange!r}{key}, {kind}{refused}"
     return f"dead letter {e.sequence}: {names.message(e.message_id)}, {e.reason}, {where}"
+
+
+def _carried(carried: Carried, names: Names) -> str:
+    again = f", redelivered, count {carried.delivery_count}" if carried.redelivered else ""
+    acquired = f", acquired {carried.acquired_count}" if carried.acquired_count else ""
+    expires = "" if carried.expiry == NONE else f", expires {names.time(carried.expiry)}"
+    return again + acquired + expires
 
 
 def _release(e: Release, names: Names) -> str:

@@ -24,7 +24,7 @@ Rules
 Where things are
     state.py            queues, indexes, clock, deadlines
     events/             what each event does: publish, delivery, settlement, queues (declare, delete, policy, sessions),
-                        removal, pause
+                        removal, pause, relocation
     rules/              the rules that decide: settings, limits, expiry, dead_letters, deduplication, single_active,
                         profile
     data/               the data: queue, consumer, the orders of messages, remembered ids; and effects, the output
@@ -63,6 +63,7 @@ from rewindmq.projections.machine.events.queues import (
     on_purged,
     on_session_closed,
 )
+from rewindmq.projections.machine.events.relocation import on_drained
 from rewindmq.projections.machine.events.removal import on_removed
 from rewindmq.projections.machine.events.settlement import on_acked, on_nacked
 from rewindmq.projections.machine.rules.deduplication import messages_left
@@ -103,6 +104,7 @@ from rewindmq.schemas.events import (
     Purged,
     QueueDeclared,
     QueueDeleted,
+    QueueDrained,
     SessionClosed,
     Tick,
 )
@@ -194,6 +196,8 @@ HANDLERS: Final[dict[type[Any], Callable[[State, int, Actor, Any, list[Effect]],
     ClockStepped: on_nothing,
     # the clock goes on from another time
     ClockSet: on_clock_set,
+    # messages of a queue that moves leave for its new partition
+    QueueDrained: on_drained,
 }
 
 

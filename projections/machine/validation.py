@@ -98,7 +98,7 @@ def _validate_queue(state: State, queue: Queue) -> None:
     if not queue.gone:
         accounted = queue.acked + queue.delivered + queue.expired + queue.maxlen + queue.rejected
         accounted += queue.delivery_limited + queue.purged + queue.lost + len(ready) + len(held)
-        accounted += queue.forwarded + len(waiting) + queue.removed + queue.moved
+        accounted += queue.forwarded + len(waiting) + queue.removed + queue.moved + queue.relocated
         assert queue.published == accounted, "conservation (B-18)"
     kept = [entry for entry in queue.outbox.values() if entry.at_least_once]
     assert queue.messages_dlx == len(kept)

@@ -22,6 +22,7 @@ from typing import Any
 from rewindmq.projections.store.quarantine import Quarantined
 from rewindmq.projections.topology.about_history import Erasure, ExpiredDay, Floor, Fork
 from rewindmq.projections.topology.metadata_fold import MetadataFold
+from rewindmq.projections.topology.placement import Earlier, Move, Moving
 from rewindmq.projections.topology.policies import PolicyRule
 from rewindmq.schemas.clock_events import ClockStepped
 from rewindmq.schemas.metadata_events import (
@@ -84,6 +85,7 @@ def image_of(fold: MetadataFold) -> Image:
         "machine_version": topology.machine_version,
         "ahead_ms": topology.ahead_ms,
         "clock_stepped": None if stepped is None else _fields_of(ClockStepped)(stepped),
+        "placement": [topology.placement.count, topology.placement.wanted, topology.placement.held],
     }
     items: dict[str, list[Any]] = {
         "vhosts": list(topology.vhosts.values()),
@@ -103,6 +105,16 @@ def image_of(fold: MetadataFold) -> Image:
         "floors": [(each.at, each.time_ms, each.user, each.event) for each in topology.history.floors.values()],
         "forks": [(each.at, each.time_ms, each.user, each.event) for each in topology.history.forks],
         "expired_days": [(day, at.offset, at.time_ms) for day, at in topology.history.expired_days.items()],
+        "staying": list(topology.placement.staying.items()),
+        "gathered": list(topology.placement.gathered.items()),
+        "moving": list(topology.placement.moving.items()),
+        "moves": [(name, move) for name, moves in topology.placement.moves.items() for move in moves],
+        "earlier_placements": [(each.until_ms, each.count) for each in topology.placement.earlier],
+        "stayed": [
+            (number, name, at)
+            for number, each in enumerate(topology.placement.earlier)
+            for name, at in each.staying.items()
+        ],
         "nodes": list(topology.nodes.items()),
         "ended": list(topology.ended.items()),
         "quarantined": fold.quarantine.newest(),
@@ -129,6 +141,8 @@ def restored(pieces: Iterable[bytes]) -> MetadataFold:
     topology.had_permissions, topology.machine_version = head["had_permissions"], head["machine_version"]
     topology.ahead_ms = head["ahead_ms"]
     topology.clock_stepped = None if stepped is None else ClockStepped(*stepped)
+    placement = topology.placement
+    placement.count, placement.wanted, placement.held = head["placement"]
     return fold
 
 
@@ -290,6 +304,38 @@ def _put_fork(fold: MetadataFold, item: list[Any]) -> None:
 @_kind("expired_days", tuple)
 def _put_expired_day(fold: MetadataFold, item: list[Any]) -> None:
     fold.topology.history.expired_days[item[0]] = ExpiredDay(*item[1:])
+
+
+@_kind("staying", lambda item: (*item[0], item[1]))
+def _put_staying(fold: MetadataFold, item: list[Any]) -> None:
+    fold.topology.placement.staying[item[0], item[1]] = item[2]
+
+
+@_kind("gathered", lambda item: (*item[0], item[1]))
+def _put_gathered(fold: MetadataFold, item: list[Any]) -> None:
+    fold.topology.placement.gathered[item[0], item[1]] = item[2]
+
+
+@_kind("moving", lambda item: (*item[0], *_fields_of(Moving)(item[1])))
+def _put_moving(fold: MetadataFold, item: list[Any]) -> None:
+    fold.topology.placement.moving[item[0], item[1]] = Moving(*item[2:])
+
+
+@_kind("moves", lambda item: (*item[0], *_fields_of(Move)(item[1])))
+def _put_move(fold: MetadataFold, item: list[Any]) -> None:
+    fold.topology.placement.moves.setdefault((item[0], item[1]), []).append(Move(*item[2:]))
+
+
+@_kind("earlier_placements", tuple)
+def _put_earlier(fold: MetadataFold, item: list[Any]) -> None:
+    until_ms, count = item
+    fold.topology.placement.earlier.append(Earlier(until_ms, count, {}))
+
+
+@_kind("stayed", lambda item: (item[0], *item[1], item[2]))
+def _put_stayed(fold: MetadataFold, item: list[Any]) -> None:
+    number, vhost, queue, at = item
+    fold.topology.placement.earlier[number].staying[vhost, queue] = at
 
 
 @_kind("nodes", lambda item: (item[0], *_fields_of(NodeJoined)(item[1])))

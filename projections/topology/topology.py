@@ -30,13 +30,15 @@ Rules of this file
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from typing import Any, get_args
 
 from rewindmq.projections.rules.patterns import problem_in_history
 from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
 from rewindmq.projections.topology.about_history import AboutHistory, Erasure
+from rewindmq.projections.topology.digest_fields import node_fields, rules_fields, vhost_fields
 from rewindmq.projections.topology.json_texts import Limits, Nonsense, limits_in, require_json
+from rewindmq.projections.topology.placement import Placement
 from rewindmq.projections.topology.policies import PolicyRule, highest, highest_for_queue
 from rewindmq.schemas.access_events import AccessEvent
 from rewindmq.schemas.clock_events import ClockSet, ClockStepped
@@ -71,9 +73,10 @@ from rewindmq.schemas.metadata_events import (
     VhostCreated,
     VhostDeleted,
 )
+from rewindmq.schemas.placement_events import PlacementEvent, QueueMoveEnded
 from rewindmq.schemas.values import Actor, Policy
 
-TOPOLOGY_VERSION = 3
+TOPOLOGY_VERSION = 4
 DEFAULT_VHOST = "/"
 VHOST_LIMITS = ("vhost-limits", "limits")  # component and name of the parameter that holds a vhost's limits
 EPOCHS_REMEMBERED = 500
@@ -122,6 +125,7 @@ class Topology:
     erasures: list[Erasure]
     erased_keys: dict[str, int]  # key id -> offset of the event that says that the key was destroyed
     history: AboutHistory
+    placement: Placement
     nodes: dict[int, NodeJoined]  # the live nodes, by epoch
     ended: dict[int, str]  # epochs that are over -> node; the last EPOCHS_REMEMBERED
     had_permissions: bool  # some user had permissions once, so the first user was made
@@ -147,6 +151,7 @@ class Topology:
         self.erasures = []
         self.erased_keys = {}
         self.history = AboutHistory()
+        self.placement = Placement()
         self.nodes = {}
         self.ended = {}
         self.had_permissions = False
@@ -229,19 +234,12 @@ class Topology:
         `next_offset` is not part of it, versions of policies are. Kinds of state that were added later are part of it
         only where there is such state: so digests of older logs stay as they were."""
         state: list[Any] = [
-            [_vhost_fields(self.vhosts[name]) for name in sorted(self.vhosts)],
+            [vhost_fields(self.vhosts[name]) for name in sorted(self.vhosts)],
             [asdict(self.users[name]) for name in sorted(self.users)],
             [asdict(self.permissions[key]) for key in sorted(self.permissions)],
             [asdict(self.exchanges[key]) for key in sorted(self.exchanges) if key[1] not in INTERNAL],
             [[asdict(bound) for bound in self._by_source[key]] for key in sorted(self._by_source)],
-            [
-                [
-                    [vhost, asdict(rule.event), rule.policy.version]
-                    for vhost in sorted(rules)
-                    for _, rule in sorted(rules[vhost].items())
-                ]
-                for rules in (self._rules, self._operator_rules)
-            ],
+            [rules_fields(rules) for rules in (self._rules, self._operator_rules)],
         ]
         later: dict[str, Any] = {
             "topic_permissions": [asdict(self.topic_permissions[key]) for key in sorted(self.topic_permissions)],
@@ -254,9 +252,11 @@ class Topology:
         if any(later.values()):
             state.append(later)
         if self.nodes:
-            state.append([[epoch, asdict(self.nodes[epoch])] for epoch in sorted(self.nodes)])
+            state.append([[epoch, node_fields(self.nodes[epoch])] for epoch in sorted(self.nodes)])
         if found := self.history.for_digest():
             state.append(found)
+        if placed := self.placement.for_digest():
+            state.append(placed)
         text = json.dumps(state, sort_keys=True, separators=(",", ":"), default=bytes.hex)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -270,6 +270,8 @@ class Topology:
             return "not an event of the metadata log"
         try:
             handler(self, offset, event)
+            if isinstance(event, PlacementEvent):
+                self._place(timestamp_ms, event)
         except Nonsense as nonsense:
             return str(nonsense)
         if isinstance(event, MarkSet):
@@ -291,15 +293,7 @@ class Topology:
 
     def on_unbound(self, offset: int, event: Unbound) -> None:
         """Remove a binding. An auto-delete exchange goes with the last binding from it."""
-        bound = Bound(
-            event.vhost,
-            event.source,
-            event.destination_type,
-            event.destination,
-            event.routing_key,
-            event.arguments,
-            event.queue_id,
-        )
+        bound = Bound(*(getattr(event, field.name) for field in fields(event)))  # the same ones
         if self._unbind(bound):
             self._delete_if_unbound([(event.vhost, event.source)])
 
@@ -485,6 +479,17 @@ class Topology:
         _drop(self._by_source, vhost)
         _drop(self._by_destination, vhost)
 
+    def _place(self, timestamp_ms: int, event: PlacementEvent) -> None:
+        """Note an event of placement. The bindings of a queue that has moved name its new incarnation."""
+        moving = self.placement.moving.get((event.vhost, event.queue)) if isinstance(event, QueueMoveEnded) else None
+        self.placement.apply(timestamp_ms, event)
+        if moving is None or not isinstance(event, QueueMoveEnded) or -1 in (moving.from_id, event.queue_id):
+            return  # else the name alone went
+        for bound in self.bindings_to(event.vhost, "queue", event.queue):
+            if bound.queue_id == moving.from_id:
+                self._unbind(bound)
+                self.on_bound(0, replace(bound, queue_id=event.queue_id))
+
     def _unbind(self, bound: Bound) -> bool:
         """Remove a binding. Returns whether it was there."""
         if bound not in self._bindings:
@@ -578,19 +583,14 @@ HANDLERS: dict[type[Any], Callable[[Topology, int, Any], None]] = {
     NodeLost: Topology.on_node_lost,
     SubjectErased: Topology.on_keys_destroyed,
     BodiesExpired: Topology.on_keys_destroyed,
-    HistoryTrimmed: Topology.on_nothing,  # `apply` notes both, with their time
-    HistoryForked: Topology.on_nothing,
     MarkSet: Topology.on_mark_set,
     MarkDeleted: Topology.on_mark_deleted,
     **dict.fromkeys((*get_args(AccessEvent), PastRead, SessionClosed), Topology.on_nothing),
+    # `apply` notes these, with their time
+    **dict.fromkeys((HistoryTrimmed, HistoryForked, *get_args(PlacementEvent)), Topology.on_nothing),
     ClockStepped: Topology.on_clock_stepped,
     ClockSet: Topology.on_clock_set,
 }
-
-
-def _vhost_fields(vhost: VhostCreated) -> dict[str, Any]:
-    """The fields of a vhost as the digest has them: fields that older events lack are left out where they are empty."""
-    return {name: value for name, value in asdict(vhost).items() if value or name in ("vhost", "description")}
 
 
 def _drop(mapping: dict[Any, Any], owner: str, position: int = 0) -> None:

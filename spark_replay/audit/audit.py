@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.log.contract import CorruptLog
-from rewindmq.engine.log.placement import partition_of as placement_of
 from rewindmq.projections.floors import base_differs
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.store.snapshots import Snapshots, SnapshotSet
@@ -329,8 +328,10 @@ def arrivals(book: PolicyBook, for_driver: Iterable[Any], letters: Iterable[Any]
     found: list[Finding] = []
     starts = [partition.start_offset for partition in open_log(book.location).queues]
 
+    placement = book.topology.placement
+
     def gone(vhost: str, queue: str, queue_id: int) -> bool:
-        return queue_id < starts[placement_of(vhost, queue, len(starts))]
+        return queue_id < starts[placement.partition_of(vhost, queue, queue_id, len(starts))]
 
     for finding in check_arrivals(counted(), destinations.owed, gone):
         if len(found) < LISTED:

@@ -1,4 +1,12 @@
-"""The checks of an audit: their names in its rows, and what each of them says."""
+"""The checks of an audit: their names in its rows, what each of them says, and advice on what it finds.
+
+Advice is how bad a finding is, and what its reader should do first:
+
+critical    the evidence is not what was written, or part of it is gone
+high        the broker decided or counted in another way than the rules say, or a claim of it does not hold
+medium      a copy (RocksDB, a snapshot, a ledger) is not what the log says: it can be made anew from the log
+low         nothing is wrong yet
+"""
 
 from typing import Final
 
@@ -28,3 +36,50 @@ CHECKS = {
     RECORDS: "every record is a known event",
     LAST_WORDS: "behind the final checkpoint of a broker that stopped stands nothing but what it writes then",
 }
+
+# -- advice -----------------------------------------------------------------------------------------------------------
+
+CRITICAL, HIGH, MEDIUM, LOW = "critical", "high", "medium", "low"
+
+_BYTES = (
+    "keep the whole data directory as it is, compare the file that is named with a backup or a copy of the seals, and"
+    " do not start a broker on it"
+)
+_BEHIND = (
+    "no broker that stops writes such an event: compare the log from the offset on with a backup or a copy of the"
+    " seals, find out which program could write to the directory, and do not start a broker on it"
+)
+_RULE = (
+    "read the events around the offset (`history`, `biography --message PARTITION:ID`), and report it with them: the"
+    " fold itself may be wrong"
+)
+_CLAIM = (
+    "the events up to the last claim that held are those that the broker had; compare what lies between with a backup"
+    " or with seals, and look whether two versions of the broker folded them"
+)
+ADVICE: dict[str, tuple[str, str]] = {
+    "chain": (CRITICAL, _BYTES),
+    "seals": (CRITICAL, _BYTES),
+    "kept": (CRITICAL, "set the topic to keep everything (retention.ms=-1, retention.bytes=-1, cleanup.policy=delete)"),
+    "records": (CRITICAL, "find out which program appended the record (`events`), and take its right to write away"),
+    "last words": (CRITICAL, _BEHIND),
+    "claims": (HIGH, _CLAIM),
+    "arrivals": (HIGH, "compare source and target (`biography`): a letter was put in, or taken away, in one of them"),
+    "policies": (HIGH, "ask who set the policy (`rewindmq list_policies`, the metadata log), or set it again"),
+    "store": (MEDIUM, "stop the broker, move `state` away, and start it: it makes RocksDB anew from the log"),
+    "state": (MEDIUM, "stop the broker, move `state` away, and start it: it makes RocksDB anew from the log"),
+    "snapshots": (MEDIUM, "move the snapshot that is named and those behind it away: a start, or `cut`, makes others"),
+    "ledgers": (MEDIUM, "move the ledger that is named and those behind it away: the next audit makes them anew"),
+}
+
+
+def severity_of(check: str, offset: int | None) -> str:
+    """The severity of a finding of this check. Settings of a topic (`kept` without an offset) lose nothing yet."""
+    if check == "kept" and offset is None:
+        return LOW
+    return ADVICE.get(check, (HIGH, _RULE))[0]
+
+
+def hint_of(check: str) -> str:
+    """What the reader of a finding of this check should do first."""
+    return ADVICE.get(check, (HIGH, _RULE))[1]

@@ -11,6 +11,9 @@ than its cause is ever seen without it.
 The queues in which a letter should have arrived follow from bindings (`Destinations`). They are known where only the
 routing key decides: in the default exchange, in direct and fanout exchanges. Queues and bindings count if they existed
 before the death, and still do.
+A message that moves with its queue to another partition has to arrive in the same queue there. Such messages are
+forwarded apart from the queue's other letters: the reason of the rows tells the two kinds.
+
 Letters of messages that had died before are exempt: in a cycle a queue may drop them. The target's own partition checks
 that a letter is taken in only once (ledger.py).
 """
@@ -22,16 +25,22 @@ from typing import TYPE_CHECKING, Any
 
 from rewindmq.projections.machine.data.effects import DeadLetter, Release
 from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.reasons import DELAYED, MOVED, RELOCATED
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import DeadLettersForwarded, Event, Published
 from rewindmq.schemas.metadata_events import Bound
+from rewindmq.schemas.operator_events import MessageRemoved
 from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.audit.checks import DEAD_LETTERS
 from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.ledger import Account
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.location.log import Location, read_messages
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from rewindmq.spark_replay.audit.fold import AuditProduct
 
 ARRIVALS = "arrivals"
 NOTED = "letters"  # by such a row a task tells the driver how many letters it noted; it is no finding
@@ -58,9 +67,10 @@ class LetterRows:
         self._row(number, SENT_BEFORE, offset, now_ms, queue.next_sequence - 1)
         for letter in queue.outbox.values():
             self.under_way[queue.queue_id, letter.message_id] = letter.sequence
-        for (vhost, name, queue_id), sequence in queue.letters_seen.items():
+        for (vhost, name, queue_id, _, relocated), sequence in queue.letters_seen.items():
             target = f"{queue.vhost}/{queue.name}"
-            self._row((vhost, name, queue_id, 0), ARRIVED_BEFORE, offset, now_ms, sequence, None, target)
+            reason = RELOCATED if relocated else None
+            self._row((vhost, name, queue_id, 0), ARRIVED_BEFORE, offset, now_ms, sequence, reason, target)
 
     def sent(self, offset: int, now_ms: int, letter: DeadLetter) -> None:
         """Note a letter that a queue of this partition sends."""
@@ -92,7 +102,7 @@ class LetterRows:
         """Note how far a queue's letters are forwarded."""
         if offset < self.reach:
             number = (event.vhost, event.queue, event.queue_id, 0)
-            self._row(number, FORWARDED, offset, now_ms, event.sequence)
+            self._row(number, FORWARDED, offset, now_ms, event.sequence, RELOCATED if event.relocated else None)
 
     def arrived(self, offset: int, now_ms: int, event: Published, target: str) -> None:
         """Note a letter that a queue of this partition took in. `target`: that queue."""
@@ -125,6 +135,36 @@ class LetterRows:
             yield batch_of(rows, columns.LETTERS)
 
 
+# -- letters in one partition ------------------------------------------------------------------------------------------
+
+
+def book_letter(product: "AuditProduct", account: Account, event: Event, letter: DeadLetter) -> None:
+    """Book a letter, and check that it goes where its reason says, under the next number, with what it has to keep."""
+    queue = account.queue
+    if product.letter_rows is not None:
+        product.letter_rows.sent(product.offset, product.log_ms, letter)
+    product.owed.pop((queue.queue_id, letter.message_id), None)
+    wanted = account.limits.dead_letter_exchange
+    if letter.reason == DELAYED:
+        wanted = queue.name.removeprefix("amq.delayed.")
+    elif letter.reason == MOVED and isinstance(event, MessageRemoved):
+        wanted = event.exchange
+        if letter.routing_key != event.routing_key:
+            account.fail(DEAD_LETTERS, letter.message_id, f"moved with the key {letter.routing_key!r}")
+    elif letter.reason == RELOCATED:
+        wanted = ""
+        kept = product.leaving.pop((queue.queue_id, letter.message_id), None)
+        if letter.carried != kept:
+            account.fail(DEAD_LETTERS, letter.message_id, f"takes {letter.carried} along, and had {kept}")
+    if letter.exchange != wanted:
+        detail = f"dead-lettered to {letter.exchange!r}, the queue's is {wanted!r}"
+        account.fail(DEAD_LETTERS, letter.message_id, detail)
+    last = product.letters.get(queue.queue_id, 0)
+    if letter.sequence != last + 1:
+        account.fail(DEAD_LETTERS, letter.message_id, f"dead letter number {letter.sequence} after {last}")
+    product.letters[queue.queue_id] = letter.sequence
+
+
 # -- the join -----------------------------------------------------------------------------------------------------
 
 
@@ -138,16 +178,18 @@ def check_arrivals(
     `owed(sent, targets)`: where else a letter should have arrived that did arrive in `targets`. `gone(vhost, queue,
     queue id)`: whether a source without a base had been declared in a part that was trimmed."""
     for (vhost, queue, queue_id), of_source in groupby(rows, attrgetter("vhost", "queue", "queue_id")):
-        source, forwarded_to = f"{vhost}/{queue}", 0
-        sent_before, arrived_before = -1, dict[str, int]()
+        source, forwarded_to = f"{vhost}/{queue}", {True: 0, False: 0}  # by whether they moved with the queue
+        sent_before, arrived_before = -1, dict[tuple[str, bool], int]()
         for sequence, found in groupby(of_source, attrgetter("sequence")):
             letters = list(found)
             for row in letters:
                 if row.kind == SENT_BEFORE:
                     sent_before = row.message_id
                 elif row.kind == ARRIVED_BEFORE:
-                    arrived_before[row.target] = row.message_id
-            forwarded_to = max([forwarded_to, *(row.message_id for row in letters if row.kind == FORWARDED)])
+                    arrived_before[row.target, row.reason == RELOCATED] = row.message_id
+                elif row.kind == FORWARDED:
+                    relocated = row.reason == RELOCATED
+                    forwarded_to[relocated] = max(forwarded_to[relocated], row.message_id)
             sent = next((row for row in letters if row.kind == SENT), None)
             arrived = [row for row in letters if row.kind == ARRIVED]
             for row in arrived:
@@ -156,8 +198,15 @@ def check_arrivals(
                 if sent is None or (sent.message_id, sent.reason) != (row.message_id, row.reason):
                     yield _never_sent(source, sent, row)
             given_up = any(row.kind == GIVEN_UP for row in letters)
-            if sent is not None and sequence <= forwarded_to and not given_up:
-                earlier = {target for target, number in arrived_before.items() if sequence <= number}
+            if sent is None or given_up:
+                continue
+            relocated = sent.reason == RELOCATED
+            if sequence <= forwarded_to[relocated]:
+                earlier = {
+                    target
+                    for (target, kind), number in arrived_before.items()
+                    if kind == relocated and sequence <= number
+                }
                 for target in owed(sent, earlier | {row.target for row in arrived}):
                     detail = f"dead letter {sequence} was forwarded, and never arrived in {target}"
                     yield Finding(ARRIVALS, False, sent.partition, sent.offset, source, sent.message_id, detail)
@@ -197,6 +246,9 @@ class Destinations:
 
         `arrived`: the queues in which it arrived."""
         vhost, key = sent.vhost, sent.routing_key
+        if sent.reason == RELOCATED:
+            own = f"{vhost}/{sent.queue}"
+            return [own] if own not in arrived and self._was_there(vhost, sent.queue, sent) else []
         exchange = self._topology.exchanges.get((vhost, sent.exchange))
         if exchange is None or exchange.type not in ("direct", "fanout") or (key is None and arrived):
             return []

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rewindmq.projections.verify import NOT_CHECKED
-from rewindmq.spark_replay.audit.advice import hint_of, severity_of
+from rewindmq.spark_replay.audit.checks import hint_of, severity_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Finding:
 
     @property
     def severity(self) -> str:
-        """The severity as in advice.py; empty for a check that holds."""
+        """The severity as in checks.py; empty for a check that holds."""
         return "" if self.ok else severity_of(self.check, self.offset)
 
     @property

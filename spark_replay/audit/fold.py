@@ -26,7 +26,7 @@ from rewindmq.projections.machine.data.effects import (
     Release,
     Requeue,
 )
-from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.queue import Carried, Queue
 from rewindmq.projections.machine.data.reasons import (
     ACKED,
     DELAYED,
@@ -36,9 +36,10 @@ from rewindmq.projections.machine.data.reasons import (
     MAXLEN,
     MOVED,
     REJECTED,
+    RELOCATED,
 )
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.rules.versions import CLOCK_SET, DEDUPLICATION, LATE_PUBLISHES
+from rewindmq.projections.machine.rules.versions import CLOCK_SET, DEDUPLICATION, LATE_PUBLISHES, RELOCATION
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.events import (
@@ -60,7 +61,6 @@ from rewindmq.schemas.events import (
     QueueDeclared,
     SessionClosed,
 )
-from rewindmq.schemas.operator_events import MessageRemoved
 from rewindmq.schemas.values import EPOCH_SHIFT, Actor, Policy
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.base_beliefs import believe
@@ -75,8 +75,9 @@ from rewindmq.spark_replay.audit.checks import (
     PREFETCH,
     RECORDS,
 )
+from rewindmq.spark_replay.audit.comparison import compare, compare_in_full
 from rewindmq.spark_replay.audit.consumers import Attached, check_settlement
-from rewindmq.spark_replay.audit.dead_letter_join import LetterRows
+from rewindmq.spark_replay.audit.dead_letter_join import LetterRows, book_letter
 from rewindmq.spark_replay.audit.ledger import Account
 from rewindmq.spark_replay.audit.operators import OF_OPERATORS, book_operator, check_operator
 from rewindmq.spark_replay.audit.plain_traffic import PlainTraffic
@@ -96,7 +97,18 @@ _ABOUT_BROKERS = (SessionClosed, BrokerStarted, NodeLost, CheckpointAsked, Clock
 _KEEPS_OUT = (Refuse, Duplicate)
 _CHANGES_MESSAGES = (Deliver, FetchReply, Forget, Requeue, Delay)
 # Fields of AuditProduct that are not stored with it
-_NO_BELIEFS = ("partition", "machine", "rows", "owed", "accounts", "account_of", "plain", "quarantine", "letter_rows")
+_NO_BELIEFS = (
+    "partition",
+    "machine",
+    "rows",
+    "owed",
+    "leaving",
+    "accounts",
+    "account_of",
+    "plain",
+    "quarantine",
+    "letter_rows",
+)
 _Row = tuple[str, bool, str, int | None, str | None, int | None, str]
 
 
@@ -116,6 +128,9 @@ class AuditProduct:
         self.attached = Attached()
         self.plain = PlainTraffic(self)
         self.letters: dict[int, int] = {}  # queue_id -> number of its last dead letter
+        self.leaving: dict[
+            tuple[int, int], Carried
+        ] = {}  # (queue_id, message) that moves on in this event: what it keeps
         self.owed: dict[tuple[int, int], Account] = {}  # (queue_id, message) that died in this event, no letter yet
         self.offset = 0
         self.now_ms = 0
@@ -266,7 +281,7 @@ class AuditProduct:
             self.owed.clear()
         for account in touched:
             if self.account_of.get(account.queue) is account:
-                account.compare(self.offset)
+                compare(account, self.offset)
 
     def _book_rare_event(self, actor: Actor, event: Event, effects: list[Effect], touched: dict[Account, None]) -> None:
         """Book an event that is no publish, ack or nack, and its effects."""
@@ -318,6 +333,7 @@ class AuditProduct:
                 touched[account] = None
                 if event.origin is not None and self.letter_rows is not None:
                     self.letter_rows.arrived(self.offset, self.log_ms, event, "/".join(key))
+                account.moves = self.machine.machine_version >= RELOCATION
                 if account.queue.queue_id not in kept_out:
                     account.enters(self.offset, event, self.now_ms)
                     asked = account.once or event.route.deduplication is not None
@@ -468,7 +484,7 @@ class AuditProduct:
             if isinstance(event, Published):
                 account.repeated(effect.message_id, event, effect.original, self.now_ms)
         elif isinstance(effect, DeadLetter):
-            self._dead_letter(account, event, effect)
+            book_letter(self, account, event, effect)
         elif isinstance(effect, QueueGone):
             for consumer in account.out.values():
                 self.prefetches.lets_go(consumer)
@@ -514,32 +530,14 @@ class AuditProduct:
         if effect.reason == DELETED:
             return  # the queue is deleted with all its messages, and its account
         mourned = account.limits.dead_letter_exchange is not None and effect.reason in DEADLY
-        mourned = mourned or effect.reason in (DELAYED, MOVED)
+        mourned = mourned or effect.reason in (DELAYED, MOVED, RELOCATED)
         for message_id in message_ids:
+            if effect.reason == RELOCATED:
+                self.leaving[account.queue.queue_id, message_id] = account.carries(message_id)
             self.prefetches.lets_go(account.out.get(message_id))
             account.left(message_id, effect.reason, effect.consumer, event, self.now_ms)
             if mourned:
                 self.owed[account.queue.queue_id, message_id] = account
-
-    def _dead_letter(self, account: Account, event: Event, letter: DeadLetter) -> None:
-        queue = account.queue
-        if self.letter_rows is not None:
-            self.letter_rows.sent(self.offset, self.log_ms, letter)
-        self.owed.pop((queue.queue_id, letter.message_id), None)
-        wanted = account.limits.dead_letter_exchange
-        if letter.reason == DELAYED:
-            wanted = queue.name.removeprefix("amq.delayed.")
-        elif letter.reason == MOVED and isinstance(event, MessageRemoved):
-            wanted = event.exchange
-            if letter.routing_key != event.routing_key:
-                account.fail(DEAD_LETTERS, letter.message_id, f"moved with the key {letter.routing_key!r}")
-        if letter.exchange != wanted:
-            detail = f"dead-lettered to {letter.exchange!r}, the queue's is {wanted!r}"
-            account.fail(DEAD_LETTERS, letter.message_id, detail)
-        last = self.letters.get(queue.queue_id, 0)
-        if letter.sequence != last + 1:
-            account.fail(DEAD_LETTERS, letter.message_id, f"dead letter number {letter.sequence} after {last}")
-        self.letters[queue.queue_id] = letter.sequence
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
@@ -563,7 +561,7 @@ class AuditProduct:
             where = "fold" if key in shown else "history"
             self.fail(CONSERVATION, "/".join(key), None, f"the queue is there only by the {where}")
         for key in sorted(self.accounts):
-            self.accounts[key].compare_in_full(self.now_ms)
+            compare_in_full(self.accounts[key], self.now_ms)
         behind = self.words.behind(self.machine.next_offset)
         self._report_behind([] if behind is None else [behind])
         for check, count in self.failures.items():

@@ -14,7 +14,8 @@ defect is one finding. `beliefs` are an account's fields, so that an audit can b
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.message_order import NONE
+from rewindmq.projections.machine.data.queue import Carried, LetterSource, Queue
 from rewindmq.projections.machine.data.reasons import (
     ACKED,
     DELAYED,
@@ -25,17 +26,27 @@ from rewindmq.projections.machine.data.reasons import (
     MOVED,
     PURGED,
     REJECTED,
+    RELOCATED,
     REMOVED,
     TRANSIENT,
     UNSENT,
 )
 from rewindmq.projections.machine.rules.versions import SEMANTICS, SINGLE_ACTIVE
-from rewindmq.schemas.events import Acked, BrokerStarted, Event, Nacked, PolicyApplied, Published, Purged, QueueDeclared
+from rewindmq.schemas.events import (
+    Acked,
+    BrokerStarted,
+    Event,
+    Nacked,
+    PolicyApplied,
+    Published,
+    Purged,
+    QueueDeclared,
+    QueueDrained,
+)
 from rewindmq.schemas.operator_events import MessageRemoved
-from rewindmq.schemas.values import Origin
+from rewindmq.schemas.values import MovedFrom, Origin
 from rewindmq.spark_replay.audit.checks import (
     CONSERVATION,
-    CONSUMERS,
     DEAD_LETTERS,
     DELIVERIES,
     LIMITS,
@@ -55,14 +66,15 @@ _CAUSES: dict[str, tuple[type, ...] | None] = {
     TRANSIENT: (BrokerStarted,),
     REMOVED: (MessageRemoved,),
     MOVED: (MessageRemoved,),
+    RELOCATED: (QueueDrained,),
     EXPIRED: None,
     MAXLEN: None,
     DELIVERY_LIMIT: None,
     DELAYED: None,
 }
 _FROM_CONSUMER = (ACKED, REJECTED, DELIVERY_LIMIT)
-_FROM_READY = (EXPIRED, MAXLEN, PURGED, DELAYED, REMOVED, MOVED)
-_FROM_WAITING = (PURGED, DELAYED, REMOVED, MOVED)
+_FROM_READY = (EXPIRED, MAXLEN, PURGED, DELAYED, REMOVED, MOVED, RELOCATED)
+_FROM_WAITING = (PURGED, DELAYED, REMOVED, MOVED, RELOCATED)
 _FAILURES = ("reject", "session_closed", "channel_closed", "broker_started")  # S-100, profile rabbitmq-4.3
 
 # Counts stop at these numbers: a message that came back more often is not counted further
@@ -80,6 +92,8 @@ class Account:
     once = False  # whether it drops messages with the id of one that is in it
     since = -1  # messages before it are known from a base alone
     identities: Identities | None = None
+    moves = False  # whether queues move to other partitions: since machine version 7
+    relocated_at = -1  # the last message that came from another partition, where it was in this queue
 
     def __init__(self, queue: Queue, declared: QueueDeclared, report: Report, now_ms: int = 0) -> None:
         self.queue = queue
@@ -91,7 +105,9 @@ class Account:
         self.expires: dict[int, int] = {}  # of these, the time at which it expires
         self.returned: dict[int, int] = {}  # of these, how often it came back since it came into this queue
         self.counted: dict[int, int] = {}  # of these, the delivery count, in a quorum queue
-        self.flagged: dict[int, None] = {}  # of these, those restored as messages that had been delivered before
+        self.flagged: dict[int, None] = {}  # of these, those that came as messages that had been delivered before
+        # Of these, those that had come back to this queue in another partition, and how often they had been acquired.
+        self.acquired: dict[int, int] = {}
         self.waiting: dict[int, int] = {}  # of these, those that are delayed, and until when
         self.published: dict[int, int] = {}  # of these, in a stream, the time of the publish
         self.bytes_ready = 0
@@ -101,7 +117,7 @@ class Account:
         self.last_cut = -1  # the last message that a stream cut
         self.crashed = 0  # messages below it may have been delivered before a crash, without a trace
         self.counters: dict[str, int] = {}
-        self.letters: dict[tuple[str, str, int], int] = {}  # by source: the highest number that was taken in
+        self.letters: dict[LetterSource, int] = {}  # by source: the highest number that was taken in
         self.restored: dict[tuple[str, str, str, int], set[int]] = {}  # by name and source: messages taken in
         self.quorum = declared.type == "quorum"
         self.stream = declared.type == "stream"
@@ -113,6 +129,17 @@ class Account:
         self.limits = self._limits(declared)
         self.once = drops_duplicates(queue.type, self.arguments, declared.policy, queue.version)
         self.levels = Levels.of(declared, queue.version, self.later)
+        if declared.moved_from is not None:
+            self._brings_along(declared.moved_from)
+
+    def _brings_along(self, moved: MovedFrom) -> None:
+        """Book what a queue that comes from another partition had taken in there."""
+        self.paused = moved.paused
+        for seen in moved.letters:
+            self.letters[seen.vhost, seen.queue, seen.queue_id, seen.partition, seen.relocated] = seen.sequence
+        for each in moved.restored:
+            ids = {message_id for first, last in each.messages for message_id in range(first, last + 1)}
+            self.restored[each.restore, each.vhost, each.queue, each.queue_id] = ids
 
     def _limits(self, event: QueueDeclared | PolicyApplied) -> Limits:
         return read_limits(self.queue.type, self.arguments, event.policy, event.operator_policy, self.later)
@@ -166,7 +193,12 @@ class Account:
             self.set_aside(message_id, now_ms + (event.expiration_ms or 0))
             return
         if self.levels.highest is not None:
-            self.levels.enters(message_id, event.priority)
+            self.levels.enters(message_id, event.priority, message_id in self.acquired)
+        if self._is_relocated(event.origin):  # it keeps its expiry, and was in the queue: no limit refuses it
+            self.relocated_at = message_id
+            if event.expiration_ms is not None:
+                self.expires[message_id] = now_ms + event.expiration_ms
+            return
         if self.limits.message_ttl_ms is None and event.expiration_ms is None:
             return
         lives = [ttl for ttl in (self.limits.message_ttl_ms, event.expiration_ms) if ttl is not None]
@@ -180,11 +212,22 @@ class Account:
         if origin.restore:
             self.restored.setdefault(_restoration(origin), set()).add(origin.message_id)
             self._was_before(message_id, origin)
-        else:
-            self.letters[origin.vhost, origin.queue, origin.queue_id] = origin.sequence
+            return
+        self.letters[self._source(origin)] = origin.sequence
+        if self._is_relocated(origin):
+            self._was_before(message_id, origin)
+            if self.quorum and (origin.delivery_count > 0 or origin.acquired_count > 0):
+                self.acquired[message_id] = origin.acquired_count
+
+    def _is_relocated(self, origin: Origin | None) -> bool:
+        """Whether a message comes from another partition, where it was in the same queue."""
+        return self.moves and origin is not None and origin.reason == RELOCATED
+
+    def _source(self, origin: Origin) -> LetterSource:
+        return origin.vhost, origin.queue, origin.queue_id, origin.partition, self._is_relocated(origin)
 
     def _was_before(self, message_id: int, origin: Origin) -> None:
-        """Book the past of a restored message.
+        """Book the past of a restored message, or of one that was in this queue in another partition.
 
         Flag and count are apart: after a crash the flag is set without a count, and a classic queue counts nothing."""
         if origin.redelivered:
@@ -203,7 +246,7 @@ class Account:
             self.identities = Identities(self.since)
         expires_ms = self.expires.get(message_id)
         wrong = self.identities.taken(message_id, event, self.once, now_ms, expires_ms, self.sizes)
-        if wrong:
+        if wrong and not self._is_relocated(event.origin):
             self.fail(CONSERVATION, message_id, wrong)
         self.identities.tidy(self.sizes, len(self.sizes))
 
@@ -216,7 +259,7 @@ class Account:
             if wrong:
                 self.fail(CONSERVATION, message_id, wrong)
             if origin is not None and not origin.restore:
-                self.letters[origin.vhost, origin.queue, origin.queue_id] = origin.sequence
+                self.letters[self._source(origin)] = origin.sequence
             return
         if origin is None or not self._is_known(origin):
             what = "a publish" if origin is None else _in_words(origin)
@@ -228,7 +271,7 @@ class Account:
         Letters of a source come in the order of their numbers; each message comes once under a restoration's name."""
         if origin.restore:
             return origin.message_id in self.restored.get(_restoration(origin), ())
-        return origin.sequence <= self.letters.get((origin.vhost, origin.queue, origin.queue_id), 0)
+        return origin.sequence <= self.letters.get(self._source(origin), 0)
 
     def refused(self, message_id: int, event: Published) -> None:
         """Check a message that the queue refused."""
@@ -237,7 +280,7 @@ class Account:
             self.fail(LIMITS, message_id, "refused, but the queue's overflow is drop-head")
         elif limits.max_length is None and limits.max_length_bytes is None:
             self.fail(LIMITS, message_id, "refused, but the queue has no length limit")
-        elif not self.quorum and not self._over(1, event.body_size):
+        elif not self.quorum and not self.is_over(1, event.body_size):
             self.fail(LIMITS, message_id, f"refused with {self.ready} ready, {self.bytes_ready} bytes: {limits}")
 
     def delivered(
@@ -271,13 +314,13 @@ class Account:
             wrong = self.levels.delivered(message_id)
             if wrong is not None:
                 self.fail(ORDER, message_id, wrong)
-        if not returned:
+        if not returned and message_id not in self.acquired:
             last = self.last_first.get(level, -1)
             if message_id < last:
                 self.fail(ORDER, message_id, f"delivered after message {last}, which came later")
             else:
                 self.last_first[level] = message_id
-        acquired = min(returned, _ACQUIRED_MAX) if self.later else 0
+        acquired = min(returned + self.acquired.get(message_id, 0), _ACQUIRED_MAX) if self.later else 0
         if delivery_count != self.counted.get(message_id, 0) or acquired_count != acquired:
             detail = f"delivery_count {delivery_count}, acquired {acquired_count} after {returned} returns"
             self.fail(DELIVERIES, message_id, detail)
@@ -401,6 +444,7 @@ class Account:
         return bool(
             self.counted
             or self.flagged
+            or self.acquired
             or self.expires
             or self.returned
             or self.published
@@ -414,6 +458,7 @@ class Account:
             or message_id in self.waiting
             or message_id in self.expires
             or message_id in self.flagged
+            or message_id in self.acquired
             or message_id in self.counted
         )
 
@@ -437,9 +482,11 @@ class Account:
             self._retained(message_id, reason, now_ms)
         elif reason == EXPIRED and self.expires.get(message_id, now_ms + 1) > now_ms:
             self.fail(TTL, message_id, f"expired at {now_ms}, due {self.expires.get(message_id)}")
+        if reason == RELOCATED and (self.stream or self.delays):
+            self.fail(SETTLEMENT, message_id, "relocated, but its queue does not move")
         if reason in (REMOVED, MOVED):
             self._taken_out(message_id, reason, event)
-        if reason == MAXLEN and not self._over(0, 0):
+        if reason == MAXLEN and not self.is_over(0, 0):
             self.fail(LIMITS, message_id, f"dropped with {self.ready} ready, {self.bytes_ready} bytes: {self.limits}")
         if reason == DELIVERY_LIMIT:
             count = min(self.counted.get(message_id, 0) + 1, self._count_max)
@@ -456,6 +503,13 @@ class Account:
             named = any(first <= message_id <= last for first, last in event.messages)
             if not named or reason != wanted or self.stream:
                 self.fail(SETTLEMENT, message_id, f"{reason}, which was not asked for")
+
+    def carries(self, message_id: int) -> Carried:
+        """What a message has to keep when it leaves for another partition."""
+        returned = self.returned.get(message_id, 0)
+        acquired = min(returned + self.acquired.get(message_id, 0), _ACQUIRED_MAX) if self.later else 0
+        again = returned > 0 or message_id in self.flagged or message_id < self.crashed
+        return Carried(self.counted.get(message_id, 0), acquired, again, self.expires.get(message_id, NONE))
 
     def still_there(self, event: MessageRemoved) -> list[int]:
         """The messages that a removal names, and that are ready or delayed all the same."""
@@ -476,7 +530,7 @@ class Account:
             detail = f"cut at {now_ms}, published at {self.published[message_id]}, max-age {age} ms"
             self.fail(TTL, message_id, detail)
 
-    def _due(self, message_id: int, shown: int | None) -> int | None:
+    def due_of(self, message_id: int, shown: int | None) -> int | None:
         """The time at which a message expires. A stream's max-age is exact to a second: `shown` has to lie in it."""
         if not self.stream:
             return self.expires.get(message_id)
@@ -501,12 +555,12 @@ class Account:
         if self.levels.highest is not None:
             for message_id in message_ids:
                 self.levels.leaves(message_id)
-        for known in (self.counted, self.flagged, self.expires, self.returned, self.published):
+        for known in (self.counted, self.flagged, self.acquired, self.expires, self.returned, self.published):
             if known:
                 for message_id in message_ids:
                     known.pop(message_id, None)
 
-    def _over(self, more: int, more_bytes: int) -> bool:
+    def is_over(self, more: int, more_bytes: int) -> bool:
         """Whether the counted messages are above a limit.
 
         Delayed messages count too, and dead letters that a quorum queue still holds (S-150)."""
@@ -517,71 +571,6 @@ class Account:
         size = self.bytes_ready + self.bytes_waiting + held_bytes + more_bytes
         too_many = limits.max_length is not None and messages > limits.max_length
         return too_many or (limits.max_length_bytes is not None and size > limits.max_length_bytes)
-
-    # -- compared with the machine ----------------------------------------------------------------------------------
-
-    def compare(self, offset: int) -> None:
-        """Compare after the event at `offset`."""
-        queue, limits = self.queue, self.limits
-        unacked, waiting = len(self.out), len(self.waiting)
-        ready = len(self.sizes) - unacked - waiting
-        if (
-            ready != queue.messages_ready
-            or unacked != queue.messages_unacked
-            or waiting != queue.messages_delayed
-            or self.bytes_ready != queue.message_bytes_ready
-            or self.bytes_out != queue.message_bytes_unacked
-            or self.bytes_waiting != queue.message_bytes_delayed
-        ):
-            self._gauges_differ()
-        if limits.max_length is None and limits.max_length_bytes is None:
-            return
-        if ready <= (1 if self.stream else 0) or not self._over(0, 0):  # a stream keeps its newest message
-            return
-        entered = self.sizes.get(offset)  # the size of the message, if the event was a publish that the queue took
-        if limits.drops_head:
-            self.fail(LIMITS, None, f"{self.ready} ready, {self.bytes_ready} bytes: {limits}")
-        elif entered is not None and (not self.quorum or self._over(-1, -entered)):  # quorum: one over is taken (S-026)
-            detail = f"took a publish with {self.ready} ready, {self.bytes_ready} bytes after it: {limits}"
-            self.fail(LIMITS, None, detail)
-
-    def _gauges_differ(self) -> None:
-        queue = self.queue
-        mine = (self.ready, len(self.out), len(self.waiting), self.bytes_ready, self.bytes_out, self.bytes_waiting)
-        shown = (
-            queue.messages_ready,
-            queue.messages_unacked,
-            queue.messages_delayed,
-            queue.message_bytes_ready,
-            queue.message_bytes_unacked,
-            queue.message_bytes_delayed,
-        )
-        detail = f"ready, unacked, waiting and their bytes are {mine} by the history, {shown} by the fold"
-        self.fail(CONSERVATION, None, detail)
-
-    def compare_in_full(self, now_ms: int) -> None:
-        """Compare at the end: message by message, and the counters."""
-        views = {view.message_id: view for view in self.queue.messages()}
-        for message_id in self.sizes.keys() ^ views.keys():
-            where = "by the history" if message_id in self.sizes else "by the fold"
-            self.fail(CONSERVATION, message_id, f"in the queue only {where}")
-        for message_id in self.sizes.keys() & views.keys():
-            view = views[message_id]
-            due = self._due(message_id, view.expires_ms)
-            mine = (self.sizes[message_id], self.out.get(message_id, 0), due)
-            if mine != (view.size, view.consumer, view.expires_ms):
-                shown = (view.size, view.consumer, view.expires_ms)
-                self.fail(CONSERVATION, message_id, f"size, holder, expiry {mine} by the history, {shown} by the fold")
-        for name, value in self.counters.items():
-            counted = self.queue.counters.get(name, 0)
-            if counted != value:
-                self.fail(CONSERVATION, None, f"{name}: {value} by the history, {counted} by the fold")
-        if self.paused != self.queue.paused:
-            self.fail(CONSUMERS, None, f"paused is {self.paused} by the history, {self.queue.paused} by the fold")
-        head = next(self.queue.ready_ids(), None)
-        due = None if head not in self.sizes else self._due(head, views[head].expires_ms)
-        if due is not None and due <= now_ms:
-            self.fail(TTL, head, f"still at the head at {now_ms}, due {due}")
 
 
 def _restoration(origin: Origin) -> tuple[str, str, str, int]:

@@ -1,4 +1,4 @@
-"""Books what operators do to a queue: purge it, take single messages out, pause it.
+"""Books what operators do to a queue: purge it, take single messages out, pause it, move it to another partition.
 
 The events alone say it (schemas/operator_events.py): this file does not look at the machine.
 """
@@ -6,8 +6,9 @@ The events alone say it (schemas/operator_events.py): this file does not look at
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from rewindmq.projections.machine.data.effects import Effect, Quarantine
-from rewindmq.schemas.events import Purged
+from rewindmq.projections.machine.data.effects import Effect, Forget, Quarantine
+from rewindmq.projections.machine.data.reasons import RELOCATED
+from rewindmq.schemas.events import Purged, QueueDrained
 from rewindmq.schemas.operator_events import MessageRemoved, QueuePaused, QueueResumed
 from rewindmq.spark_replay.audit.checks import SETTLEMENT
 from rewindmq.spark_replay.audit.ledger import Account
@@ -15,8 +16,8 @@ from rewindmq.spark_replay.audit.ledger import Account
 if TYPE_CHECKING:
     from rewindmq.spark_replay.audit.fold import AuditProduct
 
-OF_OPERATORS: Final = (Purged, MessageRemoved, QueuePaused, QueueResumed)
-_Event = Purged | MessageRemoved | QueuePaused | QueueResumed
+OF_OPERATORS: Final = (Purged, MessageRemoved, QueuePaused, QueueResumed, QueueDrained)
+_Event = Purged | MessageRemoved | QueuePaused | QueueResumed | QueueDrained
 
 
 def book_operator(product: "AuditProduct", event: _Event, effects: Sequence[Effect]) -> None:
@@ -39,6 +40,13 @@ def check_operator(product: "AuditProduct", event: _Event, effects: Sequence[Eff
     elif isinstance(event, MessageRemoved):
         for message_id in account.still_there(event):
             account.fail(SETTLEMENT, message_id, "an operator took it out, and it is still there")
+    elif isinstance(event, QueueDrained) and account.queue.queue_id == event.queue_id:
+        left = sum(len(each.message_ids) for each in effects if isinstance(each, Forget) and each.reason == RELOCATED)
+        there = account.ready + len(account.waiting)
+        if left > event.count or (left < event.count and there):
+            account.fail(
+                SETTLEMENT, None, f"{left} left for another partition, {event.count} should, {there} are there"
+            )
 
 
 def _account(product: "AuditProduct", event: _Event, effects: Sequence[Effect]) -> Account | None:

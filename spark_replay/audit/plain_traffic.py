@@ -19,6 +19,7 @@ from rewindmq.projections.machine.data.message_word import SIZE_MASK
 from rewindmq.projections.machine.data.reasons import ACKED, DELIVERED, MAXLEN
 from rewindmq.schemas.events import Acked, Published
 from rewindmq.schemas.values import Actor, Route
+from rewindmq.spark_replay.audit.comparison import compare
 from rewindmq.spark_replay.audit.ledger import Account
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class PlainTraffic:
             or account.bytes_out != queue.message_bytes_unacked
             or account.bytes_waiting != queue.message_bytes_delayed
         ):
-            account.compare(offset)
+            compare(account, offset)
         return True
 
     def _finds_line(self, actor: Actor, event: Published) -> bool:
@@ -192,7 +193,7 @@ class PlainTraffic:
         account.last_first[0] = offset
         account.counters["published"] += 1
         account.count(DELIVERED)
-        account.compare(offset)
+        compare(account, offset)
         return True
 
     def acked(self, offset: int, event: Acked, effects: list[Effect]) -> bool:
@@ -222,7 +223,7 @@ class PlainTraffic:
         if at < end:
             self.product.book_rest(account, event, effects, at)
         else:
-            account.compare(offset)
+            compare(account, offset)
         return True
 
     def delivered(self, account: Account, effects: Sequence[Effect], at: int) -> int:

@@ -34,11 +34,11 @@ class Levels:
         """The level of a message in the queue."""
         return self.level_of.get(message_id, 0)
 
-    def enters(self, message_id: int, priority: int | None) -> None:
-        """Add a message that the queue took in."""
+    def enters(self, message_id: int, priority: int | None, returned: bool) -> None:
+        """Add a message that the queue took in. `returned`: it came back before, in another partition."""
         if self.highest is not None:
-            self.level_of[message_id] = self.default if priority is None else min(max(priority, 0), self.highest)
-            self._take_place(message_id)
+            level = self.default if priority is None else min(max(priority, 0), self.highest)
+            self.believe(message_id, level, True, returned)
 
     def believe(self, message_id: int, level: int, ready: bool, returned: bool) -> None:
         """Take a message for one of this level in the queue. `returned`: it came back."""

@@ -23,7 +23,7 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.spark_replay.audit.fold import AuditProduct
 
 SUFFIX = ".audit"
-FORMAT = 6
+FORMAT = 7
 _CLASSES = {
     ("rewindmq.projections.last_words", "LastWords"),
     ("rewindmq.spark_replay.audit.consumers", "Attached"),

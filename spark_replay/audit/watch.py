@@ -96,6 +96,7 @@ class Watch:
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = str(directory.resolve())
+        self.location = location
         self.partitions: list[PartitionLog] = list(open_log(location).queues)
         self.book = PolicyBook(location)
         self.reports = Reports(directory / "reports.jsonl")
@@ -136,6 +137,8 @@ class Watch:
                 self.reported.add(at_no_offset)
                 violations.append(finding)
         progress = {row.partition: json.loads(row.detail) for row in rows if row.check == PROGRESS}
+        if progress.keys() - {each.name for each in self.partitions}:  # some came since
+            self.partitions = list(open_log(self.location).queues)
         audited = [OffsetRange(name, at.pop("begun"), at["offset"]) for name, at in progress.items()]
         self.ranges = joined([*self.ranges.values(), *audited])
         partitions = {

@@ -9,6 +9,9 @@ a step of one message, and slo.py joins the steps of all ranges:
 
     0  it was published here, and is still in its queue at the end      1  its first delivery here      2  its end
 
+A message that moves to another partition along with its queue does not end, and is not published again. It waits and
+stays anew there.
+
 A task's memory has one number for each message in a queue, and the sums, which are passed on when they are many.
 """
 
@@ -31,6 +34,7 @@ from rewindmq.projections.machine.data.effects import (
     Requeue,
 )
 from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.reasons import RELOCATED
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import PlainAck, PlainPublish, RepeatedOutcomes
 from rewindmq.schemas.events import Checkpointed, Event, Published
@@ -112,7 +116,7 @@ class WaitsProduct:
         if isinstance(event, Published):
             before = self.machine.time_passed_at(offset)
             for queue in takers(self.machine, offset, actor, event, effects[before:] if before else effects):
-                self._published(queue)
+                self._published(queue, event.origin is None or event.origin.reason != RELOCATED)
         self._follows(effects)
 
     def published(
@@ -169,7 +173,7 @@ class WaitsProduct:
     def _is_wanted(self, queue: Queue) -> bool:
         return self.wanted is None or (queue.vhost, queue.name) in self.wanted
 
-    def _published(self, queue: Queue) -> None:
+    def _published(self, queue: Queue, counts: bool = True) -> None:
         began = self.began.get(queue.queue_id)
         if began is None:
             began = self.began[queue.queue_id] = {}
@@ -177,7 +181,7 @@ class WaitsProduct:
         began[self.offset] = self.now_ms
         sums = self._sums(queue, None)
         if sums is not None:
-            sums.published += 1
+            sums.published += counts
 
     def _delivered(self, queue: Queue, message_id: int, consumer: int, final: bool) -> None:
         began = self.began.get(queue.queue_id, _NONE)
@@ -222,6 +226,13 @@ class WaitsProduct:
             elif sums is not None:
                 stayed = self.now_ms - (since_ms if since_ms >= 0 else ~since_ms)
                 sums.stays[stayed] = sums.stays.get(stayed, 0) + 1
+
+    def _moved_on(self, queue: Queue, message_ids: Sequence[int]) -> None:
+        """Forget messages that go on in another partition, along with their queue. They did not end."""
+        began = self.began.get(queue.queue_id, _NONE)
+        for message_id in message_ids:
+            if began.pop(message_id, None) is None:
+                self.delivered_here.discard((queue.queue_id, message_id))
 
     def _step(self, step: int, counts: bool, queue: Queue, message_id: int, consumer: int | None) -> None:
         if not self._is_wanted(queue):
@@ -277,7 +288,10 @@ def _fetched(product: WaitsProduct, effect: FetchReply) -> None:
 
 
 def _left(product: WaitsProduct, effect: Forget) -> None:
-    product._ended(effect.queue, effect.message_ids, effect.consumer or None)
+    if effect.reason == RELOCATED:
+        product._moved_on(effect.queue, effect.message_ids)
+    else:
+        product._ended(effect.queue, effect.message_ids, effect.consumer or None)
 
 
 def _came_back(product: WaitsProduct, effect: Requeue | Delay) -> None:

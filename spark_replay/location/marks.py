@@ -32,9 +32,12 @@ def topology_in(log: HistoryLog) -> Topology:
 def offsets_of(log: HistoryLog, moment: str | None) -> str | None:
     """The offsets of a mark in the form of options ({"queues-0": 12}); None for a moment that is no mark.
 
-    Raises NoSuchMark."""
+    A partition that came after the mark was set has offset 0. Raises NoSuchMark."""
     name = name_in(moment)
-    return None if name is None else canonical_json(positions(topology_in(log).marks, name))
+    if name is None:
+        return None
+    later = dict.fromkeys((each.name for each in log.queues), 0)
+    return canonical_json(later | positions(topology_in(log).marks, name))
 
 
 def time_of(log: HistoryLog, moment: str) -> str:

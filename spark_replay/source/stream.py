@@ -17,7 +17,7 @@
   which this source cannot do: `watch` does.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,15 @@ class DurablePartition:
         return min(self.log.offset_at(timestamp_ms), self.next_offset)
 
 
+def came_later(log: "HistoryLog", names: Iterable[str]) -> set[str]:
+    """Those among these partitions that were added to the log since it was made. Raises CorruptLog, LogError."""
+    from rewindmq.spark_replay.location.marks import topology_in
+
+    wanted = set(names)
+    first = topology_in(log).placement.made_with if wanted else 0
+    return set() if not first else wanted & {each.name for each in log.queues[first:]}
+
+
 class LogStream(DataSourceStreamReader):
     """The stream of the log. `commit` does nothing: the log keeps the records that were read.
 
@@ -77,15 +86,16 @@ class LogStream(DataSourceStreamReader):
         return {name: partition.next_offset for name, partition in durable.items()}
 
     def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> list[InputPartition]:
-        """The ranges of a batch, planned in the driver.
+        """The ranges of a batch, planned in the driver. Partitions that came since are read from their beginning.
 
         Raises BadRequest when the checkpoint is of other partitions; OutsideHistory."""
-        there = self._durable(self._opened())
+        log = self._opened()
+        there = self._durable(log)
         for each in (start, end):
-            if each.keys() != there.keys():
+            if each.keys() - there.keys() or (there.keys() - each.keys()) - came_later(log, there.keys() - each.keys()):
                 was, now = ", ".join(sorted(each)), ", ".join(sorted(there))
                 raise BadRequest(f"the checkpoint of this query is of {was}, but the query is of {now}")
-        ranges = [self._range(there[name], start[name], end[name]) for name in end]
+        ranges = [self._range(there[name], start.get(name, 0), end[name]) for name in end]
         return [LogInputPartition(each) for each in divide(ranges, self.table.least) if each.start < each.end]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":

@@ -19,7 +19,6 @@ What must hold, however often the broker was killed:
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from rewindmq.engine.log.placement import partition_of
 from rewindmq.engine.log.simulated.embedded import MemoryLog, MemoryPartition
 from rewindmq.projections.last_words import LastWords
 from rewindmq.projections.machine.data.effects import (
@@ -37,11 +36,14 @@ from rewindmq.projections.machine.data.effects import (
     Release,
     Requeue,
 )
-from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.data.reasons import DELAYED, MOVED, UNSENT
+from rewindmq.projections.machine.data.message_order import NONE
+from rewindmq.projections.machine.data.queue import Carried, Queue
+from rewindmq.projections.machine.data.reasons import DELAYED, MOVED, RELOCATED, UNSENT
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import drive, groups_of
+from rewindmq.projections.rules.placement import partition_of
 from rewindmq.projections.store.quarantine import QuarantineReport
+from rewindmq.projections.topology.placement import Placement
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import (
     BrokerStarted,
@@ -51,12 +53,12 @@ from rewindmq.schemas.events import (
     Event,
     Published,
 )
-from rewindmq.schemas.values import Actor
+from rewindmq.schemas.values import Actor, Origin
 from tests.simulation.witness import Claim, EffectRow, Witness, received_row, row_of
 
 READY = "ready"
 WAITING = "waiting"  # after delayed retry
-READY_ENDS = ("expired", "maxlen", "purged", "transient", "delayed", "removed", "moved")
+READY_ENDS = ("expired", "maxlen", "purged", "transient", "delayed", "removed", "moved", "relocated")
 AWAY = dict.fromkeys(READY_ENDS, READY)  # from where a message leaves so
 OF_REPEATS = ("Keep", "Deliver", "Forget")  # effects that a repeat has
 Message = tuple[int, int]  # queue id, message id
@@ -80,7 +82,9 @@ class Account:
         self.outboxes: dict[int, dict[int, DeadLetter]] = defaultdict(dict)  # by queue id, sequence: not released
         self.letters: dict[tuple[int, int], DeadLetter] = {}  # all that there ever were
         self.given_up: set[tuple[int, int]] = set()
-        self.taken: Counter[tuple[int, str, int, int]] = Counter()  # target queue id; source name, queue id, sequence
+        self.names: dict[int, str] = {}  # of the queues that took letters in, by id
+        # target queue id; source name, queue id, sequence, partition (as `Origin.partition`)
+        self.taken: Counter[tuple[int, str, int, int, int]] = Counter()
         self.holders: set[int] = set()
         self.words = LastWords()
         self.expired_at: dict[str, int] = {}  # queues, by name
@@ -147,7 +151,18 @@ class Account:
             self.dies_at[message] = self.machine.clock_ms + min(lives)
         if event.origin is not None:
             origin = event.origin
-            self.taken[(queue.queue_id, origin.queue, origin.queue_id, origin.sequence)] += 1
+            self.names[queue.queue_id] = queue.name
+            self.taken[(queue.queue_id, origin.queue, origin.queue_id, origin.sequence, origin.partition)] += 1
+            if origin.reason == RELOCATED:
+                self._take_along(queue, message, origin, event.expiration_ms)
+
+    def _take_along(self, queue: Queue, message: Message, origin: Origin, left_ms: int | None) -> None:
+        """A message came with its queue: it is as it was."""
+        self.dies_at.pop(message, None)
+        if left_ms is not None:
+            self.dies_at[message] = self.machine.clock_ms + left_ms
+        count = origin.acquired_count if queue.profile.failures_count else origin.delivery_count
+        self.returns[message] = count if queue.quorum else int(origin.redelivered)
 
     # -- effects, one by one ------------------------------------------------------------------------------------------
 
@@ -208,7 +223,7 @@ class Account:
         place = self.place.pop(message)
         if effect.reason != "deleted":
             expected = AWAY.get(effect.reason, effect.consumer)
-            waited = place == WAITING and effect.reason in ("purged", "removed", "moved")
+            waited = place == WAITING and effect.reason in ("purged", "removed", "moved", "relocated")
             assert place == expected or waited, f"{message} {effect.reason} from {expected}, but it is at {place}"
         if effect.reason in ("expired", "delayed"):
             assert self.dies_at[message] <= self.machine.clock_ms, f"{message} {effect.reason} before its time"
@@ -221,6 +236,19 @@ class Account:
         assert effect.sequence == before + 1, f"dead letter {effect.sequence} of {queue_id} follows {before}"
         assert (queue_id, effect.message_id) not in self.place, "dead, and still in the queue"
         outbox[effect.sequence] = self.letters[(queue_id, effect.sequence)] = effect
+        if effect.carried is not None:
+            self._check_carried(effect, effect.carried)
+
+    def _check_carried(self, effect: DeadLetter, carried: Carried) -> None:
+        """A message leaves with its queue: it takes along what it was."""
+        queue, message = effect.queue, (effect.queue.queue_id, effect.message_id)
+        returns = self.returns[message]
+        assert carried.redelivered == (returns > 0 or effect.message_id < self.crashed_at), f"{message}: {carried}"
+        count = carried.acquired_count if queue.profile.failures_count else carried.delivery_count
+        assert not queue.quorum or count == returns, f"{message} returned {returns} times: {carried}"
+        dies_at = self.dies_at.get(message, NONE)
+        rest = int(queue.quorum and dies_at != NONE)  # a quorum queue's message lives for the rest of its millisecond
+        assert dies_at <= carried.expiry <= dies_at + rest, f"{message} is to die at {dies_at}: {carried}"
 
     def _release(self, effect: Release, event: Event) -> None:
         queue_id = effect.queue.queue_id
@@ -271,7 +299,7 @@ def judge(log: MemoryLog, witness: Witness, dead: str, validate: bool) -> list[A
     check_performed(accounts, witness)
     check_receipts(accounts, witness)
     check_flags(witness)
-    check_letters(accounts, dead)
+    check_letters(accounts, dead, Placement())
     return accounts
 
 
@@ -400,35 +428,62 @@ def check_flags(witness: Witness) -> None:
                 given.setdefault((index, queue_id, message_id), number)
 
 
-def check_letters(accounts: Sequence[Account], dead: str) -> None:
-    """What was dead-lettered, and what of it arrived."""
-    target = next(a for a in accounts if a.machine.queue("/", dead) is not None)
-    queue = target.machine.queue("/", dead)
-    assert queue is not None
+def check_letters(accounts: Sequence[Account], dead: str, placement: Placement) -> None:
+    """What was dead-lettered, or moved with its queue, and what of it arrived."""
+    arrived: Counter[tuple[str, str, int, int, int]] = Counter()  # target queue; then as `Account.taken`
+    for account in accounts:
+        for (target, name, queue_id, sequence, partition), times in account.taken.items():
+            arrived[account.names[target], name, queue_id, sequence, partition] += times
+    anywhere: Counter[tuple[str, int, int, int]] = Counter()
+    for (_, name, queue_id, sequence, partition), times in arrived.items():
+        anywhere[name, queue_id, sequence, partition] += times
+    again = {key: times for key, times in arrived.items() if times > 1}
+    assert not again, f"letters taken in more than once by a queue that moved: {again}"
     for account in accounts:
         for (queue_id, sequence), letter in account.letters.items():
-            arrived = target.taken[(queue.queue_id, letter.queue.name, queue_id, sequence)]
+            queue = letter.queue
+            source = queue.name, queue_id, sequence, placement.as_origin(queue.vhost, queue.name, account.index)
             if letter.exchange in ("dlx", "later") and (queue_id, sequence) not in account.given_up:
-                assert arrived == 1, f"dead letter {sequence} of {letter.queue.name} arrived {arrived} times"
+                times = arrived[(dead, *source)]
+                assert times == 1, f"dead letter {sequence} of {queue.name} arrived {times} times"
             if letter.reason == MOVED:  # it is somewhere: where it was moved to, or back in its queue
-                taken = sum(
-                    times
-                    for each in accounts
-                    for (_, name, source, number), times in each.taken.items()
-                    if (name, source, number) == (letter.queue.name, queue_id, sequence)
+                assert anywhere[source] > 0, f"message {letter.message_id} of {queue.name} was moved, and is nowhere"
+            if letter.reason == RELOCATED and lives_on(accounts, placement, queue, account.index):
+                told = (
+                    f"message {letter.message_id} of {queue.name}, {account.index}, left with its queue, and is nowhere"
                 )
-                assert taken > 0, f"message {letter.message_id} of {letter.queue.name} was moved, and is nowhere"
+                assert arrived[(queue.name, *source)] == 1, told
     for account in accounts:
         for offset, event in account.published.items():
-            origin = event.origin
-            if origin is None:
-                continue
-            key = (origin.queue_id, origin.sequence)
-            source = accounts[partition_of(origin.vhost, origin.queue, len(accounts))]
-            assert key in source.letters, f"{account.index}/{offset} is the dead letter of a message that did not die"
-            letter = source.letters[key]
-            assert (letter.message_id, letter.reason) == (origin.message_id, origin.reason), (
-                f"dead letter at {account.index}/{offset}: {origin}, by the log {row_of(letter)}"
-            )
-            body = source.published[origin.message_id].body
-            assert event.body == body, f"dead letter at {account.index}/{offset}: {event.body!r}, once {body!r}"
+            if event.origin is not None:
+                check_origin(accounts, placement, f"{account.index}/{offset}", event, event.origin)
+
+
+def lives_on(accounts: Sequence[Account], placement: Placement, queue: Queue, partition: int) -> bool:
+    """Whether a queue that left this partition is there still, in the partition to which it went at last."""
+    queue_id, home = queue.queue_id, partition
+    for move in placement.moves.get((queue.vhost, queue.name), ()):
+        if (move.source, move.from_id) == (home, queue_id):
+            home, queue_id = move.target, move.to_id
+    found = accounts[home].machine.by_id.get(queue_id)
+    return home != partition and found is not None and not found.gone
+
+
+def check_origin(
+    accounts: Sequence[Account], placement: Placement, where: str, event: Published, origin: Origin
+) -> None:
+    key = (origin.queue_id, origin.sequence)
+    first = partition_of(origin.vhost, origin.queue, placement.made_with or len(accounts))
+    source = accounts[first if origin.partition < 0 else origin.partition]
+    assert key in source.letters, f"{where} is the dead letter of a message that did not die"
+    letter = source.letters[key]
+    same = (letter.message_id, letter.reason) == (origin.message_id, origin.reason)
+    assert same, f"dead letter at {where}: {origin}, by the log {row_of(letter)}"
+    carried = letter.carried
+    if carried is not None:
+        counts = origin.delivery_count, origin.acquired_count, origin.redelivered
+        told = f"message at {where} came as {counts}, and left as {carried}"
+        assert counts == (carried.delivery_count, carried.acquired_count, carried.redelivered), told
+        assert (event.expiration_ms is None) == (carried.expiry == NONE), told
+    body = source.published[origin.message_id].body
+    assert event.body == body, f"dead letter at {where}: {event.body!r}, once {body!r}"

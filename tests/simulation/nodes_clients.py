@@ -28,7 +28,7 @@ from rewindmq.schemas.metadata_events import Bound
 from rewindmq.schemas.single_object import FramedEncoder
 from rewindmq.schemas.values import BROKER, Actor, Route
 from tests.simulation.clients import ARGUMENTS, DEAD, PERSISTENT, POLICIES, QUEUES, TRANSIENT, arguments
-from tests.simulation.nodes_connections import Answer, Client, Publish, Taker
+from tests.simulation.nodes_connections import Answer, Client, Following, Publish, Taker
 from tests.simulation.nodes_world import Life, World
 
 Step = tuple[str, int]
@@ -45,7 +45,8 @@ class Clients:
         self.clients: list[Client] = []
         self.takers: list[Taker] = []
         self.publishes: list[Publish] = []
-        self.bound: dict[tuple[str, str, str], int] = {}  # source, key, queue that a client was told are bound: its id
+        # source, key, queue that a client was told are bound -> the queue's partition and id
+        self.bound: dict[tuple[str, str, str], tuple[int, int]] = {}
         self.unbinding: Counter[tuple[str, str, str]] = Counter()  # asked for, and not answered, which some never are
         self.kinds: dict[str, Callable[[], str]] = {
             "publish": self.publish,
@@ -156,21 +157,37 @@ class Clients:
     def publish_one(self, client: Client, exchange: str, key: str, expiration: int | None) -> Publish:
         body = b"%d." % len(self.publishes) + b"x" * self.dice.randrange(0, 12)
         persistent = self.dice.random() < 0.8
-        publish = Publish(body, client)
+        publish = Publish(body, client, self.world.log_clock())
         self.publishes.append(publish)
-        if not self.paused(client, exchange, key):
+        if self.held(client, exchange, key) is None and not self.paused(client, exchange, key):
             self.publish_now(publish, exchange, key, expiration, persistent)
             return publish
 
         async def later() -> None:
-            while not client.closed and (paused := self.paused(client, exchange, key)):
-                self.world.record.counts["publishes that waited for a fold"] += 1
-                await paused[0].enter()
+            counts = self.world.record.counts
+            while not client.closed:
+                if (held := self.held(client, exchange, key)) is not None:
+                    counts["publishes that waited for a queue"] += 1
+                    await broker_of(client.life).homes.free("/", held, lambda: client.closed)
+                elif paused := self.paused(client, exchange, key):
+                    counts["publishes that waited for a fold"] += 1
+                    await paused[0].enter()
+                else:
+                    break
             if not client.closed:
                 self.publish_now(publish, exchange, key, expiration, persistent)
 
         self.ask(client, later())
         return publish
+
+    def held(self, client: Client, exchange: str, key: str) -> str | None:
+        """The first queue of a publish that waits on its way to another partition: as engine/amqp/basic_publish.py."""
+        broker = broker_of(client.life)
+        if not broker.homes.some_held:
+            return None
+        destinations = broker.exchanges.route(client.session, exchange, key, None)
+        names = [name for to in destinations for name in to.route.queues]
+        return broker.homes.first_held("/", [*names, key] if exchange == "" else names)
 
     def paused(self, client: Client, exchange: str, key: str) -> list[Partition]:
         """The partitions that the client's node has to fold before it may publish: as engine/amqp/channel.py."""
@@ -255,7 +272,9 @@ class Clients:
         taker = Taker(client, channel, no_ack or prefetch == 0)
         taker.consumes, taker.prefetch = True, prefetch
         self.takers.append(taker)
-        subscription = Subscription(client.session, channel, "tag", no_ack, exclusive, prefetch, shared, given)
+        tag = taker.tag = f"tag {len(self.takers)}"
+        settings = Subscription(client.session, channel, tag, no_ack, exclusive, prefetch, shared, given)
+        subscription = Following(self.takers, taker, settings).subscription
         self.ask(
             client,
             broker_of(client.life).consumers.consume(name, subscription, taker, taker.belongs),
@@ -277,7 +296,11 @@ class Clients:
         return f"{client.life.name} {name}{' no_ack' if no_ack else ''}"
 
     def credit(self) -> str:
-        found = [taker for taker in self.takers if taker.consumes and taker.attached and taker.may_settle]
+        found = [
+            taker
+            for taker in self.takers
+            if taker.consumes and taker.attached and taker.may_settle and not taker.leaves
+        ]
         if not found:
             return "nobody"
         taker, credit = self.dice.choice(found), self.dice.randrange(1, 6)
@@ -316,13 +339,22 @@ class Clients:
         if not found:
             return "nobody"
         taker = self.dice.choice(found)
+        assert taker.queue is not None
+        self.ask(taker.client, self._cancel(taker))
+        return taker.queue.name
+
+    async def _cancel(self, taker: Taker) -> None:
+        """As basic.cancel: it waits while the consumer is being moved."""
+        client = taker.client
+        consumers = broker_of(client.life).consumers
+        await consumers.at_rest(client.session, taker.channel, taker.tag)
+        while taker.successor is not None:
+            taker = taker.successor
         queue, partition = taker.queue, taker.partition
-        assert queue is not None
-        assert partition is not None
+        if not taker.attached or queue is None or partition is None:  # the broker was faster
+            return
         taker.attached = False
-        broker = broker_of(taker.client.life)
-        self.ask(taker.client, broker.consumers.cancel(taker.client.session, partition, queue, taker.consumer_id))
-        return queue.name
+        await consumers.cancel(client.session, partition, queue, taker.consumer_id)
 
     # -- queues -------------------------------------------------------------------------------------------------------
 
@@ -373,7 +405,7 @@ class Clients:
         await broker.exchanges.bind(client.session, source, "queue", name, key, ())
         same = before is not None and broker.queues.get("/", name) is before
         if before is not None and same and undisputed and not self.unbinding[binding]:
-            self.bound[binding] = before.queue_id
+            self.bound[binding] = (broker.homes.of("/", name).index, before.queue_id)
 
     async def _unbind(self, client: Client, binding: tuple[str, str, str]) -> None:
         source, key, name = binding

@@ -1,14 +1,13 @@
 """Connections of clients to nodes: what each publishes, and what is answered; what each consumer is given."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.sessions import Session
+from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.schemas.events import (
-    Published,
-)
+from rewindmq.schemas.events import Credited, Published
 from tests.simulation.nodes_world import Life
 from tests.simulation.witness import EffectRow, received_row
 from tests.support.consumers import NeverCongested
@@ -33,6 +32,7 @@ class Client:
 class Publish:
     body: bytes
     client: Client
+    at_ms: int = 0  # when it was asked for, by the log's clock
     places: list[int] = field(default_factory=list)  # partitions
     answers: dict[int, bool] = field(default_factory=dict)  # by place: was it refused?
 
@@ -62,12 +62,16 @@ class Taker(NeverCongested):
         self.prefetch = 0
         self.credited_at = -1  # the append position of its last Credited
         self.cut = False  # it may have missed the last of it
+        self.leaves = False  # its queue moves: it asks for nothing more
+        self.told = False  # that it is cancelled
+        self.successor: Taker | None = None  # in the partition to which its queue has moved
         self.outstanding: list[int] = []
         self.rows: list[EffectRow] = []
         self.bodies: list[tuple[int, bytes]] = []
         self.partition: Partition | None = None
         self.queue: Queue | None = None
         self.consumer_id = 0
+        self.tag = ""
 
     def belongs(self, partition: Partition, queue: Queue, consumer_id: int) -> None:
         self.partition, self.queue, self.consumer_id = partition, queue, consumer_id
@@ -99,3 +103,49 @@ class Taker(NeverCongested):
 
     def cancelled(self) -> None:
         self.attached = False
+        self.told = True
+
+
+class Following:
+    """A consumer whose queue may move, as its client has it: another taker goes on, and the first keeps what it holds.
+
+    Implements `rewindmq.engine.runtime.subscription.MovableConsumer`. `takers` is where the other one is written."""
+
+    def __init__(self, takers: list[Taker], taker: Taker, settings: Subscription) -> None:
+        self.takers = takers
+        self.target = taker
+        self.subscription = replace(settings, movable=self)
+
+    def attached(self, partition: Partition, queue: Queue, consumer_id: int) -> None:
+        self.target.belongs(partition, queue, consumer_id)
+
+    def leave(self) -> None:
+        self.target.leaves = True
+
+    def give_back(self) -> None:
+        """As engine/amqp/lookahead.py does it. What the taker has beyond its prefetch is taken as not sent."""
+        taker = self.target
+        queue, partition = taker.queue, taker.partition
+        assert queue is not None
+        assert partition is not None
+        holder = queue.holders.get(taker.consumer_id)
+        if holder is None or not holder.lookahead or not taker.may_settle or not taker.queue_is_there:
+            return
+        unsent = taker.outstanding[holder.prefetch :]
+        if unsent:
+            del taker.outstanding[holder.prefetch :]
+            event = Credited(queue.vhost, queue.name, taker.consumer_id, -1 - unsent[0])
+            partition.append(taker.client.session.actor, event)
+
+    def cancelled(self) -> None:
+        self.target.cancelled()
+
+    def successor(self) -> Subscription | None:
+        taker = self.target
+        if not taker.attached or not taker.may_settle:
+            return None
+        taker.attached = False
+        taker.successor = other = Taker(taker.client, taker.channel, taker.windowed)
+        other.consumes, other.prefetch, other.tag = True, taker.prefetch, taker.tag
+        self.takers.append(other)
+        return Following(self.takers, other, self.subscription).subscription

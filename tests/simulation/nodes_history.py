@@ -17,13 +17,15 @@ from typing import Any
 import rewindmq.engine.broker.broker
 import rewindmq.engine.cluster.modes
 from rewindmq.engine.log.simulated.shared import HistoryPartition
+from rewindmq.engine.placement.request import ask_for
 from rewindmq.engine.runtime.queue_counters import Listed
 from rewindmq.schemas.values import Actor
 from tests.simulation.clients import ARGUMENTS, DEAD, PATIENCE, QUEUES, arguments
 from tests.simulation.history import Failure, shorten
-from tests.simulation.nodes_clients import EXCHANGES, Clients, Step, broker_of
+from tests.simulation.nodes_clients import EXCHANGES, Step, broker_of
 from tests.simulation.nodes_connections import Client, Taker
 from tests.simulation.nodes_judge import judge
+from tests.simulation.nodes_moves import MovingClients, followed, unmoved
 from tests.simulation.nodes_world import Life, Record, World
 
 WEIGHTS = {
@@ -79,6 +81,7 @@ def run(
                     drive.claim()
                 assert not world.defects, world.defects[0]
             drive.heal()
+            drive.end_moves()
             drive.drain()
             drive.check_nothing_half_done()
             drive.claim()
@@ -133,7 +136,7 @@ class Drive:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.clients = Clients(world)
+        self.clients = MovingClients(world)
 
     def prepare(self) -> None:
         world = self.world
@@ -218,6 +221,31 @@ class Drive:
                 told = f"{taker.client.life.name}: consumer {taker.consumer_id} is nobody's, and was not told"
                 assert taker.consumer_id in taker.queue.holders, told
 
+    def end_moves(self) -> None:
+        """Queues that were asked to move have moved, or stay."""
+        world = self.world
+        life = next(iter(world.lives.values()))
+        wanted = broker_of(life).topology.placement.wanted
+        if wanted > len(world.history.queues):  # it was cut short: the operator asks again
+            self.asked(self.clients.open(life), ask_for(broker_of(life).repartition, Actor("guest", 0), wanted))
+            assert wanted == len(world.history.queues)
+        while smaller := [life for life in world.lives.values() if len(life.machines) < len(world.history.queues)]:
+            world.loop.inside(lambda life=smaller[0]: world.stop(life))  # type: ignore[misc]
+            world.loop.inside(lambda life=smaller[0]: world.start(life.node))  # type: ignore[misc]
+            self.until(lambda: all(life.serves for life in world.lives.values()), 90)
+        for _ in range(600):
+            if not any(unmoved(broker_of(life)) for life in world.lives.values()):
+                break
+            world.loop.run(0.2)
+        left = {life.name: unmoved(broker_of(life)) for life in world.lives.values()}
+        assert not any(left.values()), f"the repartition does not come to its end: {left}"
+        world.loop.run(3)
+        for taker in self.clients.takers:
+            other = taker.successor
+            waits = taker.leaves and taker.attached if other is None else other.partition is None
+            told = f"{taker.client.life.name}: consumer {taker.tag} did not follow its queue, and was not told"
+            assert not waits or taker.told or not taker.may_settle, told
+
     def counters_agree(self) -> bool:
         """Whether each node lists what it does not fold as the owner has it."""
         lives = self.world.lives.values()
@@ -289,7 +317,8 @@ class Drive:
         return not self.left()
 
     def left(self) -> str:
-        return "; ".join(
+        moving = {unmoved(broker_of(life), strays=True) for life in self.world.lives.values()} - {""}
+        return "; ".join(sorted(moving)) + "; ".join(
             f"{life.name}: {queue.name} (gone: {queue.gone}): {queue.messages_ready} ready, {queue.messages_unacked}"
             f" unacked, outbox {list(queue.outbox)}, at rest {broker_of(life).turns.at_rest}"
             for life in self.world.lives.values()
@@ -305,9 +334,12 @@ class Drive:
             broker = broker_of(life)
             for bound in broker.topology.bindings("/"):
                 assert broker.queues.get("/", bound.destination) is not None, f"{life.name}: {bound} is of a queue gone"
-            for (source, key, name), queue_id in self.clients.bound.items():
-                found = broker.queues.get("/", name)
-                if found is not None and found.queue_id == queue_id:
+            for (source, key, name), incarnation in self.clients.bound.items():
+                found, home = broker.queues.get("/", name), broker.homes.of("/", name).index
+                if found is not None and followed(broker.topology.placement, name, *incarnation) == (
+                    home,
+                    found.queue_id,
+                ):
                     there = any(
                         (bound.source, bound.routing_key) == (source, key)
                         for bound in broker.topology.bindings_to("/", "queue", name)

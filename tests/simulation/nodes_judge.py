@@ -13,22 +13,35 @@ What must hold, however nodes were killed, cut off, declared lost, and duties mo
 - every dead letter is taken in by each target at most once, and exactly once by the target that is always there, under
   any owner;
 - a lost node or client holds nothing: sessions, queues and consumers are of lives that are not over;
+- a queue that moved is in one partition in the end, its home. What left with it has arrived there once, with its flags
+  and counts; a publish that was confirmed is in none of the partitions that the queue has left; and what one client
+  published comes in its order, before the move and after it;
 - Ticks are few beside the deadlines that passed.
 """
 
 from collections import defaultdict
 
 from rewindmq.engine.log.simulated.shared import HistoryPartition
-from rewindmq.projections.machine.data.effects import Effect, Quarantine
+from rewindmq.projections.machine.data.effects import (
+    Deliver,
+    Effect,
+    FetchReply,
+    Quarantine,
+    QueueGone,
+    Requeue,
+)
+from rewindmq.projections.machine.data.reasons import RELOCATED, UNSENT
 from rewindmq.projections.machine.state import NODE_LOST
+from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.topology.placement import Move, Placement
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.codec import UndecodableRecord
-from rewindmq.schemas.events import Checkpointed, NodeLost, Published, Tick
+from rewindmq.schemas.events import Checkpointed, Event, NodeLost, Published, QueueDeclared, Tick
 from rewindmq.schemas.metadata_events import NodeJoined
 from rewindmq.schemas.single_object import FramedDecoder
 from rewindmq.schemas.values import EPOCH_SHIFT
 from tests.simulation.clients import DEAD
-from tests.simulation.judge import Account, check_letters
+from tests.simulation.judge import Account, Message, check_letters
 from tests.simulation.nodes_connections import Publish, Taker
 from tests.simulation.nodes_world import Life, World
 
@@ -47,6 +60,11 @@ class Refold(Account):
         self.idle_ticks = 0
         self.checkpoints = 0
         self.lapsed = 0
+        self.times_ms: dict[int, int] = {}  # the log's, by offset
+        self.nowhere: dict[int, list[str]] = {}  # publishes, and the queues of their route that were not there
+        self.born_ms: dict[int, int] = {}  # queues, by id, with the log's time
+        self.gone_ms: dict[int, int] = {}
+        self.given: dict[Message, None] = {}  # for the first time, in this order
 
     def fold(self, partition: HistoryPartition, wanted: set[int]) -> None:
         machine, decoder = self.machine, FramedDecoder()
@@ -71,6 +89,7 @@ class Refold(Account):
                 due = machine.deadline_ms()
                 self.ticks += 1
                 self.idle_ticks += due is None or due > timestamp_ms
+            self.times_ms[offset] = timestamp_ms
             effects: list[Effect] = []
             machine.apply(offset, timestamp_ms, actor, event, effects)
             lost = any(isinstance(each, Quarantine) and each.reason.startswith(NODE_LOST) for each in effects)
@@ -78,12 +97,28 @@ class Refold(Account):
                 self.void[offset] = NODE_LOST
             if isinstance(event, Published) and event.origin is None and not lost:
                 self.by_body[event.body].append(offset)
+                missing = [name for name in event.route.queues if machine.queue(event.route.vhost, name) is None]
+                if missing:
+                    self.nowhere[offset] = missing
+            self.note_queues(offset, timestamp_ms, event, effects)
             if lost and isinstance(event, Published):
                 self.void_publish(offset, event, effects)
             else:
                 self.happened(offset, event, effects)
         for offset in todo:
             self.digests[offset] = machine.digest()
+
+    def note_queues(self, offset: int, timestamp_ms: int, event: Event, effects: list[Effect]) -> None:
+        if isinstance(event, QueueDeclared) and offset in self.machine.by_id:
+            self.born_ms[offset] = timestamp_ms
+        for effect in effects:
+            if isinstance(effect, QueueGone):
+                self.gone_ms[effect.queue.queue_id] = timestamp_ms
+            elif isinstance(effect, Deliver | FetchReply) and effect.message_id >= 0 and not effect.redelivered:
+                self.given[effect.queue.queue_id, effect.message_id] = None
+            elif isinstance(effect, Requeue) and effect.reason == UNSENT:
+                for message_id in effect.message_ids:
+                    self.given.pop((effect.queue.queue_id, message_id), None)
 
     def void_publish(self, offset: int, event: Published, effects: list[Effect]) -> None:
         """From a life that was over: time passed with it, and nothing else happened."""
@@ -104,13 +139,23 @@ def judge(world: World, publishes: list[Publish], takers: list[Taker]) -> list[R
         account.machine.validate()
         account.check_what_is_left()
         accounts.append(account)
-    joins = check_topology(world)
+    joins, placement = check_topology(world)
     check_publishes(accounts, publishes)
     check_order(accounts, publishes)
     for life in world.record.lives:
         check_performed(accounts, life)
     check_receipts(accounts, takers)
-    check_letters(accounts, DEAD)
+    check_letters(accounts, DEAD, placement)
+    check_homes(accounts, placement)
+    check_followed(accounts, placement, publishes)
+    check_first_deliveries(accounts, placement, publishes)
+    counts = world.record.counts
+    counts["repartitions"] += len(placement.earlier)
+    moves = [move for each in placement.moves.values() for move in each]
+    counts["queues that moved"] += len([move for move in moves if move.from_id != -1])
+    counts["names that moved"] += len([move for move in moves if move.from_id == -1])
+    counts["queues that moved twice"] += len([each for each in placement.moves.values() if len(each) > 1])
+    counts["queues that stayed"] += len(placement.staying)
     check_lost_hold_nothing(world, accounts)
     joins += len(world.record.lives)  # each begins with a Tick; and some do not come to join
     for account in accounts:
@@ -132,8 +177,8 @@ def checkpoints_of(partition: HistoryPartition) -> set[int]:
     return found
 
 
-def check_topology(world: World) -> int:
-    """How often a node joined."""
+def check_topology(world: World) -> tuple[int, Placement]:
+    """How often a node joined, and where queues are in the end."""
     log, decoder, topology = world.history.metadata, FramedDecoder(), Topology()
     digests = {0: topology.digest()}
     wanted = {claim.offset for claim in world.record.claims if claim.partition == -1}
@@ -151,7 +196,7 @@ def check_topology(world: World) -> int:
         if claim.partition == -1:
             told = f"{claim.who} has not at metadata/{claim.offset} the topology that the log says"
             assert claim.digest == digests[claim.offset], told
-    return joins
+    return joins, topology.placement
 
 
 def check_publishes(accounts: list[Refold], publishes: list[Publish]) -> None:
@@ -217,3 +262,76 @@ def check_lost_hold_nothing(world: World, accounts: list[Refold]) -> None:
         machine = account.machine
         for session in [*machine.sessions, *machine.owned]:
             assert session >> EPOCH_SHIFT not in machine.lost_epochs, f"session {session} is of a life that is over"
+
+
+def lineages(placement: Placement) -> list[tuple[str, list[tuple[int, int]]]]:
+    """The queues that moved, in vhost "/": name, and the partitions and ids that each had, in their order."""
+    found = []
+    for (vhost, name), moves in placement.moves.items():
+        chains: list[list[Move]] = []
+        for move in moves:
+            if move.from_id == -1:
+                continue
+            before = next((c for c in chains if (c[-1].target, c[-1].to_id) == (move.source, move.from_id)), None)
+            if before is None:
+                chains.append([move])
+            else:
+                before.append(move)
+        for chain in chains if vhost == "/" else ():
+            places = [(chain[0].source, chain[0].from_id), *((move.target, move.to_id) for move in chain)]
+            found.append((name, [place for place in places if place[1] != -1]))
+    return found
+
+
+def check_homes(accounts: list[Refold], placement: Placement) -> None:
+    assert not placement.moving, f"on their way for ever: {placement.moving}"
+    assert not placement.held, "names are held for ever"
+    if placement.count:
+        for account in accounts:
+            for name in account.machine.by_name:
+                home = placement.home(*name, 0)
+                assert home == account.index, f"{name} is in partition {account.index}, and its home is {home}"
+
+
+def check_followed(accounts: list[Refold], placement: Placement, publishes: list[Publish]) -> None:
+    """A publish that was confirmed found its queue, if that lives, in whichever partition."""
+    moved = lineages(placement)
+    for publish in publishes:
+        for place, index in enumerate(publish.places):
+            for offset in accounts[index].by_body.get(publish.body, []) if place in publish.answers else ():
+                at_ms = accounts[index].times_ms[offset]
+                for name in accounts[index].nowhere.get(offset, ()):
+                    for of, places in moved:
+                        passed = of == name and index in [partition for partition, _ in places]
+                        began_ms = accounts[places[0][0]].born_ms.get(places[0][1], at_ms)
+                        partition, queue_id = places[-1]
+                        ended_ms = accounts[partition].gone_ms.get(queue_id, at_ms + 1)
+                        told = f"{publish.body!r} was confirmed, and is at {index}/{offset}, which {name} has left"
+                        assert not (passed and began_ms <= publish.at_ms and ended_ms > at_ms), told
+
+
+def check_first_deliveries(accounts: list[Refold], placement: Placement, publishes: list[Publish]) -> None:
+    """What one client published to a queue is given for the first time in the order of its publishes."""
+    numbers = {publish.body: number for number, publish in enumerate(publishes)}
+    for name, places in lineages(placement):
+        last: dict[int, int] = {}  # by session
+        for partition, queue_id in places:
+            for queue, message_id in accounts[partition].given:
+                if queue != queue_id or not is_clients(accounts, placement, partition, message_id):
+                    continue
+                number = numbers.get(accounts[partition].published[message_id].body)
+                if number is None:  # it was put into the log
+                    continue
+                session = publishes[number].client.session.session_id
+                told = f"{name} in partition {partition} gives {publishes[number].body!r} too late"
+                assert last.get(session, -1) < number, told
+                last[session] = number
+
+
+def is_clients(accounts: list[Refold], placement: Placement, partition: int, message_id: int) -> bool:
+    """Whether a client published it to this queue: it did not die elsewhere."""
+    origin = accounts[partition].published[message_id].origin
+    while origin is not None and origin.reason == RELOCATED:
+        first = partition_of(origin.vhost, origin.queue, placement.made_with)
+        origin = accounts[first if origin.partition < 0 else origin.partition].published[origin.message_id].origin
+    return origin is None

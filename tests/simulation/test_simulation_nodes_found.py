@@ -306,3 +306,27 @@ def test_a_node_heeds_a_policy_that_was_cleared_and_may_be_in_force_still(story:
     publish = story.world.loop.inside(lambda: story.clients.publish_one(client, "", "q1", None))
     story.world.loop.run(3)
     assert publish.answers == {0: True}
+
+
+def test_a_node_whose_beats_do_not_come_back_confirms_nothing_before_it_knows_that_it_lives(story: Story) -> None:
+    """It heard of its publishes, and not of itself: it was declared lost, and went on confirming. A queue could have
+    moved to another partition meanwhile, and what it confirmed was nowhere."""
+    story.world.standbys = {"a": 0, "b": 0}
+    owner, other = story.start("a"), story.start("b")
+    story.world.history.assign({partition.name: ["a"] for partition in story.world.history.queues})
+    filler, client = story.client(owner), story.client(other)
+    story.ask(filler, lambda broker: broker.queues.declare(filler.session, "q1", False, True, False, False, ()))
+    home = broker_of(other).queues.partition_for("/", "q1")
+    story.ask(client, lambda broker: home.enter())
+    story.world.loop.run(30)
+    assert not home.current
+    history = story.world.history
+    other.log.hold([history.metadata.name, history.nodes.name])
+    story.world.loop.run(20)
+    publish = story.world.loop.inside(lambda: story.clients.publish_one(client, "", "q1", None))
+    story.world.loop.inside(broker_of(other).turns.end)
+    story.world.loop.run(5)
+    assert publish.answers == {}
+    other.log.hold(())
+    story.world.loop.run(5)
+    assert (publish.answers, client.closed) == ({}, True)

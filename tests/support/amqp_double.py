@@ -20,6 +20,7 @@ from rewindmq.engine.errors import AccessRefused, NotAllowed, NotFound
 from rewindmq.engine.identity.grants import Identity
 from rewindmq.engine.routing.content import Content
 from rewindmq.engine.routing.firehose import Firehose
+from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.routing.router import Destination, Router
 from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.flow_control import Flow
@@ -157,6 +158,7 @@ class DoubleSessions:
         session_id = self.broker.next_id()
         session = SimpleNamespace(session_id=session_id, user=user, vhost=vhost, actor=Actor(user, session_id))
         session.channels, session.link, session.close, session.grant = {}, link, close, grant
+        session.attachments = {}
         return session
 
     def close_channel(self, session: Any, channel: int) -> None:
@@ -186,6 +188,9 @@ class DoubleQueues:
         return self.by_name[name]
 
     def partition_for(self, vhost: str, name: str) -> DoublePartition:
+        return self.broker.partition_of(name)
+
+    async def entered(self, session: Any, name: str) -> DoublePartition:
         return self.broker.partition_of(name)
 
     def usable(self, name: str) -> DoubleQueue:
@@ -280,6 +285,9 @@ class DoubleConsumers:
 
     def is_next_large(self, session: Any, queue: str) -> bool:
         return False
+
+    async def at_rest(self, session: Any, channel: int, tag: str) -> None:
+        """No queue moves."""
 
     async def consume(self, queue: str, subscription: Subscription, consumer: Any, attached: Any) -> None:
         asked = subscription
@@ -384,6 +392,7 @@ class DoubleBroker:
         topology = Topology()
         topology.apply(0, 0, BROKER, ExchangeDeclared("/", "amq.headers", "headers", True, False, False, ()))
         self.router = Router(topology, lambda vhost, queue: self.partition_of(queue))
+        self.homes = Homes(topology.placement, self.partitions)
         self.keeper = SimpleNamespace(reads_back=False, flow=Unhindered())
         self.counters: dict[str, int] = defaultdict(int)
         self.access = SimpleNamespace(authenticate=self.authenticate, tags=self.tags)

@@ -19,6 +19,7 @@ from rewindmq.projections.machine.data.effects import (
     Release,
     Requeue,
 )
+from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.amqp.properties import join_by_name, join_headers
@@ -100,7 +101,10 @@ def explain(effects: Sequence[Effect]) -> list[tuple[object, ...]]:
         elif isinstance(e, Delay):
             told.append(("delay", name, e.message_id, e.consumer, e.reason, e.due_ms))
         elif isinstance(e, DeadLetter):
-            told.append(("dead letter", name, e.message_id, e.reason, e.sequence))
+            kept = e.carried
+            dies_at = None if kept is None or kept.expiry == NONE else kept.expiry
+            more = () if kept is None else (kept.redelivered, kept.delivery_count, dies_at)
+            told.append(("dead letter", name, e.message_id, e.reason, e.sequence, *more))
         elif isinstance(e, Release):
             told.extend(("release", name, message_id) for message_id in e.message_ids)
         elif isinstance(e, CancelConsumer):

@@ -35,10 +35,11 @@ SETTLED_SECONDS = 20
 
 
 class Nodes:
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, partitions: int = 2) -> None:
         self.directory = directory
         self.now_ms = START_MS
-        self.history = SharedHistory(2, lambda: self.now_ms, asyncio.get_running_loop().call_later)
+        self.partitions = partitions
+        self.history = SharedHistory(partitions, lambda: self.now_ms, asyncio.get_running_loop().call_later)
         self.brokers: dict[str, Broker] = {}
         self.failures: list[Exception] = []
         self._opening = ""
@@ -53,7 +54,9 @@ class Nodes:
 
     async def start(self, name: str, standbys: int | None = None) -> Broker:
         """Start a node. `standbys`: as the option of `start`; None: it folds everything."""
-        config = Config(data=self.directory / name, partitions=2, node=name, kafka="memory", standbys=standbys)
+        config = Config(
+            data=self.directory / name, partitions=self.partitions, node=name, kafka="memory", standbys=standbys
+        )
         config.data.mkdir(exist_ok=True)
         self._opening, self._pauses = name, standbys is not None
         broker = self.brokers[name] = await open_node(config, self.failures.append, lambda: self.now_ms)
@@ -137,9 +140,9 @@ def publish(broker: Broker, who: Session, body: bytes, confirms: Client, name: s
     return len(destinations)
 
 
-def run(test: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def run(test: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int = 2) -> None:
     async def whole() -> None:
-        nodes = Nodes(tmp_path, monkeypatch)
+        nodes = Nodes(tmp_path, monkeypatch, partitions)
         try:
             await test(nodes)
         finally:

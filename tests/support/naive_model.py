@@ -26,6 +26,7 @@ from rewindmq.schemas.events import (
     Purged,
     QueueDeclared,
     QueueDeleted,
+    QueueDrained,
     SessionClosed,
 )
 from rewindmq.schemas.operator_events import MessageRemoved, QueuePaused, QueueResumed
@@ -48,6 +49,7 @@ class Message:
         self.deliveries = 0  # how often it was delivered
         self.redelivered = False
         self.count = 0
+        self.acquired = 0  # when it came from another partition
         self.due_at: int | None = None  # it waits until then
         self.same_as: tuple[str, object] | None = None  # its id
 
@@ -85,10 +87,11 @@ class NaiveQueue:
         self.holders: list[Holder] = []
         self.blocked = False
         self.used_at = 0
-        self.letters: list[tuple[int, int, int, bool]] = []  # sequence, id, size, at least once
+        # sequence, id, size, at least once, moved with the queue
+        self.letters: list[tuple[int, int, int, bool, bool]] = []
         self.next_letter = 1
         self.declared_by = 0
-        self.seen: dict[tuple[str, str, int], int] = {}
+        self.seen: dict[tuple[str, str, int, int, bool], int] = {}
         self.restored: set[tuple[str, str, str, int, int]] = set()
         self.active: Holder | None = None  # of a queue with a single active consumer
         self.giving_way = False  # it gets nothing more
@@ -240,7 +243,7 @@ class NaiveMachine:
             if queue.delays:
                 queue.messages.remove(message)
                 self.out.append(("forget", name, message.id, "delayed", 0))
-                queue.letters.append((queue.next_letter, message.id, message.size, False))
+                queue.letters.append((queue.next_letter, message.id, message.size, False, False))
                 self.out.append(("dead letter", name, message.id, "delayed", queue.next_letter))
                 queue.next_letter += 1
                 continue
@@ -260,7 +263,7 @@ class NaiveMachine:
     def bury(self, queue: NaiveQueue, message_id: int, size: int, reason: str) -> None:
         if queue.settings.dead_letter_exchange is None:
             return
-        queue.letters.append((queue.next_letter, message_id, size, queue.settings.at_least_once))
+        queue.letters.append((queue.next_letter, message_id, size, queue.settings.at_least_once, False))
         self.out.append(("dead letter", queue.event.queue, message_id, reason, queue.next_letter))
         queue.next_letter += 1
 
@@ -412,9 +415,24 @@ class NaiveMachine:
             self.nonsense()
             return
         if queue is None:
-            queue = NaiveQueue(
-                event, offset, self.resolved(event, event.policy, event.operator_policy, self.version), self.version
-            )
+            version, moved = self.version, event.moved_from
+            if moved is not None:
+                if version < 7 or not 1 <= moved.version <= version:
+                    self.nonsense()
+                    return
+                version = moved.version
+            settings = self.resolved(event, event.policy, event.operator_policy, version)
+            queue = NaiveQueue(event, offset, settings, version)
+            if moved is not None:
+                queue.paused = moved.paused
+                for seen in moved.letters:
+                    source = (seen.vhost, seen.queue, seen.queue_id, seen.partition, seen.relocated)
+                    queue.seen[source] = seen.sequence
+                for each in moved.restored:
+                    of = (each.restore, each.vhost, each.queue, each.queue_id)
+                    queue.restored |= {
+                        (*of, number) for first, last in each.messages for number in range(first, last + 1)
+                    }
             queue.declared_by = actor.session
             queue.made_at = self.clock
             self.queues.append(queue)
@@ -448,24 +466,26 @@ class NaiveMachine:
 
     def publish(self, queue: NaiveQueue, offset: int, event: Published) -> None:
         name = queue.event.queue
+        along = event.origin is not None and event.origin.reason == "relocated" and self.version >= 7
         if event.origin is not None:
-            source = (event.origin.vhost, event.origin.queue, event.origin.queue_id)
-            came = (event.origin.restore, *source, event.origin.message_id)
-            late = queue.seen.get(source, 0) >= event.origin.sequence
+            origin = event.origin
+            source = (origin.vhost, origin.queue, origin.queue_id, origin.partition, along)
+            came = (origin.restore, *source[:3], origin.message_id)
+            late = queue.seen.get(source, 0) >= origin.sequence
             if came in queue.restored if event.origin.restore else late:
                 self.out.append(("duplicate", name, offset))
                 return
         identity, own_ttl = self.identity(event)
-        if identity is not None:
+        if identity is not None and not along:
             first = self.first_of(queue, event, identity)
             if first is not None:
                 if event.origin is not None and not event.origin.restore:
-                    queue.seen[source] = event.origin.sequence
+                    queue.seen[source] = origin.sequence
                 self.out.append(("duplicate", name, offset, first))
                 return
         overflow = queue.settings.overflow
         refuses = queue.blocked if queue.quorum else overflow != "drop-head" and queue.over(event.body_size)
-        if refuses:
+        if refuses and not along:
             self.out.append(("refuse", name, offset))
             if overflow == "reject-publish-dlx" and queue.settings.dead_letter_exchange is not None:
                 self.out.append(("keep", name, offset))
@@ -474,12 +494,14 @@ class NaiveMachine:
         if event.origin is not None and event.origin.restore:
             queue.restored.add(came)
         elif event.origin is not None:
-            queue.seen[source] = event.origin.sequence
+            queue.seen[source] = origin.sequence
         ttls = [ttl for ttl in (queue.settings.message_ttl_ms, event.expiration_ms) if ttl is not None]
         dies_at = None
         if ttls and not queue.stream:
             ttl = min(ttls)
             dies_at = self.clock + (1 if queue.quorum and ttl == 0 else ttl)
+        if along:
+            dies_at = None if event.expiration_ms is None else self.clock + event.expiration_ms
         level = 0
         highest = queue.argument("x-max-priority")
         if queue.event.type == "classic" and highest is not None:
@@ -500,10 +522,14 @@ class NaiveMachine:
         message.published_at = self.clock
         if queue.stream:
             message.dies_at = self.cut_at(queue, message)
-        elif event.origin is not None and event.origin.restore:
+        elif event.origin is not None and (event.origin.restore or along):
             message.redelivered = event.origin.redelivered
             if queue.quorum:
                 message.count = min(event.origin.delivery_count, queue.most)
+                message.acquired = min(event.origin.acquired_count, 2_047)
+                if along and (message.count or message.acquired):
+                    behind = queue.settings.delivery_limit is None and not queue.later
+                    message.place = (1 if behind else 0, 0, self.next_ticket())
         had_some = bool(queue.ready())
         queue.messages.append(message)
         holder = None if had_some else self.pick(queue)
@@ -855,10 +881,33 @@ class NaiveMachine:
             queue.messages.remove(message)
             self.out.append(("forget", event.queue, message.id, "moved" if event.moved else "removed", 0))
         for message in taken if event.moved else []:
-            queue.letters.append((queue.next_letter, message.id, message.size, False))
+            queue.letters.append((queue.next_letter, message.id, message.size, False, False))
             self.out.append(("dead letter", event.queue, message.id, "moved", queue.next_letter))
             queue.next_letter += 1
         if taken:
+            self.expire(queue)
+            self.limit(queue)
+
+    def QueueDrained(self, offset: int, actor: Actor, event: QueueDrained) -> None:
+        queue = self.find(event)
+        if self.version < 7 or not 1 <= event.count <= 1_000:
+            self.nonsense()
+            return
+        if queue is None or queue.id != event.queue_id:
+            return
+        if self.locked(queue, actor) or queue.stream or queue.delays:
+            self.nonsense()
+            return
+        leaving = (queue.ready() + queue.waiting())[: event.count]
+        for message in leaving:
+            queue.messages.remove(message)
+            self.out.append(("forget", event.queue, message.id, "relocated", 0))
+        for message in leaving:
+            queue.letters.append((queue.next_letter, message.id, message.size, False, True))
+            kept = (message.redelivered, message.count, message.dies_at)
+            self.out.append(("dead letter", event.queue, message.id, "relocated", queue.next_letter, *kept))
+            queue.next_letter += 1
+        if leaving:
             self.expire(queue)
             self.limit(queue)
 
@@ -1000,14 +1049,15 @@ class NaiveMachine:
         if queue is None or queue.event.queue != event.queue:
             self.nonsense()
             return
-        self.release(queue, [letter for letter in queue.letters if letter[0] <= event.sequence])
+        done = [letter for letter in queue.letters if letter[0] <= event.sequence and letter[4] == event.relocated]
+        self.release(queue, done)
         if queue in self.gone:
             if not queue.letters:
                 self.gone.remove(queue)
         else:
             self.limit(queue)
 
-    def release(self, queue: NaiveQueue, letters: list[tuple[int, int, int, bool]]) -> None:
+    def release(self, queue: NaiveQueue, letters: list[tuple[int, int, int, bool, bool]]) -> None:
         for letter in letters:
             queue.letters.remove(letter)
             self.out.append(("release", queue.event.queue, letter[1]))

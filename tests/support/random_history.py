@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import MACHINE_VERSION, Machine
+from rewindmq.projections.machine.rules.versions import RELOCATION
 from rewindmq.schemas.events import (
     Acked,
     BrokerStarted,
@@ -32,11 +33,12 @@ from rewindmq.schemas.events import (
     Purged,
     QueueDeclared,
     QueueDeleted,
+    QueueDrained,
     SessionClosed,
     Tick,
 )
 from rewindmq.schemas.operator_events import MessageRemoved, QueuePaused, QueueResumed
-from rewindmq.schemas.values import BROKER, Actor, Origin, Policy
+from rewindmq.schemas.values import BROKER, Actor, MovedFrom, Origin, Policy, SeenLetters, SeenRestored
 from tests.support.events_for_tests import START_MS, VHOST, arguments, policy, route
 
 DELAYS = "amq.delayed.x"
@@ -102,7 +104,8 @@ class History:
         if throw < 0.95:
             return PolicyApplied(VHOST, dice.choice(NAMES), self._policy(), self._policy()), 0
         if throw < 0.96:
-            return self._operator(dice.choice(NAMES)), self._some_session()
+            event = self._operator(dice.choice(NAMES))
+            return event, 0 if isinstance(event, QueueDrained) else self._some_session()
         return self._rare()
 
     def _settings(self) -> dict[str, object]:
@@ -144,8 +147,26 @@ class History:
             asked["single_active_consumer"] = dice.random() < 0.8
         given = arguments(asked)
         semantics = dice.choice(("rabbitmq-3.13", "rabbitmq-4.3"))
+        moved = None
+        version = self.machine.machine_version
+        if version >= RELOCATION and type in ("classic", "quorum") and dice.random() < 0.2:
+            durable, exclusive, auto_delete, owner = True, False, False, 0
+            letters = (SeenLetters(VHOST, name, 6, self.sequence, 3, True),)
+            restored = (SeenRestored("undo purge", VHOST, "elsewhere", 5, ((3, 9), (20, 20))),)
+            moved = MovedFrom(3, 6, dice.randint(1, version), dice.random() < 0.2, letters, restored)
         event = QueueDeclared(
-            VHOST, name, type, durable, exclusive, auto_delete, owner, given, semantics, self._policy(), self._policy()
+            VHOST,
+            name,
+            type,
+            durable,
+            exclusive,
+            auto_delete,
+            owner,
+            given,
+            semantics,
+            self._policy(),
+            self._policy(),
+            moved,
         )
         return event, session
 
@@ -159,6 +180,9 @@ class History:
             origin = Origin(VHOST, "elsewhere", 5, 55, "expired", self.sequence)
         elif dice.random() < 0.15:
             origin = self._restored()
+        elif dice.random() < 0.08:
+            names = names[:1]
+            origin = self._relocated(names[0])
         size, persistent = dice.randint(0, 12), dice.random() < 0.7
         priority = dice.choice((None, 0, 1, 2, 5, 255))
         event = Published(route(*names), b"", expiration, priority, persistent, origin, None, b"", size)
@@ -173,6 +197,21 @@ class History:
         flagged = dice.random() < 0.6
         count = dice.choice((0, 0, 1, 3, 5_000, 1 << 40)) if flagged else 0
         return Origin(VHOST, "elsewhere", 5, message_id, "restored", message_id, name, count, flagged)
+
+    def _relocated(self, name: str) -> Origin:
+        """The origin of a message that comes from the partition in which its queue was."""
+        dice = self.dice
+        self.sequence += dice.choice((0, 1, 1))
+        queue = self.machine.queue(VHOST, name)
+        flagged = dice.random() < 0.5
+        counts = queue is not None and queue.quorum and flagged
+        count = dice.choice((0, 1, 2, 5_000)) if counts else 0
+        acquired = (
+            dice.choice((count, count + 1)) if counts and queue is not None and queue.profile.failures_count else 0
+        )
+        return Origin(
+            VHOST, name, 6, 66, "relocated", self.sequence, "", count, flagged, acquired, dice.choice((-1, 3))
+        )
 
     def _settle(self, holder: Consumer) -> tuple[Event, int]:
         dice = self.dice
@@ -228,10 +267,12 @@ class History:
         return Credited(VHOST, consumer.queue.name, consumer.consumer, credit), consumer.session
 
     def _operator(self, name: str) -> Event:
-        """An operator takes messages out of a queue, pauses it, or lets it deliver again."""
+        """An operator takes messages out of a queue, moves it, pauses it, or lets it deliver again."""
         dice = self.dice
         queue = self.machine.queue(VHOST, name)
         there = [] if queue is None else [view.message_id for view in queue.messages()]
+        if queue is not None and dice.random() < 0.15:
+            return QueueDrained(VHOST, name, queue.queue_id, dice.choice((1, 2, 1_000)))
         throw = dice.random()
         if throw < 0.75 and there:
             ids = sorted(dice.sample(there, min(len(there), dice.randint(1, 6))))
@@ -248,7 +289,8 @@ class History:
         if throw < 0.35 and waiting:
             queue = dice.choice(waiting)
             sequence = dice.choice(sorted(queue.outbox))
-            return DeadLettersForwarded(VHOST, queue.name, queue.queue_id, sequence), 0
+            relocated = queue.outbox[sequence].carried is not None
+            return DeadLettersForwarded(VHOST, queue.name, queue.queue_id, sequence, relocated), 0
         if throw < 0.6:
             session = self._some_session()
             return SessionClosed(session, dice.choice((0, 1, 2))), session

@@ -16,10 +16,23 @@ from rewindmq.schemas import clock_events
 from rewindmq.schemas import events as e
 from rewindmq.schemas import metadata_events as m
 from rewindmq.schemas import operator_events as o
+from rewindmq.schemas import placement_events as p
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.registry import envelope_fingerprint
 from rewindmq.schemas.single_object import wrap
-from rewindmq.schemas.values import BROKER, Actor, Argument, Deduplication, Encryption, Origin, Policy, Route
+from rewindmq.schemas.values import (
+    BROKER,
+    Actor,
+    Argument,
+    Deduplication,
+    Encryption,
+    MovedFrom,
+    Origin,
+    Policy,
+    Route,
+    SeenLetters,
+    SeenRestored,
+)
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -255,6 +268,62 @@ SAMPLES: dict[str, tuple[int, Actor, e.Event]] = {
     "VhostCreated-tagged": (TIMESTAMP_MS, ADMIN, m.VhostCreated("shop", "The shop", ("eu", "paid"), "quorum")),
     "Checkpointed-final": (TIMESTAMP_MS, BROKER, e.Checkpointed(123_456, "ab" * 32, "rewindmq@one", True)),
     "BrokerStarted-after-crash": (TIMESTAMP_MS, BROKER, e.BrokerStarted("rewindmq@host", "0.2.0", 1, True)),
+    "Published-relocated": (
+        TIMESTAMP_MS,
+        BROKER,
+        e.Published(
+            Route("/", "flights", "dep.JFK", ("jfk",)),
+            PROPERTIES,
+            4_000,
+            3,
+            True,
+            Origin("/", "jfk", 12, 123_456, "relocated", 4, "", 2, True, 3, 5),
+            None,
+            b"along",
+            5,
+        ),
+    ),
+    "QueueDeclared-moved": (
+        TIMESTAMP_MS,
+        BROKER,
+        e.QueueDeclared(
+            "/",
+            "jfk",
+            "quorum",
+            True,
+            False,
+            False,
+            0,
+            ARGUMENTS[:2],
+            "rabbitmq-4.3",
+            POLICY,
+            None,
+            MovedFrom(
+                1,
+                12,
+                5,
+                True,
+                (
+                    SeenLetters("/", "late", 7, 41, -1, False),
+                    SeenLetters("/", "jfk", 3, 2**40, 0, True),
+                ),
+                (SeenRestored("jfk@1763715845678", "/", "jfk", 12, ((100, 163), (200, 200))),),
+            ),
+        ),
+    ),
+    "QueueDrained": (TIMESTAMP_MS, BROKER, e.QueueDrained("/", "jfk", 12, 1_000)),
+    "DeadLettersForwarded-relocated": (TIMESTAMP_MS, BROKER, e.DeadLettersForwarded("/", "jfk", 12, 3, True)),
+    "NodeJoined-partitions": (TIMESTAMP_MS, BROKER, m.NodeJoined("rewindmq@one", "0.2.0", 7, "one:5672", 6)),
+    "PartitionsAdded": (TIMESTAMP_MS, ADMIN, p.PartitionsAdded(2, 6)),
+    "NamesHeld": (TIMESTAMP_MS, BROKER, p.NamesHeld(6)),
+    "QueuesStay": (
+        TIMESTAMP_MS,
+        BROKER,
+        p.QueuesStay(1, (p.QueueName("/", "jfk"), p.QueueName("shop", "orders ✈"))),
+    ),
+    "PlacementChanged": (TIMESTAMP_MS, BROKER, p.PlacementChanged(6)),
+    "QueueMoveBegan": (TIMESTAMP_MS, BROKER, p.QueueMoveBegan("/", "jfk", 12, 5)),
+    "QueueMoveEnded": (TIMESTAMP_MS, BROKER, p.QueueMoveEnded("/", "jfk", 4)),
 }
 
 

@@ -12,7 +12,19 @@ from typing import Any
 from hypothesis import strategies as st
 
 from rewindmq.schemas.events import EVENT_TYPES, Event, Published
-from rewindmq.schemas.values import Actor, Argument, Deduplication, Encryption, Origin, Policy, Route
+from rewindmq.schemas.placement_events import QueueName
+from rewindmq.schemas.values import (
+    Actor,
+    Argument,
+    Deduplication,
+    Encryption,
+    MovedFrom,
+    Origin,
+    Policy,
+    Route,
+    SeenLetters,
+    SeenRestored,
+)
 from tests.support.annotations import annotations_of
 
 longs = st.one_of(st.integers(0, 300), st.integers(-(2**63), 2**63 - 1))
@@ -24,7 +36,7 @@ _names = st.lists(texts, max_size=4).map(tuple)
 
 _BY_NAME = {
     "method": st.sampled_from(["nack", "reject", "recover"]),
-    "reason": st.sampled_from(["expired", "rejected", "maxlen", "delivery_limit"]) | texts,
+    "reason": st.sampled_from(["expired", "rejected", "maxlen", "delivery_limit", "relocated"]) | texts,
     "destination_type": st.sampled_from(["queue", "exchange"]),
 }
 
@@ -63,7 +75,11 @@ _BY_TYPE |= {
     Origin | None: st.none() | origins,
     Encryption | None: st.none() | encryptions,
     tuple[Argument, ...]: st.lists(arguments, max_size=4).map(tuple),
+    tuple[QueueName, ...]: st.lists(_of(QueueName), max_size=4).map(tuple),
+    tuple[SeenLetters, ...]: st.lists(_of(SeenLetters), max_size=4).map(tuple),
+    tuple[SeenRestored, ...]: st.lists(_of(SeenRestored), max_size=4).map(tuple),
 }
+_BY_TYPE[MovedFrom | None] = st.none() | _of(MovedFrom)
 
 
 def _with_true_size(message: Published) -> Published:

@@ -39,7 +39,7 @@ LAYERS = (
     ("config",),
     ("routing",),
     ("erasure",),
-    ("broker", "rewind"),
+    ("broker", "rewind", "placement"),
     ("embedded", "cluster"),
     ("standby",),
     ("definitions", "shovel"),

@@ -15,7 +15,7 @@ from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.engine.cli.times import A_MOMENT, moment_from
 from rewindmq.engine.cli.values import Value, json_line
 from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
-from rewindmq.projections.marks import marks_of, moment, topology_of
+from rewindmq.projections.marks import topology_of
 from rewindmq.projections.rewind import At, OutsideHistory, RewindError, TrimmedMeanwhile
 
 if TYPE_CHECKING:
@@ -190,11 +190,12 @@ def past_offline(history: "History", keys: Path, query: PastQuery) -> dict[str, 
 
 
 def moment_in(history: "History", vhost: str, queue: str, time: str) -> At:
-    """The moment that a time or a mark means in the partition of a queue."""
-    from rewindmq.engine.rewind.queue_at import log_of
+    """The moment that a time or a mark means for a queue."""
+    from rewindmq.engine.rewind import stays
 
     reader = history.open()
-    return moment(time, log_of(reader, vhost, queue).name, lambda: marks_of(reader.metadata, history.snapshots))
+    topology = topology_of(reader.metadata, history.snapshots)
+    return stays.moment_in(time, vhost, queue, topology, len(reader.queues))
 
 
 @click.command("verify")

@@ -4,16 +4,30 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
-from rewindmq.engine.cli.client import Client, Json
+from rewindmq.engine.cli.client import Client, Json, path
 from rewindmq.engine.cli.commands.diagnostics import WAIT_SECONDS, await_node, list_alarms, node_of
 from rewindmq.engine.cli.exits import DATA, TIMEOUT, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.settings import Settings, with_settings
+from rewindmq.engine.cli.values import Value, json_line
 from rewindmq.engine.logging_setup import LEVELS
 from rewindmq.engine.runtime.watermarks import ABSOLUTE, MEM_RELATIVE, Limit, disk_limit, fraction_of, memory_watermark
 
+REPARTITION = (
+    "phase",
+    "partitions",
+    "placed_by",
+    "wanted",
+    "waits_for",
+    "moving",
+    "moved",
+    "staying",
+    "reasons",
+    "left",
+)
 UNITS = {"bytes": 1, "kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000}
 
 
@@ -83,6 +97,39 @@ def set_cluster_name(settings: Settings, name: str) -> None:
         raise CliError(DATA, "(argument validation): the cluster's name must not be empty")
     settings.banner(f"Setting cluster name to {name} ...")
     settings.client().put("cluster-name", content={"name": name})
+
+
+@click.command("repartition")
+@click.argument("partitions", required=False, type=click.IntRange(1))
+@with_settings
+def repartition(settings: Settings, partitions: int | None) -> None:
+    """Add partitions to the log, and let queues move to them. Without a number: show how far that is.
+
+    Start the nodes again afterwards, one after the other. The rest goes on by itself.
+
+    \b
+    Examples:
+      rewindmq repartition 6
+      rewindmq repartition
+    """
+    client = settings.client()
+    if partitions is None:
+        settings.banner("Looking how far the repartition is ...")
+        state = client.get_one("repartition")
+    else:
+        settings.banner(f"Adding partitions, so that there are {partitions} ...")
+        state = client.request("POST", path("repartition"), json={"partitions": partitions}).json()
+    settings.show(REPARTITION, [_row(state)])
+
+
+def _row(state: dict[str, Any]) -> dict[str, Value]:
+    """The state as it is printed."""
+    return {
+        **state,
+        "waits_for": ", ".join(state["waits_for"]),
+        "moving": ", ".join(f"{each['name']} in {each['vhost']}" for each in state["moving"]),
+        "reasons": json_line(dict(state["reasons"])),
+    }
 
 
 @click.command("node_health_check")
@@ -248,6 +295,7 @@ COMMANDS: tuple[click.Command, ...] = (
     wait,
     memory_breakdown,
     resource_alarms,
+    repartition,
 )
 # Limits of memory and disk, until the node stops: a start takes those of its options
 LIMITS = (set_vm_memory_high_watermark, set_disk_free_limit)

@@ -97,8 +97,8 @@ NODE = (
     Setting(
         "partitions",
         whole(1, 1024),
-        "Number of partitions of a new queue log (default: 2). A log keeps its number."
-        " On Kafka: the number at the beginning, if partitions were added later.",
+        "Number of partitions of a new queue log (default: 2). A log keeps its number until `rewindmq repartition`."
+        " On Kafka: the number at the beginning, if partitions were added by Kafka's own tools.",
     ),
     Setting(
         "processes",

@@ -8,9 +8,20 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from rewindmq.engine.amqp.basic_publish import BasicPublish, RouteCheck, homes_of, message, route_by_content
+from rewindmq.engine.amqp.basic_publish import BasicPublish, RouteCheck, held_name, homes_of, message, route_by_content
 from rewindmq.engine.errors import AmqpError, PreconditionFailed, refusal
-from rewindmq.engine.http.call import Call, arguments_in, bad_request, boolean, done, not_found, reply, short, text
+from rewindmq.engine.http.call import (
+    Call,
+    arguments_in,
+    bad_request,
+    boolean,
+    done,
+    not_found,
+    reply,
+    short,
+    text,
+    until_free,
+)
 from rewindmq.engine.http.listing import Item, listed
 from rewindmq.engine.http.properties import properties_from
 from rewindmq.engine.http.reference.operation import Folds, Query, operation
@@ -22,7 +33,7 @@ from rewindmq.engine.runtime.flow_control import LARGE_BYTES, no_room
 from rewindmq.engine.runtime.loop_share import by_key
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.json_arguments import table_of, types_of
-from rewindmq.schemas.amqp.properties import parse
+from rewindmq.schemas.amqp.properties import Parsed, parse
 from rewindmq.schemas.metadata_events import ExchangeDeclared
 
 if TYPE_CHECKING:
@@ -183,36 +194,14 @@ async def send(
         )
     target = BasicPublish(exchange, routing_key, mandatory=True)
     target.needs_content = broker.router.needs_content(session.vhost, exchange)
-
-    async def routed() -> "tuple[Destination, ...]":
-        return route_by_content(target, parsed, broker, session)
-
-    async def folded() -> "tuple[Destination, ...]":
-        """The destinations. This node folds their partitions: only a fold knows whether a queue is still there."""
-        read_to_end = partial(broker.sessions.read_to_end, session)
-        while True:
-            destinations = await broker.certainty.assured(routed, read_to_end)
-            if not destinations:
-                await read_to_end()
-                destinations = await routed()
-            partitions = [destination.partition for destination in destinations]
-            if not destinations and exchange == "":
-                partitions = homes_of(target, parsed, broker, session.vhost)
-            paused = [partition for partition in partitions if not partition.current]
-            if not paused:
-                return destinations
-            for partition in paused:
-                await partition.enter()
-            broker.sessions.check_open(session)
-
-    destinations = await folded()
+    destinations = await destinations_of(broker, session, target, parsed)
     logged, encryption = body, None
     traced = session.vhost in broker.firehose.vhosts
     if destinations or traced:
         logged, encryption = await broker.subjects.make_key_and_encrypt(subject, body)
     if encryption is not None:
         broker.sessions.check_open(session)
-        destinations = await folded()  # looked up again after the wait
+        destinations = await destinations_of(broker, session, target, parsed)  # looked up again after the wait
     size = len(body) * max(1, len(destinations))  # each partition logs it
     if size >= LARGE_BYTES and not broker.keeper.flow.has_room(size):
         raise bad_request(f"publishing is blocked: {no_room(size)}")
@@ -231,6 +220,38 @@ async def send(
         destination.partition.await_durable(position, outcome, 1)
     tally.merge_into(broker.counters)
     return outcome if destinations else None
+
+
+async def destinations_of(
+    broker: "Broker", session: "Session", target: BasicPublish, parsed: Parsed
+) -> "tuple[Destination, ...]":
+    """The destinations of a publish, once no queue of them is on its way to another partition.
+
+    This node folds their partitions: only a fold knows whether a queue is still there."""
+
+    async def routed() -> "tuple[Destination, ...]":
+        return route_by_content(target, parsed, broker, session)
+
+    read_to_end = partial(broker.sessions.read_to_end, session)
+    while True:
+        destinations = await broker.certainty.assured(routed, read_to_end)
+        if not destinations:
+            await read_to_end()
+            destinations = await routed()
+        held = held_name(target, destinations, parsed, broker, session.vhost)
+        if held is not None:
+            await until_free(broker, session.vhost, held)
+            broker.sessions.check_open(session)
+            continue
+        partitions = [destination.partition for destination in destinations]
+        if not destinations and target.exchange == "":
+            partitions = homes_of(target, parsed, broker, session.vhost)
+        paused = [partition for partition in partitions if not partition.current]
+        if not paused:
+            return destinations
+        for partition in paused:
+            await partition.enter()
+        broker.sessions.check_open(session)
 
 
 def decoded(payload: str, encoding: str) -> bytes:

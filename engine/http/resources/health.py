@@ -157,6 +157,7 @@ async def aliveness(call: Call) -> Response:
     async with call.session(call.vhost) as session:
         arguments: tuple[Argument, ...] = ()
         await broker.queues.declare(session, ALIVENESS, False, False, False, False, arguments)
+        await broker.queues.entered(session, ALIVENESS)
         (destination,) = broker.exchanges.route(session, "", ALIVENESS, None)
         message = Published(destination.route, b"\0\0", None, None, False, None, None, token, len(token))
         destination.partition.publish(session.actor, message)

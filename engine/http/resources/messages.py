@@ -26,6 +26,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
@@ -134,9 +135,8 @@ async def get(call: Call) -> Response:
         raise bad_request(f"count is a number from 0 to {MAX_GET}, truncate is not negative")
     no_ack = mode == "ack_requeue_false"
     taken = Taken(truncate)
-    back: list[tuple[int, int]] = []  # (message id, holder)
+    back: list[tuple[int, Partition, int]] = []  # (message id, its partition, holder)
     async with call.session(queue.vhost) as session:
-        partition = home_of(call.broker, queue)
         while len(taken.messages) < count:
             if is_next_large(queue):
                 await call.work.give_way()
@@ -144,21 +144,21 @@ async def get(call: Call) -> Response:
             wave = next_wave(call, queue, taken, count - before)
             if wave == 0:
                 break
-            await fetch_keys(call, partition, queue, wave)
+            await fetch_keys(call, home_of(call.broker, queue), queue, wave)
             async with in_time():
-                _, _, holder = await call.broker.consumers.fetch(
+                partition, queue, holder = await call.broker.consumers.fetch(
                     session, session.channel, taken, queue.name, no_ack, wave
                 )
             call.broker.turns.end()
             await taken.open(partition, call.broker)
             if not no_ack:
-                back += ((got.message_id, holder) for got in taken.messages[before:])
+                back += ((got.message_id, partition, holder) for got in taken.messages[before:])
             if len(taken.messages) < before + wave:  # the queue is empty, or was for a moment
                 break
             if call.work.due:
                 await call.work.give_way()
         method, requeue = ("reject" if mode.startswith("reject") else "nack"), mode.endswith("true")
-        for message_id, holder in sorted(back):
+        for message_id, partition, holder in sorted(back, key=itemgetter(0)):
             span = ((message_id, message_id),)
             partition.append(session.actor, Nacked(queue.vhost, queue.name, holder, span, requeue, method))
     await call.durable()

@@ -38,7 +38,7 @@ from rewindmq.engine.http.listing import Item
 from rewindmq.engine.http.pieces import encode
 from rewindmq.engine.http.reference.operation import Folds, Query, operation
 from rewindmq.engine.http.resources.marks import mark_item, visible_marks
-from rewindmq.engine.http.resources.past import log_refusal, number_of, partition_name, read, readable_incarnation
+from rewindmq.engine.http.resources.past import history_in, log_refusal, number_of, read, readable_incarnation
 from rewindmq.engine.http.resources.search import MAX_PARTITIONS, TRUNCATE, message_item, time_of, truncate_of
 from rewindmq.engine.http.shapes.history import Biography, Changes, DepthOverTime, LastOutcomes, TracedOutcomes
 from rewindmq.engine.http.shapes.history import WhatIf as WhatIfJson
@@ -46,13 +46,14 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.depth import NeverThere, Point, Tick, depth
 from rewindmq.engine.rewind.outcomes import Deadline, NoSuchMessage, biography, change_of, changes, last_outcomes
-from rewindmq.engine.rewind.queue_at import NoSuchQueue, history_of
+from rewindmq.engine.rewind.queue_at import NoSuchQueue
 from rewindmq.engine.rewind.search import FoundMessage
+from rewindmq.engine.rewind.stays import moment_in
 from rewindmq.engine.rewind.trace_outcomes import Places, Portion, WantedTraces, traced_outcomes, whole, within
 from rewindmq.engine.rewind.what_if import POLICY_NAME, World, candidate_for, what_if
 from rewindmq.projections.history.biography import parse_message
 from rewindmq.projections.history.outcome_rows import PUBLISHED, OutcomeRow
-from rewindmq.projections.marks import moment, name_in
+from rewindmq.projections.marks import name_in
 from rewindmq.projections.rewind import At, RewindError, format_time
 from rewindmq.projections.what_if.alternative import LIMITS, Candidate
 from rewindmq.projections.what_if.fates import Difference
@@ -95,12 +96,15 @@ async def ask(call: Call, find: Callable[[History], Item]) -> Response:
     queue = call.segment("queue") if "queue" in params else call.request.query_params.get("queue", "")
     call.past_read(call.segment("vhost"), queue, call.request.url.query)
     await call.durable()  # a reader sees only written events
-    return await found(call, find)
+    return await found(call, find, queue or None)
 
 
-async def found(call: Call, find: Callable[[History], Item]) -> Response:
-    """What `find` finds in the history, in the process that reads the past. The client may hang up."""
-    question = OutcomesQuestion(history_of(call.broker.config), find)
+async def found(call: Call, find: Callable[[History], Item], queue: str | None = None) -> Response:
+    """What `find` finds in the history, in the process that reads the past. The client may hang up.
+
+    `queue`: the only one that the question is about."""
+    vhost = call.request.path_params.get("vhost")
+    question = OutcomesQuestion(history_in(call, "" if vhost is None else call.segment("vhost"), queue), find)
 
     async def answered() -> Response:
         return Response(await read(call.broker.past, question, call.user), media_type="application/json")
@@ -240,7 +244,7 @@ def moment_of(call: Call, vhost: str, queue: str, text: str) -> At:
     """The moment that a time or a mark means. Raises ApiError (400)."""
     text = text if name_in(text) else text.replace(" ", "+")  # an unencoded + is a space
     try:
-        return moment(text, partition_name(call, vhost, queue), lambda: call.broker.topology.marks)
+        return moment_in(text, vhost, queue, call.broker.topology, len(call.broker.partitions))
     except RewindError as error:
         raise bad_request(str(error)) from None
 
@@ -285,18 +289,16 @@ async def show_depth(call: Call) -> Response:
     query = call.request.query_params
     start = moment_of(call, vhost, queue, query.get("from", "-1h"))
     end = moment_of(call, vhost, queue, query.get("to", "-0s"))
-    marks = marks_in(call, partition_name(call, vhost, queue))
-    return await ask(call, partial(found_depth, vhost, queue, queue_id, start, end, count, marks))
+    return await ask(call, partial(found_depth, vhost, queue, queue_id, start, end, count, marks_in(call)))
 
 
-def marks_in(call: Call, partition: str) -> list[Tick]:
-    """The marks that the user may see, as ticks of a partition."""
-    ticks = []
+def marks_in(call: Call) -> dict[str, list[Tick]]:
+    """The marks that the user may see, as ticks of each partition."""
+    ticks: dict[str, list[Tick]] = {}
     for mark in visible_marks(call).values():
-        offset = dict(mark.positions).get(partition)
-        if offset is not None:
-            time_ms = call.broker.topology.marked[mark.name][0]
-            ticks.append(Tick(time_ms, offset, "mark", mark.name, str(mark_item(call, mark)["user"])))
+        time_ms, user = call.broker.topology.marked[mark.name][0], str(mark_item(call, mark)["user"])
+        for partition, offset in mark.positions:
+            ticks.setdefault(partition, []).append(Tick(time_ms, offset, "mark", mark.name, user))
     return ticks
 
 
@@ -307,7 +309,7 @@ def found_depth(
     start: At,
     end: At,
     count: int,
-    marks: list[Tick],
+    marks: dict[str, list[Tick]],
     history: History,
 ) -> Item:
     """The length over time as JSON. Raises NeverThere, RewindError, LogError."""

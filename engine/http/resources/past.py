@@ -1,9 +1,9 @@
-"""A queue as it was: GET /api/queues/{vhost}/{queue}/at?time=...|offset=... [&first=0] [&count=100].
+"""A queue as it was: GET /api/queues/{vhost}/{queue}/at?time=...|offset=...[&partition=] [&first=0] [&count=100].
 
 `time` is ISO 8601 with a zone, milliseconds since the epoch, how long ago (`10m`), or mark:NAME; `offset` is one of
-the queue's partition. A user who may read the queue may read its past, back to its declaration: an earlier queue of the
-same name is another incarnation. An administrator may also ask for queues and vhosts that are gone, and for an
-`incarnation` by its queue id.
+`partition`, or else of the partition in which the queue is now: it may have moved. A user who may read the queue may
+read its past, back to its declaration: an earlier queue of the same name is another incarnation. An administrator may
+also ask for queues and vhosts that are gone, and for an `incarnation` by its queue id.
 
 The fold runs in a process of its own (engine/rewind/worker.py), which also makes the answer's JSON. It reads the log as
 any other reader does, in the data directory or in Kafka. An answer has the first messages, up to MAX_SHOWN bytes of
@@ -27,8 +27,9 @@ from rewindmq.engine.log.contract import CorruptLog, LogError, NoAnswer
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind import worker
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, PastMessage, PastQueue, history_of, queue_at, waypoints_of
+from rewindmq.engine.rewind.stays import moment_in, same_queue
 from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions, WorkerPool
-from rewindmq.projections.marks import moment, name_in
+from rewindmq.projections.marks import name_in
 from rewindmq.projections.rewind import At, RewindError, format_time
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.schemas.amqp.json_arguments import table_of
@@ -111,6 +112,9 @@ def log_refusal(history: History, error: LogError) -> ApiError:
     query=(
         Query("time", str, "A time, how long ago (-10m), or mark:NAME; or give offset"),
         Query("offset", int, "Of the queue's partition"),
+        Query(
+            "partition", str, "The one that the offset is of, such as queues-0; the default is where the queue is now"
+        ),
         Query("first", int, "Messages before it are left out; the default is 0"),
         Query("count", int, "Messages, at most 10,000; the default is 100"),
         Query("truncate", int, "Bytes of each body, at most 65,536"),
@@ -132,10 +136,16 @@ async def at(call: Call) -> Response:
     if when.offset is None or when.offset > durable_offset(call, vhost, name):
         await call.durable()  # a reader sees only written events
     call.moment_read(vhost, name, asked, when)
-    config = call.broker.config
     keys = call.broker.subjects.keys.frozen()
-    question = Question(history_of(config), vhost, name, when, first, count, truncate, keys, incarnation)
+    question = Question(history_in(call, vhost, name), vhost, name, when, first, count, truncate, keys, incarnation)
     return await unless_gone(call, answer_to(call, question))
+
+
+def history_in(call: Call, vhost: str, queue: str | None) -> History:
+    """The broker's history, for a question about this queue (None: about all)."""
+    placement = call.broker.topology.placement
+    only = None if queue is None and placement.count else placement.only(vhost, queue or "")
+    return history_of(call.broker.config, only)
 
 
 async def answer_to(call: Call, question: Question) -> Response:
@@ -162,14 +172,10 @@ async def readable_incarnation(call: Call, vhost: str, name: str, asked: int | N
     if queue is None or is_hidden(name):
         raise not_found(f"no queue '{name}' in vhost '{vhost}'; only administrators may look at one that is gone")
     call.require_read(queue)
-    if asked not in (None, queue.queue_id):
+    same = same_queue(call.broker.topology.placement, vhost, name, queue.queue_id)
+    if asked not in (None, queue.queue_id) and all(asked != life for _, life in same.lives):
         raise not_authorised(f"only administrators may look at another incarnation than {queue.queue_id}")
     return queue.queue_id
-
-
-def partition_name(call: Call, vhost: str, name: str) -> str:
-    """The name of a queue's partition."""
-    return call.broker.queues.partition_for(vhost, name).machine.partition
 
 
 def moment_of(call: Call, vhost: str, name: str) -> At:
@@ -178,10 +184,12 @@ def moment_of(call: Call, vhost: str, name: str) -> At:
     if ("time" in query) == ("offset" in query):
         raise bad_request("give either time or offset")
     if "offset" in query:
-        return At(offset=number_of(call, "offset", 0))
+        return At(offset=number_of(call, "offset", 0), partition=query.get("partition"))
+    if "partition" in query:
+        raise bad_request("a partition belongs to an offset")
     try:
         text = query["time"] if name_in(query["time"]) else query["time"].replace(" ", "+")  # an unencoded + is a space
-        return moment(text, partition_name(call, vhost, name), lambda: call.broker.topology.marks)
+        return moment_in(text, vhost, name, call.broker.topology, len(call.broker.partitions))
     except RewindError as error:
         raise bad_request(str(error)) from None
 

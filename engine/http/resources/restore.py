@@ -31,11 +31,10 @@ from rewindmq.engine.http.bodies import MAX_VALUES
 from rewindmq.engine.http.call import ApiError, Call, bad_request, boolean, integer, not_found, reply, text
 from rewindmq.engine.http.reference.operation import Folds, Query, operation
 from rewindmq.engine.http.resources.bindings import binding_item
-from rewindmq.engine.http.resources.past import partition_name, readable_incarnation
+from rewindmq.engine.http.resources.past import history_in, readable_incarnation
 from rewindmq.engine.http.shapes.history import Cancelled, Restored, RestoreWish
 from rewindmq.engine.log.contract import NoAnswer
 from rewindmq.engine.rewind.bindings_at import LostBinding, split
-from rewindmq.engine.rewind.queue_at import history_of
 from rewindmq.engine.rewind.restore import (
     FATES,
     LOST,
@@ -50,14 +49,14 @@ from rewindmq.engine.rewind.restore import (
     restore,
     to_bind,
 )
+from rewindmq.engine.rewind.stays import moment_in
 from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions
-from rewindmq.projections.marks import moment
 from rewindmq.projections.rewind import At, RewindError, format_time
 from rewindmq.schemas.json_values import Json
 from rewindmq.schemas.metadata_events import Bound
 
 SAID = ("time", "offset", "undo", "only", "to", "name", "rate", "dry_run")  # in the event that the past was read
-KEYS = {*SAID, "messages", "incarnation"}
+KEYS = {*SAID, "messages", "incarnation", "partition"}
 MAX_MESSAGES = 100_000  # ids in one request
 
 
@@ -152,7 +151,8 @@ async def request_of(call: Call, vhost: str, queue: str, target: str, content: d
     at = moment_of(call, vhost, queue, content)
     asked = integer(content, "incarnation", 0) if "incarnation" in content else None
     incarnation = await readable_incarnation(call, vhost, queue, asked)
-    return RestoreRequest(history_of(call.broker.config), vhost, queue, at, undo, fates, ids_of(content), incarnation)
+    history, partition = history_in(call, vhost, queue), text(content, "partition", "") or None
+    return RestoreRequest(history, vhost, queue, at, undo, fates, ids_of(content), incarnation, partition)
 
 
 def moment_of(call: Call, vhost: str, queue: str, content: dict[str, Json]) -> At | None:
@@ -160,15 +160,15 @@ def moment_of(call: Call, vhost: str, queue: str, content: dict[str, Json]) -> A
     offset = content.get("offset")
     if "time" in content:
         try:
-            partition = partition_name(call, vhost, queue)
-            return moment(text(content, "time", ""), partition, lambda: call.broker.topology.marks)
+            wanted = text(content, "time", "")
+            return moment_in(wanted, vhost, queue, call.broker.topology, len(call.broker.partitions))
         except RewindError as error:
             raise bad_request(str(error)) from None
     if offset is None:
         return None
     if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
         raise bad_request(f"offset is a whole number, not {offset!r}")
-    return At(offset=offset)
+    return At(offset=offset, partition=text(content, "partition", "") or None)
 
 
 def rate_of(content: dict[str, Json]) -> int | None:

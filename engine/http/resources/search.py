@@ -26,13 +26,12 @@ from rewindmq.engine.http.listing import Item
 from rewindmq.engine.http.pieces import encode
 from rewindmq.engine.http.properties import properties_of
 from rewindmq.engine.http.reference.operation import Folds, Query, operation
-from rewindmq.engine.http.resources.past import log_refusal, number_of, read, readable_incarnation
+from rewindmq.engine.http.resources.past import history_in, log_refusal, number_of, read, readable_incarnation
 from rewindmq.engine.http.resources.queues import shown
 from rewindmq.engine.http.shapes.history import FoundMessages
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.id_index import Indexed
-from rewindmq.engine.rewind.queue_at import history_of
 from rewindmq.engine.rewind.search import FoundMessage, Limits, Ranges, records_in, search, whole
 from rewindmq.projections.history.search import Criteria
 from rewindmq.projections.rewind import RewindError, format_time, parse_time
@@ -184,7 +183,7 @@ async def find(call: Call) -> Response:
     if ranges is None:
         await call.durable()  # a reader sees only written events
     question = SearchQuestion(
-        history_of(call.broker.config),
+        history_in(call, vhost, queue),
         criteria,
         incarnation or 0,
         time_of(call, "since"),

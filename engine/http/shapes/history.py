@@ -244,6 +244,7 @@ class RestoreWish(TypedDict, total=False):
 
     time: Annotated[str, "A time, or mark:NAME"]
     offset: int
+    partition: Annotated[str, "The one that offset or messages are of"]
     undo: Literal["purge", "delete", "remove"]
     only: Annotated[str | list[str], "Fates since then, or all"]
     messages: list[int]

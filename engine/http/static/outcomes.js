@@ -13,6 +13,7 @@ const DECIDED = {
   purged: "the queue was purged",
   removed: "a user removed it",
   moved: "a user moved it",
+  relocated: "its queue moved to another partition",
   deleted: "the queue was deleted",
   delayed: "its delay was over",
   transient: "it was not persistent, and the broker restarted",
@@ -28,6 +29,7 @@ const WORDS = {
   delivery_limit: "dropped after too many deliveries",
   purged: "purged",
   removed: "removed",
+  relocated: "went to another partition, with its queue",
   deleted: "deleted with its queue",
   delayed: "left the delayed exchange",
   transient: "lost at a restart of the broker",
@@ -62,6 +64,7 @@ function way(row) {
 
 function came(origin) {
   const from = `queue ${origin.queue}, message ${origin.message_id}`;
+  if (origin.reason === "relocated") return `came here with its queue, as message ${origin.message_id} of its old partition`;
   if (origin.reason === "moved") return `moved here from ${from}`;
   return origin.reason === "restored" ? `restored from ${from}` : `came as a dead letter (${origin.reason}) of ${from}`;
 }

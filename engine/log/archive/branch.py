@@ -31,6 +31,7 @@ from rewindmq.projections.rewind import (
     require_in_history,
 )
 from rewindmq.schemas.metadata_events import HistoryForked, MarkDeleted, MarkSet
+from rewindmq.schemas.placement_events import PartitionsAdded
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Branch:
 
 
 def branch_at(objects: Objects, archived: Identity, begun_as: str, asked: str) -> Branch:
-    """Where a fork at this moment branches. Its identity is drawn at random.
+    """Where a fork at this moment branches. Its identity is drawn at random. It has no partitions that came later.
 
     `begun_as`: the identity with which the metadata log begins. Raises UnreadableTime, NoSuchMark; OutsideHistory for
     a moment before the history or below a floor, a time in the future, a mark behind the archived end; CorruptObject,
@@ -66,8 +67,24 @@ def branch_at(objects: Objects, archived: Identity, begun_as: str, asked: str) -
     else:
         time_ms = parse_time(asked)
         moment, ends = format_time(time_ms), _ends_at(metadata, queues, time_ms)
+    for later in list(ends)[1 + partitions_until(metadata, ends[METADATA], archived.queue_partitions) :]:
+        if ends.pop(later) > 0:
+            raise OutsideHistory(f"{asked}: nodes began to use {later} at that time: give an earlier or a later one")
     parent = begun_as if begun_as == archived.history else identity_in(metadata, begun_as, ends[METADATA])
     return Branch(asked, moment, parent, secrets.token_hex(32), ends)
+
+
+def partitions_until(metadata: PartitionLog, end: int, made_with: int) -> int:
+    """The number of queue partitions that the log had at offset `end` of its metadata log.
+
+    `made_with`: the number where none were ever added. Raises CorruptLog, LogError."""
+    found = made_with
+    for offset, _, _, event in events_of(metadata):
+        if isinstance(event, PartitionsAdded):
+            if offset >= end:
+                return event.before
+            found = event.partitions
+    return found
 
 
 def identity_in(metadata: PartitionLog, begun_as: str, end: int | None = None) -> str:
@@ -114,7 +131,7 @@ def _ends_of_mark(metadata: ArchivedPartition, queues: Sequence[ArchivedPartitio
     set_at, mark = marks[name]
     positions = dict(mark.positions)
     ends = {METADATA: set_at + 1}
-    for partition in queues:
+    for partition in queues[: partitions_until(metadata, set_at, len(queues))]:
         if partition.name not in positions:
             raise NoSuchMark(f"mark {name!r} says nothing of {partition.name}")
         ends[partition.name] = positions[partition.name]

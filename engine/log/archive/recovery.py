@@ -143,6 +143,7 @@ def recover(
             for manifest in manifests:
                 manifest.refresh()  # the moment may lie in what was archived just now
         ends = _ends(manifests, begun)
+        manifests = [each for each in manifests if each.partition in ends]
         _require_kept(manifests, ends)
         data_dir.mkdir(parents=True, exist_ok=True)
         descriptor = lock(data_dir)
@@ -150,13 +151,14 @@ def recover(
             _write_begun(data_dir, objects, begun)
             _recover_partitions(manifests, ends, begun, data_dir, progress)
             own = identity.history if begun.branch is None else begun.branch.identity
-            write_layout(data_dir, identity.queue_partitions, None if own == begun_as else own)
+            write_layout(data_dir, len(manifests) - 1, None if own == begun_as else own)
             _end(data_dir)
         finally:
             os.close(descriptor)
     else:
         _end(data_dir)  # it was killed behind its last step
         ends = _ends(manifests, begun)
+        manifests = [each for each in manifests if each.partition in ends]
     by_time = begun.branch is not None and name_in(begun.branch.asked) is None
     return [_recovered(manifest, ends[manifest.partition], by_time, data_dir) for manifest in manifests]
 

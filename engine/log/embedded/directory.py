@@ -1,13 +1,14 @@
-"""Makes and reads the directory of an embedded log: its layout, which never changes.
+"""Makes and reads the directory of an embedded log, and its layout.
 
     DIR/log/_reserve             room for a full disk (reserve.py)
     DIR/log/archive.json         which archive has the history, if any (engine/log/archive/directory_note.py)
     DIR/log/layout.json          {"format": 1, "queue_partitions": N}, written once, when all of these are made.
                                  Of a fork also {"history": its identity}, which the metadata log decides
+    DIR/log/growing.json         {"queue_partitions": N}, while partitions are added (`begin_growing`)
     DIR/log/metadata-0/          segments and their sidecars
     DIR/log/queues-0/ .. queues-N-1/
 
-A queue's partition is its name's hash modulo N: with another N every queue would move away from its history.
+N grows by a repartition (engine/placement/repartition.py), and by nothing else: a queue's partition follows from N.
 """
 
 import json
@@ -18,6 +19,7 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.segments import sync_directory
 
 METADATA = "metadata-0"
+GROWING = "growing.json"  # beside the layout, until the added partitions are made
 RECOVERY = "recovery.json"  # beside the layout, until a recovery from an archive is done (archive/recovery.py)
 MAX_PARTITIONS = 1_024
 NEW_PARTITIONS = 2  # one for each core of a small machine when Spark folds (ARCHITECTURE.md)
@@ -69,8 +71,7 @@ def prepare(data_dir: Path, partitions: int | None) -> tuple[int, bool]:
     if layout_file(data_dir).exists():
         there = read_layout(data_dir)
         if partitions not in (None, there):
-            why = f"made with {there} queue partitions, and a log keeps its number; this start asks for {partitions}"
-            raise LogError(f"{data_dir}: this log was {why}")
+            raise other_number(data_dir, there, partitions)
         return there, False
     if (data_dir / "log" / RECOVERY).exists():
         raise LogError(f"{data_dir}: its recovery from an archive was cut short: run `rewindmq recover` again")
@@ -81,12 +82,39 @@ def prepare(data_dir: Path, partitions: int | None) -> tuple[int, bool]:
     return count, True
 
 
+def other_number(data_dir: Path, there: int, asked: int) -> LogError:
+    """The error of a start that asks for another number of queue partitions."""
+    why = f"made with {there} queue partitions, and a log keeps its number; this start asks for {asked}"
+    return LogError(f"{data_dir}: this log was {why}")
+
+
+def begin_growing(data_dir: Path, partitions: int) -> None:
+    """Note, durably, that the log is to have so many queue partitions. So a crash leaves no partition unexplained."""
+    _write_durably(data_dir / "log" / GROWING, {"queue_partitions": partitions})
+
+
+def end_growing(data_dir: Path) -> None:
+    """Remove the note of `begin_growing`: the layout has the new number."""
+    (data_dir / "log" / GROWING).unlink(missing_ok=True)
+
+
+def _growing_to(data_dir: Path) -> int:
+    """The number of queue partitions to which the log was growing when a crash came; 0: none."""
+    try:
+        return int(json.loads((data_dir / "log" / GROWING).read_text())["queue_partitions"])
+    except FileNotFoundError:
+        return 0
+    except (OSError, ValueError, KeyError, TypeError):
+        raise LogError(f"{data_dir / 'log' / GROWING}: not a note of partitions that are added") from None
+
+
 def _require_no_more(data_dir: Path, partitions: int) -> None:
     """Raise LogError if a directory has a partition that the layout does not count: readers would not see it."""
+    partitions, named = max(partitions, _growing_to(data_dir)), partitions
     for directory in sorted((data_dir / "log").glob("queues-*")):
         number = directory.name.removeprefix("queues-")
         if number.isdecimal() and int(number) >= partitions:
-            raise LogError(f"{directory} exists, but {layout_file(data_dir)} names {partitions} only")
+            raise LogError(f"{directory} exists, but {layout_file(data_dir)} names {named} only")
 
 
 def read_fork(data_dir: Path) -> str | None:
@@ -107,12 +135,16 @@ def write_layout(data_dir: Path, partitions: int, fork: str | None = None) -> No
     """Write the layout, durably: the log is made, every partition has its first segment.
 
     `fork`: the identity of the history, if it is a fork."""
-    file = layout_file(data_dir)
-    new = file.with_name(file.name + ".new")
     layout: dict[str, object] = {"format": _FORMAT, "queue_partitions": partitions}
     if fork is not None:
         layout["history"] = fork
-    new.write_text(json.dumps(layout) + "\n")
+    _write_durably(layout_file(data_dir), layout)
+    sync_directory(data_dir)
+
+
+def _write_durably(file: Path, content: dict[str, object]) -> None:
+    new = file.with_name(file.name + ".new")
+    new.write_text(json.dumps(content) + "\n")
     descriptor = os.open(new, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -120,7 +152,6 @@ def write_layout(data_dir: Path, partitions: int, fork: str | None = None) -> No
         os.close(descriptor)
     os.rename(new, file)
     sync_directory(file.parent)
-    sync_directory(data_dir)
 
 
 def layout_file(data_dir: Path) -> Path:

@@ -16,7 +16,16 @@ from rewindmq.engine.log.contract import LARGE_RECORD_BYTES, Block, LogError, Lo
 from rewindmq.engine.log.embedded.base_records import BaseRecords
 from rewindmq.engine.log.embedded.commit import Committer
 from rewindmq.engine.log.embedded.cut import end_cut
-from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, prepare, queue_partition, write_layout
+from rewindmq.engine.log.embedded.directory import (
+    METADATA,
+    begin_growing,
+    end_growing,
+    partition_directory,
+    prepare,
+    queue_partition,
+    read_fork,
+    write_layout,
+)
 from rewindmq.engine.log.embedded.lock import lock
 from rewindmq.engine.log.embedded.reader import PartitionReader, Segment
 from rewindmq.engine.log.embedded.reserve import RESERVE_BYTES, START_BYTES, Reserve
@@ -214,7 +223,7 @@ class EmbeddedLog:
         """Use `open` instead. `partitions`: the metadata log, then those of queues."""
         self.data_dir = data_dir
         self.metadata = partitions[0]
-        self.queues = partitions[1:]
+        self.queues: Sequence[EmbeddedPartition] = partitions[1:]
         self._lock = lock_descriptor
         self._reserve = reserve
         self._committer = Committer(partitions)
@@ -250,6 +259,28 @@ class EmbeddedLog:
             if isinstance(error, OSError):
                 raise LogError(f"{data_dir}: the log can't be opened: {error}") from error
             raise
+
+    def grow(self, partitions: int, segment_bytes: int) -> None:
+        """Give the log more queue partitions, `partitions` in all. Before `start`.
+
+        A crash leaves a log that has as many as before, or all of them. Raises LogError: the disk refuses."""
+        added: list[EmbeddedPartition] = []
+        try:
+            begin_growing(self.data_dir, partitions)
+            for name in map(queue_partition, range(len(self.queues), partitions)):
+                directory = partition_directory(self.data_dir, name)
+                directory.mkdir(exist_ok=True)
+                added.append(EmbeddedPartition(directory, segment_bytes, True, self._reserve))
+            write_layout(self.data_dir, partitions, read_fork(self.data_dir))
+            end_growing(self.data_dir)
+        except BaseException as error:
+            for partition in added:
+                partition.close()
+            if isinstance(error, OSError):
+                raise LogError(f"{self.data_dir}: the log can't get more partitions: {error}") from error
+            raise
+        self.queues = [*self.queues, *added]
+        self._committer = Committer(self.partitions)
 
     def start(self, listener: LogListener) -> None:
         self._committer.start(listener)

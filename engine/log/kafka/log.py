@@ -162,11 +162,7 @@ class KafkaLog:
             for each in range(partitions if reports else 0)
         ]
         self.states = KafkaStates(clients, topics, found)
-        self._all = {each.name: each for each in (self.metadata, self.nodes, *self.queues, *self.counters)}
-        self._by_place: dict[tuple[str | None, int | None], SharedKafkaPartition]
-        self._by_place = {(each.topic, each.number): each for each in (*self.queues, *self.counters)}
-        # Names of partitions that are paused, or have not caught up since; and those of counters.
-        self._apart = {each.name for each in self.counters}
+        self._note_partitions()
         self._without_counters = False  # Kafka has refused some
         self._nodes_from = self.nodes.next_offset
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -203,6 +199,29 @@ class KafkaLog:
         if reports:
             topics.create_counters(found)
         return cls(prefix, topics, clients, most, partitions or found, found, reports)
+
+    def _note_partitions(self) -> None:
+        self._all = {each.name: each for each in (self.metadata, self.nodes, *self.queues, *self.counters)}
+        self._by_place: dict[tuple[str | None, int | None], SharedKafkaPartition]
+        self._by_place = {(each.topic, each.number): each for each in (*self.queues, *self.counters)}
+        # Names of partitions that are paused, or have not caught up since; and those of counters.
+        self._apart = {each.name for each in self.counters}
+
+    def use_all(self) -> None:
+        """Work with the partitions, too, that the number given to `open` left out. Before `follow`."""
+        assert self._following is None
+        clients, topics = self._clients, self._topics
+        for each in self.left_out:
+            made = SharedKafkaPartition(self, clients, topics.queues, each.number, each.name)
+            self.queues = [*self.queues, made]
+            if self._has_reports:
+                name = f"counters-{each.number}"
+                self.counters = [*self.counters, KafkaCounters(self, clients, topics.counters, each.number, name)]
+        self.left_out = ()
+        self._note_partitions()
+
+    async def add_partitions(self, partitions: int, only_ask: bool) -> None:
+        await asyncio.to_thread(self._topics.add_partitions, partitions, only_ask)
 
     def follow(self, offsets: Mapping[str, int], listener: Listener) -> None:
         """Follow the partitions, each from its offset.

@@ -25,6 +25,7 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewPartitions,
     NewTopic,
     ResourceType,
     TopicDescription,
@@ -209,6 +210,26 @@ class KafkaTopics:
         if self._describe(admin, self.states) is None:
             replicas = len(self._described(admin)[self.metadata].partitions[0].replicas)
             self._make([self.states], partitions, replicas, _COPIES)
+
+    def add_partitions(self, partitions: int, only_ask: bool) -> None:
+        """Give the queues' topic so many partitions, and first those beside it that are there. Kafka says where.
+
+        Topics that have them already stay as they are. `only_ask`: ask Kafka whether it would, and change nothing.
+        Raises LogError: the topic has more already, or Kafka refuses."""
+        admin = self._clients.admin()
+        for name in (self.counters, self.states, self.queues):  # a node that starts needs the first two for the last
+            description = self._describe(admin, name)
+            there = partitions if description is None else len(description.partitions)
+            if name == self.queues and there > partitions:
+                raise LogError(f"Kafka: the topic {name} has {there} partitions already: ask for so many, or more")
+            if there < partitions:
+                asked(f"partitions of the topic {name}", partial(self._add, name, partitions, only_ask))
+
+    def _add(self, name: str, partitions: int, only_ask: bool) -> None:
+        added = self._clients.admin().create_partitions(
+            [NewPartitions(name, partitions)], validate_only=only_ask, request_timeout=TIMEOUT_SECONDS
+        )
+        added[name].result(TIMEOUT_SECONDS + 1)
 
     def create_console(self, pairs: Mapping[str, str]) -> list[int]:
         """Make the copies for consoles that are not there, by the topics that they are copies of.

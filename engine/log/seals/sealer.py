@@ -215,11 +215,11 @@ def check_parent(
     """Yields the seals of the history from which a fork branched, as `check`.
 
     A seal that ends at the branch or before it must hold: both histories have its records in common. `branched_at`: an
-    offset by partition. Raises LogError."""
+    offset by partition; a partition that is not there came later. Raises LogError."""
     partitions = list(partitions)
     yield from (Checked(None, harm) for harm in astray(partitions, copies))
     for partition in partitions:
-        end = branched_at[partition.name]
+        end = branched_at.get(partition.name, 0)  # a partition that came later
         common: list[Stored] = []
         harms: list[Harm] = []
         for copy in [each for each in copies if each.seal.partition == partition.name]:

@@ -145,6 +145,12 @@ class ServedLog:
 
     # -- following ----------------------------------------------------------------------------------------------------
 
+    async def add_partitions(self, partitions: int, only_ask: bool) -> None:
+        raise LogError("a broker of several processes can't get partitions: stop it, and start it as one process first")
+
+    def use_all(self) -> None:
+        """Do nothing: nothing was left out."""
+
     def follow(self, offsets: Mapping[str, int], listener: Listener) -> None:
         """Follow the partitions, each from its offset, and counters from their beginning."""
         assert self._listener is None

@@ -145,6 +145,13 @@ class SharedHistory:
     def partitions(self) -> list[HistoryPartition]:
         return [self.metadata, self.nodes, *self.queues]
 
+    def add(self, partitions: int) -> None:
+        """Give the log so many queue partitions. Logs that are open do not see the new ones."""
+        for number in range(len(self.queues), partitions):
+            self.queues.append(HistoryPartition(self, queue_partition(number)))
+            self.counters.append(CounterHistory(f"counters-{number}"))
+            self.owners[queue_partition(number)] = []
+
     def open(self, node: str, pauses: bool = False, copies: bool = False) -> "MemorySharedLog":
         """Open the log for another node.
 
@@ -298,7 +305,7 @@ class MemorySharedLog:
         self.nodes = MemorySharedPartition(self, shared.nodes)
         self.queues = [MemorySharedPartition(self, partition) for partition in shared.queues]
         self.counters = [MemoryCounters(self, partition) for partition in shared.counters] if pauses else []
-        self.left_out: Sequence[MemorySharedPartition] = ()  # no partitions are added here
+        self.left_out: Sequence[MemorySharedPartition] = ()  # a node opens all that are there
         self.states = MemoryStates(self) if copies else None
         self.is_cut = False
         self.closed = False
@@ -321,6 +328,17 @@ class MemorySharedLog:
     def is_member(self) -> bool:
         """Whether it may have duties."""
         return self._following and not self.closed and not self._out_of_group
+
+    async def add_partitions(self, partitions: int, only_ask: bool) -> None:
+        if self.is_cut or self.closed:
+            raise LogError("the log in memory does not take partitions: the node is cut off")
+        if partitions < len(self.shared.queues):
+            raise LogError(f"the log in memory has {len(self.shared.queues)} partitions already")
+        if not only_ask:
+            self.shared.add(partitions)
+
+    def use_all(self) -> None:
+        """Do nothing: nothing was left out."""
 
     def follow(self, offsets: Mapping[str, int], listener: Listener) -> None:
         self._listener = listener

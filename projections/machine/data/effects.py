@@ -11,7 +11,7 @@ One is made for each message: effects are not frozen, and have an `__init__` of 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.queue import Carried, Queue
 from rewindmq.projections.machine.data.reasons import DELIVERED, GoneReason, LeaveReason, LetterReason
 
 
@@ -184,7 +184,8 @@ class DeadLetter:
     """Publish the message to the dead-letter exchange.
 
     Reason delayed: publish it to the delayed exchange to which it was published before, see delayed_order.py. Reason
-    moved: an operator moved it to this exchange and key, see machine/events/removal.py.
+    moved: an operator moved it to this exchange and key, see machine/events/removal.py. Reason relocated: it follows
+    its queue to another partition, with what is `carried`, see machine/events/relocation.py.
     `routing_key` None: keep its own. It stays in the queue's outbox until `DeadLettersForwarded` names its `sequence`
     (or one above). `at_least_once`: limits still count it. `refused`: a reject-publish-dlx message that never was in
     the queue."""
@@ -197,6 +198,7 @@ class DeadLetter:
     routing_key: str | None
     at_least_once: bool
     refused: bool
+    carried: Carried | None
 
     def __init__(
         self,
@@ -208,6 +210,7 @@ class DeadLetter:
         routing_key: str | None,
         at_least_once: bool,
         refused: bool,
+        carried: Carried | None = None,
     ) -> None:
         self.queue = queue
         self.message_id = message_id
@@ -217,6 +220,7 @@ class DeadLetter:
         self.routing_key = routing_key
         self.at_least_once = at_least_once
         self.refused = refused
+        self.carried = carried
 
 
 @dataclass(init=False, slots=True)

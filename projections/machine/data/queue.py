@@ -43,6 +43,7 @@ from rewindmq.projections.machine.data.reasons import (
     MOVED,
     PURGED,
     REJECTED,
+    RELOCATED,
     REMOVED,
     TRANSIENT,
     LetterReason,
@@ -104,6 +105,18 @@ class ConsumerView:
 
 
 @dataclass(frozen=True, slots=True)
+class Carried:
+    """What a message keeps when it moves with its queue to another partition.
+
+    The counts are those of `Queue.counts`. `expiry`: absolute, NONE for never."""
+
+    delivery_count: int
+    acquired_count: int
+    redelivered: bool
+    expiry: int
+
+
+@dataclass(frozen=True, slots=True)
 class OutboxEntry:
     """A dead letter that waits until it is forwarded; see `DeadLetter`. `size`: the size of its body."""
 
@@ -115,9 +128,14 @@ class OutboxEntry:
     routing_key: str | None
     at_least_once: bool
     refused: bool
+    carried: Carried | None = None
 
 
-pickle_by_fields(MessageView, ConsumerView, OutboxEntry)
+pickle_by_fields(MessageView, ConsumerView, Carried, OutboxEntry)
+
+# Where letters come from: vhost, queue and queue_id; the partition, where Origin names it, else -1; and whether they
+# are messages that moved with the queue, which are numbered in the same sequence and do not wait for the others.
+LetterSource = tuple[str, str, int, int, bool]
 
 
 class Outcomes:
@@ -139,6 +157,7 @@ class Outcomes:
         self.forwarded = 0  # messages of a queue of type delayed that were forwarded when their delay was over
         self.removed = 0  # messages that an operator deleted one by one
         self.moved = 0  # messages that an operator moved to another queue
+        self.relocated = 0  # messages that left for the partition to which the queue moves
 
     @property
     def counters(self) -> dict[str, int]:
@@ -146,7 +165,8 @@ class Outcomes:
 
         published = ready + unacked + acked + delivered + expired + maxlen + rejected + delivery_limit + purged +
         transient. Where messages are delayed: + waiting messages + forwarded ones (delayed). Where an operator took
-        some out: + removed + moved. `refused` publishes and `duplicates` never were in the queue."""
+        some out: + removed + moved. Where the queue moves to another partition: + relocated. `refused` publishes and
+        `duplicates` never were in the queue."""
         counters = {
             "published": self.published,
             ACKED: self.acked,
@@ -167,6 +187,8 @@ class Outcomes:
             counters[REMOVED] = self.removed
         if self.moved:
             counters[MOVED] = self.moved
+        if self.relocated:
+            counters[RELOCATED] = self.relocated
         return counters
 
 
@@ -236,7 +258,7 @@ class Queue(Outcomes):
         # Ids of messages that were restored into the queue, as ranges, by restoration and source queue.
         self.restored: dict[tuple[str, str, str, int], list[list[int]]] = {}
         # The highest sequence of the dead letters that were taken in, by source queue.
-        self.letters_seen: dict[tuple[str, str, int], int] = {}
+        self.letters_seen: dict[LetterSource, int] = {}
         self.deduplicates = False  # it takes no message with the id of one that is in it
         self.remembered: dict[str, IdWindow] = {}  # id_windows.py
 

@@ -7,7 +7,12 @@ mistake: each message comes in once under its name. The queue remembers the ids 
 
 from bisect import bisect_right
 
-from rewindmq.projections.machine.data.message_word import REDELIVERED, delivered_before
+from rewindmq.projections.machine.data.message_word import (
+    ACQUIRED_MAX_4_3,
+    ACQUIRED_SHIFT_4_3,
+    REDELIVERED,
+    delivered_before,
+)
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.values import Origin
 
@@ -39,6 +44,8 @@ def as_it_was(queue: Queue, word: int, origin: Origin) -> int:
         word |= REDELIVERED
     if queue.quorum:  # classic queues count no deliveries
         word = delivered_before(word, max(0, origin.delivery_count), queue.profile.failures_count)
+        if queue.profile.failures_count:
+            word |= min(max(0, origin.acquired_count), ACQUIRED_MAX_4_3) << ACQUIRED_SHIFT_4_3
     return word
 
 

@@ -6,16 +6,20 @@ seen?     (a dead letter forwarded, or a message restored, once more;   -> Dupli
 refused?  (classic: would go over a reject limit; quorum: blocked)      -> Refuse (and a dead letter, S-012)
 nothing ready and a consumer with room                                  -> straight to it, past the ready order
 otherwise                                                               -> to the tail; limits; expiry of the head
+
+A message that comes from its queue's old partition (relocation.py) was in the queue: it is not refused, and its id is
+not looked at. It keeps what it had, and its expiry.
 """
 
 from rewindmq.projections.machine.data.effects import Duplicate, Effect, Keep, Refuse
 from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.message_word import BY_PROPERTY, LEVEL_SHIFT, PERSISTENT, SIZE_MASK
 from rewindmq.projections.machine.data.queue import NEVER, Queue
-from rewindmq.projections.machine.data.reasons import MAXLEN
+from rewindmq.projections.machine.data.reasons import MAXLEN, RELOCATED
 from rewindmq.projections.machine.data.restored_ids import as_it_was
 from rewindmq.projections.machine.data.stream import word_of
 from rewindmq.projections.machine.events.delivery import hand_over, next_consumer
+from rewindmq.projections.machine.events.settlement import place_of_returned
 from rewindmq.projections.machine.rules.dead_letters import bury, is_repeated, remember
 from rewindmq.projections.machine.rules.deduplication import (
     MessageIdentity,
@@ -26,9 +30,10 @@ from rewindmq.projections.machine.rules.deduplication import (
 from rewindmq.projections.machine.rules.expiry import decided_by_property, expire_heads, expiry_of, release_due, wait
 from rewindmq.projections.machine.rules.limits import counted, enforce, rule_broken, would_go_over
 from rewindmq.projections.machine.rules.settings import DROP_HEAD, REJECT_PUBLISH_DLX
-from rewindmq.projections.machine.rules.versions import DEDUPLICATION
+from rewindmq.projections.machine.rules.versions import DEDUPLICATION, RELOCATION
 from rewindmq.projections.machine.state import ROUTES_REMEMBERED, State, quarantine
-from rewindmq.schemas.amqp.properties import problem
+from rewindmq.schemas.amqp.errors import Unacceptable
+from rewindmq.schemas.amqp.properties import EXPIRATION, expiration, problem, walk
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Actor, Route
 
@@ -81,28 +86,30 @@ def _resolve(state: State, event: Published, effects: list[Effect]) -> list[Queu
 
 def _publish(state: State, queue: Queue, message_id: int, event: Published, size: int, effects: list[Effect]) -> None:
     origin = event.origin
-    if origin is not None and is_repeated(queue, origin):
+    relocated = origin is not None and origin.reason == RELOCATED and state.machine_version >= RELOCATION
+    if origin is not None and is_repeated(queue, origin, relocated):
         queue.duplicates += 1
         effects.append(Duplicate(queue, message_id))
         return
     identity: MessageIdentity | None = None
     if (event.route.deduplication is not None or queue.deduplicates) and state.machine_version >= DEDUPLICATION:
         identity = identity_of(event.properties)
-        if identity is not None:
+        if identity is not None and not relocated:
             original, rule = original_of(state, queue, identity.key, event.route.deduplication)
             if original >= 0:
                 if origin is not None and not origin.restore:
-                    remember(queue, origin)
+                    remember(queue, origin, False)
                 queue.duplicates += 1
                 effects.append(Duplicate(queue, message_id, original, rule))
                 return
-    if queue.limited and _refuses(queue, size):
+    if queue.limited and not relocated and _refuses(queue, size):
         _refuse(queue, message_id, size, effects)
         return
     if origin is not None:
-        remember(queue, origin)
+        remember(queue, origin, relocated)
     if identity is not None:
-        remember_message(state, queue, message_id, identity, event.route.deduplication, event.expiration_ms)
+        dies = _kept_expiry(state, event) if relocated else expiry_of(queue, state.clock_ms, event.expiration_ms)
+        remember_message(state, queue, message_id, identity, event.route.deduplication, dies)
     queue.published += 1
     if queue.has_own_publish:
         if queue.stream:
@@ -112,13 +119,20 @@ def _publish(state: State, queue: Queue, message_id: int, event: Published, size
         return
     word = size | PERSISTENT if event.persistent or queue.quorum else size
     expiry = NONE
-    if event.expiration_ms is not None or queue.settings.message_ttl_ms is not None:
+    arrives_at = queue.arrived
+    if relocated and origin is not None:
+        expiry = _kept_expiry(state, event)
+        if expiry != NONE and _decided_by_own(queue, event.properties):
+            word |= BY_PROPERTY
+        if queue.quorum and (origin.delivery_count > 0 or origin.acquired_count > 0):
+            arrives_at = place_of_returned(queue)
+    elif event.expiration_ms is not None or queue.settings.message_ttl_ms is not None:
         expiry = expiry_of(queue, state.clock_ms, event.expiration_ms)
         if decided_by_property(queue, event.expiration_ms):
             word |= BY_PROPERTY
     if queue.prioritized is not None:
         word |= queue.prioritized.level_of(event.priority) << LEVEL_SHIFT
-    if origin is not None and origin.restore:
+    if origin is not None and (origin.restore or relocated):
         word = as_it_was(queue, word, origin)
 
     if queue.messages_ready == 0 and queue.attached > 0:
@@ -129,7 +143,7 @@ def _publish(state: State, queue: Queue, message_id: int, event: Published, size
             hand_over(queue, consumer, message_id, word, expiry, effects)
             return
     effects.append(Keep(queue, message_id))
-    queue.arrived.append(message_id, word, expiry)
+    arrives_at.append(message_id, word, expiry)
     queue.messages_ready += 1
     queue.message_bytes_ready += size
     if queue.limited:
@@ -154,6 +168,23 @@ def _keep_in_stream(state: State, queue: Queue, message_id: int, size: int, effe
     if queue.limited:
         enforce(state, queue, effects)
     state.arm_messages(queue)
+
+
+def _kept_expiry(state: State, event: Published) -> int:
+    """The expiry of a message that was in its queue before, in another partition, whatever the queue's TTL is now."""
+    left_ms = event.expiration_ms
+    return NONE if left_ms is None or left_ms >= NEVER - state.clock_ms else state.clock_ms + left_ms
+
+
+def _decided_by_own(queue: Queue, properties: bytes) -> bool:
+    """Whether the message's own expiration, which is among its properties, decided when it dies."""
+    for bit, start, end in walk(properties)[0]:
+        if bit == EXPIRATION:
+            try:
+                return decided_by_property(queue, expiration(properties[start:end]))
+            except Unacceptable:
+                return False
+    return False
 
 
 def _refuses(queue: Queue, size: int) -> bool:

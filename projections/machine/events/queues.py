@@ -14,6 +14,7 @@ from rewindmq.projections.machine.data.message_word import PERSISTENT, SIZE_MASK
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import DELAYED, DELETED, PURGED, TRANSIENT, GoneReason, LeaveReason
 from rewindmq.projections.machine.events.delivery import leave_level, run, run_after_taking, unblock
+from rewindmq.projections.machine.events.relocation import bring_along, problem_of
 from rewindmq.projections.machine.events.settlement import give_back
 from rewindmq.projections.machine.rules.dead_letters import give_up_held, release_forwarded
 from rewindmq.projections.machine.rules.deduplication import forget_all, forget_messages
@@ -41,7 +42,8 @@ from rewindmq.schemas.values import EPOCH_SHIFT, Actor
 def on_declared(state: State, offset: int, actor: Actor, event: QueueDeclared, effects: list[Effect]) -> None:
     """Make a queue, with all that its declaration decides for ever; renew the lease of one that exists (S-053).
 
-    Quarantined: a type that the machine version does not know, and a policy that cannot be read."""
+    A queue that comes from another partition keeps what it was declared under (relocation.py). Quarantined: a type that
+    the machine version does not know, a policy that cannot be read, and what no queue brings along."""
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is not None:
         if is_locked(state, queue, actor, event, effects):
@@ -57,7 +59,14 @@ def on_declared(state: State, offset: int, actor: Actor, event: QueueDeclared, e
     if event.type == DELAYED and not event.queue.startswith(PREFIX):
         quarantine(state, event, f"a queue of type 'delayed' is named {PREFIX}<exchange>", effects)
         return
-    profile = profile_of(event.semantics, state.machine_version)
+    version = state.machine_version
+    if event.moved_from is not None:
+        problem = problem_of(event.moved_from, version)
+        if problem:
+            quarantine(state, event, problem, effects)
+            return
+        version = event.moved_from.version
+    profile = profile_of(event.semantics, version)
     try:
         settings = resolve(event.type, event.arguments, event.policy, event.operator_policy, profile)
     except ValueError as error:
@@ -74,7 +83,7 @@ def on_declared(state: State, offset: int, actor: Actor, event: QueueDeclared, e
             event.auto_delete,
             event.owner,
             NO_EPOCH if event.durable or event.exclusive else epoch_of(actor),
-            state.machine_version,
+            version,
             event.arguments,
             event.semantics,
             state.clock_ms if event.type == STREAM else 0,
@@ -83,6 +92,8 @@ def on_declared(state: State, offset: int, actor: Actor, event: QueueDeclared, e
     queue.policy = event.policy
     queue.operator_policy = event.operator_policy
     queue.apply_settings(settings)
+    if event.moved_from is not None:
+        bring_along(queue, event.moved_from)
     state.add_queue(queue)
     state.touch(queue)
     renew_lease(state, queue)
@@ -212,7 +223,7 @@ def on_forwarded(state: State, offset: int, actor: Actor, event: DeadLettersForw
         quarantine(state, event, f"no queue {event.queue!r} with id {event.queue_id} waits for forwards", effects)
         return
     state.touch(queue)
-    release_forwarded(state, queue, event.sequence, effects)
+    release_forwarded(state, queue, event.sequence, event.relocated, effects)
     if not queue.gone:
         enforce(state, queue, effects)
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.effects import Delay, Effect, Forget, Requeue
-from rewindmq.projections.machine.data.message_order import NONE
+from rewindmq.projections.machine.data.message_order import NONE, Order
 from rewindmq.projections.machine.data.message_word import (
     DELIVERIES_MAX_4_3,
     LEVEL_SHIFT,
@@ -192,12 +192,18 @@ def give_back(
     effects.append(Requeue(queue, ids, holder.consumer, reason))
 
 
+def place_of_returned(queue: Queue) -> Order:
+    """Where the messages of a quorum queue go that a consumer gave back."""
+    behind = queue.settings.delivery_limit is None and queue.profile.returns_behind
+    return queue.arrived if behind else queue.returned
+
+
 def _give_back_quorum(
     state: State, queue: Queue, holder: Consumer, ids: list[int], reason: str, effects: list[Effect], requeued: bool
 ) -> None:
     settings, separate, failed = queue.settings, queue.profile.failures_count, reason in FAILURES
     limit = settings.delivery_limit
-    order = queue.arrived if requeued and limit is None and queue.profile.returns_behind else queue.returned
+    order = place_of_returned(queue) if requeued else queue.returned
     waits = settings.retries_later(failed)
     back: list[int] = []
     dead: list[tuple[int, int]] = []

@@ -5,12 +5,15 @@ in. It keeps them until `DeadLettersForwarded`. RabbitMQ forgets an at-most-once
 ours stay until they are durable in the target, under either strategy (B-07). The strategy still decides two things:
 at-least-once letters count towards the queue's limits (S-150), and are given up when the queue goes back to
 at-most-once (S-153).
+
+Messages that move with their queue to another partition are in the outbox, too. They are numbered with the others, and
+arrive without waiting for them: the two kinds are released, and known to the target, each by itself.
 """
 
 from rewindmq.projections.machine.data.delayed_order import exchange_of
 from rewindmq.projections.machine.data.effects import DeadLetter, Effect, Release
-from rewindmq.projections.machine.data.queue import OutboxEntry, Queue
-from rewindmq.projections.machine.data.reasons import DELAYED, MOVED, DeathReason, LetterReason
+from rewindmq.projections.machine.data.queue import Carried, LetterSource, OutboxEntry, Queue
+from rewindmq.projections.machine.data.reasons import DELAYED, MOVED, RELOCATED, DeathReason, LetterReason
 from rewindmq.projections.machine.data.restored_ids import is_restored, note_restored
 from rewindmq.projections.machine.state import State
 from rewindmq.schemas.values import Origin
@@ -46,6 +49,11 @@ def move(queue: Queue, message_id: int, size: int, exchange: str, routing_key: s
     _put_out(queue, message_id, size, MOVED, exchange, routing_key, False, False, effects)
 
 
+def relocate(queue: Queue, message_id: int, size: int, carried: Carried, effects: list[Effect]) -> None:
+    """Put a message that moves with its queue into the outbox. It did not die, and counts towards no limit."""
+    _put_out(queue, message_id, size, RELOCATED, "", None, False, False, effects, carried)
+
+
 def _put_out(
     queue: Queue,
     message_id: int,
@@ -56,20 +64,25 @@ def _put_out(
     held: bool,
     refused: bool,
     effects: list[Effect],
+    carried: Carried | None = None,
 ) -> None:
     sequence = queue.next_sequence
     queue.next_sequence = sequence + 1
-    queue.outbox[sequence] = OutboxEntry(sequence, message_id, size, reason, exchange, routing_key, held, refused)
-    effects.append(DeadLetter(queue, message_id, reason, sequence, exchange, routing_key, held, refused))
+    entry = OutboxEntry(sequence, message_id, size, reason, exchange, routing_key, held, refused, carried)
+    queue.outbox[sequence] = entry
+    effects.append(DeadLetter(queue, message_id, reason, sequence, exchange, routing_key, held, refused, carried))
 
 
-def release_forwarded(state: State, queue: Queue, sequence: int, effects: list[Effect]) -> None:
-    """Release every dead letter up to `sequence`: it has arrived, or has nowhere to go."""
+def release_forwarded(state: State, queue: Queue, sequence: int, relocated: bool, effects: list[Effect]) -> None:
+    """Release every dead letter up to `sequence`: it has arrived, or has nowhere to go.
+
+    `relocated`: those that moved with the queue, and no others; else all others."""
     released: list[OutboxEntry] = []
     for entry in queue.outbox.values():
         if entry.sequence > sequence:
             break
-        released.append(entry)
+        if (entry.carried is not None) == relocated:
+            released.append(entry)
     _release(state, queue, released, effects)
 
 
@@ -91,18 +104,22 @@ def _release(state: State, queue: Queue, entries: list[OutboxEntry], effects: li
         state.drop_queue(queue)
 
 
-def is_repeated(queue: Queue, origin: Origin) -> bool:
+def is_repeated(queue: Queue, origin: Origin, relocated: bool) -> bool:
     """Whether the target has already taken this dead letter in.
 
-    Forwards of one source come in the order of their sequence."""
+    Forwards of one source come in the order of their sequence. `relocated`: the message moved with its queue."""
     if origin.restore:
         return is_restored(queue, origin)
-    return queue.letters_seen.get((origin.vhost, origin.queue, origin.queue_id), 0) >= origin.sequence
+    return queue.letters_seen.get(_source(origin, relocated), 0) >= origin.sequence
 
 
-def remember(queue: Queue, origin: Origin) -> None:
+def remember(queue: Queue, origin: Origin, relocated: bool) -> None:
     """Note that the target has taken this dead letter, or this restored message, in."""
     if origin.restore:
         note_restored(queue, origin)
         return
-    queue.letters_seen[(origin.vhost, origin.queue, origin.queue_id)] = origin.sequence
+    queue.letters_seen[_source(origin, relocated)] = origin.sequence
+
+
+def _source(origin: Origin, relocated: bool) -> LetterSource:
+    return origin.vhost, origin.queue, origin.queue_id, origin.partition, relocated

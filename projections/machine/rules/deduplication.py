@@ -24,7 +24,6 @@ from rewindmq.projections.machine.data.effects import Duplicate, Effect, endings
 from rewindmq.projections.machine.data.id_windows import KEY_SIZE, MOST_EXCHANGES, OWN, SPACE, IdWindow
 from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.queue import NEVER, Queue
-from rewindmq.projections.machine.rules.expiry import expiry_of
 from rewindmq.projections.machine.state import State
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.properties import split as split_properties
@@ -124,11 +123,10 @@ def remember_message(
     message_id: int,
     identity: MessageIdentity,
     asked: Deduplication | None,
-    expiration_ms: int | None,
+    expiry: int,
 ) -> None:
-    """Remember a message that the queue takes. `expiration_ms`: the message's own."""
+    """Remember a message that the queue takes. `expiry`: the time at which it dies; NONE for never."""
     if queue.deduplicates:
-        expiry = expiry_of(queue, state.clock_ms, expiration_ms)
         _ids_of(queue, OWN).add(message_id, identity.key, NEVER if expiry == NONE else expiry)
         state.remembers_messages = True
     if asked is None or asked.exchange == OWN:

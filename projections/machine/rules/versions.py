@@ -9,7 +9,7 @@ from typing import Final
 
 from rewindmq.schemas.registry import envelope_fingerprint
 
-MACHINE_VERSION = 6  # the highest version that this code can fold
+MACHINE_VERSION = 7  # the highest version that this code can fold
 
 # Version 2
 SEMANTICS: Final = 2  # x-semantics: a queue is like another version of RabbitMQ (profile.py)
@@ -31,8 +31,12 @@ LATE_PUBLISHES: Final = 5  # a publish through a node that was lost before count
 # Version 6
 DEDUPLICATION: Final = 6  # duplicates are dropped by their id (machine/rules/deduplication.py)
 
-# A node of version 5 knows this schema, and none of the later ones.
+# Version 7
+RELOCATION: Final = 7  # queues move to another partition (QueueDrained, QueueDeclared.moved_from)
+
+# A node of version 5 knows the first one, and none of the later ones; a node of version 6 the second one, too.
 OLDEST_SCHEMA: Final = "6dd1d11a3ad23c7e"
+SCHEMA_OF_6: Final = "559f2981aa3c8d06"
 
 
 def schema_of(machine_version: int) -> str:
@@ -40,4 +44,6 @@ def schema_of(machine_version: int) -> str:
 
     Nodes that share a log write under it. So a node of the version before can read all that newer ones write, until
     the `MachineUpgraded` at which it ends. It would quarantine a record of a schema that it does not know."""
-    return OLDEST_SCHEMA if machine_version < DEDUPLICATION else envelope_fingerprint()
+    if machine_version < DEDUPLICATION:
+        return OLDEST_SCHEMA
+    return SCHEMA_OF_6 if machine_version < RELOCATION else envelope_fingerprint()

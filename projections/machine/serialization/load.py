@@ -6,6 +6,7 @@ What can be derived (indexes, counts, settings) is derived, and counts are compa
 import json
 from array import array
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from rewindmq.projections.machine.data.consumer import Consumer, Limiter
@@ -13,7 +14,7 @@ from rewindmq.projections.machine.data.declaration import NO_EPOCH, Declaration
 from rewindmq.projections.machine.data.id_windows import ID_SIZE, KEY_SIZE, OWN, IdWindow, is_chunk_of_ids
 from rewindmq.projections.machine.data.message_order import BIG_ENDIAN, Chunk, Order, space_of
 from rewindmq.projections.machine.data.message_word import size_of
-from rewindmq.projections.machine.data.queue import OutboxEntry, Queue
+from rewindmq.projections.machine.data.queue import Carried, OutboxEntry, Queue
 from rewindmq.projections.machine.events.delivery import join_level
 from rewindmq.projections.machine.events.pause import stop_serving
 from rewindmq.projections.machine.rules.expiry import arm_lease
@@ -85,16 +86,7 @@ def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
     queue.blocked = fields["blocked"]
     queue.last_used_ms = fields["last_used_ms"]
     queue.next_sequence = fields["next_sequence"]
-    for entry in fields["outbox"]:
-        dead = OutboxEntry(*entry)
-        queue.outbox[dead.sequence] = dead
-        if dead.at_least_once:
-            queue.messages_dlx += 1
-            queue.message_bytes_dlx += dead.size
-    for restore, vhost, name, queue_id, ranges in fields.get("restored", ()):
-        queue.restored[(restore, vhost, name, queue_id)] = ranges
-    for vhost, name, queue_id, sequence in fields["seen"]:
-        queue.letters_seen[(vhost, name, queue_id)] = sequence
+    _load_letters(queue, fields)
     _load_holders(state, queue, fields["holders"], meta[4 + length :])
     for consumer, lookahead in fields.get("lookaheads", ()):
         holder = queue.holders[consumer]
@@ -112,6 +104,7 @@ def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
                 for consumer in level.service:
                     consumer.serviced = True
     queue.removed, queue.moved = fields.get("removed", (0, 0))
+    queue.relocated = fields.get("relocated", 0)
     if "paused" in fields:
         stop_serving(queue)
     for exchange, space in fields.get("remembered", ()):
@@ -123,6 +116,24 @@ def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
         expected = fields["ready"][0]
         raise ValueError(f"queue {queue.name!r}: {queue.messages_ready} messages in its chunks, {expected} expected")
     return queue
+
+
+def _load_letters(queue: Queue, fields: Any) -> None:
+    """The letters that the queue sends, and what it knows of those that it has taken in."""
+    for entry in fields["outbox"]:
+        dead = OutboxEntry(*entry[:8])
+        if len(entry) > 8:
+            dead = replace(dead, carried=Carried(*entry[8:]))
+        queue.outbox[dead.sequence] = dead
+        if dead.at_least_once:
+            queue.messages_dlx += 1
+            queue.message_bytes_dlx += dead.size
+    for restore, vhost, name, queue_id, ranges in fields.get("restored", ()):
+        queue.restored[(restore, vhost, name, queue_id)] = ranges
+    for vhost, name, queue_id, sequence in fields["seen"]:
+        queue.letters_seen[(vhost, name, queue_id, -1, False)] = sequence
+    for vhost, name, queue_id, partition, relocated, sequence in fields.get("seen_elsewhere", ()):
+        queue.letters_seen[(vhost, name, queue_id, partition, relocated)] = sequence
 
 
 def _load_policy(fields: Any) -> Policy | None:

@@ -9,8 +9,8 @@
             of remembered ids: 8 bytes (number of messages; 0) | ids | expiries, 64-bit little-endian | keys
 
 Fields that were added later (lost epochs, the epochs of transient queues, `crash_offset`, a queue's `version`, what an
-operator did to a queue) are part of a state and its digest only where they are set. So older states load, and older
-claims still hold.
+operator did to a queue, how it moved) are part of a state and its digest only where they are set. So older states load,
+and older claims still hold.
 """
 
 import json
@@ -22,12 +22,13 @@ from typing import Final
 from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.declaration import NO_EPOCH
 from rewindmq.projections.machine.data.message_order import BIG_ENDIAN, Chunk
-from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.queue import Carried, Queue
 from rewindmq.projections.machine.state import State
 from rewindmq.schemas.values import Argument, Policy
 
 CHUNK_HEADER: Final = struct.Struct("<II")
 LENGTH: Final = struct.Struct("<I")
+FIRST_HOME: Final = (-1, False)  # the end of a LetterSource whose letters are no others than before version 7
 COUNTERS: Final = (
     "published",
     "acked",
@@ -110,8 +111,13 @@ def _holder(holder: Consumer) -> object:
     ]
 
 
+def _carried(carried: Carried) -> list[object]:
+    return [carried.delivery_count, carried.acquired_count, carried.redelivered, carried.expiry]
+
+
 def queue_fields(queue: Queue) -> dict[str, object]:
     """The queue's small state, canonical."""
+    seen = sorted(queue.letters_seen.items())
     fields: dict[str, object] = {
         "vhost": queue.vhost,
         "name": queue.name,
@@ -136,10 +142,14 @@ def queue_fields(queue: Queue) -> dict[str, object]:
         "next_sequence": queue.next_sequence,
         "outbox": [
             [e.sequence, e.message_id, e.size, e.reason, e.exchange, e.routing_key, e.at_least_once, e.refused]
+            + ([] if e.carried is None else _carried(e.carried))
             for e in queue.outbox.values()
         ],
-        "seen": [[*source, sequence] for source, sequence in sorted(queue.letters_seen.items())],
+        "seen": [[*source[:3], sequence] for source, sequence in seen if source[3:] == FIRST_HOME],
     }
+    elsewhere = [[*source, sequence] for source, sequence in seen if source[3:] != FIRST_HOME]
+    if elsewhere:
+        fields["seen_elsewhere"] = elsewhere
     lookaheads = [[holder.consumer, holder.lookahead] for holder in queue.holders.values() if holder.lookahead]
     if lookaheads:
         fields["lookaheads"] = lookaheads
@@ -153,6 +163,8 @@ def queue_fields(queue: Queue) -> dict[str, object]:
         fields["delayed"] = [queue.messages_delayed, queue.message_bytes_delayed, queue.forwarded]
     if queue.removed or queue.moved:
         fields["removed"] = [queue.removed, queue.moved]
+    if queue.relocated:
+        fields["relocated"] = queue.relocated
     if queue.paused:
         fields["paused"] = True
     if queue.version > 1:

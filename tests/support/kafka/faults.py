@@ -52,11 +52,19 @@ class Totals:
 
 
 class Trial:
+    """`accounts`, `consumed` and `targets` as in tests/system/durability/load.py, `program` what clients there are."""
+
+    accounts = ACCOUNTS
+    queues = QUEUES
+    consumed = CONSUMED
+    targets = TARGETS
+    program = Clients
+
     def __init__(self, nodes: Nodes, seed: int, apart: bool = False, line: Proxies | None = None) -> None:
         self.nodes = nodes
         self.line = line
-        self.ledger = Ledger(ACCOUNTS)
-        self.clients = Clients(self.ledger, seed, nodes=True, apart=apart)
+        self.ledger = Ledger(self.accounts)
+        self.clients = self.program(self.ledger, seed, nodes=True, apart=apart)
         self.random = self.clients.random
         self.places = random.Random(seed)
         self.longest_pause = 0.0
@@ -65,10 +73,10 @@ class Trial:
         await self.declare()
         clients = self.clients
         self.serve()
-        tasks = [asyncio.create_task(clients.consumer(name)) for name in CONSUMED]
+        tasks = [asyncio.create_task(clients.consumer(name)) for name in self.consumed]
         tasks += [
             asyncio.create_task(clients.publisher(number, exchange, key))
-            for number, (exchange, key) in enumerate(TARGETS)
+            for number, (exchange, key) in enumerate(self.targets)
         ]
         watch = asyncio.create_task(self.watch())
         living = asyncio.create_task(self.live(fault))
@@ -119,7 +127,7 @@ class Trial:
         first = next(iter(self.nodes.running.values()))
         connection = await aio_pika.connect(first.amqp_url)
         channel = await connection.channel()
-        for name in QUEUES:
+        for name in self.queues:
             await channel.queue_delete(name)
         await connection.close()
         await self.clients.declare(first.amqp_url)
@@ -178,7 +186,7 @@ class Trial:
                 found.append(f"{name}: {error}")
                 continue
             found += [f"{name}: {each['name']} {each['messages']}" for each in queues if each.get("messages")]
-            if not {each["name"] for each in queues} >= QUEUES.keys():
+            if not {each["name"] for each in queues} >= self.queues.keys():
                 found.append(f"{name}: not all queues are there")
         return found
 

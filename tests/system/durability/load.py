@@ -22,7 +22,7 @@ from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMess
 from aio_pika.connection import make_url
 from pamqp.common import FieldTable
 
-from rewindmq.engine.log.placement import partition_of
+from rewindmq.projections.rules.placement import partition_of
 from tests.system.durability.ledger import Ledger, Message, decode, encode
 
 # queue -> arguments. What is published to `aging` expires, and is consumed from `aged`: one account, `aged`.
@@ -71,6 +71,9 @@ def until_gone() -> Iterator[None]:
 class Clients:
     """`urls` says where the broker is now, or its nodes; empty while there is none."""
 
+    targets = TARGETS
+    batch = BATCH
+
     def __init__(self, ledger: Ledger, seed: int, nodes: bool = False, apart: bool = False) -> None:
         self.ledger = ledger
         self.random = random.Random(seed)
@@ -80,6 +83,7 @@ class Clients:
         self.connects = itertools.count()
         self.publishers = itertools.count(100)
         self.publishing = True
+        self.settles = True  # a barrier is in the partition of its queue, which is so until queues move
         self.orderly = False  # consumers ack everything and keep nothing: the last drain
         self.ended = False  # a client library may swallow a task's cancellation: this can't be swallowed
         self.sequence = 0
@@ -93,7 +97,7 @@ class Clients:
                 await (await channel.get_queue(name, ensure=False)).bind(exchange)
 
     @contextlib.asynccontextmanager
-    async def connected(self, url: str) -> AsyncIterator[AbstractChannel]:
+    async def connected(self, url: str, confirms: bool = True) -> AsyncIterator[AbstractChannel]:
         """Yield a channel of a new connection, and close it behind, also where the broker does not answer.
 
         A connection that is not closed closes itself when it is collected, which may be in a thread without an event
@@ -102,7 +106,7 @@ class Clients:
         connection = aio_pika.Connection(make_url(url))
         try:
             await connection.connect(timeout=5)
-            yield await connection.channel(publisher_confirms=True)
+            yield await connection.channel(publisher_confirms=confirms)
         finally:
             try:
                 with until_gone():
@@ -116,12 +120,14 @@ class Clients:
             return self.urls
         return self.urls[1:] if publishes else self.urls[:1]
 
-    async def again_and_again(self, publishes: bool, work: Callable[[AbstractChannel], Awaitable[None]]) -> None:
+    async def again_and_again(
+        self, publishes: bool, work: Callable[[AbstractChannel], Awaitable[None]], confirms: bool = True
+    ) -> None:
         while not self.ended:
             life = self.ledger.life
             if urls := self.urls_of(publishes):
                 with until_gone():
-                    async with self.connected(urls[next(self.connects) % len(urls)]) as channel:
+                    async with self.connected(urls[next(self.connects) % len(urls)], confirms) as channel:
                         await work(channel)
             while life == self.ledger.life and not self.urls and not self.ended:
                 await asyncio.sleep(0.01)
@@ -130,13 +136,13 @@ class Clients:
     # -- publishing -------------------------------------------------------------------------------------------------
 
     async def publisher(self, number: int, exchange: str, key: str) -> None:
-        accounts = TARGETS[exchange, key]
+        accounts = self.targets[exchange, key]
 
         async def work(channel: AbstractChannel) -> None:
             to = channel.default_exchange if not exchange else await channel.get_exchange(exchange, ensure=False)
             name = next(self.publishers) if self.nodes else number
             while self.publishing:
-                await asyncio.gather(*(self.publish(to, key, accounts, name) for _ in range(BATCH)))
+                await asyncio.gather(*(self.publish(to, key, accounts, name) for _ in range(self.batch)))
             while not self.ended:
                 await asyncio.sleep(0.1)
 
@@ -174,12 +180,13 @@ class Consuming:
         self.life = clients.ledger.life
         self.name = name
         self.channel = channel
+        self.prefetch = PREFETCH
         self.last: dict[int, int] = {}
         self.kept: list[AbstractIncomingMessage] = []
         self.unsettled: list[Message] = []
 
     async def run(self) -> None:
-        await self.channel.set_qos(prefetch_count=PREFETCH)
+        await self.channel.set_qos(prefetch_count=self.prefetch)
         own = await self.channel.declare_queue(beside(self.name), exclusive=True)
         queue = await self.channel.get_queue(self.name, ensure=False)
         await queue.consume(self.taken)
@@ -190,7 +197,8 @@ class Consuming:
                 await self.ack(first, decode(first.body))
             sent, self.unsettled = self.unsettled, []
             await own.purge()
-            self.account.settled.update(sent)
+            if self.clients.settles:
+                self.account.settled.update(sent)
 
     async def taken(self, incoming: AbstractIncomingMessage) -> None:
         with until_gone():
@@ -203,7 +211,7 @@ class Consuming:
         choice = 1.0 if clients.orderly else clients.random.random()
         if choice < 0.05:
             await incoming.nack(requeue=True)
-        elif choice < 0.15 and len(self.kept) < PREFETCH // 2:
+        elif choice < 0.15 and len(self.kept) < self.prefetch // 2:
             self.kept.append(incoming)
         else:
             await self.ack(incoming, message)

@@ -122,6 +122,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("PUT", "/api/followers/{name}"): {"instance": "copy", "root": None, "lineage": [], "ends": {}, "newer": []},
     ("POST", "/api/followers/{name}/fetch"): {"token": "none", "at": {"queues-0": [0, 0, 0, ""]}, "most": 1},
     ("POST", "/api/leader/keys"): {"ids": ["none"]},
+    ("POST", "/api/repartition"): {"partitions": 3},
     ("POST", "/api/login"): {"username": "guest", "password": "guest"},
 }
 TRIED = {"pattern": "^work$", "definition": '{"max-length": 1}', "priority": "1", "apply-to": "queues", "limit": "5"}
@@ -151,6 +152,7 @@ REFUSED = {
     ("GET", "/api/state"): 400,
     ("GET", "/api/leader/files/{partition}/{file}"): 404,
     ("POST", "/api/followers/{name}/fetch"): 409,
+    ("POST", "/api/repartition"): 400,  # a follower copies the log
     ("DELETE", "/api/queues/{vhost}/{queue}/restore"): 404,
     ("DELETE", "/api/queues/{vhost}/{queue}/messages/{id}"): 404,
     ("POST", "/api/queues/quorum/{vhost}/{queue}/leader"): 501,

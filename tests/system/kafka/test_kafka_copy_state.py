@@ -14,8 +14,8 @@ import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
-from rewindmq.engine.log.placement import partition_of
 from rewindmq.projections.replay import recover
+from rewindmq.projections.rules.placement import partition_of
 from rewindmq.projections.store.store import StateStore
 from tests.support.deadlines import until
 from tests.support.forked import run

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from rewindmq.engine.log.placement import partition_of
+from rewindmq.projections.rules.placement import partition_of
 from tests.support.forked import run
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.nodes import Nodes, connect

@@ -16,8 +16,8 @@ from rewindmq.engine.log.archive.archiver import verify
 from rewindmq.engine.log.archive.objects import open_objects
 from rewindmq.engine.log.archive.reader import ArchivedLog
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
-from rewindmq.engine.log.placement import partition_of
 from rewindmq.engine.log.topic_tiers import TieredTopics
+from rewindmq.projections.rules.placement import partition_of
 from tests.support.deadlines import SECONDS, until
 from tests.support.forked import run
 from tests.support.kafka.cluster import KafkaCluster

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
-from rewindmq.engine.log.placement import partition_of
+from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.producer import Publisher
 from tests.support.deadlines import SECONDS, until
 from tests.support.forked import run

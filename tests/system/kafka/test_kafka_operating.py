@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.log.placement import partition_of
+from rewindmq.projections.rules.placement import partition_of
 from tests.support.deadlines import until
 from tests.support.forked import run
 from tests.support.kafka.cluster import KafkaCluster, java

@@ -15,9 +15,9 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from rewindmq.engine.http.properties import properties_of
-from rewindmq.engine.log.placement import murmur2, partition_of
 from rewindmq.projections.machine.data.effects import Deliver, Effect, Quarantine
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.rules.placement import murmur2, partition_of
 from rewindmq.schemas.events import ConsumerAttached, Event, Published, QueueDeclared
 from rewindmq.schemas.producer import Publisher
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from rewindmq.engine.log.placement import partition_of
+from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.events import CheckpointAsked
 from tests.support.deadlines import until
 from tests.support.kafka.cluster import KafkaCluster

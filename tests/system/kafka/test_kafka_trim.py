@@ -20,11 +20,11 @@ from rewindmq.engine.log.archive.topic_recovery import recover_topics
 from rewindmq.engine.log.contract import BelowStart, LogError, NoAnswer
 from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
-from rewindmq.engine.log.placement import partition_of
 from rewindmq.engine.log.topic_floors import TopicFloors
 from rewindmq.engine.log.trim_rules import TrimRefused, TrimReport, Wanted
 from rewindmq.projections.replay import recover
 from rewindmq.projections.rewind import At, BelowFloor, state_at
+from rewindmq.projections.rules.placement import partition_of
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.events import Checkpointed, Published
 from rewindmq.schemas.single_object import FramedDecoder

@@ -150,10 +150,8 @@ def test_whole_segments_come_back_byte_for_byte_and_the_last_one_up_to_its_last_
         assert [path.read_bytes() for path in ours[:-1]] == [path.read_bytes() for path in theirs[:-1]]
         blocks = list(EmbeddedLogReader(tmp_path / "fork").queues[int(name[-1])].read())
         assert [block.chain for block in blocks[: len(below)]] == [block.chain for block in below]
-        last = next(block for block in reversed(below) if block.file.name == ours[-1].name)
-        following = [
-            block for block in stored.read(0, None) if block.first_offset == last.first_offset + len(last.records)
-        ]
+        end_of_whole = below[-1].first_offset + len(below[-1].records)
+        following = [block for block in stored.read(0, None) if block.first_offset == end_of_whole]
         length = following[0].position if following[0].file.name == ours[-1].name else theirs[-1].stat().st_size
         assert ours[-1].read_bytes()[:length] == theirs[-1].read_bytes()[:length]
     assert divided, "the mark divides no block: it proves little"

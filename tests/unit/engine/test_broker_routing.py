@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from rewindmq.engine.log.placement import murmur2, partition_of
 from rewindmq.engine.routing import router as routing
 from rewindmq.engine.routing.content import Content
 from rewindmq.engine.routing.exchange_types import TopicTrie, headers_match
 from rewindmq.engine.routing.router import Router
 from rewindmq.projections.machine.data.declaration import Declaration
 from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.rules.placement import murmur2, partition_of
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import MetadataEvent
 from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared

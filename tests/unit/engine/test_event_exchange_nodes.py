@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
-from rewindmq.engine.broker.queues import home_of
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.properties import headers_of
 from rewindmq.schemas.events import Published
@@ -48,7 +47,7 @@ def test_b36_each_event_comes_once_whichever_node_caused_it(tmp_path: Path, monk
     async def test(nodes: Nodes) -> None:
         a, b = await nodes.start("a"), await nodes.start("b")
         await listen(a)
-        assert {home_of(a.partitions, "/", name).index for name in NAMES} == {0, 1}
+        assert {a.homes.of("/", name).index for name in NAMES} == {0, 1}
         for number, name in enumerate(NAMES):
             await bounded((a, b)[number % 2], name)
         await settled()

@@ -8,8 +8,8 @@ import pytest
 
 from rewindmq.engine.cluster.start import require_homes
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.placement import Home, astray, count_of, partition_of
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.rules.placement import Home, astray, count_of, partition_of
 from rewindmq.schemas.events import QueueDeclared, QueueDeleted, Tick
 from rewindmq.schemas.values import BROKER
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewindmq.engine.log.placement import partition_of
 from rewindmq.engine.log.shared_contract import REMOVED
 from rewindmq.engine.runtime import queue_counters
 from rewindmq.engine.runtime.consumer_counters import LIST_BYTES, MOST_CONSUMERS, PublishedConsumer, published_of
@@ -29,6 +28,7 @@ from rewindmq.engine.runtime.queue_counters import (
 )
 from rewindmq.projections.machine.data.declaration import Declaration
 from rewindmq.projections.machine.data.queue import ConsumerView, Queue
+from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.values import Argument
 
 HISTORY = "0123456789abcdef"
@@ -70,7 +70,9 @@ class Topic:
     """The records of one partition of one, and a node that reads them."""
 
     def __init__(self, ends_at: int = 0, index: int = 0, partitions: int = 1) -> None:
-        self.table = CounterTable(index, partitions, HISTORY, ends_at)
+        self.table = CounterTable(
+            lambda vhost, queue: partition_of(vhost, queue, partitions) == index, HISTORY, ends_at
+        )
         self.next = 0
 
     def put(self, *values: bytes, time_ms: int = 1_000) -> "Topic":

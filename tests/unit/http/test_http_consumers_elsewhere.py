@@ -9,9 +9,9 @@ import pytest
 
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster import modes
-from rewindmq.engine.log.placement import partition_of
 from rewindmq.engine.runtime import consumer_counters
 from rewindmq.engine.runtime.subscription import Subscription
+from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.values import Actor, Argument
 from tests.support.broker_harness import Client
 from tests.support.memory_nodes import Nodes, run, session

@@ -15,9 +15,9 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster import modes
 from rewindmq.engine.http.app import make_app
 from rewindmq.engine.http.statistics import statistics
-from rewindmq.engine.log.placement import partition_of
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.queue_counters import key_of
+from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.values import Actor, Argument
 from tests.support.broker_harness import Client
 from tests.support.memory_nodes import Nodes, declare, publish, run, session
@@ -25,7 +25,7 @@ from tests.support.queues import queue_of
 
 ADMIN = Actor("guest", 0)
 NAMES = [next(f"q{n}" for n in range(100) if partition_of("/", f"q{n}", 2) == partition) for partition in range(2)]
-WAITS = 500  # of 10 ms
+WAITS = 3_000  # of 10 ms
 
 
 @pytest.fixture(autouse=True)

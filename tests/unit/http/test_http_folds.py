@@ -75,6 +75,7 @@ EXPECTED = {
         vhosts: delete_vhost
     """,
     Folds.ALL: """
+        repartition: ask show
         state: copy
     """,
 }

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from rewindmq.engine.cli.main import run
+from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.index import index_path, lengths_path
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import PartitionReader
@@ -25,10 +26,11 @@ from rewindmq.engine.log.seals.in_files import segmented
 from rewindmq.engine.log.seals.merkle import Tree, proof
 from rewindmq.engine.log.seals.proof_verifier import leaf_hash, root_of
 from rewindmq.engine.log.seals.seal import BadSeal, Keys, Seal, Stored, check_proof, fingerprint, read_copies, signed
-from rewindmq.engine.log.seals.sealer import Harm, check, prove
+from rewindmq.engine.log.seals.sealer import Harm, check, check_parent, prove
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Published, Purged
 from rewindmq.schemas.values import Actor, Route
+from tests.support.moved_queue import write_moved
 from tests.support.older import to_format_1
 from tests.support.records import SCHEMA_BYTES
 
@@ -475,3 +477,19 @@ def test_prints_that_are_not_those_of_the_seal_are_noticed(data: Path) -> None:
     assert harm.what.endswith("are gone")
     path.write_bytes(content)
     assert harms(data) == []
+
+
+def test_a_partition_that_came_later_is_sealed_from_its_beginning(tmp_path: Path) -> None:
+    moved = write_moved(tmp_path / "data")
+    early = [each for each in segmented(moved.data) if each.name != moved.now]
+    copies = tuple(each for part in early for each in sealing.seal(part, KEY, 5_000))
+    assert [(harm.partition, harm.offset) for harm in harms(moved.data, copies=copies)] == [(moved.now, 0)]
+    later = {each.partition: each.base_offset for each in seal(moved.data)}
+    assert later == {moved.now: 0}
+    assert harms(moved.data, copies=copies) == []
+
+    parent = check_parent(segmented(moved.data), KEYS, copies, {each.seal.partition: 1_000 for each in copies})
+    assert [each.harm for each in parent if each.harm is not None] == []
+    shutil.rmtree(moved.data / "log" / moved.now)
+    with pytest.raises(LogError, match=f"{moved.now}: this partition of the log .* is gone"):
+        harms(moved.data, copies=copies)

@@ -11,6 +11,7 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import ConsumerCancelled, Event, Nacked
 from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay.audit.checks import CHECKS
+from rewindmq.spark_replay.audit.comparison import compare_in_full
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from tests.support.events_for_tests import START_MS, VHOST, Bench
 from tests.support.random_history import History, Step
@@ -29,7 +30,7 @@ def audited(steps: list[Step], lie: Lie | None = None) -> dict[str, int] | None:
         lied = lied or (lie is not None and lie(effects))
         product.event(offset, now_ms, actor, event, effects)
     for account in product.accounts.values():
-        account.compare_in_full(now_ms)
+        compare_in_full(account, now_ms)
     assert product.rows == [] or lie, product.rows[:5]
     return product.failures if lied or lie is None else None
 

@@ -10,6 +10,7 @@ from rewindmq.projections.machine.data.effects import Duplicate, Effect
 from rewindmq.projections.machine.data.id_windows import MOST_EXCHANGES
 from rewindmq.projections.machine.machine import MACHINE_VERSION, Machine
 from rewindmq.projections.machine.rules.deduplication import MOST_REMEMBERED, identity_of
+from rewindmq.projections.machine.rules.versions import DEDUPLICATION
 from rewindmq.schemas.amqp.properties import join_by_name
 from rewindmq.schemas.amqp.tables import array, longstr
 from rewindmq.schemas.events import (
@@ -171,12 +172,12 @@ def test_b61_a_dead_letter_is_dropped_for_good() -> None:
 
 
 def test_older_rules_know_no_duplicates() -> None:
-    story = Bench(MACHINE_VERSION - 1)
+    story = Bench(DEDUPLICATION - 1)
     queue = story.declare(message_deduplication=True)
     way = route_once(ONCE, "q")
     for _ in range(2):
         story.do(Published(way, text_id("a"), None, None, True, None, None, b"", 1))
-    story.do(MachineUpgraded(MACHINE_VERSION))
+    story.do(MachineUpgraded(DEDUPLICATION))
     story.do(Published(way, text_id("a"), None, None, True, None, None, b"", 1))
     assert (queue.published, queue.duplicates) == (3, 0)
     story.do(Published(way, text_id("a"), None, None, True, None, None, b"", 1))
@@ -312,7 +313,7 @@ def test_a_digest_covers_what_is_remembered() -> None:
 
 def random_steps(dice: random.Random, count: int) -> list[tuple[int, Event]]:
     """Duplicates in two queues behind exchanges, with acks, expiries, policies, and a lost node."""
-    steps: list[tuple[int, Event]] = [(0, MachineUpgraded(MACHINE_VERSION))]
+    steps: list[tuple[int, Event]] = [(0, MachineUpgraded(DEDUPLICATION))]
     declared: dict[str, dict[str, object]] = {"a": {"message_deduplication": True, "max_length": 20}}
     for name, keys in (declared | {"b": {"message_ttl": 400}}).items():
         steps.append((0, QueueDeclared(VHOST, name, "classic", True, False, False, 0, arguments(keys), "", None, None)))

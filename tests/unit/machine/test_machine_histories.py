@@ -47,7 +47,7 @@ def follow(seed: int) -> None:
 def test_histories_are_dense() -> None:
     """The histories above would prove little if they never came to the interesting places."""
     told: Counter[str] = Counter()
-    for seed in range(16):
+    for seed in range(20):
         history = History(seed)
         for _ in history.steps(600):
             for outcome in explain(history.effects):
@@ -73,6 +73,7 @@ def test_histories_are_dense() -> None:
         "purged",
         "removed",
         "moved",
+        "relocated",
         "deleted",
         "transient",
         "session_closed",

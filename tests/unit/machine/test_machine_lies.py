@@ -2,6 +2,7 @@
 with check, queue, message and offset (B-18). A row is a short history whose last step is the lie."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from rewindmq.projections.machine.data.effects import (
     Refuse,
     Requeue,
 )
-from rewindmq.schemas.events import ConsumerCancelled, Event, MachineUpgraded, Purged
+from rewindmq.projections.machine.rules.versions import RELOCATION
+from rewindmq.schemas.events import ConsumerCancelled, Event, MachineUpgraded, Purged, QueueDrained
 from rewindmq.schemas.operator_events import MessageRemoved, QueuePaused
 from rewindmq.schemas.values import Actor, Origin
 from rewindmq.spark_replay.audit.fold import AuditProduct
@@ -347,6 +349,87 @@ def an_operator_moves_elsewhere(b: Audited) -> tuple[str, int | None]:
     return "dead letters", m
 
 
+def drained(b: Audited) -> tuple[QueueDrained, int]:
+    """A queue with two messages, the first of them came back; and the event that lets both leave."""
+    b.do(MachineUpgraded(RELOCATION))
+    queue = b.declare(type="quorum", message_ttl=1_000, delivery_limit=5)
+    first = b.publish()
+    consumer = b.attach(prefetch=1)
+    b.publish()
+    b.do(QueuePaused("/", "q", ""))
+    b.nack(consumer, first)
+    return QueueDrained("/", "q", queue.queue_id, 2), first
+
+
+def a_message_moves_that_should_stay(b: Audited) -> tuple[str, int | None]:
+    _, m = drained(b)
+    b.lie = changed(Forget, reason="relocated")
+    b.do(removal(m))
+    return "settlement", m
+
+
+def less_moves_than_should(b: Audited) -> tuple[str, int | None]:
+    event, _ = drained(b)
+
+    def lie(effects: list[Effect]) -> None:
+        of(effects, Forget).message_ids.pop()
+        effects.pop()
+
+    b.lie = lie
+    b.do(event, 0)
+    return "settlement", None
+
+
+def a_message_moves_into_nothing(b: Audited) -> tuple[str, int | None]:
+    event, m = drained(b)
+    b.lie = left_out(DeadLetter)
+    b.do(event, 0)
+    return "dead letters", m
+
+
+def a_message_moves_without_its_count(b: Audited) -> tuple[str, int | None]:
+    event, m = drained(b)
+
+    def lie(effects: list[Effect]) -> None:
+        letter = of(effects, DeadLetter)
+        letter.carried = replace(letter.carried, delivery_count=0)
+
+    b.lie = lie
+    b.do(event, 0)
+    return "dead letters", m
+
+
+def a_message_moves_without_its_expiry(b: Audited) -> tuple[str, int | None]:
+    event, m = drained(b)
+
+    def lie(effects: list[Effect]) -> None:
+        letter = of(effects, DeadLetter)
+        letter.carried = replace(letter.carried, expiry=-1)
+
+    b.lie = lie
+    b.do(event, 0)
+    return "dead letters", m
+
+
+def a_message_that_moved_comes_without_its_flag(b: Audited) -> tuple[str, int | None]:
+    b.do(MachineUpgraded(RELOCATION))
+    b.declare(type="quorum")
+    m = b.publish(origin=Origin("/", "q", 3, 40, "relocated", 1, "", 1, True))
+    b.lie = changed(Deliver, redelivered=False)
+    b.attach(prefetch=1)
+    return "deliveries", m
+
+
+def a_message_that_moved_is_taken_in_again(b: Audited) -> tuple[str, int | None]:
+    b.do(MachineUpgraded(RELOCATION))
+    b.declare()
+    for _ in range(2):
+        m = b.offset
+        b.lie = left_out(Duplicate) if m > 3 else None
+        b.publish(origin=Origin("/", "q", 3, 40, "relocated", 1))
+    return "dead letters", m
+
+
 def a_paused_queue_delivers(b: Audited) -> tuple[str, int | None]:
     m = operated(b)
     b.do(QueuePaused("/", "q", ""))
@@ -442,6 +525,13 @@ LIES: list[Story] = [
     an_operator_moves_and_it_is_deleted,
     an_operator_moves_into_nothing,
     an_operator_moves_elsewhere,
+    a_message_moves_that_should_stay,
+    less_moves_than_should,
+    a_message_moves_into_nothing,
+    a_message_moves_without_its_count,
+    a_message_moves_without_its_expiry,
+    a_message_that_moved_comes_without_its_flag,
+    a_message_that_moved_is_taken_in_again,
     a_paused_queue_delivers,
     what_a_consumer_held_is_lost,
     a_dead_letter_is_not_sent,

@@ -32,11 +32,12 @@ from rewindmq.schemas.events import (
     Purged,
     QueueDeclared,
     QueueDeleted,
+    QueueDrained,
     SessionClosed,
     Tick,
 )
 from rewindmq.schemas.operator_events import MessageRemoved, QueuePaused, QueueResumed
-from rewindmq.schemas.values import Actor, Deduplication, Origin, Policy
+from rewindmq.schemas.values import Actor, Deduplication, MovedFrom, Origin, Policy, SeenLetters, SeenRestored
 from tests.support.events_for_tests import (
     START_MS,
     VHOST,
@@ -227,6 +228,67 @@ class MachineAgainstModel(RuleBasedStateMachine):
 
     @rule(
         name=st.sampled_from(NAMES),
+        again=st.booleans(),
+        size=st.integers(0, 12),
+        left=st.sampled_from([None, None, 0, 5, 30]),
+        priority=st.sampled_from([None, None, 1, 200]),
+        count=st.sampled_from([0, 0, 1, 2, 5_000]),
+        acquired=st.sampled_from([0, 0, 1, 3, 5_000]),
+        text=st.sampled_from(["", "a"]),
+    )
+    def take_in(
+        self,
+        name: str,
+        again: bool,
+        size: int,
+        left: int | None,
+        priority: int | None,
+        count: int,
+        acquired: int,
+        text: str,
+    ) -> None:
+        """A message comes from the partition in which its queue was."""
+        sequence = self.sequences.get(name, 0) + (0 if again else 1)
+        self.sequences[name] = sequence
+        redelivered = bool(count or acquired)
+        origin = Origin(VHOST, name, 7, 70, "relocated", sequence, "", count, redelivered, acquired, 3)
+        properties = text_id(text) if text else b"\0\0"
+        self.both(Published(route(name), properties, left, priority, True, origin, None, b"", size), 0)
+
+    @rule(
+        name=st.sampled_from(NAMES),
+        type=st.sampled_from(["classic", "quorum"]),
+        keys=keys,
+        semantics=st.sampled_from(["", "rabbitmq-4.3"]),
+        version=st.sampled_from([1, 2, 6, 7, 8]),
+        paused=st.sampled_from([False, False, True]),
+        seen=st.integers(0, 3),
+    )
+    def make_anew(
+        self, name: str, type: str, keys: dict[str, object], semantics: str, version: int, paused: bool, seen: int
+    ) -> None:
+        """A queue comes from another partition."""
+        letters = (SeenLetters(VHOST, name, 7, seen, 3, True), SeenLetters(VHOST, "x", 7, seen, -1, False))
+        restored = (SeenRestored("undo", VHOST, name, 7, ((1, 3), (5, 5))),)
+        moved = MovedFrom(0, 7, version, paused, letters, restored)
+        given = arguments(keys)
+        self.both(
+            QueueDeclared(VHOST, name, type, True, False, False, 0, given, semantics, None, None, moved_from=moved), 0
+        )
+
+    @rule(
+        name=st.sampled_from(NAMES),
+        count=st.sampled_from([0, 1, 2, 5, 1_000, 1_001]),
+        another=st.sampled_from([0, 0, 0, 1]),
+        session=st.sampled_from([0, 0, 0, 1]),
+    )
+    def drain(self, name: str, count: int, another: int, session: int) -> None:
+        queue = self.machine.queue(VHOST, name)
+        queue_id = 7 if queue is None else queue.queue_id
+        self.both(QueueDrained(VHOST, name, queue_id + another, count), self.session(session) if session else 0)
+
+    @rule(
+        name=st.sampled_from(NAMES),
         number=st.sampled_from(CONSUMERS),
         no_ack=st.booleans(),
         prefetch=st.integers(0, 4),
@@ -382,7 +444,8 @@ class MachineAgainstModel(RuleBasedStateMachine):
     def forwarded(self, pick: st.DataObject) -> None:
         queue = pick.draw(st.sampled_from(list(self.machine.outboxes())))
         sequence = pick.draw(st.sampled_from(sorted(queue.outbox)))
-        self.both(DeadLettersForwarded(VHOST, queue.name, queue.queue_id, sequence), 0)
+        relocated = pick.draw(st.booleans())
+        self.both(DeadLettersForwarded(VHOST, queue.name, queue.queue_id, sequence, relocated), 0)
 
     @rule()
     def project(self) -> None:

@@ -6,9 +6,20 @@ Kafka's topics are open to other writers, so nothing that a record can say is im
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rewindmq.projections.machine.data.reasons import RELOCATED
 from rewindmq.projections.machine.machine import HANDLERS, MACHINE_VERSION, Machine
 from rewindmq.schemas.events import EVENT_TYPES, Event, MachineUpgraded, Published
-from rewindmq.schemas.values import Argument, Encryption, Origin, Policy, Route
+from rewindmq.schemas.placement_events import QueueName
+from rewindmq.schemas.values import (
+    Argument,
+    Encryption,
+    MovedFrom,
+    Origin,
+    Policy,
+    Route,
+    SeenLetters,
+    SeenRestored,
+)
 from tests.support.annotations import annotations_of
 from tests.support.events_for_tests import VHOST, Bench, policy, route
 from tests.support.examples import examples
@@ -39,7 +50,39 @@ STRATEGIES: dict[object, st.SearchStrategy[object]] = {
     int | None: st.one_of(st.none(), numbers),
     Policy | None: policies,
     Route: routes,
-    Origin | None: st.one_of(st.none(), st.builds(Origin, texts, texts, numbers, numbers, texts, numbers)),
+    Origin | None: st.one_of(
+        st.none(),
+        st.builds(Origin, texts, texts, numbers, numbers, texts | st.just(RELOCATED), numbers),
+        st.builds(
+            Origin,
+            st.just(VHOST),
+            names,
+            numbers,
+            numbers,
+            st.just(RELOCATED),
+            numbers,
+            st.just(""),
+            numbers,
+            st.booleans(),
+            numbers,
+            numbers,
+        ),
+    ),
+    MovedFrom | None: st.one_of(
+        st.none(),
+        st.builds(
+            MovedFrom,
+            numbers,
+            numbers,
+            st.integers(-1, MACHINE_VERSION + 1),
+            st.booleans(),
+            st.lists(st.builds(SeenLetters, texts, names, numbers, numbers, numbers, st.booleans()), max_size=2).map(
+                tuple
+            ),
+            st.lists(st.builds(SeenRestored, texts, texts, names, numbers, ranges), max_size=2).map(tuple),
+        ),
+    ),
+    tuple[QueueName, ...]: st.just(()),  # of the metadata log
     Encryption | None: st.none(),
     tuple[Argument, ...]: arguments,
     tuple[tuple[int, int], ...]: ranges,

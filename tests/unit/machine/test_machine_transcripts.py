@@ -124,6 +124,7 @@ class Stage:
             for part in [{key.split(".")[1]: value(text) for key, text in keys.items() if key.startswith(who + ".")}]
         ]
         durable, auto_delete = "transient" not in plain, "auto_delete" in plain
+        own, of_operators = self.policies[plain[0]]
         return QueueDeclared(
             VHOST,
             plain[0],
@@ -134,7 +135,8 @@ class Stage:
             owner,
             arguments(dict(given)),
             semantics,
-            *self.policies[plain[0]],
+            own,
+            of_operators,
         ), session
 
     def policy(self, plain: list[str], keys: dict[str, str], place: int = 0) -> tuple[Event, int]:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rewindmq.projections.rules.placement import partition_of
 from rewindmq.projections.topology.fold_image import CHUNK_ITEMS, digest_of, image_of, restored
 from rewindmq.projections.topology.metadata_fold import MetadataFold
 from rewindmq.projections.topology.topology import TOPOLOGY_VERSION
@@ -52,6 +53,15 @@ from rewindmq.schemas.metadata_events import (
     VhostCreated,
     VhostDeleted,
 )
+from rewindmq.schemas.placement_events import (
+    NamesHeld,
+    PartitionsAdded,
+    PlacementChanged,
+    QueueMoveBegan,
+    QueueMoveEnded,
+    QueueName,
+    QueuesStay,
+)
 from rewindmq.schemas.values import BROKER, Actor, Argument
 from tests.support.strategies import EVENTS, timestamps
 
@@ -73,7 +83,7 @@ EPOCHS = st.integers(0, 40)
 SENSIBLE: dict[type[Any], tuple[st.SearchStrategy[Any], ...]] = {
     BrokerStarted: (NAMES, st.just("0.1.0"), st.integers(1, 4), st.booleans()),
     MachineUpgraded: (st.integers(1, 4),),
-    NodeJoined: (NAMES, st.just("0.2.0"), st.integers(1, 4), NAMES),
+    NodeJoined: (NAMES, st.just("0.2.0"), st.integers(1, 4), NAMES, st.integers(0, 6)),
     NodeLost: (NAMES, EPOCHS, st.just("lapsed")),
     VhostCreated: (VHOSTS, NAMES, st.just(("t", "u")), st.sampled_from(["", "quorum", "odd"])),
     VhostDeleted: (VHOSTS,),
@@ -117,6 +127,12 @@ SENSIBLE: dict[type[Any], tuple[st.SearchStrategy[Any], ...]] = {
     PastRead: (NAMES, NAMES, st.just(0), st.just(0), st.just(""), st.just(()), NAMES, NAMES),
     ClockStepped: (NAMES, st.just("start"), timestamps, timestamps),
     ClockSet: (st.integers(-9, 9), timestamps),
+    PartitionsAdded: (st.just(2), st.just(6)),
+    NamesHeld: (st.just(6),),
+    QueuesStay: (st.integers(-1, 6), st.lists(st.builds(QueueName, VHOSTS, NAMES), max_size=3).map(tuple)),
+    PlacementChanged: (st.just(6),),
+    QueueMoveBegan: (VHOSTS, NAMES, st.integers(-1, 2), st.integers(0, 5)),
+    QueueMoveEnded: (VHOSTS, NAMES, st.integers(-1, 2)),
     Tick: (),
 }
 often = st.one_of(
@@ -148,6 +164,7 @@ def answers(fold: MetadataFold) -> Any:
     """Everything that a fold can be asked, with the orders."""
     topology = fold.topology
     kinds = {name: value for name, value in vars(topology).items() if name[0] != "_"}
+    kinds |= {f"placement.{name}": value for name, value in vars(kinds.pop("placement")).items()}
     ordered = {name: list(value.items()) if isinstance(value, dict) else value for name, value in kinds.items()}
     vhosts, names = list(topology.vhosts), ["a", "b", "x ✈"]
     return (
@@ -221,13 +238,32 @@ def test_the_rules_of_this_version_are_these() -> None:
     """If this digest changes, a stored topology of before is not the fold of its log: raise TOPOLOGY_VERSION, and put
     the new digest here."""
     fold = golden()
-    assert TOPOLOGY_VERSION == 3
-    assert fold.topology.digest() == "a067d7b0ecf8f20b251556ffb90450a68cef48b95b4c5f0433666175a0d94976"
-    assert digest_of(image_of(fold).pieces()) == "cf46d096185cf6735abf7e654771a3d84897c650b07f8137e3b815e849a47504"
+    assert TOPOLOGY_VERSION == 4
+    assert fold.topology.digest() == "b3ea10dfc78950f292bb894c11f291425eaac0df0d2a6d81ff914662866b7c23"
+    assert digest_of(image_of(fold).pieces()) == "d35e6d3ed0710750627f91a0f67feb876ef32c08e481c1a926c6cebd9953c588"
 
 
-def golden() -> MetadataFold:
+def test_a_topology_in_which_no_queue_moves_has_the_digest_of_before() -> None:
+    digest = "a067d7b0ecf8f20b251556ffb90450a68cef48b95b4c5f0433666175a0d94976"
+    assert golden(repartitioned=False).topology.digest() == digest
+
+
+def golden(repartitioned: bool = True) -> MetadataFold:
     """The fold of a history with every kind of event, in which each one changes something."""
+    name = next(f"q{n}" for n in range(9) if (partition_of("v", f"q{n}", 2), partition_of("v", f"q{n}", 6)) == (1, 5))
+    stay = QueuesStay(1, (QueueName("v", name), QueueName("v", "other")))
+    placement: list[Event] = [
+        NodeJoined("n3", "0.3.0", 7, "n3:5672", 6),
+        PartitionsAdded(2, 6),
+        NamesHeld(6),
+        stay,
+        PlacementChanged(6),
+        QueueMoveBegan("v", name, 3, 5),
+        QueueMoveEnded("v", name, 1),
+        PartitionsAdded(6, 8),
+        NamesHeld(8),
+        stay,
+    ]
     x = ExchangeDeclared("v", "x", "topic", durable=True, auto_delete=True, internal=False)
     binary = (Argument("b", "binary", b"\xff"),)
     bound = Bound("v", "x", "queue", "q", "k", binary, 4)
@@ -286,7 +322,9 @@ def golden() -> MetadataFold:
         PastRead("v", "q", 0, 0, "", (), "GET /api/queues", "at=-5m"),
         SessionClosed(7, 0),
     ]
-    assert {type(event) for event in events} == {*MetadataEvent.__args__, Tick}
+    if repartitioned:
+        events += placement
+        assert {type(event) for event in events} == {*MetadataEvent.__args__, Tick}
     fold = MetadataFold()
     for offset, event in enumerate(events):
         fold.apply(offset, 1_700_000_000_000 + offset, BROKER, event)

@@ -216,7 +216,7 @@ HEAD = encoded(Tick())[:-1]
         (b"\x00\x01", "byte 1 of 2: user has the negative length -1"),
         (b"\x00\x08ab", "byte 2 of 4: user is 4 bytes long, but the record ends after 2"),
         (b"\x00\x04a\xff\x00\x16", "byte 3 of 6: user is not UTF-8: invalid start byte"),
-        (HEAD + b"\x7e", "byte 8 of 9: there is no event type number 63"),
+        (HEAD + b"\x8e\x01", "byte 8 of 10: there is no event type number 71"),
         (HEAD + b"\x01", "byte 8 of 9: there is no event type number -1"),
         (HEAD + b"\x16\x00\x00", "byte 9 of 11: the record goes on for 2 bytes behind its end"),
         (HEAD + b"\x0c\x00\x00\x02\x00", "byte 12 of 13: if_empty"),

@@ -15,6 +15,7 @@ from rewindmq.schemas import evolution, registry
 from rewindmq.schemas.codec import Decoder, UndecodableRecord
 from rewindmq.schemas.events import EVENT_TYPES, Acked, BrokerStarted, Checkpointed, Published
 from rewindmq.schemas.evolution import upgraded
+from rewindmq.schemas.placement_events import QueueName
 from rewindmq.schemas.registry import (
     RELEASED,
     envelope_fingerprint,
@@ -26,7 +27,18 @@ from rewindmq.schemas.registry import (
 )
 from rewindmq.schemas.shapes import UnknownSchema, shape_of
 from rewindmq.schemas.single_object import unwrap, wrap
-from rewindmq.schemas.values import Actor, Argument, Deduplication, Encryption, Origin, Policy, Route
+from rewindmq.schemas.values import (
+    Actor,
+    Argument,
+    Deduplication,
+    Encryption,
+    MovedFrom,
+    Origin,
+    Policy,
+    Route,
+    SeenLetters,
+    SeenRestored,
+)
 from tests.support.records import avro_rows
 from tests.support.samples import GOLDEN, SAMPLES, readable, sample_bytes
 
@@ -34,7 +46,19 @@ AVSC = {
     Path(file.name).stem: json.loads(file.read_text("utf-8"))
     for file in (resources.files("rewindmq.schemas") / "avsc").iterdir()
 }
-PARTS = (Actor, Argument, Deduplication, Policy, Route, Origin, Encryption)
+PARTS = (
+    Actor,
+    Argument,
+    Deduplication,
+    Policy,
+    Route,
+    Origin,
+    Encryption,
+    MovedFrom,
+    SeenLetters,
+    SeenRestored,
+    QueueName,
+)
 ALL_RELEASED = [Path(file.name).stem for file in RELEASED.iterdir() if file.name.endswith(".avsc")]
 
 
@@ -217,6 +241,17 @@ NEWER = (
     "QueueResumed",
     "QueueRefuses",
     "Published-deduplicated",
+    "Published-relocated",
+    "QueueDeclared-moved",
+    "QueueDrained",
+    "DeadLettersForwarded-relocated",
+    "NodeJoined-partitions",
+    "PartitionsAdded",
+    "NamesHeld",
+    "QueuesStay",
+    "PlacementChanged",
+    "QueueMoveBegan",
+    "QueueMoveEnded",
 )
 
 

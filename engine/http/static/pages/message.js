@@ -60,7 +60,7 @@ function life(name, rows) {
         row.timestamp === null ? null : [moment(row.timestamp), " "],
         queueLink(row.vhost, row.queue), ": ", h("strong", {}, what(row)), who(row) && `, by ${who(row)}`, decided(row),
         message === name ? null : [". Here it is message ", messageLink(row.vhost, message)],
-        ". ", queueLink(row.vhost, row.queue, {offset: row.offset}, "The queue before")));
+        ". ", queueLink(row.vhost, row.queue, {offset: row.offset, partition: row.partition}, "The queue before")));
   }));
 }
 

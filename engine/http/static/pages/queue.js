@@ -84,7 +84,8 @@ export async function show(main, names, options, user) {
         {title: "Time", cell: each => each.time},
         {title: "Event", cell: each => inWords(each)},
         {title: "Queue", cell: each => h("button", {type: "button",
-          "aria-label": `Show the queue before ${inWords(each)}`, onclick: () => choose({offset: each.offset})},
+          "aria-label": `Show the queue before ${inWords(each)}`,
+          onclick: () => choose({offset: each.offset, partition: depth.partition})},
         "Before it")}], depth.ticks));
   }
 
@@ -120,8 +121,8 @@ export async function show(main, names, options, user) {
         const query = new URLSearchParams({...moment, first, count: COUNT});
         past = await api(`/queues/${where(...names)}/at?${query}`, {signal});
         // An offset stays one, and so does a mark, which may move; a time becomes absolute.
-        past.moment = moment.offset !== undefined || moment.time.startsWith("mark:") ? {offset: past.at.offset}
-          : {time: past.at.time};
+        past.moment = moment.offset !== undefined || moment.time.startsWith("mark:")
+          ? {offset: past.at.offset, partition: past.at.partition} : {time: past.at.time};
         keep();
         list();
       } catch (error) {
@@ -136,7 +137,7 @@ export async function show(main, names, options, user) {
   function guess(moment) {
     const time = Date.parse(moment.time);
     const near = charted?.points.findLast(each => moment.offset === undefined ? Date.parse(each.time) <= time
-      : each.offset <= moment.offset);
+      : [undefined, charted.partition].includes(moment.partition) && each.offset <= moment.offset);
     const known = near === undefined || near.ready === null || near === charted.points.at(-1) ? ""
       : ` By the chart, at ${near.time}: ${figure(near.ready)} ready, ${figure(near.unacked)} unacked.`;
     said.replaceChildren(`Reading the history …${known}`);
@@ -157,12 +158,12 @@ export async function show(main, names, options, user) {
 
   // Keep what is shown in the address.
   function keep() {
-    const chosen = past?.moment ?? {time: options.time, offset: options.offset};
+    const chosen = past?.moment ?? {time: options.time, offset: options.offset, partition: options.partition};
     note("queues", names, {...chosen, range: range.value === "-1h" ? null : range.value, first: first || null});
   }
 
   function step(by) {
-    if (past !== null) choose({offset: Math.max(0, past.at.offset + by)});
+    if (past !== null) choose({offset: Math.max(0, past.at.offset + by), partition: past.at.partition});
   }
 
   function typedMoment(event) {
@@ -188,7 +189,8 @@ export async function show(main, names, options, user) {
     trying(names), purging(names, changed), marking(changed));
   live(`/queues/${where(...names)}?${new URLSearchParams({columns: SHOWN})}`, showNow, fail, ending.signal);
   if (options.offset !== undefined || options.time !== undefined) {
-    choose(options.offset !== undefined ? {offset: options.offset} : {time: options.time}, first);
+    const {time, offset, partition} = options;
+    choose(offset === undefined ? {time} : partition === undefined ? {offset} : {offset, partition}, first);
   }
   draw();
   return () => ending.abort();

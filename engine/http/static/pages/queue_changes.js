@@ -139,7 +139,8 @@ export function restoring(names, moment, done) {
     const plan = await api(path, {method: "POST", body: {...chosen, to: into.value, dry_run: true}});
     // What was shown is done, also if another purge comes between.
     const same = chosen.undo === undefined ? chosen
-      : {offset: plan.at.offset, only: [{purge: "purged", delete: "deleted", remove: "removed"}[chosen.undo]]};
+      : {offset: plan.at.offset, partition: plan.at.partition,
+        only: [{purge: "purged", delete: "deleted", remove: "removed"}[chosen.undo]]};
     const act = h("button", {type: "button", onclick: async () => {
       act.disabled = true;
       try {

@@ -1,0 +1,78 @@
+"""A basic.consume of a channel, and the consumer that came of it.
+
+When its queue moves to another partition, another `BasicConsume` with a consumer of its own goes on under the same tag
+(engine/placement/consumers.py). The first consumer keeps the deliveries that the client has not settled.
+"""
+
+from typing import TYPE_CHECKING
+
+from rewindmq.engine.amqp import methods
+from rewindmq.engine.amqp.consumer import AmqpConsumer
+from rewindmq.engine.amqp.lookahead import LEAST_PREFETCH, LookaheadConsumer
+from rewindmq.engine.amqp.methods import Method
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.subscription import Subscription
+from rewindmq.projections.machine.data.queue import Queue
+
+if TYPE_CHECKING:
+    from rewindmq.engine.amqp.channel import Channel
+
+
+class BasicConsume:
+    """`prefetch`: that of the channel when the client asked. `replies`: the client waits for consume-ok. Implements
+    `rewindmq.engine.runtime.subscription.MovableConsumer`."""
+
+    def __init__(self, channel: "Channel", method: Method, tag: str, prefetch: int, replies: bool) -> None:
+        self.channel = channel
+        self.method = method
+        self.tag = tag
+        self.prefetch = prefetch
+        self.replies = replies
+        self.target = self.new_consumer()
+        self.subscription = Subscription(
+            channel.session,
+            channel.number,
+            tag,
+            self.target.no_ack,
+            method.flag("exclusive"),
+            prefetch,
+            channel.global_prefetch,
+            method.table("arguments"),
+            self,
+        )
+
+    def new_consumer(self) -> AmqpConsumer:
+        """The consumer for these settings."""
+        channel, shared, prefetch = self.channel, self.channel.shared, self.prefetch
+        no_ack = self.method.flag("no_ack")
+        given = channel.output, channel.settlement, self.tag, no_ack, prefetch, shared.cancel_notify, channel.gone
+        if prefetch >= LEAST_PREFETCH and not no_ack and channel.broker.keeper.reads_back:
+            return LookaheadConsumer(*given, shared.creditors, channel.broker.turns.end)
+        return AmqpConsumer(*given, shared.creditors)
+
+    def attached(self, partition: Partition, queue: Queue, consumer_id: int) -> None:
+        channel = self.channel
+        self.target.attached(partition, queue, consumer_id)
+        channel.consumers[self.tag] = self.target
+        if self.replies and not channel.closing:
+            channel.output.write(methods.encode(channel.number, "Basic.ConsumeOk", consumer_tag=self.tag))
+
+    def leave(self) -> None:
+        self.target.detached = True
+
+    def give_back(self) -> None:
+        self.target.give_back()
+
+    def cancelled(self) -> None:
+        if self.is_wanted:
+            self.target.cancelled()
+
+    def successor(self) -> Subscription | None:
+        if not self.is_wanted:
+            return None
+        return BasicConsume(self.channel, self.method, self.tag, self.prefetch, replies=False).subscription
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the client has neither cancelled the consumer nor closed its channel."""
+        return not self.channel.closing and self.channel.consumers.get(self.tag) is self.target

@@ -1,0 +1,29 @@
+"""Obstacles to a repartition: what this broker's log is bound to that knows one number of partitions only."""
+
+from rewindmq.engine.config import Config
+from rewindmq.engine.log.archive.directory_note import archive_of
+from rewindmq.engine.log.embedded.roles import FOLLOWERS, read_note
+
+
+def why_not_repartition(config: Config) -> str:
+    """Why the log of this broker can't get more partitions, in one line that says what to do; "" if it can.
+
+    Raises LogError where a note in the data directory cannot be read."""
+    if config.follow is not None:
+        return f"this node copies the log of {config.follow}: repartition that one"
+    if config.read_only:
+        return "this broker serves its history only, and writes nothing"
+    url = config.archive.url or archive_of(config.log_directory)
+    if url is not None:
+        return (
+            f"the history is archived at {url}, and an archive keeps the number of partitions with which it was begun:"
+            " what new partitions have would be missing in it"
+        )
+    followers = read_note(config.log_directory / FOLLOWERS) if config.kafka is None else None
+    if followers:
+        names = ", ".join(sorted(followers))
+        return (
+            f"followers copy this log ({names}), and a copy keeps its number of partitions: forget them with"
+            " `rewindmq forget_follower NAME`, and let them begin anew in empty directories afterwards"
+        )
+    return ""

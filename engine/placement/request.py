@@ -1,0 +1,111 @@
+"""What an operator asks for, and sees: a repartition, and how far it is."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from rewindmq.engine.errors import PreconditionFailed
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.placement.obstacles import why_not_repartition
+from rewindmq.engine.placement.repartition import Repartition
+from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.projections.machine.rules.versions import RELOCATION
+from rewindmq.projections.topology.placement import Moving, Name
+from rewindmq.schemas.placement_events import PartitionsAdded
+from rewindmq.schemas.values import Actor
+
+MOST_PARTITIONS = 1_024
+
+# Phases
+NEVER, NODES, NAMES, MOVES, DONE = "never asked for", "waits for nodes", "holds names", "moves queues", "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a repartition is.
+
+    `partitions`: those that this node works with. `placed_by`: queues are placed by so many. `wanted`: and are to be.
+    `waits_for`: nodes that have to be started again. `moving`: queues on their way. `moved`: so many have moved since
+    the number changed. `staying`: so many are still where they were, and `reasons` says why, with how many each.
+    `left`: so many queues have messages, held by consumers, in the partition that they left."""
+
+    phase: str
+    partitions: int
+    placed_by: int
+    wanted: int
+    waits_for: list[str]
+    moving: dict[Name, Moving]
+    moved: int
+    staying: int
+    reasons: dict[str, int]
+    left: int
+
+
+async def ask_for(to: Repartition, actor: Actor, partitions: int) -> None:
+    """Add partitions to the log, so that queues are placed by so many. It goes on by itself from there.
+
+    To ask again for the same number completes what a crash cut short. PreconditionFailed: it cannot be done, and the
+    text says why. LogError: the log does not answer."""
+    placement = to.topology.placement
+    placed_by = placement.count or len(to.partitions)
+    wanted = placement.wanted or placed_by
+    if not 1 <= partitions <= MOST_PARTITIONS:
+        raise PreconditionFailed(f"a log has 1 to {MOST_PARTITIONS} partitions")
+    if wanted != placed_by and partitions != wanted:
+        raise PreconditionFailed(f"a repartition to {wanted} partitions is under way: wait until it is done")
+    if partitions <= placed_by:
+        raise PreconditionFailed(f"queues are placed by {placed_by} partitions, and their number only grows")
+    older = sorted(each.node for each in to.topology.nodes.values() if each.machine_version < RELOCATION)
+    if older or to.topology.machine_version < RELOCATION:
+        which = f"node {', '.join(older)} is" if older else "the log is"
+        raise PreconditionFailed(f"{which} of an older version, which cannot move queues: upgrade all nodes first")
+    if to.config.worker is not None:
+        raise PreconditionFailed(
+            "this broker has several processes: stop it, start it with one process, and ask again. When it was started"
+            " once more, it may have several processes again"
+        )
+    try:
+        obstacle = why_not_repartition(to.config)
+        if obstacle:
+            raise PreconditionFailed(obstacle)
+        await to.keeper.add_partitions(partitions, only_ask=True)
+        if wanted != partitions:
+            await to.metadata.ask(actor, PartitionsAdded(placed_by, partitions))
+        await to.keeper.add_partitions(partitions, only_ask=False)
+    except LogError as error:
+        raise PreconditionFailed(str(error)) from None
+
+
+async def progress_of(repartition: Repartition, work: Work) -> Progress:
+    """How far the repartition is, as this node knows it. This node folds all partitions."""
+    placement, partitions = repartition.placement, repartition.partitions
+    count = placement.count or len(partitions)
+    wanted = placement.wanted or count
+    waits_for = repartition.waits_for() if wanted != count and not placement.held else []
+    since_ms = placement.earlier[-1].until_ms if placement.earlier else 0
+    moved = sum([each.began_ms >= since_ms for moves in placement.moves.values() for each in moves])
+    reasons: Counter[str] = Counter()
+    ready = 0
+    if wanted == count:
+        async for name in work.over(list(placement.staying)):
+            if name in placement.staying and name not in placement.moving:
+                reason = repartition.why_not_now(name)
+                reasons[reason] += bool(reason)
+                ready += not reason
+    if not placement.count:
+        phase = NEVER
+    elif wanted != count:
+        phase = NAMES if placement.held else NODES
+    else:
+        phase = MOVES if placement.moving or ready else DONE
+    return Progress(
+        phase,
+        len(partitions),
+        count,
+        wanted,
+        waits_for,
+        dict(placement.moving),
+        moved,
+        len(placement.staying) - len(placement.moving),
+        {reason: number for reason, number in reasons.items() if reason},
+        repartition.strays.left(),
+    )

@@ -1,0 +1,121 @@
+"""What is left of a queue in the partition that it left: messages that consumers held, and that came back.
+
+    came back (nacked, its connection closed)      QueueDrained: it follows, as the others did
+    nothing is held any more, nothing under way    QueueDeleted, STAY_SECONDS later. The queue lives in its new place
+
+The owner of the partition looks every second, and all the time while something is to follow. It looks at the queues
+whose move has ended: until then the mover drains them.
+
+A node that was declared lost while it moved may have publishes on their way to the old partition, and may have
+confirmed them (`LATE_PUBLISHES`). They find the queue there, and follow it. So an empty one stays for a while."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.reasons import RELOCATED
+from rewindmq.projections.topology.placement import Name, Placement
+from rewindmq.schemas.events import QueueDeleted, QueueDrained
+from rewindmq.schemas.values import BROKER
+
+PORTION = 500  # messages
+MOST_LETTERS = 2_000  # of one queue that are on their way
+STAY_SECONDS = 120.0  # far more than a lost node's records take to come, or to fail
+
+
+class Strays:
+    """Looks after the partitions that this node owns."""
+
+    def __init__(self, placement: Placement, partitions: Sequence[Partition], end_turn: Callable[[], None]) -> None:
+        self._placement = placement
+        self._partitions = partitions
+        self._end_turn = end_turn
+        self._left: dict[int, list[tuple[Name, int]]] | None = None  # by partition: what may be there still
+        self._asked: dict[tuple[str, int], int] = {}  # append position of the last event for one of them
+        self._empty_since: dict[tuple[str, int], float] = {}  # seconds of the loop's clock
+
+    def changed(self) -> None:
+        """Take note that a queue began to move, or has moved."""
+        self._left = None
+
+    def look(self) -> bool:
+        """Let what came back follow, a portion of each queue, and remove what is empty. Returns whether there is more
+        to be done at once."""
+        asked = more = False
+        if self._left is None:
+            self._left = {}
+            for index, name, queue_id in self._placement.strays():
+                self._left.setdefault(index, []).append((name, queue_id))
+        left = self._left
+        for index in left:
+            partition = self._partitions[index]
+            if partition.owned and partition.current and not partition.read_only:
+                for queue in self._queues(partition, left):
+                    more |= is_to_follow(queue)
+                    asked |= self._follow(partition, queue)
+        if asked:
+            self._end_turn()
+        return more
+
+    def left(self) -> int:
+        """How many queues have something left in a partition that they have left."""
+        return sum(
+            1
+            for index, _, queue_id in self._placement.strays()
+            if (queue := self._partitions[index].machine.by_id.get(queue_id)) is not None
+            and not queue.gone
+            and not is_empty(queue)
+        )
+
+    def _queues(self, partition: Partition, left: dict[int, list[tuple[Name, int]]]) -> list[Queue]:
+        """The queues that have left this partition, as far as they are there still, and their move has ended."""
+        placement, by_id = self._placement, partition.machine.by_id
+        there = left[partition.index] = [
+            each for each in left[partition.index] if (queue := by_id.get(each[1])) is not None and not queue.gone
+        ]
+        found = []
+        for name, queue_id in there:
+            moving = placement.moving.get(name)
+            if moving is None or (moving.source, moving.from_id) != (partition.index, queue_id):
+                found.append(by_id[queue_id])
+        return found
+
+    def _follow(self, partition: Partition, queue: Queue) -> bool:
+        key = (partition.name, queue.queue_id)
+        if self._asked.get(key, -1) >= partition.durable_position:
+            return False  # the last event is on its way still
+        if not is_empty(queue):
+            self._empty_since.pop(key, None)
+        if is_to_follow(queue):
+            if letters_of(queue) + PORTION > MOST_LETTERS:
+                return False
+            event: QueueDrained | QueueDeleted = QueueDrained(queue.vhost, queue.name, queue.queue_id, PORTION)
+        elif not is_empty(queue):
+            self._asked.pop(key, None)
+            return False
+        else:
+            now = asyncio.get_running_loop().time()
+            if now - self._empty_since.setdefault(key, now) < STAY_SECONDS:
+                return False
+            del self._empty_since[key]
+            event = QueueDeleted(queue.vhost, queue.name, if_unused=False, if_empty=False)
+        self._asked[key] = partition.append(BROKER, event)
+        return True
+
+
+def is_to_follow(queue: Queue) -> bool:
+    """Whether messages of the queue wait to go to its new partition."""
+    return queue.messages_ready + queue.messages_delayed > 0
+
+
+def letters_of(queue: Queue) -> int:
+    """How many messages of a queue are on their way to its new partition. Dead letters do not count: no target may
+    ever take them."""
+    return sum(1 for entry in queue.outbox.values() if entry.reason == RELOCATED)
+
+
+def is_empty(queue: Queue) -> bool:
+    """Whether nothing of the queue is here any more: no message, no consumer, nothing on its way."""
+    held = queue.messages_unacked or queue.consumer_count() or queue.outbox
+    return not (held or queue.messages_ready or queue.messages_delayed)

@@ -1,0 +1,207 @@
+"""A history in which a queue moves to a partition that came later: `orders`, from one of two partitions to one of four.
+
+moved = write_moved(data)      # its fields are ids of messages and times; the log is closed
+
+declared, bound        three messages, `first` is acked          mark:before
+partitions added, the placement changes
+the queue moves        `second` and `third` go along, `held` stays with its consumer
+after the move         `new` is published, `second` is acked, `third` is purged with it    mark:after
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rewindmq.projections.machine.data.effects import DeadLetter, Effect
+from rewindmq.projections.machine.events.relocation import moved_from
+from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
+from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.topology.placement import Placement
+from rewindmq.schemas.events import (
+    Acked,
+    DeadLettersForwarded,
+    Event,
+    MachineUpgraded,
+    MetadataEvent,
+    Published,
+    QueueDeclared,
+    QueueDeleted,
+    QueueDrained,
+)
+from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared
+from rewindmq.schemas.placement_events import (
+    NamesHeld,
+    PartitionsAdded,
+    PlacementChanged,
+    PlacementEvent,
+    QueueMoveBegan,
+    QueueMoveEnded,
+    QueueName,
+    QueuesStay,
+)
+from rewindmq.schemas.values import BROKER, Actor, Origin, Route
+from tests.support.spark.histories import ANN, Recorder
+
+BEFORE, AFTER = 2, 4
+QUEUE = next(f"orders{n}" for n in range(99) if partition_of("/", f"orders{n}", AFTER) >= BEFORE)
+STAYING = next(f"stays{n}" for n in range(99) if partition_of("/", f"stays{n}", AFTER) < BEFORE)
+
+
+class MovingRecorder(Recorder):
+    """A recorder whose partitions behind the first two come later, and whose queues move."""
+
+    def __init__(self, data: Path) -> None:
+        self.placement = Placement()
+        self.new: list[DeadLetter] = []  # messages of the queue that moves, since they were last taken
+        super().__init__(data, AFTER)
+        for index in range(BEFORE):
+            self.append(index, BROKER, MachineUpgraded(MACHINE_VERSION))
+
+    def partition(self, queue: str) -> int:
+        return self.placement.home("/", queue, BEFORE)
+
+    def append(self, index: int, actor: Actor, event: Event) -> int:
+        if index >= BEFORE and not self.placement.count:
+            return -1  # what is appended to all partitions at the beginning: these are not there yet
+        return super().append(index, actor, event)
+
+    def metadata(self, event: MetadataEvent, actor: Actor = BROKER) -> int:
+        offset = super().metadata(event, actor)
+        if isinstance(event, PlacementEvent):
+            self.placement.apply(self.now_ms, event)
+        return offset
+
+    def follow(self, effects: list[Effect]) -> None:
+        super().follow(effects)
+        self.new += [each for each in effects if isinstance(each, DeadLetter) and each.reason == "relocated"]
+
+    def repartition(self, *staying: str) -> None:
+        """Add partitions, and place new queues by them."""
+        self.metadata(PartitionsAdded(BEFORE, AFTER))
+        for index in range(BEFORE, AFTER):
+            self.append(index, BROKER, MachineUpgraded(MACHINE_VERSION))
+        self.metadata(NamesHeld(AFTER))
+        for queue in staying:
+            self.metadata(QueuesStay(self.partition(queue), (QueueName("/", queue),)))
+        self.metadata(PlacementChanged(AFTER))
+
+    def begin_move(self, queue: str) -> int:
+        """Declare the queue in its new partition. Returns its incarnation there."""
+        source, target = self.partition(queue), partition_of("/", queue, AFTER)
+        old = self.machines[source].queue("/", queue)
+        assert old is not None
+        self.metadata(QueueMoveBegan("/", queue, old.queue_id, target))
+        carried = moved_from(source, old)
+        event = QueueDeclared(
+            "/", queue, old.type, True, False, False, 0, old.arguments, old.semantics, None, None, carried
+        )
+        return self.append(target, BROKER, event)
+
+    def drain(self, queue: str, source: int, queue_id: int, bodies: dict[int, bytes]) -> dict[int, int]:
+        """Let the ready messages follow. Returns their new ids by the old ones."""
+        self.new = []
+        self.append(source, BROKER, QueueDrained("/", queue, queue_id, 1_000))
+        came, letters = {}, self.new
+        for letter in letters:
+            assert letter.carried is not None
+            carried = letter.carried
+            origin = Origin(
+                "/",
+                queue,
+                queue_id,
+                letter.message_id,
+                "relocated",
+                letter.sequence,
+                "",
+                carried.delivery_count,
+                carried.redelivered,
+                carried.acquired_count,
+                source,
+            )
+            body = bodies[letter.message_id]
+            route = Route("/", "", queue, (queue,))
+            event = Published(route, b"\x10\x00\x02", None, None, True, origin, None, body, len(body))
+            came[letter.message_id] = self.append(self.placement.home("/", queue, 0), BROKER, event)
+        self.append(source, BROKER, DeadLettersForwarded("/", queue, queue_id, letters[-1].sequence, True))
+        return came
+
+
+@dataclass
+class Moved:
+    """Ids of messages before and after the move, and times. `source`, `target`: numbers of partitions."""
+
+    data: Path
+    source: int = 0
+    target: int = 0
+    old_id: int = 0
+    new_id: int = 0
+    first: int = 0
+    second: int = 0
+    third: int = 0
+    held: int = 0
+    new: int = 0
+    came: dict[int, int] = field(default_factory=dict)
+    published_ms: int = 0
+    before_ms: int = 0
+    during_ms: int = 0
+    after_ms: int = 0
+    end_ms: int = 0
+
+    @property
+    def old(self) -> str:
+        return f"queues-{self.source}"
+
+    @property
+    def now(self) -> str:
+        return f"queues-{self.target}"
+
+
+def write_moved(data: Path, hold: bool = False) -> Moved:
+    """`hold`: a consumer holds a message when the queue moves, and acks it afterwards."""
+    history, moved = MovingRecorder(data), Moved(data)
+    moved.source, moved.target = history.partition(QUEUE), partition_of("/", QUEUE, AFTER)
+    history.metadata(ExchangeDeclared("/", "sales", "direct", True, False, False))
+    history.declare(STAYING)
+    moved.old_id = history.declare(QUEUE)
+    history.metadata(Bound("/", "sales", "queue", QUEUE, "new", (), moved.old_id))
+    history.wait(1_000)
+    moved.published_ms = history.now_ms
+    moved.first = history.publish(QUEUE, b"first")
+    history.get(QUEUE, 1)
+    history.ack(QUEUE, 1, moved.first)
+    if hold:
+        moved.held = history.publish(QUEUE, b"held")
+        history.get(QUEUE, 1)
+    moved.second, moved.third = history.publish(QUEUE, b"second"), history.publish(QUEUE, b"third")
+    bodies = {moved.second: b"second", moved.third: b"third"}
+    history.mark("before")
+    history.wait(1_000)
+    moved.before_ms = history.now_ms
+    history.wait(1_000)
+    history.repartition(QUEUE)
+    history.wait(1_000)
+    moved.new_id = history.begin_move(QUEUE)
+    history.wait(1_000)
+    moved.during_ms = history.now_ms
+    moved.came = history.drain(QUEUE, moved.source, moved.old_id, bodies)
+    history.wait(1_000)
+    if not hold:
+        history.append(moved.source, BROKER, QueueDeleted("/", QUEUE, False, False))
+    history.metadata(QueueMoveEnded("/", QUEUE, moved.new_id))
+    history.mark("moved")
+    history.wait(1_000)
+    moved.after_ms = history.now_ms
+    history.wait(1_000)
+    moved.new = history.publish(QUEUE, b"new")
+    history.get(QUEUE, 2)
+    history.ack(QUEUE, 2, moved.came[moved.second])
+    if hold:
+        history.append(moved.source, ANN, Acked("/", QUEUE, 1, ((moved.held, moved.held),)))
+        history.append(moved.source, BROKER, QueueDeleted("/", QUEUE, False, False))
+    history.wait(1_000)
+    history.purge(QUEUE)
+    history.mark("after")
+    history.wait(1_000)
+    moved.end_ms = history.now_ms
+    history.tick(moved.target)
+    history.close()
+    return moved

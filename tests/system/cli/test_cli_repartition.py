@@ -1,0 +1,88 @@
+"""`rewindmq repartition`, on a broker with a log of its own (B-76, B-77)."""
+
+import json
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import httpx
+
+from rewindmq.projections.rules.placement import partition_of
+from tests.support.deadlines import until
+from tests.support.forked import run
+from tests.support.running import RunningBroker
+from tests.system.cli.test_cli_commands import failed, put_queue
+
+NAMES = [f"orders-{number}" for number in range(6)]
+MOVING = [name for name in NAMES if partition_of("/", name, 2) != partition_of("/", name, 5)]
+
+
+def cli(broker: RunningBroker, *arguments: str) -> "CompletedProcess[str]":
+    return run(*arguments, "--url", broker.http_url, "-q")
+
+
+def state(broker: RunningBroker) -> dict[str, Any]:
+    done = cli(broker, "repartition", "--formatter", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    [row] = json.loads(done.stdout)
+    assert isinstance(row, dict)
+    return row
+
+
+def publish(broker: RunningBroker) -> None:
+    """Three persistent messages into each queue."""
+    with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
+        for name in NAMES:
+            for number in range(3):
+                wish = {"properties": {"delivery_mode": 2}, "routing_key": name, "payload": f"m{number}"}
+                wish["payload_encoding"] = "string"
+                api.post("/exchanges/%2F/amq.default/publish", json=wish).raise_for_status()
+
+
+def payloads(broker: RunningBroker, name: str) -> list[str]:
+    with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
+        wish = {"count": 10, "ackmode": "ack_requeue_true", "encoding": "auto"}
+        return [each["payload"] for each in api.post(f"/queues/%2F/{name}/get", json=wish).raise_for_status().json()]
+
+
+def statuses_of_a_watcher(broker: RunningBroker) -> list[int]:
+    """A user with the tag monitoring looks at the state, and asks for partitions."""
+    url = f"{broker.http_url}/api"
+    user = {"password": "watching", "tags": "monitoring"}
+    with httpx.Client(base_url=url, auth=("guest", "guest"), trust_env=False) as api:
+        api.put("/users/watcher", json=user).raise_for_status()
+    with httpx.Client(base_url=url, auth=("watcher", "watching"), trust_env=False) as api:
+        answers = [api.get("/repartition"), api.post("/repartition", json={"partitions": 5})]
+    return [each.status_code for each in answers]
+
+
+def test_b76_b77_the_course_of_a_repartition(tmp_path: Path) -> None:
+    broker = RunningBroker(tmp_path / "data")
+    for name in NAMES:
+        put_queue(broker, name)
+    publish(broker)
+    assert state(broker)["phase"] == "never asked for"
+    failed(cli(broker, "repartition", "2"), 65, "Error: queues are placed by 2 partitions, and their number only grows")
+    failed(cli(broker, "repartition", "2000"), 65, "Error: a log has 1 to 1024 partitions")
+    assert statuses_of_a_watcher(broker) == [200, 401]
+    asked = cli(broker, "repartition", "5")
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert "waits for nodes" in asked.stdout
+    failed(cli(broker, "repartition", "6"), 65, "Error: a repartition to 5 partitions is under way")
+    assert (state(broker)["waits_for"], state(broker)["partitions"]) == ("rewindmq@localhost", 2)
+    assert broker.stop() == 0
+    broker = RunningBroker(tmp_path / "data", "--partitions", "2")
+    until(lambda: state(broker)["phase"] == "done", "the queues do not move")
+    assert [payloads(broker, name) for name in NAMES] == [["m0", "m1", "m2"]] * len(NAMES)
+    found = state(broker)
+    assert (found["partitions"], found["placed_by"], found["moved"], found["staying"]) == (5, 5, len(MOVING), 0)
+    assert broker.stop() == 0
+    assert "Traceback" not in "".join(broker.errors)
+    verified = run("verify", "--data", str(tmp_path / "data"))
+    assert (verified.returncode, verified.stderr) == (0, ""), verified.stdout
+
+
+def test_a_broker_of_several_processes_says_what_to_do(tmp_path: Path) -> None:
+    broker = RunningBroker(tmp_path / "data", "--processes", "2")
+    failed(cli(broker, "repartition", "5"), 65, "Error: this broker has several processes: stop it")
+    assert broker.stop() == 0

@@ -1,0 +1,68 @@
+"""Spark reads a history in which partitions came later, and a queue moved to one of them."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from rewindmq.projections.rewind import format_time
+from rewindmq.spark_replay.audit.audit import audit
+from rewindmq.spark_replay.history.diff import diff_frame, plan_moments
+from rewindmq.spark_replay.history.history import history_frame, plan_history
+from rewindmq.spark_replay.history.slo import slo
+from rewindmq.spark_replay.history.state import plan_state, state_frame
+from rewindmq.spark_replay.location.ranges import BadRequest
+from rewindmq.spark_replay.restore import find
+from rewindmq.spark_replay.source.options import TableOptions
+from rewindmq.spark_replay.source.stream import LogStream
+from tests.support.moved_queue import QUEUE, Moved, write_moved
+
+
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory: pytest.TempPathFactory) -> Moved:
+    return write_moved(tmp_path_factory.mktemp("moved") / "data", hold=True)
+
+
+def queues_at(spark: SparkSession, data: Path, moment: str) -> dict[str, tuple[int, int]]:
+    """Ready and unacked messages of the queue at a moment, by partition."""
+    rows = state_frame(spark, plan_state(str(data), time=moment), QUEUE).queues.collect()
+    return {row.partition: (row.messages_ready, row.messages_unacknowledged) for row in rows}
+
+
+def test_a_queue_that_moved(spark: SparkSession, moved: Moved) -> None:
+    place = str(moved.data)
+    before, after = format_time(moved.before_ms), format_time(moved.after_ms)
+    assert queues_at(spark, moved.data, before) == {moved.old: (2, 1)}
+    assert queues_at(spark, moved.data, "mark:before") == {moved.old: (2, 1)}
+    # what a consumer holds stays where the queue was until it is settled
+    assert queues_at(spark, moved.data, after) == {moved.old: (0, 1), moved.now: (2, 0)}
+    assert queues_at(spark, moved.data, "mark:after") == {moved.now: (0, 0)}
+
+    rows = history_frame(spark, place, plan_history(place, {}), QUEUE).collect()
+    ends = {(row.partition, row.message_id): row.outcome for row in rows if row.final}
+    assert ends[moved.old, moved.second] == ends[moved.old, moved.third] == "relocated"
+    assert ends[moved.now, moved.came[moved.second]] == "acked"
+    came = {row.message_id: row.origin for row in rows if row.outcome == "published" and row.origin is not None}
+    assert {(here, origin.message_id, origin.reason) for here, origin in came.items()} == {
+        (here, was, "relocated") for was, here in moved.came.items()
+    }
+
+    changed = diff_frame(spark, *plan_moments(place, "mark:before", "mark:after"), QUEUE).collect()
+    assert sum(row.change for row in changed) == -3
+    found = find(spark, place, "outcome = 'purged'", QUEUE)
+    assert [(each.partition, each.ids) for each in found] == [(moved.now, (moved.came[moved.third], moved.new))]
+
+    counts = slo(spark, place, queue=QUEUE).agg({"published": "sum", "ended": "sum"}).collect()[0]
+    assert (counts["sum(published)"], counts["sum(ended)"]) == (5, 5)
+
+    assert [str(each) for each in audit(spark, place) if not each.ok] == []
+
+
+def test_a_stream_reads_partitions_that_came_later_from_their_beginning(moved: Moved) -> None:
+    stream = LogStream(TableOptions({"data": str(moved.data), "view": "records"}))
+    start, end = {"queues-0": 1, "queues-1": 2}, stream.latestOffset()
+    ranges = [(each.value.partition, each.value.start) for each in stream.partitions(start, end)]
+    assert ("queues-0", 1) in ranges
+    assert {"queues-2", "queues-3"} <= {name for name, first in ranges if first == 0}
+    with pytest.raises(BadRequest, match="the checkpoint of this query is of queues-1, but"):
+        stream.partitions({"queues-1": 2}, end)

@@ -1,0 +1,302 @@
+"""Repartition on a log that nodes share, in memory: nodes are started again, owners change in the middle."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.errors import PreconditionFailed
+from rewindmq.engine.placement import strays
+from rewindmq.engine.placement.repartition import Repartition
+from rewindmq.engine.placement.request import DONE, NODES, ask_for, progress_of
+from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
+from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.topology.placement import Moving
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.metadata_events import NodeJoined
+from rewindmq.schemas.placement_events import NamesHeld, PartitionsAdded, PlacementChanged
+from rewindmq.schemas.values import BROKER, Route
+from tests.support.broker_harness import Client
+from tests.support.memory_nodes import Nodes, declare, publish, run, session, settled
+
+SECONDS = 20
+NAMES = [f"queue-{number}" for number in range(8)]
+MOVING = [name for name in NAMES if partition_of("/", name, 2) != partition_of("/", name, 5)]
+
+
+async def until(is_so: Callable[[], bool], what: str) -> None:
+    try:
+        async with asyncio.timeout(SECONDS):
+            while not is_so():
+                await asyncio.sleep(0.005)
+    except TimeoutError:
+        raise AssertionError(what) from None
+
+
+async def phase(broker: Broker) -> str:
+    return (await progress_of(broker.repartition, Work(broker.loop_share))).phase
+
+
+async def until_done(broker: Broker) -> None:
+    async with asyncio.timeout(SECONDS):
+        while await phase(broker) != DONE:
+            await asyncio.sleep(0.005)
+
+
+async def again(nodes: Nodes, name: str) -> Broker:
+    """Start a node again."""
+    nodes.brokers[name].close()
+    await settled()
+    return await nodes.start(name)
+
+
+async def filled(broker: Broker) -> None:
+    who = session(broker)
+    for name in NAMES:
+        await declare(broker, who, name)
+        for number in range(3):
+            publish(broker, who, f"{name} {number}".encode(), Client(), name)
+    await settled()
+
+
+def queue_at(broker: Broker, name: str) -> Queue | None:
+    home = broker.topology.placement.home("/", name, len(broker.partitions))
+    return broker.partitions[home].machine.queue("/", name)
+
+
+def check(broker: Broker, count: int = 5) -> None:
+    """Every queue is where the number puts it, with all of its messages in order."""
+    for name in NAMES:
+        home = partition_of("/", name, count)
+        assert broker.topology.placement.home("/", name, 0) == home
+        queue = broker.partitions[home].machine.queue("/", name)
+        assert queue is not None, name
+        projector = broker.partitions[home].projector
+        bodies = [projector.message(queue.queue_id, each).body for each in queue.ready_ids()]
+        assert bodies == [f"{name} {number}".encode() for number in range(3)], name
+
+
+def same_everywhere(*brokers: Broker) -> None:
+    digests = [[each.machine.digest() for each in broker.partitions] for broker in brokers]
+    topologies = [broker.topology.digest() for broker in brokers]
+    assert digests == [digests[0]] * len(brokers)
+    assert topologies == [topologies[0]] * len(brokers)
+
+
+def test_b76_b77_queues_move_when_all_nodes_were_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(nodes: Nodes) -> None:
+        one, two = await nodes.start("a"), await nodes.start("b")
+        await filled(one)
+        await ask_for(two.repartition, BROKER, 5)
+        await settled()
+        one = await again(nodes, "a")
+        assert (len(one.partitions), len(two.partitions)) == (5, 2)
+        assert one.repartition.waits_for() == two.repartition.waits_for() == ["b"]
+        assert await phase(one) == NODES
+        two = await again(nodes, "b")
+        await until_done(one)
+        await until(lambda: one.repartition.strays.left() + two.repartition.strays.left() == 0, "strays stay for ever")
+        await settled()
+        check(one)
+        check(two)
+        same_everywhere(one, two)
+        assert not nodes.failures
+
+    run(test, tmp_path, monkeypatch)
+
+
+STEPS = [
+    "_place_anew",
+    "_begin_moves",
+    "_end_moves",
+    "_declare",
+    "_declaration",
+    "_drain",
+    "_durable",
+    "_all_know",
+]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_b77_another_node_goes_on_where_the_mover_died(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        one = await nodes.start("a")
+        await filled(one)
+        await nodes.start("b")
+        await ask_for(one.repartition, BROKER, 5)
+        dead: list[str] = []
+        real = getattr(Repartition, step)
+
+        def dies(self: Repartition, *given: object) -> object:
+            """The node that gets here first dies in the middle of it."""
+            name = self.config.node
+            if not dead:
+                dead.append(name)
+                nodes.log(name).kill()
+                self.stop()
+            return real(self, *given)
+
+        await again(nodes, "b")
+        monkeypatch.setattr(Repartition, step, dies)
+        await again(nodes, "a")
+        await until(lambda: bool(dead), f"no node came to {step}")
+        left = "a" if dead == ["b"] else "b"
+        broker = nodes.brokers[left]
+        lost = next(epoch for epoch, each in broker.topology.nodes.items() if each.node == dead[0])
+        nodes.node(left).missed[lost] = 1_000
+        nodes.history.rebalance()
+        nodes.brokers[dead[0]].repartition.stop()
+        await until_done(broker)
+        await settled()
+        check(broker)
+        assert not nodes.failures
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_two_owners_at_once_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(nodes: Nodes) -> None:
+        one = await nodes.start("a")
+        await filled(one)
+        await nodes.start("b")
+        await ask_for(one.repartition, BROKER, 5)
+        await again(nodes, "b")
+        nodes.history.assign({each.name: ["a", "b"] for each in nodes.history.queues})
+        monkeypatch.setattr(nodes.history, "rebalance", lambda: None)
+        one = await again(nodes, "a")
+        nodes.history.assign({each.name: ["a", "b"] for each in nodes.history.queues})
+        await until_done(one)
+        await settled()
+        check(one)
+        check(nodes.brokers["b"])
+        same_everywhere(one, nodes.brokers["b"])
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_an_older_node_prevents_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(nodes: Nodes) -> None:
+        one = await nodes.start("a")
+        await one.metadata.ask(BROKER, NodeJoined("older", "0.1", MACHINE_VERSION - 1, ""))
+        with pytest.raises(PreconditionFailed, match="node older is of an older version, which cannot move queues"):
+            await ask_for(one.repartition, BROKER, 5)
+        assert len(nodes.history.queues) == 2
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_a_node_that_was_lost_meanwhile_ends_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(nodes: Nodes) -> None:
+        one, two = await nodes.start("a"), await nodes.start("b")
+        for broker in (one, two):
+            broker.repartition.stop()
+        for event in (PartitionsAdded(2, 5), NamesHeld(5)):
+            await one.metadata.ask(BROKER, event)
+        assert nodes.failures == []
+        one.metadata.append(BROKER, PlacementChanged(5))
+        one.turns.end()
+        await until(lambda: len(nodes.failures) == 2, "nodes go on with partitions that do not suffice")
+        assert {str(each) for each in nodes.failures} == {
+            "queues are placed by 5 partitions now, and this node works with the 2 that it found when it started:"
+            " start it again"
+        }
+        nodes.failures.clear()
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_a_queue_declared_anew_while_its_move_begins_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(nodes: Nodes) -> None:
+        one = await nodes.start("a")
+        await filled(one)
+        await ask_for(one.repartition, BROKER, 5)
+        name = MOVING[0]
+        real = Repartition._all_know
+
+        async def meanwhile(self: Repartition) -> None:
+            """As a node does that has not folded that the name waits."""
+            placement = self.topology.placement
+            moving: Moving | None = placement.moving.get(("/", name))
+            if moving is not None and queue_before.queue_id == moving.from_id:
+                source = self.partitions[moving.source]
+                await source.ask(BROKER, deleted)
+                await source.ask(BROKER, declared)
+            await real(self)
+
+        from rewindmq.schemas.events import QueueDeclared, QueueDeleted
+
+        deleted = QueueDeleted("/", name, False, False)
+        declared = QueueDeclared("/", name, "classic", True, False, False, 0, (), "rabbitmq-3.13", None, None)
+        found = queue_at(one, name)
+        assert found is not None
+        queue_before = found
+        monkeypatch.setattr(Repartition, "_all_know", meanwhile)
+        one = await again(nodes, "a")
+        await until_done(one)
+        now = queue_at(one, name)
+        assert now is not None
+        assert now.messages_ready == 0
+        assert one.partitions[partition_of("/", name, 5)].machine.queue("/", name) is now
+        await until(lambda: one.repartition.strays.left() == 0, "the queue stays in its old partition")
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_names_held_twice_list_the_same_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(nodes: Nodes) -> None:
+        one = await nodes.start("a")
+        await filled(one)
+        await ask_for(one.repartition, BROKER, 5)
+        real = Repartition._place_anew
+
+        async def twice(self: Repartition) -> None:
+            await self.metadata.ask(BROKER, NamesHeld(5))
+            await real(self)
+
+        monkeypatch.setattr(Repartition, "_place_anew", twice)
+        one = await again(nodes, "a")
+        await until_done(one)
+        check(one)
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_b77_what_a_consumer_holds_follows_when_it_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        one, two = await nodes.start("a"), await nodes.start("b")
+        await filled(one)
+        await ask_for(one.repartition, BROKER, 5)
+        two = await again(nodes, "b")
+        name, who, client = MOVING[0], session(two), Client()
+        await declare(two, who, name)
+        old = two.partitions[partition_of("/", name, 2)]
+        await two.consumers.fetch(who, 1, client, name, False)
+        await settled()
+        assert [body for _, body, _ in client.fetches] == [f"{name} 0".encode()]
+        one = await again(nodes, "a")
+        await until_done(two)
+        queue = queue_at(two, name)
+        assert queue is not None
+        assert queue.messages_ready == 2
+        await until(lambda: two.repartition.strays.left() == 1, "queues that are empty leave something behind")
+        two.sessions.close(who)  # its end gives back what it holds
+        two.turns.end()
+        await until(lambda: two.repartition.strays.left() + one.repartition.strays.left() == 0, "the rest stays")
+        assert queue.messages_ready == 3
+        assert [each.redelivered for each in queue.messages()] == [False, False, True]
+        assert old.machine.queue("/", name) is not None, "a publish of a lost node may be on its way to it"
+        late = Published(Route("/", "", name, (name,)), b"\0\0", None, None, True, None, None, b"late", 4)
+        old.append(who.actor, late)
+        await until(lambda: queue.messages_ready == 4, "what came late does not follow")
+        monkeypatch.setattr(strays, "STAY_SECONDS", 0.0)
+        await until(lambda: old.machine.queue("/", name) is None, "an empty queue stays in its old partition for ever")
+
+    run(test, tmp_path, monkeypatch)

@@ -1,0 +1,69 @@
+"""Requests that name a queue wait while it moves to another partition, but not for ever."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.http import call
+from rewindmq.engine.http.app import make_app
+from rewindmq.engine.rewind.worker import WorkerPool
+from tests.support.moving_clients import KINDS, STILL_SECONDS, Client, Play, Q, declared, got, played
+from tests.support.repartition import Steps
+
+WISH = {"properties": {}, "routing_key": Q, "payload": "m", "payload_encoding": "string"}
+GET = {"count": 5, "ackmode": "ack_requeue_true", "encoding": "auto"}
+QUEUE, DEFAULT = f"/queues/%2F/{Q}", "/exchanges/%2F/amq.default"
+
+
+@pytest.fixture(params=KINDS)
+def play(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
+    return played(request.param, tmp_path, monkeypatch)
+
+
+def api_of(broker: Broker) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app=make_app(broker, WorkerPool()))
+    return httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest"))
+
+
+def test_requests_wait_for_a_queue_that_moves(play: Play) -> None:
+    async def test(broker: Broker, steps: Steps) -> None:
+        client = await Client.opened(broker)
+        await declared(client, Q)
+        await steps.change()
+        await steps.begin(Q)
+        async with api_of(broker) as api:
+            listed: list[Any] = (await api.get("/queues")).json()
+            assert [each["name"] for each in listed] == [Q]
+            work = [api.post(DEFAULT + "/publish", json=WISH), api.get(QUEUE), api.post(QUEUE + "/get", json=GET)]
+            tasks = [asyncio.ensure_future(each) for each in work]
+            done, _ = await asyncio.wait(tasks, timeout=STILL_SECONDS)
+            assert not done
+            await steps.end(Q)
+            published, shown, taken = [(await task) for task in tasks]
+        assert published.json() == {"routed": True}
+        assert (shown.status_code, taken.status_code) == (200, 200)
+        assert await got(client, Q) == [b"m"]
+
+    play(test)
+
+
+def test_a_request_that_waits_too_long_is_told_so(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call, "MOVE_SECONDS", STILL_SECONDS)
+
+    async def test(broker: Broker, steps: Steps) -> None:
+        client = await Client.opened(broker)
+        await declared(client, Q)
+        await steps.change()
+        await steps.begin(Q)
+        async with api_of(broker) as api:
+            answers = [await api.post(DEFAULT + "/publish", json=WISH), await api.delete(QUEUE)]
+        assert [each.status_code for each in answers] == [503, 503]
+        assert all("on its way to another partition" in each.json()["reason"] for each in answers)
+        queue = await steps.end(Q)
+        assert queue.messages_ready == 0
+
+    play(test)
