@@ -28,6 +28,7 @@ LOOKAHEAD: Final = 4  # a consumer with a prefetch may hold more for a while (ma
 REMOVALS: Final = 5  # MessageRemoved (machine/events/removal.py)
 PAUSES: Final = 5  # QueuePaused, QueueResumed (machine/events/pause.py)
 LATE_PUBLISHES: Final = 5  # a publish through a node that was lost before counts: the node may have confirmed it
+
 # Version 6
 DEDUPLICATION: Final = 6  # duplicates are dropped by their id (machine/rules/deduplication.py)
 

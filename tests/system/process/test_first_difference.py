@@ -14,7 +14,7 @@ from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.reasons import MAXLEN
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.rules.versions import OLDEST_SCHEMA
+from rewindmq.projections.machine.rules.versions import SCHEMA_OF_6
 from rewindmq.projections.replay import drive, events_of, groups_of
 from rewindmq.projections.versions import compare as stepping
 from rewindmq.projections.versions.compare import VersionError, first_difference
@@ -222,4 +222,4 @@ def test_b08_a_version_that_does_not_know_todays_schema(
 
     monkeypatch.setattr(stepping.Stepper, "fold", noted)
     assert first_difference(traffic.log, older) is None
-    assert sent == {b"\xc3\x01" + bytes.fromhex(OLDEST_SCHEMA)}
+    assert sent == {b"\xc3\x01" + bytes.fromhex(SCHEMA_OF_6)}
