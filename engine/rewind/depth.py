@@ -204,8 +204,8 @@ class _Fold:
             machine = state_at(self.log, snapshots, start, self.waypoints, self.durable)
         except BelowFloor as error:
             self.found.floor = error.start
-            machine = oldest(self.log)
-            return machine, machine.log_ms
+            # The first point is behind all events of its millisecond, as each point. The history may begin between them.
+            return self._begun(snapshots, At(time_ms=oldest(self.log).log_ms))
         if start.time_ms is None:
             return machine, machine.log_ms
         first_ms = begin_ms(self.log) if machine.next_offset == self.log.start_offset == 0 else None

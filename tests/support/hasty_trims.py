@@ -19,6 +19,7 @@ from rewindmq.engine.embedded.trim import Trimming
 from rewindmq.engine.log import history_looks
 from rewindmq.engine.log.embedded import cut, steady_time
 from rewindmq.engine.log.embedded.log import EmbeddedLog
+from tests.support.records import SCHEMA_BYTES
 from tests.support.running import RunningBroker
 
 DIE = "REWINDMQ_TEST_DIE"
@@ -26,7 +27,7 @@ IN_BROKER = __name__ == "__main__"  # else in the process beside it, which impor
 
 
 class HastyBroker(RunningBroker):
-    """A broker that begins a segment every 60 KB, two thirds of it header. `die`: the file that says where."""
+    """A broker that begins a segment every 14 KB, without its header. `die`: the file that says where."""
 
     program = ("-m", "tests.support.hasty_trims")
 
@@ -67,7 +68,7 @@ def dying(owner: Any, name: str, before: str = "", after: str = "") -> None:
 
 
 if __name__ in ("__main__", "__mp_main__"):
-    start.open_log = lambda config: EmbeddedLog.open(config.data, config.partitions, 60_000)
+    start.open_log = lambda config: EmbeddedLog.open(config.data, config.partitions, SCHEMA_BYTES + 14_000)
     history_looks.LOOK_SECONDS = 0.2  # type: ignore[misc]
     keep_history.APART_SECONDS = steady_time.APART_SECONDS = 0.1  # type: ignore[attr-defined,misc]
     keep_history.STRETCH_BYTES = 200_000  # type: ignore[misc]

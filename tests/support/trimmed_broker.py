@@ -8,9 +8,10 @@ from rewindmq.engine.log.trim_rules import TrimReport, Wanted
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.schemas.events import Published
 from tests.support.broker_harness import PERSISTENT, Client, Harness, args
+from tests.support.records import SCHEMA_BYTES
 
 DAY_MS = 86_400_000
-SEGMENT_BYTES = 62_753
+SEGMENT_BYTES = SCHEMA_BYTES + 16_200
 QUEUES = {
     "orders": args(),
     "urgent": args(x_max_priority=5),

@@ -220,18 +220,23 @@ class Manifest:
         """Read the entries that were added since.
 
         Raises as `load`."""
-        after = self._key(self._count - 1) if self._count else ""
-        end, behind = self._count, ""
-        for key in self.objects.list(f"{self.partition}/manifest", after):
-            if key != self._key(end):
-                behind = key
-                break
-            end += 1
+        end, behind = self._listed(self._count)
+        if behind:  # a directory that is listed while entries come may show a later one, and not the one before
+            end, behind = self._listed(end)
         while self._count < end:
             if not self._take_page(end):
                 self._take(self.objects.get(self._key(self._count)))
         if behind:
             raise ArchiveError(f"{self.objects.place(self._key(end))}: this entry is gone, and {behind} is there")
+
+    def _listed(self, count: int) -> tuple[int, str]:
+        """How many entries are listed without a gap, where the first `count` are known; and the first one behind a gap."""
+        end = count
+        for key in self.objects.list(f"{self.partition}/manifest", self._key(count - 1) if count else ""):
+            if key != self._key(end):
+                return end, key
+            end += 1
+        return end, ""
 
     def _take_page(self, end: int) -> bool:
         """Count in the next entries from their page, and the entry that proves it. `end`: how many entries there are.

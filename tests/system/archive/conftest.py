@@ -9,7 +9,7 @@ import pytest
 
 from rewindmq.engine.log.archive.archiver import close_segments
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from tests.support.records import fill
+from tests.support.records import SCHEMA_BYTES, fill
 from tests.support.s3.server import S3Server, require_s3
 
 
@@ -42,7 +42,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 def data(tmp_path: Path) -> Path:
     """A log of several closed segments in each partition, and an open one that is empty."""
     directory = tmp_path / "data"
-    log = EmbeddedLog.open(directory, 1, segment_bytes=150_000)  # each one has its schema
+    log = EmbeddedLog.open(directory, 1, segment_bytes=SCHEMA_BYTES + 100_000)
     for number in range(0, 6_000, 100):
         fill(log.queues[0], range(number, number + 100))
         fill(log.metadata, range(number, number + 30))

@@ -143,7 +143,7 @@ def test_b31_a_range_begins_where_the_history_begins(tmp_path: Path) -> None:
     try:
         with httpx.Client(base_url=f"{running.http_url}/api", auth=("guest", "guest"), trust_env=False) as api:
             wide = asked(api, "depth/%2F/orders", **{"from": "0", "to": str(story.end_ms), "points": "50"})
-            assert wide["floor"] == wide["from"]["offset"] > 0
+            assert 0 < wide["floor"] <= wide["from"]["offset"]
             assert parse_time(wide["from"]["time"]) > story.days[0]
             for point in wide["points"][::7]:
                 then = api.get("/queues/%2F/orders/at", params={"time": point["time"]}).json()

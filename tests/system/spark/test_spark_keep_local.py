@@ -22,6 +22,7 @@ from rewindmq.spark_replay.history.slo import slo
 from rewindmq.spark_replay.history.state import state_at
 from rewindmq.spark_replay.snapshots.build import cut
 from rewindmq.spark_replay.snapshots.verify import verify
+from tests.support.records import SCHEMA_BYTES
 from tests.support.spark.forging import with_state
 from tests.support.spark.histories import START_MS, Recorder, random_history
 
@@ -41,7 +42,7 @@ class Tiers:
 @pytest.fixture(scope="module")
 def tiers(tmp_path_factory: pytest.TempPathFactory) -> Tiers:
     folder = tmp_path_factory.mktemp("tiers")
-    recorded = Recorder(folder / "data", segment_bytes=50_000)
+    recorded = Recorder(folder / "data", segment_bytes=SCHEMA_BYTES + 3_400)
     for queue in ("rest", "calm"):
         recorded.declare(queue)
         recorded.publish(queue, b"left")

@@ -25,6 +25,7 @@ from rewindmq.spark_replay.history.state import state_at
 from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.snapshots.build import cut
 from rewindmq.spark_replay.snapshots.verify import verify
+from tests.support.records import SCHEMA_BYTES
 from tests.support.spark.forging import with_state
 from tests.support.spark.histories import START_MS, Recorder, random_history
 
@@ -35,7 +36,7 @@ KEY = Ed25519PrivateKey.generate()
 def trimmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[str, int], int]:
     """The history before and after it was trimmed, the floors, and the time before which it was trimmed."""
     whole, data = tmp_path_factory.mktemp("whole") / "data", tmp_path_factory.mktemp("trimmed") / "data"
-    recorded = Recorder(whole, segment_bytes=50_000)
+    recorded = Recorder(whole, segment_bytes=SCHEMA_BYTES + 3_400)
     for queue in ("rest", "calm"):
         recorded.declare(queue)
         recorded.publish(queue, b"left")

@@ -18,6 +18,7 @@ from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.history.history import biography, history
 from rewindmq.spark_replay.history.state import state_at
 from rewindmq.spark_replay.location.log import InArchive, Location, in_archive
+from tests.support.records import SCHEMA_BYTES
 from tests.support.spark.histories import START_MS, Recorder, random_history
 
 
@@ -26,7 +27,7 @@ def trimmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, InArc
     """The whole history; then the one that was cut here and trimmed, its archive, the floors, and a later time."""
     directory = tmp_path_factory.mktemp("trimmed")
     whole, data = directory / "whole", directory / "data"
-    recorded = Recorder(whole, segment_bytes=50_000)
+    recorded = Recorder(whole, segment_bytes=SCHEMA_BYTES + 3_400)
     for queue in ("rest", "calm"):
         recorded.declare(queue)
         recorded.publish(queue, b"left")

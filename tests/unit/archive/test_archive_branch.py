@@ -38,7 +38,7 @@ from rewindmq.schemas.registry import released_schema_json
 from tests.support.archiving import archive_all
 from tests.support.broker_harness import Harness
 from tests.support.examples import examples
-from tests.support.records import START_MS, contents, fill
+from tests.support.records import SCHEMA_BYTES, START_MS, contents, fill
 from tests.support.spark.histories import Recorder, random_history
 
 OLD_SCHEMA = "2156aed4cfdfd28b"
@@ -48,7 +48,7 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-def busy(data: Path, seed: int = 3, events: int = 150, segment_bytes: int = 47_753) -> Recorder:
+def busy(data: Path, seed: int = 3, events: int = 150, segment_bytes: int = SCHEMA_BYTES + 2_000) -> Recorder:
     """A closed history of two partitions with the marks `early`, `late` and one that was cleared."""
     history = Recorder(data, digests=True, segment_bytes=segment_bytes)
     random_history(history, seed, events)
@@ -104,7 +104,7 @@ def require_state(archive: Objects, data: Path, at: dict[str, At]) -> None:
 @settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 1 << 30),
-    segment_bytes=st.sampled_from([1, 40_753, 47_753, 1 << 20]),
+    segment_bytes=st.sampled_from([1, SCHEMA_BYTES + 500, SCHEMA_BYTES + 2_000, 1 << 20]),
     block_bytes=st.sampled_from([1, 300, 4 << 20]),
 )
 def test_the_state_is_that_of_the_archive_at_the_moment(

@@ -102,6 +102,17 @@ def test_an_entry_that_is_gone_is_named(objects: Objects) -> None:
         Manifest.load(objects, "queues-0")
 
 
+def test_a_listing_beside_the_archiver_may_miss_an_entry(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory that is listed while entries come may show the second of two new ones only."""
+    filled(objects)
+    every = list(objects.list("queues-0/manifest"))
+    listings = iter([[every[0], *every[2:]]])
+    listed = objects.list
+    monkeypatch.setattr(objects, "list", lambda prefix, after="": iter(next(listings, None) or listed(prefix, after)))
+    assert len(Manifest.load(objects, "queues-0").segments) == 3
+    assert next(listings, None) is None
+
+
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_changed_entry_is_named(number: int, objects: Objects) -> None:
     filled(objects)

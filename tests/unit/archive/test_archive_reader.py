@@ -62,7 +62,7 @@ def facts(block: Block) -> tuple[Any, ...]:
         st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), min_size=1, max_size=12), min_size=1, max_size=4
     ),
     begins=st.lists(st.integers(0, 300), min_size=4, max_size=4),
-    segment_bytes=st.sampled_from([1, 37_000, 38_000, 1 << 20]),
+    segment_bytes=st.sampled_from([1, SCHEMA_BYTES + 1_000, SCHEMA_BYTES + 2_000, 1 << 20]),
     block_bytes=st.sampled_from([1, 300, 4 << 20]),
     cache_bytes=st.sampled_from([0, 20_000, 1 << 26]),
     seed=st.integers(0, 1 << 30),

@@ -23,7 +23,7 @@ from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.verify import verify_chain
 from rewindmq.engine.log.seals.in_files import segmented
 from tests.support.log_listener import Listener
-from tests.support.records import START_MS, contents, expected, fill, make_log, record, reopened
+from tests.support.records import SCHEMA_BYTES, START_MS, contents, expected, fill, make_log, record, reopened
 
 
 def note(offsets: list[int], queue: EmbeddedPartition) -> None:
@@ -126,7 +126,7 @@ def test_errors_of_any_write_and_sync_lose_and_double_nothing(
 ) -> None:
     """Also those of the sidecars and of a new segment."""
     monkeypatch.setattr(commit, "RETRY_SECONDS", 0.001)
-    log = EmbeddedLog.open(tmp_path, 1, segment_bytes=26_000)
+    log = EmbeddedLog.open(tmp_path, 1, segment_bytes=SCHEMA_BYTES + 2_000)
     queue = log.queues[0]
 
     async def run(disk: Disk) -> None:
@@ -275,7 +275,7 @@ def test_a_power_loss_loses_nothing_that_was_confirmed(tmp_path: Path, monkeypat
 
     with monkeypatch.context() as patch:
         keep_synced(patch, data, synced)
-        log = EmbeddedLog.open(data, 1, segment_bytes=30_000)
+        log = EmbeddedLog.open(data, 1, segment_bytes=SCHEMA_BYTES + 6_000)
         queue = log.queues[0]
         for number in range(25):
             fill(queue, range(queue.next_offset, queue.next_offset + 11))

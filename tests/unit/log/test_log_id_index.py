@@ -26,6 +26,7 @@ from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Event, Published, Tick
 from rewindmq.schemas.values import Actor, Route
 from tests.support.broker_harness import Harness
+from tests.support.records import SCHEMA_BYTES
 
 DAY_MS = 86_400_000
 KEEP_MS = 7 * DAY_MS
@@ -235,7 +236,7 @@ def publish(h: Harness, session: Session, first: int, end: int) -> None:
 
 
 def test_b46_a_trimmed_log_is_searched_from_where_it_begins_and_its_base_too(tmp_path: Path) -> None:
-    with Harness(tmp_path, partitions=1, segment_bytes=30_000) as h:
+    with Harness(tmp_path, partitions=1, segment_bytes=SCHEMA_BYTES + 4_000) as h:
         for day in range(3):
             session = h.session()
             h.declare(session, "orders")
@@ -257,7 +258,7 @@ def test_b46_a_trimmed_log_is_searched_from_where_it_begins_and_its_base_too(tmp
     assert start > 200, report
     assert [found(tmp_path, each, index) for each in wanted] == before, "all are queued, so the base has the older ones"
     index.index.close()
-    with Harness(tmp_path, partitions=1, segment_bytes=30_000) as h:
+    with Harness(tmp_path, partitions=1, segment_bytes=SCHEMA_BYTES + 4_000) as h:
         session = h.session()
         publish(h, session, 600, 650)
     again = Indexing(History(tmp_path), tmp_path / "find-index", keep_ms)

@@ -16,7 +16,7 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.segments import read_header, segment_files
 from rewindmq.engine.log.embedded.verify import verify_chain
-from tests.support.records import START_MS, contents, expected, fill, make_log, record, reopened
+from tests.support.records import SCHEMA_BYTES, START_MS, contents, expected, fill, make_log, record, reopened
 
 
 def blocks_of(data: Path) -> list[tuple[int, int]]:
@@ -198,7 +198,7 @@ def longer(path: Path) -> None:
 def test_a_harmed_sidecar_is_made_anew(
     tmp_path: Path, sidecar: Callable[[Path], Path], harm: Callable[[Path], None], which: int
 ) -> None:
-    directory = make_log(tmp_path, [10] * 20, segment_bytes=28_000)
+    directory = make_log(tmp_path, [10] * 20, segment_bytes=SCHEMA_BYTES + 2_000)
     before = {path: path.read_bytes() for path in directory.iterdir()}
     files = segment_files(directory)
     assert len(files) > 2
@@ -241,7 +241,7 @@ def test_any_bad_entry_of_an_index_is_walked_around(tmp_path: Path) -> None:
 
 
 def test_segments_that_do_not_join_are_refused(tmp_path: Path) -> None:
-    directory = make_log(tmp_path / "whole", [10] * 20, segment_bytes=28_000)
+    directory = make_log(tmp_path / "whole", [10] * 20, segment_bytes=SCHEMA_BYTES + 2_000)
     missing = segment_files(directory)[1]
     shutil.copytree(tmp_path / "whole", tmp_path / "gap")
     (tmp_path / "gap" / "log" / "queues-0" / missing.name).unlink()
@@ -258,9 +258,9 @@ def test_segments_that_do_not_join_are_refused(tmp_path: Path) -> None:
 
 def test_history_rewritten_with_its_index_breaks_the_chain(tmp_path: Path) -> None:
     """A segment that is written anew, with its checks and its index, no longer leads to the chain of the next one."""
-    directory = make_log(tmp_path / "other", [11] * 20, segment_bytes=28_000)
+    directory = make_log(tmp_path / "other", [11] * 20, segment_bytes=SCHEMA_BYTES + 2_000)
     forged = segment_files(directory)[0]
-    directory = make_log(tmp_path, [10] * 20, segment_bytes=28_000)
+    directory = make_log(tmp_path, [10] * 20, segment_bytes=SCHEMA_BYTES + 2_000)
     first, second = segment_files(directory)[:2]
     blocks = [list(block.records) for block in EmbeddedLogReader(tmp_path).queues[0].read() if block.file == first]
     blocks[0][3] = blocks[0][3].replace(b"key.3", b"KEY.3")

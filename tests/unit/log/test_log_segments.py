@@ -78,7 +78,7 @@ def test_segments_roll_by_size_and_join(tmp_path: Path) -> None:
 
 
 def test_the_chain_runs_from_the_name_over_every_stored_byte(tmp_path: Path) -> None:
-    directory = make_log(tmp_path, [5] * 30, segment_bytes=26_000)
+    directory = make_log(tmp_path, [5] * 30, segment_bytes=SCHEMA_BYTES + 2_000)
     chain = hashlib.sha256(b"queues-0").digest()
     blocks = list(EmbeddedLogReader(tmp_path).queues[0].read())
     for path in segment_files(directory):

@@ -20,7 +20,17 @@ from rewindmq.engine.log.embedded.verify import follow_on, unchecked_before, ver
 from rewindmq.engine.log.embedded.writer import PartitionWriter
 from tests.support.examples import rounds
 from tests.support.older import to_format_1
-from tests.support.records import START_MS, avro_rows, contents, expected, fill, make_log, record, reopened
+from tests.support.records import (
+    SCHEMA_BYTES,
+    START_MS,
+    avro_rows,
+    contents,
+    expected,
+    fill,
+    make_log,
+    record,
+    reopened,
+)
 from tests.support.torn import KINDS, run
 
 
@@ -175,7 +185,7 @@ def test_each_bit_of_a_block_counts(tmp_path: Path) -> None:
 def test_an_older_log_is_read_and_gone_on_with_and_said_to_have_no_checksums(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory = make_log(tmp_path, [10] * 20, segment_bytes=28_000)
+    directory = make_log(tmp_path, [10] * 20, segment_bytes=SCHEMA_BYTES + 2_000)
     to_format_1(directory)
     older = {path: path.read_bytes() for path in segment_files(directory)}
     assert contents(PartitionReader(directory).read()) == expected(200)
@@ -238,7 +248,7 @@ def test_an_empty_older_segment_is_begun_anew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("format_1", [False, True])
 def test_segments_are_proven_in_any_order_and_then_joined(tmp_path: Path, format_1: bool) -> None:
-    directory = make_log(tmp_path, [10] * 20, segment_bytes=28_000)
+    directory = make_log(tmp_path, [10] * 20, segment_bytes=SCHEMA_BYTES + 2_000)
     if format_1:
         to_format_1(directory)
     files = segment_files(directory)
@@ -253,7 +263,7 @@ def test_segments_are_proven_in_any_order_and_then_joined(tmp_path: Path, format
     with pytest.raises(CorruptLog, match="the segment before ends at offset"):
         list(follow_on([parts[0], *parts[2:]]))
     if not format_1:
-        foreign = make_log(tmp_path / "other", [10] * 20, segment_bytes=28_000)
+        foreign = make_log(tmp_path / "other", [10] * 20, segment_bytes=SCHEMA_BYTES + 2_000)
         other = verify_segment(segment_files(foreign)[1], False)
         with pytest.raises(CorruptLog, match="its hash chain does not continue"):
             list(follow_on([parts[0], other]))

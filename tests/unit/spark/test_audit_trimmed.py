@@ -10,6 +10,7 @@ from rewindmq.engine.log.trim_rules import Wanted
 from rewindmq.projections.rewind import At, state_at
 from rewindmq.spark_replay.audit.findings import Finding
 from tests.support.auditing import findings_of
+from tests.support.records import SCHEMA_BYTES
 from tests.support.spark.histories import START_MS, Recorder, random_history
 from tests.support.trimmed_broker import DAYS, live, trimmed
 
@@ -21,7 +22,7 @@ def wrong(findings: list[Finding]) -> list[Finding]:
 @pytest.mark.parametrize("seed", range(8))
 def test_b18_a_trimmed_history_of_everything_is_sound_from_every_floor(tmp_path: Path, seed: int) -> None:
     data = tmp_path / "data"
-    history = Recorder(data, segment_bytes=50_000)
+    history = Recorder(data, segment_bytes=SCHEMA_BYTES + 3_400)
     random_history(history, seed, 1_500)
     history.close()
     assert not wrong(findings_of(data))
