@@ -204,7 +204,7 @@ class _Fold:
             machine = state_at(self.log, snapshots, start, self.waypoints, self.durable)
         except BelowFloor as error:
             self.found.floor = error.start
-            # The first point is behind all events of its millisecond, as each point. The history may begin between them.
+            # Each point is behind all events of its millisecond. The history may begin between them.
             return self._begun(snapshots, At(time_ms=oldest(self.log).log_ms))
         if start.time_ms is None:
             return machine, machine.log_ms

@@ -230,7 +230,7 @@ class Manifest:
             raise ArchiveError(f"{self.objects.place(self._key(end))}: this entry is gone, and {behind} is there")
 
     def _listed(self, count: int) -> tuple[int, str]:
-        """How many entries are listed without a gap, where the first `count` are known; and the first one behind a gap."""
+        """How many entries are listed without a gap, and the first behind one. The first `count` are known."""
         end = count
         for key in self.objects.list(f"{self.partition}/manifest", self._key(count - 1) if count else ""):
             if key != self._key(end):
