@@ -26,7 +26,7 @@ from rewindmq.engine.log.location import History, HistoryPartition, HistoryReade
 from rewindmq.engine.rewind.arguments import FIRST, LAST, NEXT, NUMBER, TIME, Start
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, messages_at, published_at
 from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES, Reader, ReaderQueue, ReadRequest
-from rewindmq.engine.rewind.stays import NOT_YET, first_in, is_told_before, log_named, stays
+from rewindmq.engine.rewind.stays import NOT_YET, came_from, first_in, log_named, stays
 from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions, WorkerPool
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.engine.runtime.partition import Partition
@@ -102,7 +102,9 @@ class LogSource(MessageSource):
         self._scan: Scan | None = None
         self._scan_end = 0
         self._earlier: deque[tuple[HistoryPartition, int, int]] = deque()  # ranges of other partitions, to read first
-        self._moved = False  # some were there
+        # Of queues that this one was before it moved: the offsets up to which their messages are told before, or were
+        # published before the start. (partition, incarnation) -> offset
+        self._told: dict[tuple[str, int], int] = {}
 
     def _published(self) -> int:
         """A number that moves with each event that publishes to the queue."""
@@ -136,7 +138,6 @@ class LogSource(MessageSource):
         if self.position is None:
             self.position = self._first_offset(end)
             self._earlier.extend(self._before())
-            self._moved = bool(self._earlier)
         if self._scan is None and self._earlier:
             self._scan, self._scan_end = self._publishes(*self._earlier.popleft()), UNREAD
         elif self._scan is None:
@@ -190,7 +191,9 @@ class LogSource(MessageSource):
             first = max(declared, stay.log.start_offset)
             if self.start.kind == TIME:
                 first = max(first, stay.log.offset_at(self.start.value - 1))
-            found.append((stay.log, first, min(stay.log.durable_offset, stay.log.offset_at(left_ms))))
+            end = min(stay.log.durable_offset, stay.log.offset_at(left_ms))
+            self._told[stay.log.name, declared] = end
+            found.append((stay.log, first, end))
         return [each for each in found if each[1] < each[2]]
 
     @property
@@ -227,13 +230,23 @@ class LogSource(MessageSource):
                 event = decode(record)[2]
                 if type(event) is not Published or event.route.vhost != vhost or name not in event.route.queues:
                     continue
-                if not (self._moved and is_told_before(self.reader, event)):
+                if not self._is_told(event):
                     yield offset, event
             if self.closed:
                 return
             if scanned >= SCANNED_BYTES:
                 scanned = 0
                 yield block.first_offset, None
+
+    def _is_told(self, published: Published) -> bool:
+        """Whether the message moved along with the queue, and was published where it is told before.
+
+        What a lost node published behind that end is told where it came to."""
+        origin = published.origin
+        if origin is None or not self._told:
+            return False
+        log = came_from(self.reader, origin)
+        return log is not None and origin.message_id < self._told.get((log.name, origin.queue_id), 0)
 
 
 class MomentSource(MessageSource):

@@ -22,7 +22,7 @@ from rewindmq.engine.rewind.what_if import candidate_for, what_if
 from rewindmq.projections.history.search import Criteria
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.rewind import At, state_at
-from tests.support.moved_queue import QUEUE, STAYING, Moved, write_moved
+from tests.support.moved_queue import BACK_AND_FORTH, QUEUE, STAYING, Back, Moved, write_back, write_moved
 
 FATES = ("acked", "purged", "deleted", "ready", "unacked")
 
@@ -114,7 +114,6 @@ def test_the_last_outcomes_go_back_through_both_partitions(history: History, mov
     assert (moved.old, "relocated", moved.second) in told
     assert tail.partition == moved.now
     assert tail.complete
-    assert [row.partition for row in tail.rows] == sorted((row.partition for row in tail.rows), key=moved.now.__eq__)
     few = last_outcomes(history.open(), None, "/", QUEUE, moved.new_id, 2, None, Deadline(60))
     assert [row.partition for row in few.rows] == [moved.now] * 2
 
@@ -204,11 +203,11 @@ def test_messages_on_their_way_count_as_ready(tmp_path: Path) -> None:
     assert plan.fates == {"acked": 2, "purged": 1}
 
 
-def read_on(history: History, moved: Moved, start: Start) -> list[bytes]:
-    """All that a consumer with this x-stream-offset would get."""
-    log = history.open().queues[moved.target]
+def read_on(history: History, number: int, start: Start, queue_name: str = QUEUE) -> list[bytes]:
+    """All that a consumer with this x-stream-offset would get, which is attached in the partition with this number."""
+    log = history.open().queues[number]
     machine = state_at(log, None, At(offset=log.next_offset))
-    queue = machine.queue("/", QUEUE)
+    queue = machine.queue("/", queue_name)
     assert queue is not None
     partition: Any = SimpleNamespace(machine=machine, next_offset=log.next_offset, durable_offset=log.next_offset)
     source = LogSource(history, partition, queue, start)
@@ -220,8 +219,61 @@ def read_on(history: History, moved: Moved, start: Start) -> list[bytes]:
 
 
 def test_a_reader_of_the_history_goes_through_both_partitions(history: History, moved: Moved) -> None:
-    assert read_on(history, moved, Start(FIRST)) == [b"first", b"second", b"third", b"new"]
-    assert read_on(history, moved, Start(TIME, moved.before_ms)) == [b"new"]
-    assert read_on(history, moved, Start(TIME, moved.published_ms)) == [b"first", b"second", b"third", b"new"]
-    assert read_on(history, moved, Start(NUMBER, moved.came[moved.third])) == [b"third", b"new"]
-    assert read_on(history, moved, Start(LAST)) == [b"new"]
+    now = moved.target
+    assert read_on(history, now, Start(FIRST)) == [b"first", b"second", b"third", b"new"]
+    assert read_on(history, now, Start(TIME, moved.before_ms)) == [b"new"]
+    assert read_on(history, now, Start(TIME, moved.published_ms)) == [b"first", b"second", b"third", b"new"]
+    assert read_on(history, now, Start(NUMBER, moved.came[moved.third])) == [b"third", b"new"]
+    assert read_on(history, now, Start(LAST)) == [b"new"]
+
+
+# -- a queue that moved back and forth --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def back(tmp_path_factory: pytest.TempPathFactory) -> Back:
+    return write_back(tmp_path_factory.mktemp("back") / "data")
+
+
+def test_a_queue_that_moved_back_has_a_stay_for_each_time(back: Back) -> None:
+    history = History(back.data)
+    found = stays(history.open(), "/", BACK_AND_FORTH)
+    assert [each.number for each in found] == [number for number, _ in back.lives] == [0, 2, 0, 4]
+    for (number, _), ended_ms, count in zip(back.lives[1:], back.ended_ms, (2, 4, 5), strict=True):
+        past = queue_at(history, "/", BACK_AND_FORTH, At(time_ms=ended_ms), 0, 10)
+        assert (past.partition, len(past.messages)) == (f"queues-{number}", count)
+
+
+def test_a_reader_gets_each_message_once_through_all_stays_and_what_came_late(back: Back) -> None:
+    bodies = read_on(History(back.data), 4, Start(FIRST), BACK_AND_FORTH)
+    assert bodies == [b"one", b"two", b"late", b"three", b"four", b"five"]
+    since = Start(TIME, back.ended_ms[1])
+    assert read_on(History(back.data), 4, since, BACK_AND_FORTH) == [b"four", b"five"]
+
+
+def test_the_last_outcomes_are_the_last_in_time(back: Back, tmp_path: Path) -> None:
+    held = write_moved(tmp_path / "data", hold=True)
+    for data, queue, queue_id in (
+        (back.data, BACK_AND_FORTH, back.lives[-1][1]),
+        (back.data, BACK_AND_FORTH, None),
+        (held.data, QUEUE, held.new_id),
+    ):
+        reader = History(data).open()
+        every = last_outcomes(reader, None, "/", queue, queue_id, 1_000, None, Deadline(60)).rows
+        places = [(row.partition, row.offset, row.ordinal) for row in every]
+        assert [row.time_ms for row in every] == sorted(row.time_ms or 0 for row in every)
+        assert len(set(places)) == len(places)
+        for count in range(1, len(every) + 1):
+            tail = last_outcomes(reader, None, "/", queue, queue_id, count, None, Deadline(60)).rows
+            assert [(row.partition, row.offset, row.ordinal) for row in tail] == places[-count:]
+    assert (held.old, "acked", held.held) in [(row.partition, row.value("outcome"), row.message_id) for row in every]
+
+
+def test_a_message_is_followed_from_any_of_its_names(back: Back) -> None:
+    reader = History(back.data).open()
+    for names in back.names.values():
+        for number, message_id in names:
+            life = biography(reader, None, "/", f"queues-{number}", message_id, BACK_AND_FORTH, None, Deadline(60))
+            assert [row.message_id for row in life.rows if row.value("outcome") == "published"] == [
+                message_id for _, message_id in names
+            ]
