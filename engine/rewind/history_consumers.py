@@ -10,12 +10,15 @@ Worker processes fold the queue as it was (worker.py).
 
 Both sources read about the present incarnation of the queue, and about those that it was before it moved to another
 partition. An earlier queue of the same name is not read.
+
+A queue may move while it is read (`PastReader.follow`). Its log is read to where it left its partition, and then from
+its new declaration on; numbers are those of the new partition from there on. A moment stays where it is.
 """
 
 from abc import ABC, abstractmethod
 from array import array
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -78,6 +81,10 @@ class MessageSource(ABC):
     def is_through(self) -> bool:
         """Whether there will never be anything more."""
 
+    def follow(self, history: History, partition: Partition, queue: Queue) -> bool:
+        """The queue is in this partition now; `history` knows it. False: not yet, ask again at the next step."""
+        return True
+
     @abstractmethod
     def shut(self) -> None:
         """Close what is open. Called in a thread, since Kafka's client takes its time."""
@@ -105,6 +112,8 @@ class LogSource(MessageSource):
         # Of queues that this one was before it moved: the offsets up to which their messages are told before, or were
         # published before the start. (partition, incarnation) -> offset
         self._told: dict[tuple[str, int], int] = {}
+        self._read_here: tuple[str, int, int] | None = None  # before the queue moved: partition, incarnation, position
+        self._begun = False
 
     def _published(self) -> int:
         """A number that moves with each event that publishes to the queue."""
@@ -121,6 +130,16 @@ class LogSource(MessageSource):
         """Never: more may be published."""
         return False
 
+    def follow(self, history: History, partition: Partition, queue: Queue) -> bool:
+        """Go on in this partition, where the queue is now. False: something is being read still."""
+        if self._scan is not None or self.position is None:
+            return False
+        if self._read_here is None:  # else nothing was read since it moved before
+            self._read_here = self.partition_name, self.queue.queue_id, self.position
+        self.history, self.partition_name, self._opened = history, partition.machine.partition, None
+        self.partition, self.queue, self.position, self._seen = partition, queue, None, UNREAD
+        return True
+
     def shut(self) -> None:
         """End the scan of the log."""
         if self._scan is not None:
@@ -135,7 +154,13 @@ class LogSource(MessageSource):
 
     def fetch(self, end: int) -> Found:
         """Scan a piece of the log."""
-        if self.position is None:
+        if not self._begun and self.start.kind in (FIRST, TIME, NEXT):
+            self._told = {(log.name, declared): end for log, declared, end in self._left()}
+        self._begun = True
+        if self.position is None and self._read_here is not None:
+            self._earlier.extend(self._since(*self._read_here))
+            self._read_here, self.position = None, self._beginning
+        elif self.position is None:
             self.position = self._first_offset(end)
             self._earlier.extend(self._before())
         if self._scan is None and self._earlier:
@@ -181,20 +206,34 @@ class LogSource(MessageSource):
         """What is to be read of the partitions in which the queue was before. An offset is one of the present one."""
         if self.start.kind not in (FIRST, TIME):
             return []
-        vhost, name, found = self.queue.vhost, self.queue.name, []
-        every = stays(self.reader, vhost, name)
-        for stay, following in pairwise(every):
+        found = []
+        for log, declared, end in self._left():
+            first = max(declared, log.start_offset)
+            if self.start.kind == TIME:
+                first = max(first, log.offset_at(self.start.value - 1))
+            found.append((log, first, end))
+        return [each for each in found if each[1] < each[2]]
+
+    def _since(self, partition: str, queue_id: int, position: int) -> list[tuple[HistoryPartition, int, int]]:
+        """What is to be read of the partitions that the queue has left, from this position of one of them on."""
+        found, begun = [], False
+        for log, declared, end in self._left():
+            first = max(declared, log.start_offset)
+            if (log.name, declared) == (partition, queue_id):
+                first, begun = position, True
+            if begun:
+                self._told[log.name, declared] = max(first, end)
+                found.append((log, first, end))
+        return [each for each in found if each[1] < each[2]]
+
+    def _left(self) -> Iterator[tuple[HistoryPartition, int, int]]:
+        """Yields the partitions that the queue has left, in order: with its declaration there, and where it left."""
+        vhost, name = self.queue.vhost, self.queue.name
+        for stay, following in pairwise(stays(self.reader, vhost, name)):
             declared = first_in(stay, self.reader.placement, vhost, name, self.queue.queue_id)
             left_ms = following.since_ms
-            if declared is None or left_ms is None or left_ms == NOT_YET:
-                continue
-            first = max(declared, stay.log.start_offset)
-            if self.start.kind == TIME:
-                first = max(first, stay.log.offset_at(self.start.value - 1))
-            end = min(stay.log.durable_offset, stay.log.offset_at(left_ms))
-            self._told[stay.log.name, declared] = end
-            found.append((stay.log, first, end))
-        return [each for each in found if each[1] < each[2]]
+            if declared is not None and left_ms is not None and left_ms != NOT_YET:
+                yield stay.log, declared, min(stay.log.durable_offset, stay.log.offset_at(left_ms))
 
     @property
     def _beginning(self) -> int:
@@ -299,6 +338,21 @@ class PastReader(Reader):
         self._fetched: deque[tuple[int, Published]] = deque()
         self._fetching = False
         self._held_bytes = 0  # of bodies that are fetched and not delivered
+        self._moved: tuple[History, Partition, Queue] | None = None  # the queue moved, and the source has to follow
+
+    def follow(self, history: History, partition: Partition, queue: Queue) -> None:
+        """The queue has moved to this partition: go on there. `history` knows about it."""
+        if self.over:
+            return
+        consumer = self.partition.consumers[self.consumer_id]
+        self.partition.detach(self.consumer_id)
+        self.session.forget(self.partition, self.consumer_id)
+        self.partition, self.queue = partition, queue
+        partition.attach(self.consumer_id, consumer)
+        self.session.note(self.channel, partition, self.consumer_id)
+        self.consumer.attached(partition, queue, self.consumer_id)
+        self._moved = history, partition, queue
+        self.turns.ready(self)
 
     def has_news(self) -> bool:
         """Whether a step would do something."""
@@ -320,6 +374,8 @@ class PastReader(Reader):
             return self.credit > 0
         if self._fetching:
             return False
+        if self._moved is not None and self.source.follow(*self._moved):
+            self._moved = None
         if self.source.is_through():
             self.end()
         elif self.credit > 0 and self.source.has_more():
@@ -337,7 +393,10 @@ class PastReader(Reader):
         self._fetching = True
         if isinstance(self.source, LogSource):
             self.source.about_to_fetch()
-        fetch = self._threads.submit(self.source.fetch, self.partition.durable_offset)
+            end = self.source.partition.durable_offset
+        else:
+            end = self.partition.durable_offset
+        fetch = self._threads.submit(self.source.fetch, end)
         self.turns.when_done(fetch, self._have)
 
     def _have(self, found: Found | None) -> None:
