@@ -229,7 +229,8 @@ class Back:
 def write_back(data: Path) -> Back:
     """Messages `one` and `two` are published in the first stay, `three`, `four` and `five` in the following ones.
 
-    A node that was lost publishes `late` to the first partition when the queue has left it."""
+    A node that was lost publishes `late` to the first partition when the queue has left it. The first two incarnations
+    have the same number."""
     history, back, queue = MovingRecorder(data, 5), Back(data), BACK_AND_FORTH
 
     def publish(body: bytes) -> None:
@@ -249,6 +250,8 @@ def write_back(data: Path) -> Back:
         history.wait(1_000)
         history.repartition(queue, count=count)
         history.wait(1_000)
+        if count == 3:
+            history.tick(2)
         new = history.begin_move(queue)
         back.lives.append((history.partition(queue), new))
         follow()
@@ -265,6 +268,7 @@ def write_back(data: Path) -> Back:
         history.append(back.lives[-2][0], BROKER, QueueDeleted("/", queue, False, False))
         publish(body)
     history.wait(1_000)
+    assert back.lives[0][1] == back.lives[1][1]
     for index in range(5):
         history.tick(index)
     history.close()
