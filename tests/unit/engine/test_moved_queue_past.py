@@ -1,5 +1,6 @@
 """The past of a queue that moved to another partition (engine/rewind/stays.py): every reader, against one history."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,13 +16,18 @@ from rewindmq.engine.rewind.depth import depth
 from rewindmq.engine.rewind.history_consumers import LogSource
 from rewindmq.engine.rewind.outcomes import Deadline, biography, changes, last_outcomes
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, queue_at
-from rewindmq.engine.rewind.restore import NoPlan, Plan, RestoreRequest
+from rewindmq.engine.rewind.restore import NoPlan, Plan, RestoreRequest, as_restored
 from rewindmq.engine.rewind.search import Limits, search, whole
 from rewindmq.engine.rewind.stays import BetweenPartitions, moment_in, stays
 from rewindmq.engine.rewind.what_if import candidate_for, what_if
 from rewindmq.projections.history.search import Criteria
+from rewindmq.projections.machine.data.declaration import Declaration
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.restored_ids import is_restored, note_restored
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.rewind import At, state_at
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Route
 from tests.support.moved_queue import BACK_AND_FORTH, QUEUE, STAYING, Back, Moved, write_back, write_moved
 
 FATES = ("acked", "purged", "deleted", "ready", "unacked")
@@ -277,3 +283,19 @@ def test_a_message_is_followed_from_any_of_its_names(back: Back) -> None:
             assert [row.message_id for row in life.rows if row.value("outcome") == "published"] == [
                 message_id for _, message_id in names
             ]
+
+
+def test_messages_with_one_id_in_two_partitions_come_back_each(back: Back) -> None:
+    queue = Queue(Declaration("/", "to", 1, "classic"))
+    ids = {number: {at[1] for names in back.names.values() for at in names if at[0] == number} for number in (0, 2)}
+    message_id = min(ids[0] & ids[2])
+    for partition in ("queues-0", "queues-2"):
+        wish = RestoreRequest(History(back.data), "/", BACK_AND_FORTH, None, "", FATES, frozenset({message_id}))
+        plan = replace(wish, partition=partition).answer()
+        assert isinstance(plan, Plan)
+        publish = Published(Route("/", "", "to", ("to",)), b"", None, None, True, None, None, b"", 0)
+        event = as_restored(plan, plan.messages[0], 0, publish, "/", "to", "named", 0)
+        assert event.origin is not None
+        assert not is_restored(queue, event.origin)
+        note_restored(queue, event.origin)
+        assert is_restored(queue, event.origin)
