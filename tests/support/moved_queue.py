@@ -163,8 +163,8 @@ class Moved:
         return f"queues-{self.target}"
 
 
-def write_moved(data: Path, hold: bool = False) -> Moved:
-    """`hold`: a consumer holds a message when the queue moves, and acks it afterwards."""
+def write_moved(data: Path, hold: bool = False, ends: bool = True) -> Moved:
+    """`hold`: a consumer holds a message when the queue moves, and acks it afterwards; if not `ends`, never."""
     history, moved = MovingRecorder(data), Moved(data)
     moved.source, moved.target = history.partition(QUEUE), partition_of("/", QUEUE, AFTER)
     history.metadata(ExchangeDeclared("/", "sales", "direct", True, False, False))
@@ -202,7 +202,7 @@ def write_moved(data: Path, hold: bool = False) -> Moved:
     moved.new = history.publish(QUEUE, b"new")
     history.get(QUEUE, 2)
     history.ack(QUEUE, 2, moved.came[moved.second])
-    if hold:
+    if hold and ends:
         history.append(moved.source, ANN, Acked("/", QUEUE, 1, ((moved.held, moved.held),)))
         history.append(moved.source, BROKER, QueueDeleted("/", QUEUE, False, False))
     history.wait(1_000)

@@ -15,6 +15,7 @@ from rewindmq.engine.rewind.bindings_at import bindings_at
 from rewindmq.engine.rewind.depth import depth
 from rewindmq.engine.rewind.history_consumers import LogSource
 from rewindmq.engine.rewind.outcomes import Deadline, biography, changes, last_outcomes
+from rewindmq.engine.rewind.policy_effects import policy_effects
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, queue_at
 from rewindmq.engine.rewind.restore import NoPlan, Plan, RestoreRequest, as_restored
 from rewindmq.engine.rewind.search import Limits, search, whole
@@ -27,6 +28,7 @@ from rewindmq.projections.machine.data.restored_ids import is_restored, note_res
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.rewind import At, state_at
 from rewindmq.schemas.events import Published
+from rewindmq.schemas.metadata_events import PolicySet
 from rewindmq.schemas.values import Route
 from tests.support.moved_queue import BACK_AND_FORTH, QUEUE, STAYING, Back, Moved, write_back, write_moved
 
@@ -231,6 +233,13 @@ def test_a_reader_of_the_history_goes_through_both_partitions(history: History, 
     assert read_on(history, now, Start(TIME, moved.published_ms)) == [b"first", b"second", b"third", b"new"]
     assert read_on(history, now, Start(NUMBER, moved.came[moved.third])) == [b"third", b"new"]
     assert read_on(history, now, Start(LAST)) == [b"new"]
+
+
+def test_a_change_of_a_policy_counts_a_queue_once(tmp_path: Path) -> None:
+    moved = write_moved(tmp_path / "data", hold=True, ends=False)
+    change = PolicySet("/", "short", f"^{QUEUE}$", '{"max-length":10}', 0, "all")
+    cut = policy_effects(History(moved.data), change, moved.after_ms, 20, Deadline(60))
+    assert (cut.matched, cut.changed) == (1, 1)
 
 
 # -- a queue that moved back and forth --------------------------------------------------------------------------------
