@@ -27,10 +27,24 @@ from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.restored_ids import is_restored, note_restored
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.rewind import At, state_at
-from rewindmq.schemas.events import Published
+from rewindmq.projections.rules.placement import partition_of
+from rewindmq.schemas.events import Published, QueueDeleted
 from rewindmq.schemas.metadata_events import PolicySet
+from rewindmq.schemas.placement_events import QueueMoveBegan, QueueMoveEnded
 from rewindmq.schemas.values import Route
-from tests.support.moved_queue import BACK_AND_FORTH, QUEUE, STAYING, Back, Moved, write_back, write_moved
+from tests.support.moved_queue import (
+    AFTER,
+    BACK_AND_FORTH,
+    BEFORE,
+    QUEUE,
+    STAYING,
+    Back,
+    Moved,
+    MovingRecorder,
+    write_back,
+    write_moved,
+)
+from tests.support.spark.histories import ANN
 
 FATES = ("acked", "purged", "deleted", "ready", "unacked")
 
@@ -308,3 +322,28 @@ def test_messages_with_one_id_in_two_partitions_come_back_each(back: Back) -> No
         assert not is_restored(queue, event.origin)
         note_restored(queue, event.origin)
         assert is_restored(queue, event.origin)
+
+
+def test_a_queue_that_was_deleted_on_its_way_was_where_it_left(tmp_path: Path) -> None:
+    recorder = MovingRecorder(tmp_path / "data")
+    source, queue_id = recorder.partition(QUEUE), recorder.declare(QUEUE)
+    recorder.publish(QUEUE, b"lost")
+    recorder.wait(1_000)
+    recorder.repartition(QUEUE)
+    recorder.metadata(QueueMoveBegan("/", QUEUE, queue_id, partition_of("/", QUEUE, AFTER)))
+    recorder.wait(1_000)
+    recorder.mark("lost")
+    recorder.append(source, ANN, QueueDeleted("/", QUEUE, False, False))
+    recorder.wait(1_000)
+    recorder.metadata(QueueMoveEnded("/", QUEUE, -1))
+    recorder.wait(1_000)
+    for index in range(BEFORE, AFTER):
+        recorder.tick(index)
+    recorder.close()
+    history = History(tmp_path / "data")
+    assert bodies_at(history, At(time_ms=recorder.now_ms - 2_500)) == (f"queues-{source}", [b"lost"])
+    at = moment_in("mark:lost", "/", QUEUE, topology_of(history.open().metadata), AFTER)
+    assert bodies_at(history, at) == (f"queues-{source}", [b"lost"])
+    plan = planned(history, undo="delete", fates=("deleted",))
+    assert isinstance(plan, Plan)
+    assert (plan.partition, len(plan.messages)) == (f"queues-{source}", 1)
