@@ -350,7 +350,7 @@ class PastReader(Reader):
         self.partition, self.queue = partition, queue
         partition.attach(self.consumer_id, consumer)
         self.session.note(self.channel, partition, self.consumer_id)
-        self.consumer.attached(partition, queue, self.consumer_id)
+        self.consumer.moved(partition, queue)
         self._moved = history, partition, queue
         self.turns.ready(self)
 

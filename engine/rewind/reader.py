@@ -25,8 +25,8 @@ OFFSET = b"x-stream-offset"
 class ReadingConsumer(DeliveryTarget, Protocol):
     """The consumer of a reader (rewindmq.engine.amqp.consumer implements it)."""
 
-    def attached(self, partition: Partition, queue: Queue, consumer_id: int) -> None:
-        """The partition knows the consumer by this id."""
+    def moved(self, partition: Partition, queue: Queue) -> None:
+        """Its queue is in this partition now, where the consumer has the same id."""
 
     def reads_by(self, reader: "Reader") -> None:
         """The consumer's deliveries come from this reader. `credited` tells the reader which are settled."""

@@ -192,6 +192,17 @@ def same_queue(placement: Placement, vhost: str, queue: str, queue_id: int) -> S
     return SameQueue(queue_id, frozenset(lives))
 
 
+def is_unclear(placement: Placement, vhost: str, queue: str, queue_id: int) -> bool:
+    """Whether the queue that is there now has, by chance, the number that an earlier queue of its name had elsewhere.
+
+    By its number alone its past could not be told from that of the other one."""
+    moving = placement.moving.get((vhost, queue))
+    left = moving is not None and moving.from_id == queue_id
+    number = moving.source if moving is not None and left else placement.home(vhost, queue, 1)
+    lives = same_queue(placement, vhost, queue, queue_id).lives
+    return bool(lives) and (queue_partition(number), queue_id) not in lives
+
+
 def first_in(stay: Stay, placement: Placement, vhost: str, queue: str, queue_id: int | None) -> int | None:
     """The declaration, for this stay, of the queue whose incarnation is `queue_id`; None: it was not there.
 

@@ -31,6 +31,7 @@ from rewindmq.engine.rewind.arguments import FIRST, LAST, NEXT, NUMBER, Start, c
 from rewindmq.engine.rewind.history_consumers import THREADS, LogSource, PastReader, moment_source
 from rewindmq.engine.rewind.queue_at import history_of
 from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES, Reader, ReaderQueue, ReadRequest
+from rewindmq.engine.rewind.stays import is_unclear
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.engine.runtime.partition import Partition
@@ -237,6 +238,9 @@ class Readings:
             where = resource("queue", queue.name, queue.vhost)
             told = f"{partition.machine.partition}, where the queue is now, ends at offset {partition.next_offset}"
             raise PreconditionFailed(f"invalid arg 'x-stream-offset' for {where}: it moved; {told}: give a timestamp")
+        if is_unclear(placement, queue.vhost, queue.name, queue.queue_id):
+            where = resource("queue", queue.name, queue.vhost)
+            raise PreconditionFailed(f"the past of {where} can't be read: an earlier queue had its number elsewhere")
         source = None
         if moment is not None:
             source = await moment_source(self._past, history, queue, moment, subscription.session.user)

@@ -19,7 +19,7 @@ from rewindmq.engine.rewind.policy_effects import policy_effects
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, queue_at
 from rewindmq.engine.rewind.restore import NoPlan, Plan, RestoreRequest, as_restored
 from rewindmq.engine.rewind.search import Limits, search, whole
-from rewindmq.engine.rewind.stays import BetweenPartitions, moment_in, stays
+from rewindmq.engine.rewind.stays import BetweenPartitions, is_unclear, moment_in, stays
 from rewindmq.engine.rewind.what_if import candidate_for, what_if
 from rewindmq.projections.history.search import Criteria
 from rewindmq.projections.machine.data.declaration import Declaration
@@ -28,6 +28,7 @@ from rewindmq.projections.machine.data.restored_ids import is_restored, note_res
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.rewind import At, state_at
 from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.topology.placement import Move, Moving, Placement
 from rewindmq.schemas.events import Published, QueueDeleted
 from rewindmq.schemas.metadata_events import PolicySet
 from rewindmq.schemas.placement_events import QueueMoveBegan, QueueMoveEnded
@@ -347,3 +348,14 @@ def test_a_queue_that_was_deleted_on_its_way_was_where_it_left(tmp_path: Path) -
     plan = planned(history, undo="delete", fates=("deleted",))
     assert isinstance(plan, Plan)
     assert (plan.partition, len(plan.messages)) == (f"queues-{source}", 1)
+
+
+def test_a_queue_is_not_taken_for_an_earlier_one_that_had_its_number_elsewhere() -> None:
+    placement, home = Placement(), partition_of("/", QUEUE, AFTER)
+    placement.count = placement.wanted = AFTER
+    placement.moves["/", QUEUE] = [Move(0, 20, home, 7, 1, 2)]
+    assert not is_unclear(placement, "/", QUEUE, 7)  # it moved
+    assert not is_unclear(placement, "/", QUEUE, 21)  # declared since
+    assert is_unclear(placement, "/", QUEUE, 20)  # declared since, and the one that moved was 20 in queues-0
+    placement.moving["/", QUEUE] = Moving(home, 7, 1, 3)
+    assert not is_unclear(placement, "/", QUEUE, 7)
