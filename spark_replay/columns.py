@@ -299,5 +299,15 @@ WHAT_IF = table(
     standing=pa.struct(list(STANDING)),
 )
 # without, by `kind`: 0 a message that is left out; 1 one that came of message `message_id` of the queue `source` (with
-# its id; -1: any); 2 that queue was declared here; 3 a user of a rule who did something
-LEFT_OUT = table(kind=INT, partition=TEXT, offset=LONG, source=TEXT, source_id=LONG, message_id=LONG, user=TEXT)
+# its id; -1: any; and its partition as `Origin` names it); 2 that queue was declared here; 3 a user of a rule who did
+# something
+LEFT_OUT = table(
+    kind=INT,
+    partition=TEXT,
+    offset=LONG,
+    source=TEXT,
+    source_id=LONG,
+    source_home=LONG,
+    message_id=LONG,
+    user=TEXT,
+)

@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from rewindmq.spark_replay.location.log import open_log
+from rewindmq.spark_replay.location.marks import topology_in
+from rewindmq.spark_replay.what_if.exclusion import homes_of
 from tests.support.auditing import findings_of
-from tests.support.moved_queue import write_back, write_moved
+from tests.support.moved_queue import BACK_AND_FORTH, write_back, write_moved
 
 
 @pytest.mark.parametrize("hold", [True, False])
@@ -21,3 +24,12 @@ def test_incarnations_with_the_same_number_in_two_partitions_are_two_sources(tmp
     found = findings_of(tmp_path / "data")
     assert [each for each in found if not each.ok] == []
     assert "24 letters sent and arrived" in {each.detail for each in found if each.check == "arrivals"}
+
+
+def test_what_is_left_out_is_looked_for_in_the_partition_of_the_source(tmp_path: Path) -> None:
+    back = write_back(tmp_path / "data")
+    log = open_log(str(back.data))
+    homes = homes_of((), topology_in(log).placement)
+    name, (_, queue_id) = f"//{BACK_AND_FORTH}", back.lives[0]
+    assert homes(name, queue_id, -1) == ("queues-0",)
+    assert homes(name, queue_id, 2) == ("queues-2",)
