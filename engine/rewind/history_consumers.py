@@ -27,6 +27,7 @@ from rewindmq.engine.errors import NotFound, PreconditionFailed, resource
 from rewindmq.engine.log.contract import BelowStart, LogError
 from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader
 from rewindmq.engine.rewind.arguments import FIRST, LAST, NEXT, NUMBER, TIME, Start
+from rewindmq.engine.rewind.outcomes import APART_MS
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, messages_at, published_at
 from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES, Reader, ReaderQueue, ReadRequest
 from rewindmq.engine.rewind.stays import NOT_YET, came_from, first_in, log_named, stays
@@ -227,13 +228,20 @@ class LogSource(MessageSource):
         return [each for each in found if each[1] < each[2]]
 
     def _left(self) -> Iterator[tuple[HistoryPartition, int, int]]:
-        """Yields the partitions that the queue has left, in order: with its declaration there, and where it left."""
+        """Yields the partitions that the queue has left, in order: with its declaration there, and where it left.
+
+        Clocks of two partitions may differ: what has come to this queue a little later belongs to it, too."""
         vhost, name = self.queue.vhost, self.queue.name
-        for stay, following in pairwise(stays(self.reader, vhost, name)):
-            declared = first_in(stay, self.reader.placement, vhost, name, self.queue.queue_id)
-            left_ms = following.since_ms
-            if declared is not None and left_ms is not None and left_ms != NOT_YET:
-                yield stay.log, declared, min(stay.log.durable_offset, stay.log.offset_at(left_ms))
+        every = stays(self.reader, vhost, name)
+        firsts = [first_in(each, self.reader.placement, vhost, name, self.queue.queue_id) for each in every]
+        for at, (stay, following) in enumerate(pairwise(every)):
+            declared, left_ms = firsts[at], following.since_ms
+            if declared is None or left_ms is None or left_ms == NOT_YET:
+                continue
+            log = stay.log
+            back = [first for other, first in zip(every[at + 1 :], firsts[at + 1 :], strict=True) if other.log is log]
+            end = min(log.durable_offset, log.offset_at(left_ms + APART_MS))
+            yield log, declared, min([end, *(first for first in back if first is not None)])
 
     @property
     def _beginning(self) -> int:
