@@ -28,7 +28,8 @@ from typing import TypeVar
 from rewindmq.engine.config import Config
 from rewindmq.engine.errors import ConnectionForced, NotFound, PreconditionFailed, resource
 from rewindmq.engine.rewind.arguments import FIRST, LAST, NEXT, NUMBER, Start, check_reader, moment_of, start_of
-from rewindmq.engine.rewind.history_consumers import THREADS, LogSource, PastReader, moment_source
+from rewindmq.engine.rewind.history_consumers import THREADS, PastReader, moment_source
+from rewindmq.engine.rewind.message_sources import LogSource
 from rewindmq.engine.rewind.queue_at import history_of
 from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES, Reader, ReaderQueue, ReadRequest
 from rewindmq.engine.rewind.stays import is_unclear

@@ -13,7 +13,7 @@ from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.arguments import FIRST, LAST, NUMBER, TIME, Start
 from rewindmq.engine.rewind.bindings_at import bindings_at
 from rewindmq.engine.rewind.depth import depth
-from rewindmq.engine.rewind.history_consumers import LogSource
+from rewindmq.engine.rewind.message_sources import LogSource
 from rewindmq.engine.rewind.outcomes import Deadline, biography, changes, last_outcomes
 from rewindmq.engine.rewind.policy_effects import policy_effects
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, queue_at
