@@ -249,7 +249,8 @@ AUDIT = table(check=TEXT, ok=BOOL, partition=TEXT, offset=LONG, queue=TEXT, mess
 FINDINGS = pa.schema([*AUDIT, pa.field("severity", TEXT), pa.field("hint", TEXT)])
 
 # `sequence`: the letter's number at its source, which is `vhost`, `queue`, `queue_id`. `kind`: 0 all up to the number
-# `message_id` were forwarded, 1 sent, 2 given up, 3 arrived in `target` ("vhost/name"), whose offset is `offset`
+# `message_id` were forwarded, 1 sent, 2 given up, 3 arrived in `target` ("vhost/name"), whose offset is `offset`.
+# `source`, of what arrived: the source's partition as `Origin` names it; other rows are of the source's own partition
 LETTERS = table(
     vhost=TEXT,
     queue=TEXT,
@@ -264,6 +265,7 @@ LETTERS = table(
     target=TEXT,
     exchange=TEXT,
     routing_key=TEXT,
+    source=LONG,
 )
 
 # The rows of the audit of a partition: a row is either a finding or about a dead letter
@@ -297,5 +299,15 @@ WHAT_IF = table(
     standing=pa.struct(list(STANDING)),
 )
 # without, by `kind`: 0 a message that is left out; 1 one that came of message `message_id` of the queue `source` (with
-# its id; -1: any); 2 that queue was declared here; 3 a user of a rule who did something
-LEFT_OUT = table(kind=INT, partition=TEXT, offset=LONG, source=TEXT, source_id=LONG, message_id=LONG, user=TEXT)
+# its id; -1: any; and its partition as `Origin` names it); 2 that queue was declared here; 3 a user of a rule who did
+# something
+LEFT_OUT = table(
+    kind=INT,
+    partition=TEXT,
+    offset=LONG,
+    source=TEXT,
+    source_id=LONG,
+    source_home=LONG,
+    message_id=LONG,
+    user=TEXT,
+)

@@ -39,6 +39,10 @@ class DeliveryHolder:
         self.queue = queue
         self.consumer_id = consumer_id
 
+    def moved(self, partition: Partition, queue: Queue) -> None:
+        """Its queue is in this partition now, where the holder has the same id."""
+        self.partition, self.queue = partition, queue
+
     def reads_by(self, reader: "Reader") -> None:
         """The deliveries come from this reader. It takes nothing from a queue: a settlement only lets it read on."""
         self.reader = reader

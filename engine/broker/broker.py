@@ -298,10 +298,10 @@ class Broker:
         if isinstance(event, QueueMoveEnded):  # its bindings are others now
             for bound in self.topology.bindings_to(event.vhost, "queue", event.queue):
                 self.router.bindings_changed(bound.vhost, bound.source)
-            self.consumers.moves.ended(event.vhost, event.queue)
+            self.consumers.moved(event.vhost, event.queue)
         elif isinstance(event, QueueMoveBegan):
             began = (event.vhost, event.queue) in self.topology.placement.moving  # else the move was given up
-            (self.consumers.moves.began if began else self.consumers.moves.ended)(event.vhost, event.queue)
+            (self.consumers.moves.began if began else self.consumers.moved)(event.vhost, event.queue)
         self.homes.changed()
 
     # -- what the metadata log tells ----------------------------------------------------------------------------------

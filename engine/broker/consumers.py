@@ -49,6 +49,11 @@ class Consumers:
         self._readings = readings
         self.moves = ConsumerMoves(homes, sessions.by_id.get, queues.entered, self._attach_again, end_turn)
 
+    def moved(self, vhost: str, name: str) -> None:
+        """A queue has come to its new partition, or is gone, or stays for now: its consumers go on."""
+        self.moves.ended(vhost, name)
+        self._readings.moved(vhost, name, self._queues.entered)
+
     async def consume(
         self, queue: str, subscription: Subscription, consumer: ReadingConsumer, attached: Attached
     ) -> None:
@@ -61,6 +66,7 @@ class Consumers:
         if found.stream or is_past_asked(subscription.arguments):
             request = ReadRequest(subscription, self._sessions.next_id(), consumer)
             await self._readings.begin(partition, found, request, attached)
+            self._readings.moved(session.vhost, queue, self._queues.entered)  # it may have moved meanwhile
         else:
             await self._consume_live(partition, found, subscription, consumer, attached)
 

@@ -12,7 +12,7 @@ Rules of this file
   not sent go back to the queue, and follow it.
 - Consumers of one node are attached in the order in which they were before. An exclusive consumer may find that one of
   another node was faster: then the client is told that it is cancelled.
-- Readers of streams and of the past stay as they are: streams do not move, and the past is where it was.
+- Streams do not move. Readers of the past go on by themselves (rewind/stream_consumers.py `moved`).
 """
 
 import asyncio

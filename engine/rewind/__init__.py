@@ -1,7 +1,7 @@
 """The past of a queue: read by consumers, shown by the management API, and brought back.
 
 stream_consumers.py    consumers of streams, and the turns that all readers take
-history_consumers.py   consumers of a queue's past
+history_consumers.py   consumers of a queue's past              message_sources.py   what they read
 reader.py              the part that both kinds of consumers share
 arguments.py           x-stream-offset, x-rewind-to, x-stream-filter
 queue_at.py            a queue as it was at a moment            bindings_at.py   its bindings then

@@ -41,7 +41,8 @@ def fates_since(
         if move.to_id < 0:  # the queue was deleted on its way
             became |= dict.fromkeys(moved, DELETED)
             break
-        arriving = _Arriving(queue.vhost, queue.name, queue_id, names)
+        home = reader.placement.as_origin(queue.vhost, queue.name, number)
+        arriving = _Arriving((queue.vhost, queue.name, queue_id, home, RELOCATED), names)
         number, queue_id = move.target, move.to_id
         log = reader.queues[number]
         found = _fates_in(log, state_at(log, snapshots, At(offset=queue_id)), queue_id, {}, arriving)
@@ -52,10 +53,12 @@ def fates_since(
 
 
 class _Arriving:
-    """Messages that come from a queue's old partition. `names`: by their ids there. `came`: by their new ids."""
+    """Messages that come from a queue's old partition. `names`: by their ids there. `came`: by their new ids.
 
-    def __init__(self, vhost: str, queue: str, queue_id: int, names: dict[int, int]) -> None:
-        self.source = (vhost, queue, queue_id, RELOCATED)
+    `source`: the queue there, as origins name it: vhost, name, incarnation, partition and reason."""
+
+    def __init__(self, source: tuple[str, str, int, int, str], names: dict[int, int]) -> None:
+        self.source = source
         self.names = names
         self.came: dict[int, int] = {}
         self._known: set[int] = set()
@@ -63,7 +66,9 @@ class _Arriving:
     def note(self, offset: int, event: Published) -> int | None:
         """The name of a message that has just come; None for all others, and for a repeat."""
         origin = event.origin
-        if origin is None or (origin.vhost, origin.queue, origin.queue_id, origin.reason) != self.source:
+        if origin is None:
+            return None
+        if (origin.vhost, origin.queue, origin.queue_id, origin.partition, origin.reason) != self.source:
             return None
         name = self.names.get(origin.message_id)
         if name is None or name in self._known:

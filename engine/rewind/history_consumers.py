@@ -5,267 +5,34 @@
     x-rewind-to        MomentSource   the messages that were in the queue then: the ready ones in delivery order, then
                                       the unacked. When all are delivered the broker cancels the consumer
 
-Threads read the log, a bounded piece at a time, through a reader of their own that touches nothing of the live broker.
-Worker processes fold the queue as it was (worker.py).
+Threads read the log (message_sources.py). Worker processes fold the queue as it was (worker.py).
 
 Both sources read about the present incarnation of the queue, and about those that it was before it moved to another
 partition. An earlier queue of the same name is not read.
+
+A queue may move while it is read (`PastReader.follow`). Its log is read to where it left its partition, and then from
+its new declaration on; numbers are those of the new partition from there on. A moment stays where it is.
 """
 
-from abc import ABC, abstractmethod
 from array import array
 from collections import deque
-from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
 
 from rewindmq.engine.errors import NotFound, PreconditionFailed, resource
-from rewindmq.engine.log.contract import BelowStart, LogError
-from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader
-from rewindmq.engine.rewind.arguments import FIRST, LAST, NEXT, NUMBER, TIME, Start
-from rewindmq.engine.rewind.queue_at import NoSuchQueue, messages_at, published_at
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.location import History
+from rewindmq.engine.rewind.message_sources import PIECE_BYTES, Found, LogSource, MessageSource, MomentSource
+from rewindmq.engine.rewind.queue_at import NoSuchQueue, messages_at
 from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES, Reader, ReaderQueue, ReadRequest
-from rewindmq.engine.rewind.stays import NOT_YET, first_in, is_told_before, log_named, stays
 from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions, WorkerPool
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.replay import decoder_for
 from rewindmq.projections.rewind import At, RewindError
 from rewindmq.schemas.events import Published
 
 THREADS = 2  # for all consumers of the past together
-PIECE, PIECE_BYTES = 256, 1_048_576  # messages that are fetched at a time, and bytes of their bodies
-SCANNED_BYTES = 8_388_608  # of the log that are scanned at a time
-UNREAD = -1  # in place of a number that says how far something was read
-LOOK_BACK = 4_096  # records before the end, among which the last message is looked for first
-
-Found = list[tuple[int, Published]]
-Scan = Generator[tuple[int, Published | None], None, None]
-
-
-class MessageSource(ABC):
-    """The source of a past consumer's messages. `fetch` runs in a thread, one at a time."""
-
-    def __init__(self, history: History, partition: str) -> None:
-        self.history = history
-        self.partition_name = partition
-        self.closed = False
-        self._opened: HistoryReader | None = None
-
-    @property
-    def reader(self) -> HistoryReader:
-        """The history, opened at the first use."""
-        if self._opened is None:
-            self._opened = self.history.open()
-        return self._opened
-
-    @property
-    def log(self) -> HistoryPartition:
-        """The partition with the messages."""
-        return log_named(self.reader, self.partition_name)
-
-    @abstractmethod
-    def fetch(self, end: int) -> Found:
-        """Read the next piece of the history below offset `end`."""
-
-    @abstractmethod
-    def has_more(self) -> bool:
-        """Whether there may be something to fetch."""
-
-    @abstractmethod
-    def is_through(self) -> bool:
-        """Whether there will never be anything more."""
-
-    @abstractmethod
-    def shut(self) -> None:
-        """Close what is open. Called in a thread, since Kafka's client takes its time."""
-
-
-class LogSource(MessageSource):
-    """The log itself. `position`: everything of the queue below it has been fetched; None: the start is not found
-    yet.
-
-    Of a queue that moved, the partitions in which it was come first, if the start lies there. Then messages that moved
-    with it are not read a second time."""
-
-    def __init__(self, history: History, partition: Partition, queue: Queue, start: Start) -> None:
-        super().__init__(history, partition.machine.partition)
-        self.partition = partition
-        self.queue = queue
-        self.start = start
-        self._attached_at = partition.next_offset
-        self.position: int | None = self._attached_at if start.kind == NEXT else None
-        self._seen = UNREAD if start.kind != NEXT else self._published()
-        self._behind = False  # at the last read, some folded events were not durable yet
-        self._scan: Scan | None = None
-        self._scan_end = 0
-        self._earlier: deque[tuple[HistoryPartition, int, int]] = deque()  # ranges of other partitions, to read first
-        self._moved = False  # some were there
-
-    def _published(self) -> int:
-        """A number that moves with each event that publishes to the queue."""
-        return self.queue.published + self.queue.refused + self.queue.duplicates
-
-    def has_more(self) -> bool:
-        """Whether messages may have been published since the last read."""
-        if self.position is None or self._scan is not None or self._earlier:
-            return True
-        news = self._behind or self._seen != self._published()
-        return news and self.partition.durable_offset > self.position
-
-    def is_through(self) -> bool:
-        """Never: more may be published."""
-        return False
-
-    def shut(self) -> None:
-        """End the scan of the log."""
-        if self._scan is not None:
-            self._scan.close()
-            self._scan = None
-
-    def about_to_fetch(self) -> None:
-        """Note the state of the queue. Called in the loop, before `fetch`."""
-        if self._scan is None:
-            self._seen = self._published()
-            self._behind = self.partition.machine.next_offset > self.partition.durable_offset
-
-    def fetch(self, end: int) -> Found:
-        """Scan a piece of the log."""
-        if self.position is None:
-            self.position = self._first_offset(end)
-            self._earlier.extend(self._before())
-            self._moved = bool(self._earlier)
-        if self._scan is None and self._earlier:
-            self._scan, self._scan_end = self._publishes(*self._earlier.popleft()), UNREAD
-        elif self._scan is None:
-            self._scan = self._publishes(self.log, self.position, end)
-            self._scan_end = end
-        found: Found = []
-        room = PIECE_BYTES
-        try:
-            for offset, message in self._scan:
-                if message is None:
-                    return found
-                found.append((offset, message))
-                room -= message.body_size
-                if len(found) >= PIECE or room <= 0:
-                    return found
-        except BelowStart:
-            self._scan, begins = None, self.log.start_offset
-            if begins <= self.position:
-                raise
-            self.position, self._seen = begins, UNREAD  # what lies between was trimmed while it was read
-            return found
-        self._scan = None
-        if self._scan_end == UNREAD:
-            self._seen = UNREAD  # now the partition in which the queue is
-        else:
-            self.position = max(self.position, self._scan_end)
-        return found
-
-    def _first_offset(self, end: int) -> int:
-        start, log = self.start, self.log
-        if start.kind == FIRST:
-            return self._beginning
-        if start.kind == NUMBER:
-            return max(start.value, self._beginning)
-        if start.kind == LAST:
-            return self._last(end)
-        found = min(log.offset_at(start.value - 1), self._attached_at)  # a future time means from now on
-        return max(found, self._beginning)
-
-    def _before(self) -> list[tuple[HistoryPartition, int, int]]:
-        """What is to be read of the partitions in which the queue was before. An offset is one of the present one."""
-        if self.start.kind not in (FIRST, TIME):
-            return []
-        vhost, name, found = self.queue.vhost, self.queue.name, []
-        every = stays(self.reader, vhost, name)
-        for stay, following in pairwise(every):
-            declared = first_in(stay, self.reader.placement, vhost, name, self.queue.queue_id)
-            left_ms = following.since_ms
-            if declared is None or left_ms is None or left_ms == NOT_YET:
-                continue
-            first = max(declared, stay.log.start_offset)
-            if self.start.kind == TIME:
-                first = max(first, stay.log.offset_at(self.start.value - 1))
-            found.append((stay.log, first, min(stay.log.durable_offset, stay.log.offset_at(left_ms))))
-        return [each for each in found if each[1] < each[2]]
-
-    @property
-    def _beginning(self) -> int:
-        """The first offset that may be read: the queue's declaration, or the log's first record."""
-        return max(self.queue.queue_id, self.log.start_offset)
-
-    def _last(self, end: int) -> int:
-        """The offset of the last message, `end` when there is none. The search goes back from the end, in growing
-        windows."""
-        start, window, behind = self._beginning, LOOK_BACK, end
-        while behind > start:
-            first = max(start, behind - window)
-            found = [offset for offset, message in self._publishes(self.log, first, behind) if message is not None]
-            if found:
-                return found[-1]
-            behind, window = first, window * 2
-        return end
-
-    def _publishes(self, log: HistoryPartition, first: int, end: int) -> Scan:
-        """Yield the messages that were published to the queue, and None after each SCANNED_BYTES of the log."""
-        vhost, name = self.queue.vhost, self.queue.name
-        needle = name.encode()
-        decode = decoder_for(log).decode
-        scanned = 0
-        if first >= end:
-            return
-        for block in log.read_ranges([(first, end)]):
-            for index, record in enumerate(block.records):
-                scanned += len(record)
-                offset = block.first_offset + index
-                if needle not in record or not first <= offset < end:
-                    continue
-                event = decode(record)[2]
-                if type(event) is not Published or event.route.vhost != vhost or name not in event.route.queues:
-                    continue
-                if not (self._moved and is_told_before(self.reader, event)):
-                    yield offset, event
-            if self.closed:
-                return
-            if scanned >= SCANNED_BYTES:
-                scanned = 0
-                yield block.first_offset, None
-
-
-class MomentSource(MessageSource):
-    """The messages that were in the queue, in `partition`: their `ids` and `sizes`, in the order of delivery."""
-
-    def __init__(self, history: History, partition: str, ids: "array[int]", sizes: "array[int]") -> None:
-        super().__init__(history, partition)
-        self.ids = ids
-        self.sizes = sizes
-        self.at = 0
-
-    def has_more(self) -> bool:
-        """Whether messages are left."""
-        return self.at < len(self.ids)
-
-    def is_through(self) -> bool:
-        """Whether all are fetched."""
-        return self.at >= len(self.ids)
-
-    def shut(self) -> None:
-        """Nothing is open."""
-
-    def fetch(self, end: int) -> Found:
-        """Read the bodies of the next messages."""
-        behind, room = self.at, PIECE_BYTES
-        while behind < len(self.ids) and behind - self.at < PIECE and room > 0:
-            room -= self.sizes[behind]
-            behind += 1
-        wanted = self.ids[self.at : behind]
-        published = dict(published_at(self.log, wanted))
-        self.at = behind
-        return [(message_id, published[message_id][1]) for message_id in wanted]
 
 
 class PastReader(Reader):
@@ -286,6 +53,21 @@ class PastReader(Reader):
         self._fetched: deque[tuple[int, Published]] = deque()
         self._fetching = False
         self._held_bytes = 0  # of bodies that are fetched and not delivered
+        self._moved: tuple[History, Partition, Queue] | None = None  # the queue moved, and the source has to follow
+
+    def follow(self, history: History, partition: Partition, queue: Queue) -> None:
+        """The queue has moved to this partition: go on there. `history` knows about it."""
+        if self.over:
+            return
+        consumer = self.partition.consumers[self.consumer_id]
+        self.partition.detach(self.consumer_id)
+        self.session.forget(self.partition, self.consumer_id)
+        self.partition, self.queue = partition, queue
+        partition.attach(self.consumer_id, consumer)
+        self.session.note(self.channel, partition, self.consumer_id)
+        self.consumer.moved(partition, queue)
+        self._moved = history, partition, queue
+        self.turns.ready(self)
 
     def has_news(self) -> bool:
         """Whether a step would do something."""
@@ -307,6 +89,8 @@ class PastReader(Reader):
             return self.credit > 0
         if self._fetching:
             return False
+        if self._moved is not None and self.source.follow(*self._moved):
+            self._moved = None
         if self.source.is_through():
             self.end()
         elif self.credit > 0 and self.source.has_more():
@@ -324,7 +108,10 @@ class PastReader(Reader):
         self._fetching = True
         if isinstance(self.source, LogSource):
             self.source.about_to_fetch()
-        fetch = self._threads.submit(self.source.fetch, self.partition.durable_offset)
+            end = self.source.partition.durable_offset
+        else:
+            end = self.partition.durable_offset
+        fetch = self._threads.submit(self.source.fetch, end)
         self.turns.when_done(fetch, self._have)
 
     def _have(self, found: Found | None) -> None:

@@ -26,6 +26,7 @@ from typing import Final, cast
 
 from rocksdict import Options, Rdict, WriteBatch
 
+from rewindmq.projections.rules.placement import number_of
 from rewindmq.projections.store.keys import past
 from rewindmq.projections.store.rocks import column_families, open_column_families, scan, without_wal
 
@@ -91,11 +92,6 @@ def key_of(kind: str, value: bytes) -> bytes:
 def entry(key: bytes, partition: int, offset: int) -> bytes:
     """The key in RocksDB of an id in a record."""
     return key + partition.to_bytes(PARTITION_BYTES, "big") + offset.to_bytes(OFFSET_BYTES, "big")
-
-
-def number_of(partition: str) -> int:
-    """The number of a partition in its name, such as `queues-7`."""
-    return int(partition.rpartition("-")[2])
 
 
 class IdIndex:

@@ -16,9 +16,10 @@ from typing import Final
 
 from rewindmq.engine.log.contract import Block
 from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader
-from rewindmq.engine.rewind.id_index import IdIndex, Indexed, Proof, Stretch, entry, key_of, number_of
+from rewindmq.engine.rewind.id_index import IdIndex, Indexed, Proof, Stretch, entry, key_of
 from rewindmq.projections.history.search import CORRELATION_ID, MESSAGE_ID, ids_in
 from rewindmq.projections.replay import decoder_for
+from rewindmq.projections.rules.placement import number_of
 from rewindmq.schemas.codec import Decoder, UndecodableRecord
 from rewindmq.schemas.events import Published
 

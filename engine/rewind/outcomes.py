@@ -16,11 +16,12 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from heapq import merge
 
 from rewindmq.engine.log.location import HistoryPartition, HistoryReader
 from rewindmq.engine.rewind.search import FoundMessage, records_between
-from rewindmq.engine.rewind.stays import SameQueue, came_from, first_in, log_between, same_queue, stays
-from rewindmq.projections.history.biography import Key, Source, with_letters
+from rewindmq.engine.rewind.stays import SameQueue, Stay, came_from, first_in, log_between, same_queue, stays
+from rewindmq.projections.history.biography import Key, Source, as_source
 from rewindmq.projections.history.diff import fold_moves
 from rewindmq.projections.history.outcome_rows import PUBLISHED, OutcomeRow, PlainRows
 from rewindmq.projections.history.outcomes import Outcomes
@@ -173,7 +174,7 @@ class _Life:
         self.found = found
         self.same = same  # the only queue that may be told of; None: all
         self.keys: set[Key] = set()
-        # Incarnations of the queues of these messages: two partitions of a queue that moved may have the same ids
+        # Incarnations of the queues of these messages
         self.queue_ids: dict[Source, set[int]] = {}
         self.begun_ms = 0  # nothing came of the message before
 
@@ -191,8 +192,8 @@ class _Life:
 
     def _note(self, rows: Iterable[OutcomeRow]) -> None:
         for row in rows:
-            _, vhost, queue, message_id = key_of(row)
-            self.queue_ids.setdefault((vhost, queue, message_id), set()).add(row.value("queue_id"))
+            source = as_source(self.reader.placement, key_of(row))
+            self.queue_ids.setdefault(source, set()).add(row.value("queue_id"))
 
     def _may_tell(self, row: OutcomeRow) -> bool:
         return self.same is None or row.value("queue_id") in self.same.ids_in(row.partition)
@@ -204,8 +205,7 @@ class _Life:
             came: set[Key] = set()
             for log, offset in self._letters(new):
                 rows = [row for row in self._rows_of(log, offset) if self._may_tell(row)]
-                letters = [(key_of(row), source_of(row)) for row in rows if row.value("origin") is not None]
-                reached = with_letters(self.keys | came, letters) - self.keys - came
+                reached = {key_of(row) for row in rows if row.value("origin") is not None} - self.keys - came
                 told = [row for row in rows if key_of(row) in reached]
                 self._note(told)
                 self.found.rows += told
@@ -237,8 +237,8 @@ class _Life:
 
     def _letters(self, keys: set[Key]) -> Iterator[tuple[HistoryPartition, int]]:
         """Yields publishes that came of these messages: dead letters and restored ones. Raises OutOfTime, LogError."""
-        wanted = {(vhost, queue, message_id) for _, vhost, queue, message_id in keys}
-        needles = {queue.encode() for _, queue, _ in wanted}
+        wanted = {as_source(self.reader.placement, key) for key in keys}
+        needles = {queue.encode() for _, queue, _, _ in wanted}
         for log in self.reader.queues:
             begin = max(log.start_offset, log.offset_at(self.begun_ms - APART_MS))
             decode = decoder_for(log).decode
@@ -254,7 +254,7 @@ class _Life:
                 if type(event) is not Published or event.origin is None:
                     continue
                 origin = event.origin
-                source = origin.vhost, origin.queue, origin.message_id
+                source = origin.vhost, origin.queue, origin.message_id, origin.partition
                 if source in wanted and (origin.queue_id < 0 or origin.queue_id in self.queue_ids[source]):
                     yield log, offset
 
@@ -304,12 +304,6 @@ def key_of(row: OutcomeRow) -> Key:
     return row.partition, row.value("vhost"), row.value("queue"), row.message_id
 
 
-def source_of(row: OutcomeRow) -> Source:
-    """The message that the message of a row came from."""
-    origin = row.value("origin")
-    return origin["vhost"], origin["queue"], origin["message_id"]
-
-
 # -- the last rows of a queue -----------------------------------------------------------------------------------------
 
 
@@ -332,35 +326,48 @@ def last_outcomes(
     until_ms: int | None,
     deadline: Deadline,
 ) -> Tail:
-    """The last `count` rows of a queue, in all partitions where it was. `until_ms`: up to this time.
+    """The last `count` rows of a queue, by time, in all partitions where it was. `until_ms`: up to this time.
 
     `partition` of the answer is the one in which the queue is now. Raises LogError."""
     every = stays(reader, vhost, queue)
     same = None if queue_id is None else same_queue(reader.placement, vhost, queue, queue_id)
     tail = Tail(every[-1].log.name, [], True)
-    logs: list[HistoryPartition] = []
+    ends: dict[HistoryPartition, int] = {}  # where it came back to a partition, its first stay ends before the last one
     for stay in reversed(every):
-        first = first_in(stay, reader.placement, vhost, queue, queue_id)
-        if first is None or stay.log in logs or len(tail.rows) >= count or not tail.complete:
+        log, first = stay.log, first_in(stay, reader.placement, vhost, queue, queue_id)
+        if first is None or not tail.complete:
             continue
-        logs.append(stay.log)
-        wanted = QueueRows(vhost, queue, None if same is None else same.ids_in(stay.log.name))
-        found = _last_in(stay.log, snapshots, wanted, first, count - len(tail.rows), until_ms, deadline)
-        tail = Tail(tail.partition, found.rows + tail.rows, found.complete)
+        end = log.durable_offset if until_ms is None else min(log.durable_offset, log.offset_at(until_ms))
+        start, end = max(log.start_offset, first), min(end, ends.get(log, end))
+        ends[log] = start
+        if len(tail.rows) >= count:  # of this stay only what came later than the first of these is among the last
+            since_ms = tail.rows[0].time_ms or 0
+            start = max(start, log.offset_at(since_ms - 1))
+            if start >= end or not _is_left(stay, snapshots, vhost, queue, start, since_ms):
+                continue
+        wanted = QueueRows(vhost, queue, None if same is None else same.ids_in(log.name))
+        found = _last_in(log, snapshots, wanted, start, end, count, deadline)
+        rows = list(merge(found.rows, tail.rows, key=lambda row: row.time_ms or 0))
+        tail = Tail(tail.partition, rows[-count:], found.complete)
     return tail
+
+
+def _is_left(stay: Stay, snapshots: Snapshots | None, vhost: str, queue: str, offset: int, time_ms: int) -> bool:
+    """Whether a partition had the queue at a moment or later: what consumers held stays there when it has moved."""
+    if stay.until_ms is None or time_ms < stay.until_ms:
+        return True
+    return state_at(stay.log, snapshots, At(offset=offset)).queue(vhost, queue) is not None
 
 
 def _last_in(
     log: HistoryPartition,
     snapshots: Snapshots | None,
     wanted: QueueRows,
-    first: int,
+    start: int,
+    end: int,
     count: int,
-    until_ms: int | None,
     deadline: Deadline,
 ) -> Tail:
-    end = log.durable_offset if until_ms is None else min(log.durable_offset, log.offset_at(until_ms))
-    start = max(log.start_offset, first)
     back = FIRST_LOOK_BACK
     found: list[OutcomeRow] = []
     try:

@@ -25,6 +25,9 @@ OFFSET = b"x-stream-offset"
 class ReadingConsumer(DeliveryTarget, Protocol):
     """The consumer of a reader (rewindmq.engine.amqp.consumer implements it)."""
 
+    def moved(self, partition: Partition, queue: Queue) -> None:
+        """Its queue is in this partition now, where the consumer has the same id."""
+
     def reads_by(self, reader: "Reader") -> None:
         """The consumer's deliveries come from this reader. `credited` tells the reader which are settled."""
 
@@ -68,6 +71,7 @@ class Reader(ABC):
         self.partition = partition
         self.queue = queue
         self.session = request.subscription.session
+        self.channel = request.subscription.channel
         self.consumer_id = request.consumer_id
         self.consumer = request.consumer
         self.credit = request.subscription.prefetch

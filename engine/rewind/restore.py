@@ -48,6 +48,7 @@ from rewindmq.projections.machine.machine import NewerHistory
 from rewindmq.projections.replay import decoder_for, groups_of
 from rewindmq.projections.rewind import At, OutsideHistory, RewindError, format_time
 from rewindmq.projections.rules.internal_queues import is_hidden
+from rewindmq.projections.rules.placement import number_of
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.errors import Malformed
 from rewindmq.schemas.amqp.properties import MAX_PROPERTIES_BYTES, with_entry, without_restored
@@ -98,7 +99,7 @@ class RestoredMessage:
 class Plan:
     """The messages that would come back, in order. `declared`: the queue as it was (type, durable, auto-delete,
     arguments), and its `bindings`. `fates`: how many of all messages that were in it met which fate since. A plan for
-    messages by their ids has none of these three."""
+    messages by their ids has none of these three. `home`: the partition as `Origin` names it."""
 
     vhost: str
     queue: str
@@ -110,6 +111,13 @@ class Plan:
     messages: tuple[RestoredMessage, ...]
     fates: dict[str, int]
     bindings: tuple[Bound, ...] = ()
+    home: int = -1
+
+    def name_within(self, name: str) -> str:
+        """The name in the log of a restoration that is called `name`.
+
+        A queue that moved has messages with the same ids in several partitions. None may be taken for another one."""
+        return name if self.home < 0 else f"{name} ({self.partition})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +266,11 @@ class RestoreRequest:
             messages,
             dict(Counter(became[each.message_id] for each in there)),
             bindings,
+            self._home(reader, log),
         )
+
+    def _home(self, reader: HistoryReader, log: HistoryPartition) -> int:
+        return reader.placement.as_origin(self.vhost, self.queue, number_of(log.name))
 
     def _stays(self, reader: HistoryReader) -> list[tuple[Stay, int]]:
         """The partitions of the queue, the newest first, with the offset of its declaration in each."""
@@ -275,7 +287,7 @@ class RestoreRequest:
             if self.partition not in (None, log.name):
                 continue
             try:
-                plans.append(self._named_in(log, start))
+                plans.append(replace(self._named_in(log, start), home=self._home(reader, log)))
             except (OutsideHistory, UndecodableRecord) as problem:
                 error = error or problem
         if len(plans) > 1:
@@ -474,7 +486,7 @@ def to_bind(broker: "Broker", vhost: str, plan: Plan, target: str, name: str) ->
     now = same.lives or {(partition, queue.queue_id)}
     if (plan.partition, plan.queue_id) in now or declared != plan.declared:
         return ()
-    if (name, plan.vhost, plan.queue, plan.queue_id) in queue.restored:
+    if (plan.name_within(name), plan.vhost, plan.queue, plan.queue_id) in queue.restored:
         return ()
     return missing(broker, queue, plan.bindings)
 
@@ -549,9 +561,10 @@ def as_restored(
         was.message_id,
         "restored",
         number + 1,
-        name,
+        plan.name_within(name),
         was.delivery_count,
         was.redelivered,
+        partition=plan.home,
     )
     route = Route(vhost, published.route.exchange, published.route.routing_key, (target,))
     at_ms = published_ms if plan.declared is None else plan.time_ms  # by its id it comes back as it was published

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.log.location import HistoryPartition, HistoryReader
 from rewindmq.engine.rewind.id_index import Indexed
-from rewindmq.engine.rewind.stays import first_in, is_told_before, stays
+from rewindmq.engine.rewind.stays import is_told_before, lowest, stays
 from rewindmq.projections.history.search import Criteria
 from rewindmq.projections.replay import decoder_for
 from rewindmq.schemas.codec import UndecodableRecord
@@ -85,12 +85,9 @@ def lowest_in(reader: HistoryReader, criteria: Criteria, queue_id: int) -> dict[
     """By partition, the offset below which nothing of this incarnation of the queue is, nor of what it was before."""
     if criteria.queue is None:
         return dict.fromkeys((log.name for log in reader.queues), 0)
-    lowest: dict[str, int] = {}
-    for stay in stays(reader, criteria.vhost, criteria.queue):
-        first = first_in(stay, reader.placement, criteria.vhost, criteria.queue, queue_id or None)
-        if first is not None:
-            lowest[stay.log.name] = min(first, lowest.get(stay.log.name, first))
-    return lowest
+    every = stays(reader, criteria.vhost, criteria.queue)
+    found = lowest(every, reader.placement, criteria.vhost, criteria.queue, queue_id or None)
+    return {log.name: first for log, first in found.items()}
 
 
 def whole(
@@ -98,11 +95,11 @@ def whole(
 ) -> Ranges:
     """The ranges of a search that begins. `queue_id`: only this incarnation of the queue (0: any), and what it was
     before it moved. Times are inclusive. Raises LogError."""
-    ranges, lowest = {}, lowest_in(reader, criteria, queue_id)
+    ranges, firsts = {}, lowest_in(reader, criteria, queue_id)
     for log in partitions_of(reader, criteria):
-        if log.name not in lowest:
+        if log.name not in firsts:
             continue
-        first = lowest[log.name]
+        first = firsts[log.name]
         begin = 0 if since_ms is None else log.offset_at(since_ms - 1)
         if begin <= log.start_offset:
             begin = 0  # the base may have younger ones

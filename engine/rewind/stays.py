@@ -55,7 +55,8 @@ def stays(reader: HistoryReader, vhost: str, queue: str) -> list[Stay]:
     placement, made_with = reader.placement, len(reader.queues)
     moves = placement.moves.get((vhost, queue), [])
     moving = placement.moving.get((vhost, queue))
-    began = {move.ended_ms: move.began_ms for move in moves}
+    # a queue that was deleted on its way was in the partition that it left until then
+    began = {move.ended_ms: move.began_ms if move.to_id >= 0 else move.ended_ms for move in moves}
     bounds = sorted({*began, *(each.until_ms for each in placement.earlier)})
     found: list[Stay] = []
 
@@ -135,7 +136,7 @@ def moment_in(text: str, vhost: str, queue: str, topology: Topology, made_with: 
         number = placement.home(vhost, queue, made_with)
     else:
         moved = placement.moves_at(vhost, queue, marked[0])
-        if moved is not None:
+        if moved is not None and not (isinstance(moved, Move) and moved.to_id < 0):
             way = f"from {queue_partition(moved.source)} to {queue_partition(moved.target)}"
             raise BetweenPartitions(f"queue '{queue}' in vhost '{vhost}' went {way} when the mark was set")
         number = placement.home_at(vhost, queue, marked[0], made_with)
@@ -191,8 +192,19 @@ def same_queue(placement: Placement, vhost: str, queue: str, queue_id: int) -> S
     return SameQueue(queue_id, frozenset(lives))
 
 
+def is_unclear(placement: Placement, vhost: str, queue: str, queue_id: int) -> bool:
+    """Whether the queue that is there now has, by chance, the number that an earlier queue of its name had elsewhere.
+
+    By its number alone its past could not be told from that of the other one."""
+    moving = placement.moving.get((vhost, queue))
+    left = moving is not None and moving.from_id == queue_id
+    number = moving.source if moving is not None and left else placement.home(vhost, queue, 1)
+    lives = same_queue(placement, vhost, queue, queue_id).lives
+    return bool(lives) and (queue_partition(number), queue_id) not in lives
+
+
 def first_in(stay: Stay, placement: Placement, vhost: str, queue: str, queue_id: int | None) -> int | None:
-    """The declaration in this partition of the queue whose incarnation is `queue_id`; None: it was never there.
+    """The declaration, for this stay, of the queue whose incarnation is `queue_id`; None: it was not there.
 
     `queue_id` None: of any queue, so 0."""
     if queue_id is None:
@@ -200,7 +212,25 @@ def first_in(stay: Stay, placement: Placement, vhost: str, queue: str, queue_id:
     same = same_queue(placement, vhost, queue, queue_id)
     if not same.lives and stay.until_ms is not None:
         return None  # what was there is another queue of this name
-    return min(same.ids_in(stay.log.name), default=None)
+    ids = same.ids_in(stay.log.name)  # several, if it came back to this partition
+    for move in placement.moves.get((vhost, queue), ()):
+        if (move.target, move.ended_ms) == (stay.number, stay.since_ms) and move.to_id in ids:
+            return move.to_id
+    return min(ids, default=None)
+
+
+def lowest(
+    every: list[Stay], placement: Placement, vhost: str, queue: str, queue_id: int | None
+) -> dict[HistoryPartition, int]:
+    """The partitions in which the queue was whose incarnation is `queue_id`, each with its first declaration there.
+
+    `queue_id` None: of any queue, so 0."""
+    found: dict[HistoryPartition, int] = {}
+    for stay in every:
+        first = first_in(stay, placement, vhost, queue, queue_id)
+        if first is not None:
+            found[stay.log] = min(first, found.get(stay.log, first))
+    return found
 
 
 def came_from(reader: HistoryReader, origin: Origin | None) -> HistoryPartition | None:
@@ -214,11 +244,12 @@ def came_from(reader: HistoryReader, origin: Origin | None) -> HistoryPartition 
     left: list[Move | Moving] = [*moves]
     if moving is not None:
         left.append(moving)
-    sources = [each.source for each in left if each.from_id == origin.queue_id]
-    logs = [
-        reader.queues[number] for number in sources if number < len(reader.queues) and origin.partition in (-1, number)
-    ]
-    return next((log for log in logs if log.start_offset <= origin.message_id), None)
+    for each in left:
+        named = reader.placement.as_origin(origin.vhost, origin.queue, each.source)
+        if (each.from_id, named) == (origin.queue_id, origin.partition) and each.source < len(reader.queues):
+            log = reader.queues[each.source]
+            return log if log.start_offset <= origin.message_id else None
+    return None
 
 
 def is_told_before(reader: HistoryReader, published: Published) -> bool:

@@ -12,6 +12,7 @@ Rules of this file
   before the loop goes on. A reader with more to do queues behind the others. A reader that waits costs one look at each
   commit.
 - Memory is bounded: nothing is read for a client whose socket takes no more.
+- When a queue moves to another partition the readers of its past go on there, under their tags.
 - A reader of a stream that is paused waits until the event of its end is durable. Readers of the past go on.
 - A stream's reader is attached in the machine like any consumer, so it is listed at every node and cancelled when the
   stream is deleted. A reader of the past is not among the queue's consumers: the history has only the event PastRead.
@@ -25,11 +26,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from rewindmq.engine.config import Config
-from rewindmq.engine.errors import NotFound, PreconditionFailed, resource
+from rewindmq.engine.errors import ConnectionForced, NotFound, PreconditionFailed, resource
 from rewindmq.engine.rewind.arguments import FIRST, LAST, NEXT, NUMBER, Start, check_reader, moment_of, start_of
-from rewindmq.engine.rewind.history_consumers import THREADS, LogSource, PastReader, moment_source
+from rewindmq.engine.rewind.history_consumers import THREADS, PastReader, moment_source
+from rewindmq.engine.rewind.message_sources import LogSource
 from rewindmq.engine.rewind.queue_at import history_of
 from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES, Reader, ReaderQueue, ReadRequest
+from rewindmq.engine.rewind.stays import is_unclear
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.engine.runtime.partition import Partition
@@ -50,6 +53,7 @@ ROUND = 256  # messages that all readers together deliver in a turn of the loop
 
 T = TypeVar("T")
 Attached = Callable[[Partition, Queue, int], None]
+Entered = Callable[[Session, str], Awaitable[Partition]]
 Ask = Callable[[Session, Partition, Event, Callable[[], None] | None], Awaitable[list[Effect]]]
 
 
@@ -151,6 +155,7 @@ class Readings:
         self._waiting: dict[Reader, None] = {}  # for credit or news
         self._scheduled = False
         self.closed = False
+        self._following: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
         """Close all readers."""
@@ -234,6 +239,9 @@ class Readings:
             where = resource("queue", queue.name, queue.vhost)
             told = f"{partition.machine.partition}, where the queue is now, ends at offset {partition.next_offset}"
             raise PreconditionFailed(f"invalid arg 'x-stream-offset' for {where}: it moved; {told}: give a timestamp")
+        if is_unclear(placement, queue.vhost, queue.name, queue.queue_id):
+            where = resource("queue", queue.name, queue.vhost)
+            raise PreconditionFailed(f"the past of {where} can't be read: an earlier queue had its number elsewhere")
         source = None
         if moment is not None:
             source = await moment_source(self._past, history, queue, moment, subscription.session.user)
@@ -265,6 +273,32 @@ class Readings:
         )
         assert reader is not None
         self.ready(reader)
+
+    def moved(self, vhost: str, name: str, entered: Entered) -> None:
+        """Let readers of a queue's past go on in the partition in which it is now. While it moves they stay."""
+        placement = self._topology.placement
+        if (vhost, name) in placement.moving:
+            return
+        home = placement.home(vhost, name, self._partitions)
+        for reader in (*self._queue, *self._waiting):
+            if (reader.queue.vhost, reader.queue.name) != (vhost, name) or reader.partition.index == home:
+                continue
+            if isinstance(reader, PastReader) and not reader.over:
+                task = asyncio.ensure_future(self._go_after(reader, entered))
+                self._following.add(task)
+                task.add_done_callback(self._following.discard)
+
+    async def _go_after(self, reader: PastReader, entered: Entered) -> None:
+        vhost, name = reader.queue.vhost, reader.queue.name
+        try:
+            partition = await entered(reader.session, name)
+        except ConnectionForced:  # the session has ended
+            return
+        queue = partition.machine.queue(vhost, name)
+        if queue is None:
+            reader.end()
+        elif partition is not reader.partition:
+            reader.follow(history_of(self._config, self._topology.placement.only(vhost, name)), partition, queue)
 
     def _check_readers(self, user: str) -> None:
         """Raise PreconditionFailed when the user has as many readers of the past as a user may have."""

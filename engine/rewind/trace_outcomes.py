@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from rewindmq.engine.log.location import HistoryPartition, HistoryReader
 from rewindmq.engine.rewind.outcomes import QueueRows
-from rewindmq.engine.rewind.stays import first_in, same_queue, stays
+from rewindmq.engine.rewind.stays import lowest, same_queue, stays
 from rewindmq.projections.history.outcome_rows import PLACE, OutcomeRow, PlainRows, Shared
 from rewindmq.projections.history.product import fold_events
 from rewindmq.projections.replay import RecordGroup, decoder_for, groups_of
@@ -48,15 +48,11 @@ class WantedTraces:
 
     def logs(self, reader: HistoryReader) -> list[tuple[HistoryPartition, int]]:
         """The partitions in which wanted publishes may be, and the lowest offset of one. Raises LogError."""
-        lowest: dict[HistoryPartition, int] = {}
-        if self.queue is None:
-            lowest = dict.fromkeys(reader.queues, 0)
-        else:
-            for stay in stays(reader, self.vhost, self.queue):
-                first = first_in(stay, reader.placement, self.vhost, self.queue, self.queue_id)
-                if first is not None:
-                    lowest[stay.log] = min(first, lowest.get(stay.log, first))
-        return [(log, max(log.offset_at(self.since_ms - 1), log.start_offset, lowest[log])) for log in lowest]
+        firsts: dict[HistoryPartition, int] = dict.fromkeys(reader.queues, 0)
+        if self.queue is not None:
+            every = stays(reader, self.vhost, self.queue)
+            firsts = lowest(every, reader.placement, self.vhost, self.queue, self.queue_id)
+        return [(log, max(log.offset_at(self.since_ms - 1), log.start_offset, firsts[log])) for log in firsts]
 
     def rows(self, reader: HistoryReader, partition: str) -> "WantedRows":
         """The rows of a partition that tell of wanted messages."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from rewindmq.engine.log.location import HistoryPartition, HistoryReader
 from rewindmq.engine.rewind.outcomes import Deadline, OutOfTime, timely
 from rewindmq.engine.rewind.queue_at import NoSuchQueue
-from rewindmq.engine.rewind.stays import first_in, log_between, stays
+from rewindmq.engine.rewind.stays import log_between, lowest, stays
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.replay import decoder_for, drive
 from rewindmq.projections.rewind import At, OutsideHistory, require_above_floor, state_at
@@ -88,8 +88,7 @@ def what_if(
     log = log_between(reader, vhost, queue, start, end)
     begun, behind = offsets_between(log, start, end)
     if queue_id is not None:
-        there = [each for each in stays(reader, vhost, queue) if each.log is log]
-        first = first_in(there[-1], reader.placement, vhost, queue, queue_id) if there else None
+        first = lowest(stays(reader, vhost, queue), reader.placement, vhost, queue, queue_id).get(log)
         begun = behind if first is None else min(max(begun, first), behind)
     machine = state_at(log, snapshots, At(offset=begun))
     trial = _Trial(vhost, queue, Fates(Alternative(candidate, machine), machine, (vhost, queue), MOST_APART), most)

@@ -6,8 +6,11 @@ a message in each of them, so a key has the queue, too. A letter names its sourc
 
 from collections.abc import Iterable
 
+from rewindmq.projections.rules.placement import number_of
+from rewindmq.projections.topology.placement import Placement
+
 Key = tuple[str, str, str, int]  # partition, vhost, queue, message id
-Source = tuple[str, str, int]  # vhost, queue, message id
+Source = tuple[str, str, int, int]  # vhost, queue, message id, and the partition as `Origin` names it
 
 
 def parse_message(text: str) -> tuple[str | None, int]:
@@ -21,11 +24,17 @@ def parse_message(text: str) -> tuple[str | None, int]:
     return partition or None, int(offset)
 
 
-def with_letters(found: Iterable[Key], letters: Iterable[tuple[Key, Source]]) -> set[Key]:
+def as_source(placement: Placement, key: Key) -> Source:
+    """The message as letters name it that came of it. A queue that moved has the same ids in several partitions."""
+    partition, vhost, queue, message_id = key
+    return vhost, queue, message_id, placement.as_origin(vhost, queue, number_of(partition))
+
+
+def with_letters(found: Iterable[Key], letters: Iterable[tuple[Key, Source]], placement: Placement) -> set[Key]:
     """These messages and all that came of them, hop by hop. `letters`: messages with their sources, in any order."""
     reached, known = set(found), list(letters)
     while True:
-        sources = {(vhost, queue, message_id) for _, vhost, queue, message_id in reached}
+        sources = {as_source(placement, key) for key in reached}
         came = {key for key, source in known if source in sources}
         if came <= reached:
             return reached

@@ -18,6 +18,11 @@ def partition_of(vhost: str, queue: str, partitions: int) -> int:
     return (murmur2(f"{vhost}/{queue}".encode()) & 0x7FFFFFFF) % partitions
 
 
+def number_of(partition: str) -> int:
+    """The number of the partition with this name."""
+    return int(partition.rpartition("-")[2])
+
+
 def astray(homes: Iterable[Home], partitions: int) -> Home | None:
     """The first queue that does not lie where this number of partitions would put it; None if there is none."""
     return next((home for home in homes if partition_of(home[1], home[2], partitions) != home[0]), None)

@@ -147,15 +147,6 @@ class Placement:
         first = self.earlier[0].count if self.earlier else self.count
         return -1 if not first or partition == partition_of(vhost, queue, first) else partition
 
-    def partition_of(self, vhost: str, queue: str, queue_id: int, made_with: int) -> int:
-        """The number of the partition in which this incarnation of the queue is, or was."""
-        name = (vhost, queue)
-        moving = self.moving.get(name)
-        if moving is not None and moving.from_id == queue_id:
-            return moving.source
-        left = next((move.source for move in self.moves.get(name, ()) if move.from_id == queue_id), None)
-        return self.home(vhost, queue, made_with) if left is None else left
-
     def strays(self) -> Iterator[tuple[int, Name, int]]:
         """Yields the queues that have left a partition: partition, name, incarnation. What is left of them is to
         follow."""

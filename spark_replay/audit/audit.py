@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 from rewindmq.engine.log.contract import CorruptLog
 from rewindmq.projections.floors import base_differs
 from rewindmq.projections.marks import topology_of
+from rewindmq.projections.rules.placement import number_of, partition_of
 from rewindmq.projections.store.snapshots import Snapshots, SnapshotSet
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.archive_bytes import prove_archive
@@ -40,6 +41,7 @@ from rewindmq.spark_replay.audit.chunks import AuditChunk, audit_chunk, convicte
 from rewindmq.spark_replay.audit.dead_letter_join import (
     ARRIVALS,
     ARRIVED,
+    ARRIVED_BEFORE,
     NOTED,
     SENT,
     SORTED_BY,
@@ -315,7 +317,7 @@ def conclude(
 
 def arrivals(book: PolicyBook, for_driver: Iterable[Any], letters: Iterable[Any]) -> list[Finding]:
     """The findings of the join of LETTERS rows of all partitions, which come in the order SORTED_BY."""
-    queues = queues_since(for_driver)
+    queues = queues_since(for_driver, book.topology.placement)
     destinations = Destinations(book.location, book.topology, book.bound_ms, queues, book.late_ms)
     count = 0
 
@@ -330,10 +332,16 @@ def arrivals(book: PolicyBook, for_driver: Iterable[Any], letters: Iterable[Any]
 
     placement = book.topology.placement
 
-    def gone(vhost: str, queue: str, queue_id: int) -> bool:
-        return queue_id < starts[placement.partition_of(vhost, queue, queue_id, len(starts))]
+    def home_of(row: Any) -> int:
+        if row.kind in (ARRIVED, ARRIVED_BEFORE):
+            return int(row.source)
+        return placement.as_origin(row.vhost, row.queue, number_of(row.partition))
 
-    for finding in check_arrivals(counted(), destinations.owed, gone):
+    def gone(vhost: str, queue: str, queue_id: int, home: int) -> bool:
+        number = home if home >= 0 else partition_of(vhost, queue, placement.made_with or len(starts))
+        return queue_id < starts[number]
+
+    for finding in check_arrivals(counted(), destinations.owed, gone, home_of):
         if len(found) < LISTED:
             found.append(finding)
     return found or [Finding(ARRIVALS, True, "all", None, None, None, f"{count} letters sent and arrived")]

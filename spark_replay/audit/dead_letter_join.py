@@ -67,10 +67,10 @@ class LetterRows:
         self._row(number, SENT_BEFORE, offset, now_ms, queue.next_sequence - 1)
         for letter in queue.outbox.values():
             self.under_way[queue.queue_id, letter.message_id] = letter.sequence
-        for (vhost, name, queue_id, _, relocated), sequence in queue.letters_seen.items():
-            target = f"{queue.vhost}/{queue.name}"
+        for (vhost, name, queue_id, source, relocated), sequence in queue.letters_seen.items():
+            target, number = f"{queue.vhost}/{queue.name}", (vhost, name, queue_id, 0)
             reason = RELOCATED if relocated else None
-            self._row((vhost, name, queue_id, 0), ARRIVED_BEFORE, offset, now_ms, sequence, reason, target)
+            self._row(number, ARRIVED_BEFORE, offset, now_ms, sequence, reason, target, source=source)
 
     def sent(self, offset: int, now_ms: int, letter: DeadLetter) -> None:
         """Note a letter that a queue of this partition sends."""
@@ -109,7 +109,9 @@ class LetterRows:
         origin = event.origin
         if origin is not None and not origin.restore and offset < self.reach:
             number = (origin.vhost, origin.queue, origin.queue_id, origin.sequence)
-            self._row(number, ARRIVED, offset, now_ms, origin.message_id, origin.reason, target)
+            self._row(
+                number, ARRIVED, offset, now_ms, origin.message_id, origin.reason, target, source=origin.partition
+            )
 
     def _row(
         self,
@@ -122,10 +124,11 @@ class LetterRows:
         target: str | None = None,
         exchange: str | None = None,
         routing_key: str | None = None,
+        source: int | None = None,
     ) -> None:
         self.count += 1
         self.rows.append(
-            (*number, kind, self.partition, offset, now_ms, message_id, reason, target, exchange, routing_key)
+            (*number, kind, self.partition, offset, now_ms, message_id, reason, target, exchange, routing_key, source)
         )
 
     def take(self) -> "Iterator[pa.RecordBatch]":
@@ -168,48 +171,70 @@ def book_letter(product: "AuditProduct", account: Account, event: Event, letter:
 # -- the join -----------------------------------------------------------------------------------------------------
 
 
+Home = int  # of a source: its partition as `Origin` names it
+
+
 def check_arrivals(
     rows: Iterable[Any],
     owed: Callable[[Any, set[str]], list[str]],
-    gone: Callable[[str, str, int], bool] = lambda vhost, queue, queue_id: False,
+    gone: Callable[[str, str, int, Home], bool] = lambda vhost, queue, queue_id, home: False,
+    home_of: Callable[[Any], Home] = lambda row: -1,
 ) -> Iterator[Finding]:
     """Yields what is wrong with `rows` of LETTERS, which come in the order SORTED_BY.
 
     `owed(sent, targets)`: where else a letter should have arrived that did arrive in `targets`. `gone(vhost, queue,
-    queue id)`: whether a source without a base had been declared in a part that was trimmed."""
-    for (vhost, queue, queue_id), of_source in groupby(rows, attrgetter("vhost", "queue", "queue_id")):
-        source, forwarded_to = f"{vhost}/{queue}", {True: 0, False: 0}  # by whether they moved with the queue
-        sent_before, arrived_before = -1, dict[tuple[str, bool], int]()
-        for sequence, found in groupby(of_source, attrgetter("sequence")):
-            letters = list(found)
-            for row in letters:
-                if row.kind == SENT_BEFORE:
-                    sent_before = row.message_id
-                elif row.kind == ARRIVED_BEFORE:
-                    arrived_before[row.target, row.reason == RELOCATED] = row.message_id
-                elif row.kind == FORWARDED:
-                    relocated = row.reason == RELOCATED
-                    forwarded_to[relocated] = max(forwarded_to[relocated], row.message_id)
-            sent = next((row for row in letters if row.kind == SENT), None)
-            arrived = [row for row in letters if row.kind == ARRIVED]
-            for row in arrived:
-                if sent is None and (sequence <= sent_before or (sent_before < 0 and gone(vhost, queue, queue_id))):
-                    continue  # it was sent in a part that was trimmed
-                if sent is None or (sent.message_id, sent.reason) != (row.message_id, row.reason):
-                    yield _never_sent(source, sent, row)
-            given_up = any(row.kind == GIVEN_UP for row in letters)
-            if sent is None or given_up:
-                continue
-            relocated = sent.reason == RELOCATED
-            if sequence <= forwarded_to[relocated]:
-                earlier = {
-                    target
-                    for (target, kind), number in arrived_before.items()
-                    if kind == relocated and sequence <= number
-                }
-                for target in owed(sent, earlier | {row.target for row in arrived}):
-                    detail = f"dead letter {sequence} was forwarded, and never arrived in {target}"
-                    yield Finding(ARRIVALS, False, sent.partition, sent.offset, source, sent.message_id, detail)
+    queue id, home)`: whether a source without a base had been declared in a part that was trimmed. `home_of`: the home
+    of a row's source: two queues of one name, in two partitions, may have the same id."""
+    for (vhost, queue, queue_id), of_sources in groupby(rows, attrgetter("vhost", "queue", "queue_id")):
+        sources: dict[Home, _Source] = {}
+        for sequence, found in groupby(of_sources, attrgetter("sequence")):
+            letters: dict[Home, list[Any]] = {}
+            for row in found:
+                letters.setdefault(home_of(row), []).append(row)
+            for home, of_it in letters.items():
+                if home not in sources:
+                    trimmed = gone(vhost, queue, queue_id, home)
+                    sources[home] = _Source(f"{vhost}/{queue}", trimmed, owed)
+                yield from sources[home].check(sequence, of_it)
+
+
+class _Source:
+    """The queue that some letters come from. `trimmed`: it had been declared in a part that was trimmed."""
+
+    def __init__(self, name: str, trimmed: bool, owed: Callable[[Any, set[str]], list[str]]) -> None:
+        self.name = name
+        self.trimmed = trimmed
+        self.owed = owed
+        self.forwarded_to = {True: 0, False: 0}  # by whether they moved with the queue
+        self.sent_before = -1
+        self.arrived_before: dict[tuple[str, bool], int] = {}
+
+    def check(self, sequence: int, letters: list[Any]) -> Iterator[Finding]:
+        """Yields what is wrong with the rows under a number. The numbers ascend."""
+        for row in letters:
+            if row.kind == SENT_BEFORE:
+                self.sent_before = row.message_id
+            elif row.kind == ARRIVED_BEFORE:
+                self.arrived_before[row.target, row.reason == RELOCATED] = row.message_id
+            elif row.kind == FORWARDED:
+                relocated = row.reason == RELOCATED
+                self.forwarded_to[relocated] = max(self.forwarded_to[relocated], row.message_id)
+        sent = next((row for row in letters if row.kind == SENT), None)
+        arrived = [row for row in letters if row.kind == ARRIVED]
+        for row in arrived:
+            if sent is None and (sequence <= self.sent_before or (self.sent_before < 0 and self.trimmed)):
+                continue  # it was sent in a part that was trimmed
+            if sent is None or (sent.message_id, sent.reason) != (row.message_id, row.reason):
+                yield _never_sent(self.name, sent, row)
+        if sent is None or any(row.kind == GIVEN_UP for row in letters):
+            return
+        relocated = sent.reason == RELOCATED
+        if sequence <= self.forwarded_to[relocated]:
+            before = self.arrived_before.items()
+            earlier = {target for (target, kind), number in before if kind == relocated and sequence <= number}
+            for target in self.owed(sent, earlier | {row.target for row in arrived}):
+                detail = f"dead letter {sequence} was forwarded, and never arrived in {target}"
+                yield Finding(ARRIVALS, False, sent.partition, sent.offset, self.name, sent.message_id, detail)
 
 
 def _never_sent(source: str, sent: Any | None, row: Any) -> Finding:

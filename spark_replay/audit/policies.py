@@ -17,6 +17,8 @@ from typing import Any
 from rewindmq.projections.canonical_json import canonical_json
 from rewindmq.projections.replay import decoder_for
 from rewindmq.projections.rules.internal_queues import is_hidden
+from rewindmq.projections.rules.placement import number_of
+from rewindmq.projections.topology.placement import Placement
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.metadata_events import Bound, OperatorPolicyCleared, OperatorPolicySet, PolicyCleared, PolicySet
@@ -142,10 +144,17 @@ class PolicyBook:
         return [Finding(POLICIES, False, row.partition, row.offset, name, None, detail) for detail in wrong]
 
 
-def queues_since(rows: Iterable[Any]) -> dict[str, int]:
-    """The queues that exist at the end, `vhost/name`, and the times of their declarations."""
-    held = [json.loads(row.detail) for row in rows if row.check == IS_IN_FORCE]
-    return {f"{each['vhost']}/{each['queue']}": each["since_ms"] for each in held}
+def queues_since(rows: Iterable[Any], placement: Placement) -> dict[str, int]:
+    """The queues that exist at the end, `vhost/name`, and the times of their declarations.
+
+    What is left of a queue in a partition that it has left is no queue."""
+    found = {}
+    for row in rows:
+        if row.check == IS_IN_FORCE:
+            held, number = json.loads(row.detail), number_of(row.partition)
+            if not placement.count or placement.home(held["vhost"], held["queue"], 0) == number:
+                found[f"{held['vhost']}/{held['queue']}"] = held["since_ms"]
+    return found
 
 
 def _shown(policy: Policy | None) -> list[str] | None:

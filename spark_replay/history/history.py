@@ -5,20 +5,21 @@
 Rows come in log order within a partition; (partition, offset, ordinal) orders and identifies them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.log.location import HistoryPartition
-from rewindmq.projections.history.biography import Key, parse_message, with_letters
+from rewindmq.projections.history.biography import Key, Source, parse_message, with_letters
 from rewindmq.projections.history.outcomes import is_queue
+from rewindmq.projections.topology.placement import Placement
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import FoldInput, broker_snapshots, cut_at_snapshots, fold_frame, fold_log, fold_range
 from rewindmq.spark_replay.history.outcome_rows import history_columns
 from rewindmq.spark_replay.history.outcomes import HistoryProduct
-from rewindmq.spark_replay.location.log import Location, open_log, selected
-from rewindmq.spark_replay.location.marks import resolved
+from rewindmq.spark_replay.location.log import Location, open_log, read_messages, selected
+from rewindmq.spark_replay.location.marks import resolved, topology_in
 from rewindmq.spark_replay.location.ranges import BadRequest, CheckpointRange, OffsetRange
 from rewindmq.spark_replay.snapshots.checkpoints import parse_checkpoints
 from rewindmq.spark_replay.snapshots.external import external_snapshots
@@ -113,13 +114,34 @@ def biography(spark: "SparkSession", location: Location, message: str, queue: st
     if len({key[0] for key in found}) > 1:
         which = ", ".join(sorted({f"{key[0]}:{message_id}" for key in found}))
         raise BadRequest(f"message {message}: which partition? {which}")
-    letters = [row for row in rows if row.origin is not None]
-    came = [(_key(row), (row.origin.vhost, row.origin.queue, row.origin.message_id)) for row in letters]
-    reached = with_letters(found, came)
+    letters = [(_key(row), _source(row)) for row in rows if row.origin is not None]
+    reached = with_letters(found, letters, Placement())
+    placement = topology_in(open_log(location)).placement
+    if placement.earlier:  # the names of queues were in several partitions: some of these may be of other messages
+        reached = with_letters(found, _exact(location, letters, reached), placement)
     ids = ", ".join(sorted({str(key[3]) for key in reached}))
     rows = [row for row in history(spark, location).where(f"message_id in ({ids})").collect() if _key(row) in reached]
     rows.sort(key=lambda row: (row.timestamp, row.partition, row.offset, row.ordinal))
     return spark.createDataFrame(rows, columns.spark_schema(columns.HISTORY))
+
+
+def _source(row: Any) -> Source:
+    """The source of a letter, as far as the table says it: the partition is not in it."""
+    return row.origin.vhost, row.origin.queue, row.origin.message_id, -1
+
+
+def _exact(location: Location, letters: Sequence[tuple[Key, Source]], wanted: Set[Key]) -> Iterator[tuple[Key, Source]]:
+    """Yields the wanted letters with their sources as the messages themselves name them."""
+    ids: dict[str, set[int]] = {}
+    for key, _ in letters:
+        if key in wanted:
+            ids.setdefault(key[0], set()).add(key[3])
+    read = {partition: read_messages(location, partition, sorted(of_it)) for partition, of_it in ids.items()}
+    for key, (vhost, queue, message_id, _) in letters:
+        if key in wanted:
+            origin = read[key[0]][key[3]][2].origin
+            assert origin is not None, "a letter names its source"
+            yield key, (vhost, queue, message_id, origin.partition)
 
 
 def _key(row: Any) -> Key:

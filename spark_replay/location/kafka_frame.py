@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.log.shared_contract import FILLER_KEY
+from rewindmq.projections.rules.placement import number_of
 from rewindmq.spark_replay.commands.failures import NoSpark
 from rewindmq.spark_replay.location.kafka_settings import for_java
 from rewindmq.spark_replay.location.log import InKafka
@@ -25,7 +26,7 @@ def records_frame(spark: "SparkSession", topics: InKafka, ranges: Sequence[Offse
     """The records of these ranges. None of the ranges is empty.
 
     Raises NoSpark when Spark has no Kafka source."""
-    numbers = {_number(offset_range.partition): offset_range for offset_range in ranges}
+    numbers = {number_of(offset_range.partition): offset_range for offset_range in ranges}
     reader = kafka_options(spark.read.format("kafka"), topics, sorted(numbers))
     reader.option("startingOffsets", _offsets(topics, {n: offset_range.start for n, offset_range in numbers.items()}))
     reader.option("endingOffsets", _offsets(topics, {n: offset_range.end for n, offset_range in numbers.items()}))
@@ -73,10 +74,6 @@ def to_records(frame: "DataFrame") -> "DataFrame":
         "unix_millis(timestamp) as timestamp_ms",
         "coalesce(value, cast('' as binary)) as record",
     )
-
-
-def _number(partition: str) -> int:
-    return int(partition.rpartition("-")[2])
 
 
 def _offsets(topics: InKafka, offsets: dict[int, int]) -> str:

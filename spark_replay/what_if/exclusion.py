@@ -19,9 +19,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.engine.log.embedded.directory import queue_partition
 from rewindmq.projections.marks import Marks, name_in, positions, topology_of
 from rewindmq.projections.replay import decoder_for, events_of
 from rewindmq.projections.rewind import parse_time
+from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.topology.placement import Placement
 from rewindmq.projections.what_if.exclusion import Exclusion, Rule
 from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.events import Published, QueueDeclared
@@ -125,7 +128,8 @@ def with_descendants(
     frame = fold_log(spark, location, whole, find_left_out, columns.LEFT_OUT, without=without).persist()
     users = frame.where(frame.kind == USER).select("user").distinct()
     _require_users(location, without, {row.user for row in users.collect()})
-    homes = homes_of(frame.where(frame.kind == DECLARED).collect())
+    placement = topology_in(open_log(location)).placement
+    homes = homes_of(frame.where(frame.kind == DECLARED).collect(), placement)
     of_letters = frame.where(frame.kind == CAME)
     left = frame.where(frame.kind == LEFT).select("partition", "offset")
     # a message with this id is left out of some source; the loop below shows whether it is the same source
@@ -136,23 +140,29 @@ def with_descendants(
     letters = [
         (row.partition, row.offset, home, row.message_id, (home, row.message_id) in maybe)
         for row in of_letters.collect()
-        for home in homes(row.source, row.source_id)
+        for home in homes(row.source, row.source_id, row.source_home)
     ]
     frame.unpersist()
     return replace(without, also=descendants_of(letters))
 
 
-def homes_of(declared: Iterable[Any]) -> Callable[[str, int], Sequence[str]]:
-    """A function that names the partitions in which a queue (with its id) lay, by rows of its declarations.
+def homes_of(declared: Iterable[Any], placement: Placement) -> Callable[[str, int, int], Sequence[str]]:
+    """A function that names the partitions in which a queue (with its id, and its home as `Origin` names it) lay.
 
-    The number of partitions does not tell it: a topic may have grown since."""
+    `declared`: rows of the declarations. The number of partitions does not tell it: a topic may have grown since. Only
+    where somebody repartitioned the log is it known by which number queues were placed first."""
     of_id: dict[tuple[str, int], str] = {}
     of_name: dict[str, dict[str, None]] = {}
     for row in declared:
         of_id[row.source, row.offset] = row.partition
         of_name.setdefault(row.source, {})[row.partition] = None
 
-    def homes(queue: str, queue_id: int) -> Sequence[str]:
+    def homes(queue: str, queue_id: int, number: int) -> Sequence[str]:
+        if number >= 0:
+            return (queue_partition(number),)
+        if placement.made_with:
+            vhost, _, name = queue.partition("/")  # wherever it is cut, the place is the same
+            return (queue_partition(partition_of(vhost, name, placement.made_with)),)
         home = of_id.get((queue, queue_id))
         return tuple(of_name.get(queue, ())) if home is None else (home,)
 
@@ -205,17 +215,18 @@ def find_left_out(fold_input: FoldInput, without: Exclusion) -> "Iterator[pa.Rec
                 continue
             if actor.user in unseen:
                 unseen.remove(actor.user)
-                rows.append((USER, partition, None, None, None, None, actor.user))
+                rows.append((USER, partition, None, None, None, None, None, actor.user))
             if isinstance(event, QueueDeclared):
-                rows.append((DECLARED, partition, offset, f"{event.vhost}/{event.queue}", None, None, None))
+                rows.append((DECLARED, partition, offset, f"{event.vhost}/{event.queue}", None, None, None, None))
             if not isinstance(event, Published):
                 continue
             if without.leaves_out(partition, offset, timestamp_ms if times is None else times[index], actor):
-                rows.append((LEFT, partition, offset, None, None, None, None))
+                rows.append((LEFT, partition, offset, None, None, None, None, None))
             origin = event.origin
             if origin is not None:
                 source = f"{origin.vhost}/{origin.queue}"
-                rows.append((CAME, partition, offset, source, origin.queue_id, origin.message_id, None))
+                ids = origin.queue_id, origin.partition, origin.message_id
+                rows.append((CAME, partition, offset, source, *ids, None))
         if rows:
             yield batch_of(rows, columns.LEFT_OUT)
             rows = []

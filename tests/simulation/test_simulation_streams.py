@@ -17,6 +17,7 @@ from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.projections.machine.data.effects import Deliver
+from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.stream import first_number
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.properties import parse
@@ -48,6 +49,9 @@ class StreamTaker:
         self.unsettled = 0
         self.last = -1
         self.ended = False
+
+    def moved(self, partition: Partition, queue: Queue) -> None:
+        raise AssertionError("no queue moves here")
 
     def reads_by(self, reader: Reader) -> None:
         self.reader = reader

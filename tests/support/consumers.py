@@ -3,6 +3,8 @@
 from collections.abc import Callable
 
 from rewindmq.engine.rewind.reader import Reader
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.projections.machine.data.queue import Queue
 
 
 class NeverCongested:
@@ -10,6 +12,9 @@ class NeverCongested:
 
     reader: Reader | None = None
     congested: bool = False
+
+    def moved(self, partition: Partition, queue: Queue) -> None:
+        """A reader of the past goes on in another partition."""
 
     def reads_by(self, reader: Reader) -> None:
         self.reader = reader

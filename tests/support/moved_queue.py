@@ -6,6 +6,8 @@ declared, bound        three messages, `first` is acked          mark:before
 partitions added, the placement changes
 the queue moves        `second` and `third` go along, `held` stays with its consumer
 after the move         `new` is published, `second` is acked, `third` is purged with it    mark:after
+
+back = write_back(data)        # a queue that goes from queues-0 to queues-2, back to queues-0, and to queues-4
 """
 
 from dataclasses import dataclass, field
@@ -46,13 +48,18 @@ QUEUE = next(f"orders{n}" for n in range(99) if partition_of("/", f"orders{n}", 
 STAYING = next(f"stays{n}" for n in range(99) if partition_of("/", f"stays{n}", AFTER) < BEFORE)
 
 
+BACK_AND_FORTH = next(
+    f"back{n}" for n in range(9_999) if [partition_of("/", f"back{n}", count) for count in (2, 3, 4, 5)] == [0, 2, 0, 4]
+)
+
+
 class MovingRecorder(Recorder):
     """A recorder whose partitions behind the first two come later, and whose queues move."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, most: int = AFTER) -> None:
         self.placement = Placement()
         self.new: list[DeadLetter] = []  # messages of the queue that moves, since they were last taken
-        super().__init__(data, AFTER)
+        super().__init__(data, most)
         for index in range(BEFORE):
             self.append(index, BROKER, MachineUpgraded(MACHINE_VERSION))
 
@@ -60,7 +67,7 @@ class MovingRecorder(Recorder):
         return self.placement.home("/", queue, BEFORE)
 
     def append(self, index: int, actor: Actor, event: Event) -> int:
-        if index >= BEFORE and not self.placement.count:
+        if index >= max(BEFORE, self.placement.wanted):
             return -1  # what is appended to all partitions at the beginning: these are not there yet
         return super().append(index, actor, event)
 
@@ -74,19 +81,20 @@ class MovingRecorder(Recorder):
         super().follow(effects)
         self.new += [each for each in effects if isinstance(each, DeadLetter) and each.reason == "relocated"]
 
-    def repartition(self, *staying: str) -> None:
+    def repartition(self, *staying: str, count: int = AFTER) -> None:
         """Add partitions, and place new queues by them."""
-        self.metadata(PartitionsAdded(BEFORE, AFTER))
-        for index in range(BEFORE, AFTER):
+        before = self.placement.count or BEFORE
+        self.metadata(PartitionsAdded(before, count))
+        for index in range(before, count):
             self.append(index, BROKER, MachineUpgraded(MACHINE_VERSION))
-        self.metadata(NamesHeld(AFTER))
+        self.metadata(NamesHeld(count))
         for queue in staying:
             self.metadata(QueuesStay(self.partition(queue), (QueueName("/", queue),)))
-        self.metadata(PlacementChanged(AFTER))
+        self.metadata(PlacementChanged(count))
 
     def begin_move(self, queue: str) -> int:
         """Declare the queue in its new partition. Returns its incarnation there."""
-        source, target = self.partition(queue), partition_of("/", queue, AFTER)
+        source, target = self.partition(queue), partition_of("/", queue, self.placement.count)
         old = self.machines[source].queue("/", queue)
         assert old is not None
         self.metadata(QueueMoveBegan("/", queue, old.queue_id, target))
@@ -115,7 +123,7 @@ class MovingRecorder(Recorder):
                 carried.delivery_count,
                 carried.redelivered,
                 carried.acquired_count,
-                source,
+                self.placement.as_origin("/", queue, source),
             )
             body = bodies[letter.message_id]
             route = Route("/", "", queue, (queue,))
@@ -155,8 +163,8 @@ class Moved:
         return f"queues-{self.target}"
 
 
-def write_moved(data: Path, hold: bool = False) -> Moved:
-    """`hold`: a consumer holds a message when the queue moves, and acks it afterwards."""
+def write_moved(data: Path, hold: bool = False, ends: bool = True) -> Moved:
+    """`hold`: a consumer holds a message when the queue moves, and acks it afterwards; if not `ends`, never."""
     history, moved = MovingRecorder(data), Moved(data)
     moved.source, moved.target = history.partition(QUEUE), partition_of("/", QUEUE, AFTER)
     history.metadata(ExchangeDeclared("/", "sales", "direct", True, False, False))
@@ -194,7 +202,7 @@ def write_moved(data: Path, hold: bool = False) -> Moved:
     moved.new = history.publish(QUEUE, b"new")
     history.get(QUEUE, 2)
     history.ack(QUEUE, 2, moved.came[moved.second])
-    if hold:
+    if hold and ends:
         history.append(moved.source, ANN, Acked("/", QUEUE, 1, ((moved.held, moved.held),)))
         history.append(moved.source, BROKER, QueueDeleted("/", QUEUE, False, False))
     history.wait(1_000)
@@ -205,3 +213,63 @@ def write_moved(data: Path, hold: bool = False) -> Moved:
     history.tick(moved.target)
     history.close()
     return moved
+
+
+@dataclass
+class Back:
+    """The names of messages by their bodies: all the (partition, id) that each had. `lives`: (partition, incarnation)
+    of each stay."""
+
+    data: Path
+    lives: list[tuple[int, int]] = field(default_factory=list)
+    names: dict[bytes, list[tuple[int, int]]] = field(default_factory=dict)
+    ended_ms: list[int] = field(default_factory=list)
+
+
+def write_back(data: Path) -> Back:
+    """Messages `one` and `two` are published in the first stay, `three`, `four` and `five` in the following ones.
+
+    A node that was lost publishes `late` to the first partition when the queue has left it. The first two incarnations
+    have the same number."""
+    history, back, queue = MovingRecorder(data, 5), Back(data), BACK_AND_FORTH
+
+    def publish(body: bytes) -> None:
+        back.names[body] = [(history.partition(queue), history.publish(queue, body))]
+
+    def follow() -> None:
+        index, queue_id = back.lives[-2] if len(back.lives) > 1 else back.lives[0]
+        here = {at[-1][1]: body for body, at in back.names.items() if at[-1][0] == index}
+        for was, now in history.drain(queue, index, queue_id, here).items():
+            back.names[here[was]].append((history.partition(queue), now))
+
+    back.lives.append((0, history.declare(queue)))
+    history.wait(1_000)
+    publish(b"one")
+    publish(b"two")
+    for count, body in ((3, b"three"), (4, b"four"), (5, b"five")):
+        history.wait(1_000)
+        history.repartition(queue, count=count)
+        history.wait(1_000)
+        if count == 3:
+            history.tick(2)
+        new = history.begin_move(queue)
+        back.lives.append((history.partition(queue), new))
+        follow()
+        history.wait(1_000)
+        history.metadata(QueueMoveEnded("/", queue, new))
+        back.ended_ms.append(history.now_ms)
+        history.wait(1_000)
+        if count == 3:
+            route = Route("/", "", queue, (queue,))
+            event = Published(route, b"\x10\x00\x02", None, None, True, None, None, b"late", 4)
+            back.names[b"late"] = [(0, history.append(0, ANN, event))]
+            follow()
+            history.wait(1_000)
+        history.append(back.lives[-2][0], BROKER, QueueDeleted("/", queue, False, False))
+        publish(body)
+    history.wait(1_000)
+    assert back.lives[0][1] == back.lives[1][1]
+    for index in range(5):
+        history.tick(index)
+    history.close()
+    return back

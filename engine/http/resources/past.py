@@ -27,7 +27,7 @@ from rewindmq.engine.log.contract import CorruptLog, LogError, NoAnswer
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind import worker
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, PastMessage, PastQueue, history_of, queue_at, waypoints_of
-from rewindmq.engine.rewind.stays import moment_in, same_queue
+from rewindmq.engine.rewind.stays import is_unclear, moment_in, same_queue
 from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions, WorkerPool
 from rewindmq.projections.marks import name_in
 from rewindmq.projections.rewind import At, RewindError, format_time
@@ -172,7 +172,12 @@ async def readable_incarnation(call: Call, vhost: str, name: str, asked: int | N
     if queue is None or is_hidden(name):
         raise not_found(f"no queue '{name}' in vhost '{vhost}'; only administrators may look at one that is gone")
     call.require_read(queue)
-    same = same_queue(call.broker.topology.placement, vhost, name, queue.queue_id)
+    placement = call.broker.topology.placement
+    if is_unclear(placement, vhost, name, queue.queue_id):
+        raise not_authorised(
+            f"an earlier queue of this name was incarnation {queue.queue_id}, too: ask an administrator"
+        )
+    same = same_queue(placement, vhost, name, queue.queue_id)
     if asked not in (None, queue.queue_id) and all(asked != life for _, life in same.lives):
         raise not_authorised(f"only administrators may look at another incarnation than {queue.queue_id}")
     return queue.queue_id

@@ -8,14 +8,14 @@ from pyspark.sql import SparkSession
 from rewindmq.projections.rewind import format_time
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.history.diff import diff_frame, plan_moments
-from rewindmq.spark_replay.history.history import history_frame, plan_history
+from rewindmq.spark_replay.history.history import biography, history_frame, plan_history
 from rewindmq.spark_replay.history.slo import slo
 from rewindmq.spark_replay.history.state import plan_state, state_frame
 from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.restore import find
 from rewindmq.spark_replay.source.options import TableOptions
 from rewindmq.spark_replay.source.stream import LogStream
-from tests.support.moved_queue import QUEUE, Moved, write_moved
+from tests.support.moved_queue import QUEUE, Moved, write_back, write_moved
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +56,17 @@ def test_a_queue_that_moved(spark: SparkSession, moved: Moved) -> None:
     assert (counts["sum(published)"], counts["sum(ended)"]) == (5, 5)
 
     assert [str(each) for each in audit(spark, place) if not each.ok] == []
+
+
+def test_a_life_is_of_one_message_where_two_partitions_have_its_id(spark: SparkSession, tmp_path: Path) -> None:
+    back = write_back(tmp_path / "data")
+    ids = {number: {at[1] for names in back.names.values() for at in names if at[0] == number} for number in (0, 2)}
+    twice = min(ids[0] & ids[2])
+    for number in (0, 2):
+        [names] = [names for names in back.names.values() if (number, twice) in names]
+        rows = biography(spark, str(back.data), f"queues-{number}:{twice}").collect()
+        told = [(row.partition, row.message_id) for row in rows if row.outcome == "published"]
+        assert told == [(f"queues-{at}", message_id) for at, message_id in names[names.index((number, twice)) :]]
 
 
 def test_a_stream_reads_partitions_that_came_later_from_their_beginning(moved: Moved) -> None:

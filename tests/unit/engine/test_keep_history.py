@@ -25,7 +25,7 @@ from rewindmq.engine.log.history_looks import NOTE, trusted_ms
 from rewindmq.engine.log.location import History
 from rewindmq.engine.log.trim_rules import TrimRefused
 from rewindmq.engine.rewind.arguments import FIRST, Start
-from rewindmq.engine.rewind.history_consumers import LogSource
+from rewindmq.engine.rewind.message_sources import LogSource
 from rewindmq.projections.floors import in_words
 from rewindmq.projections.store.bases import Bases
 from rewindmq.projections.store.snapshots import Snapshots

@@ -1,5 +1,6 @@
 """The past of a queue that moved to another partition (engine/rewind/stays.py): every reader, against one history."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,17 +13,39 @@ from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.arguments import FIRST, LAST, NUMBER, TIME, Start
 from rewindmq.engine.rewind.bindings_at import bindings_at
 from rewindmq.engine.rewind.depth import depth
-from rewindmq.engine.rewind.history_consumers import LogSource
+from rewindmq.engine.rewind.message_sources import LogSource
 from rewindmq.engine.rewind.outcomes import Deadline, biography, changes, last_outcomes
+from rewindmq.engine.rewind.policy_effects import policy_effects
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, queue_at
-from rewindmq.engine.rewind.restore import NoPlan, Plan, RestoreRequest
+from rewindmq.engine.rewind.restore import NoPlan, Plan, RestoreRequest, as_restored
 from rewindmq.engine.rewind.search import Limits, search, whole
-from rewindmq.engine.rewind.stays import BetweenPartitions, moment_in, stays
+from rewindmq.engine.rewind.stays import BetweenPartitions, is_unclear, moment_in, stays
 from rewindmq.engine.rewind.what_if import candidate_for, what_if
 from rewindmq.projections.history.search import Criteria
+from rewindmq.projections.machine.data.declaration import Declaration
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.restored_ids import is_restored, note_restored
 from rewindmq.projections.marks import topology_of
 from rewindmq.projections.rewind import At, state_at
-from tests.support.moved_queue import QUEUE, STAYING, Moved, write_moved
+from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.topology.placement import Move, Moving, Placement
+from rewindmq.schemas.events import Published, QueueDeleted
+from rewindmq.schemas.metadata_events import PolicySet
+from rewindmq.schemas.placement_events import QueueMoveBegan, QueueMoveEnded
+from rewindmq.schemas.values import Route
+from tests.support.moved_queue import (
+    AFTER,
+    BACK_AND_FORTH,
+    BEFORE,
+    QUEUE,
+    STAYING,
+    Back,
+    Moved,
+    MovingRecorder,
+    write_back,
+    write_moved,
+)
+from tests.support.spark.histories import ANN
 
 FATES = ("acked", "purged", "deleted", "ready", "unacked")
 
@@ -114,7 +137,6 @@ def test_the_last_outcomes_go_back_through_both_partitions(history: History, mov
     assert (moved.old, "relocated", moved.second) in told
     assert tail.partition == moved.now
     assert tail.complete
-    assert [row.partition for row in tail.rows] == sorted((row.partition for row in tail.rows), key=moved.now.__eq__)
     few = last_outcomes(history.open(), None, "/", QUEUE, moved.new_id, 2, None, Deadline(60))
     assert [row.partition for row in few.rows] == [moved.now] * 2
 
@@ -204,11 +226,11 @@ def test_messages_on_their_way_count_as_ready(tmp_path: Path) -> None:
     assert plan.fates == {"acked": 2, "purged": 1}
 
 
-def read_on(history: History, moved: Moved, start: Start) -> list[bytes]:
-    """All that a consumer with this x-stream-offset would get."""
-    log = history.open().queues[moved.target]
+def read_on(history: History, number: int, start: Start, queue_name: str = QUEUE) -> list[bytes]:
+    """All that a consumer with this x-stream-offset would get, which is attached in the partition with this number."""
+    log = history.open().queues[number]
     machine = state_at(log, None, At(offset=log.next_offset))
-    queue = machine.queue("/", QUEUE)
+    queue = machine.queue("/", queue_name)
     assert queue is not None
     partition: Any = SimpleNamespace(machine=machine, next_offset=log.next_offset, durable_offset=log.next_offset)
     source = LogSource(history, partition, queue, start)
@@ -220,8 +242,120 @@ def read_on(history: History, moved: Moved, start: Start) -> list[bytes]:
 
 
 def test_a_reader_of_the_history_goes_through_both_partitions(history: History, moved: Moved) -> None:
-    assert read_on(history, moved, Start(FIRST)) == [b"first", b"second", b"third", b"new"]
-    assert read_on(history, moved, Start(TIME, moved.before_ms)) == [b"new"]
-    assert read_on(history, moved, Start(TIME, moved.published_ms)) == [b"first", b"second", b"third", b"new"]
-    assert read_on(history, moved, Start(NUMBER, moved.came[moved.third])) == [b"third", b"new"]
-    assert read_on(history, moved, Start(LAST)) == [b"new"]
+    now = moved.target
+    assert read_on(history, now, Start(FIRST)) == [b"first", b"second", b"third", b"new"]
+    assert read_on(history, now, Start(TIME, moved.before_ms)) == [b"new"]
+    assert read_on(history, now, Start(TIME, moved.published_ms)) == [b"first", b"second", b"third", b"new"]
+    assert read_on(history, now, Start(NUMBER, moved.came[moved.third])) == [b"third", b"new"]
+    assert read_on(history, now, Start(LAST)) == [b"new"]
+
+
+def test_a_change_of_a_policy_counts_a_queue_once(tmp_path: Path) -> None:
+    moved = write_moved(tmp_path / "data", hold=True, ends=False)
+    change = PolicySet("/", "short", f"^{QUEUE}$", '{"max-length":10}', 0, "all")
+    cut = policy_effects(History(moved.data), change, moved.after_ms, 20, Deadline(60))
+    assert (cut.matched, cut.changed) == (1, 1)
+
+
+# -- a queue that moved back and forth --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def back(tmp_path_factory: pytest.TempPathFactory) -> Back:
+    return write_back(tmp_path_factory.mktemp("back") / "data")
+
+
+def test_a_queue_that_moved_back_has_a_stay_for_each_time(back: Back) -> None:
+    history = History(back.data)
+    found = stays(history.open(), "/", BACK_AND_FORTH)
+    assert [each.number for each in found] == [number for number, _ in back.lives] == [0, 2, 0, 4]
+    for (number, _), ended_ms, count in zip(back.lives[1:], back.ended_ms, (2, 4, 5), strict=True):
+        past = queue_at(history, "/", BACK_AND_FORTH, At(time_ms=ended_ms), 0, 10)
+        assert (past.partition, len(past.messages)) == (f"queues-{number}", count)
+
+
+def test_a_reader_gets_each_message_once_through_all_stays_and_what_came_late(back: Back) -> None:
+    bodies = read_on(History(back.data), 4, Start(FIRST), BACK_AND_FORTH)
+    assert bodies == [b"one", b"two", b"late", b"three", b"four", b"five"]
+    since = Start(TIME, back.ended_ms[1])
+    assert read_on(History(back.data), 4, since, BACK_AND_FORTH) == [b"four", b"five"]
+
+
+def test_the_last_outcomes_are_the_last_in_time(back: Back, tmp_path: Path) -> None:
+    held = write_moved(tmp_path / "data", hold=True)
+    for data, queue, queue_id in (
+        (back.data, BACK_AND_FORTH, back.lives[-1][1]),
+        (back.data, BACK_AND_FORTH, None),
+        (held.data, QUEUE, held.new_id),
+    ):
+        reader = History(data).open()
+        every = last_outcomes(reader, None, "/", queue, queue_id, 1_000, None, Deadline(60)).rows
+        places = [(row.partition, row.offset, row.ordinal) for row in every]
+        assert [row.time_ms for row in every] == sorted(row.time_ms or 0 for row in every)
+        assert len(set(places)) == len(places)
+        for count in range(1, len(every) + 1):
+            tail = last_outcomes(reader, None, "/", queue, queue_id, count, None, Deadline(60)).rows
+            assert [(row.partition, row.offset, row.ordinal) for row in tail] == places[-count:]
+    assert (held.old, "acked", held.held) in [(row.partition, row.value("outcome"), row.message_id) for row in every]
+
+
+def test_a_message_is_followed_from_any_of_its_names(back: Back) -> None:
+    reader = History(back.data).open()
+    for names in back.names.values():
+        for number, message_id in names:
+            life = biography(reader, None, "/", f"queues-{number}", message_id, BACK_AND_FORTH, None, Deadline(60))
+            assert [row.message_id for row in life.rows if row.value("outcome") == "published"] == [
+                message_id for _, message_id in names
+            ]
+
+
+def test_messages_with_one_id_in_two_partitions_come_back_each(back: Back) -> None:
+    queue = Queue(Declaration("/", "to", 1, "classic"))
+    ids = {number: {at[1] for names in back.names.values() for at in names if at[0] == number} for number in (0, 2)}
+    message_id = min(ids[0] & ids[2])
+    for partition in ("queues-0", "queues-2"):
+        wish = RestoreRequest(History(back.data), "/", BACK_AND_FORTH, None, "", FATES, frozenset({message_id}))
+        plan = replace(wish, partition=partition).answer()
+        assert isinstance(plan, Plan)
+        publish = Published(Route("/", "", "to", ("to",)), b"", None, None, True, None, None, b"", 0)
+        event = as_restored(plan, plan.messages[0], 0, publish, "/", "to", "named", 0)
+        assert event.origin is not None
+        assert not is_restored(queue, event.origin)
+        note_restored(queue, event.origin)
+        assert is_restored(queue, event.origin)
+
+
+def test_a_queue_that_was_deleted_on_its_way_was_where_it_left(tmp_path: Path) -> None:
+    recorder = MovingRecorder(tmp_path / "data")
+    source, queue_id = recorder.partition(QUEUE), recorder.declare(QUEUE)
+    recorder.publish(QUEUE, b"lost")
+    recorder.wait(1_000)
+    recorder.repartition(QUEUE)
+    recorder.metadata(QueueMoveBegan("/", QUEUE, queue_id, partition_of("/", QUEUE, AFTER)))
+    recorder.wait(1_000)
+    recorder.mark("lost")
+    recorder.append(source, ANN, QueueDeleted("/", QUEUE, False, False))
+    recorder.wait(1_000)
+    recorder.metadata(QueueMoveEnded("/", QUEUE, -1))
+    recorder.wait(1_000)
+    for index in range(BEFORE, AFTER):
+        recorder.tick(index)
+    recorder.close()
+    history = History(tmp_path / "data")
+    assert bodies_at(history, At(time_ms=recorder.now_ms - 2_500)) == (f"queues-{source}", [b"lost"])
+    at = moment_in("mark:lost", "/", QUEUE, topology_of(history.open().metadata), AFTER)
+    assert bodies_at(history, at) == (f"queues-{source}", [b"lost"])
+    plan = planned(history, undo="delete", fates=("deleted",))
+    assert isinstance(plan, Plan)
+    assert (plan.partition, len(plan.messages)) == (f"queues-{source}", 1)
+
+
+def test_a_queue_is_not_taken_for_an_earlier_one_that_had_its_number_elsewhere() -> None:
+    placement, home = Placement(), partition_of("/", QUEUE, AFTER)
+    placement.count = placement.wanted = AFTER
+    placement.moves["/", QUEUE] = [Move(0, 20, home, 7, 1, 2)]
+    assert not is_unclear(placement, "/", QUEUE, 7)  # it moved
+    assert not is_unclear(placement, "/", QUEUE, 21)  # declared since
+    assert is_unclear(placement, "/", QUEUE, 20)  # declared since, and the one that moved was 20 in queues-0
+    placement.moving["/", QUEUE] = Moving(home, 7, 1, 3)
+    assert not is_unclear(placement, "/", QUEUE, 7)
