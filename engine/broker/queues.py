@@ -83,7 +83,7 @@ class Queues:
         homes, vhost = self._homes, session.vhost
         while True:
             if homes.is_held(vhost, name):
-                await homes.free(vhost, name, lambda: not self._sessions.is_open(session))
+                await homes.free(vhost, name, lambda: not self._sessions.is_open(session), session.session_id)
                 self._sessions.check_open(session)
             partition = homes.of(vhost, name)
             await self._sessions.catch_up(session, partition)
