@@ -1,6 +1,7 @@
 """What waits for a queue that moves: its memory, and who is woken. On an embedded log, and on a node in memory."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,18 +51,18 @@ def test_only_those_look_again_whose_name_is_free_or_who_are_gone(play: Play) ->
         await steps.change()
         looks: list[str] = []
 
-        def looking(what: str) -> bool:
-            looks.append(what)
-            return what == "gone" and len(looks) > 3
+        def looking(what: str) -> Callable[[], bool]:
+            def look() -> bool:
+                looks.append(what)
+                return what == "gone" and len(looks) > 3
+
+            return look
 
         homes = broker.homes
         await steps.begin(Q)
         await steps.begin(OTHER)
         asked = [(Q, "q", 1), (OTHER, "other", 2), (OTHER, "gone", 3)]
-        tasks = [
-            asyncio.ensure_future(homes.free("/", name, lambda what=what: looking(what), session))
-            for name, what, session in asked
-        ]
+        tasks = [asyncio.ensure_future(homes.free("/", name, looking(what), session)) for name, what, session in asked]
         late = asyncio.ensure_future(homes.free("/", OTHER))
         await asyncio.sleep(0)
         assert looks == ["q", "other", "gone"]
