@@ -60,9 +60,18 @@ def test_a_request_that_waits_too_long_is_told_so(play: Play, monkeypatch: pytes
         await steps.change()
         await steps.begin(Q)
         async with api_of(broker) as api:
-            answers = [await api.post(DEFAULT + "/publish", json=WISH), await api.delete(QUEUE)]
-        assert [each.status_code for each in answers] == [503, 503]
+            answers = [
+                await api.post(DEFAULT + "/publish", json=WISH),
+                await api.delete(QUEUE),
+                await api.delete(QUEUE + "/contents"),
+                await api.post(QUEUE + "/get", json=GET),
+                await api.put(QUEUE, json={"durable": True}),
+                await api.post(f"/bindings/%2F/e/amq.fanout/q/{Q}", json={}),
+                await api.post("/definitions/%2F", json={"queues": [{"name": "other"}, {"name": Q}]}),
+            ]
+        assert [each.status_code for each in answers] == [503] * len(answers)
         assert all("on its way to another partition" in each.json()["reason"] for each in answers)
+        assert broker.queues.get("/", "other") is None
         queue = await steps.end(Q)
         assert queue.messages_ready == 0
 
