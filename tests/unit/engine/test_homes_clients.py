@@ -209,6 +209,41 @@ def test_delayed_messages_wait_for_their_queue(tmp_path: Path, monkeypatch: pyte
     played("embedded", tmp_path, monkeypatch)(test)  # the clock of the nodes stands still
 
 
+@pytest.mark.parametrize("when", ["while", "after"])
+def test_an_overdue_delivery_of_the_old_place_cancels_the_consumer(play: Play, when: str) -> None:
+    async def test(broker: Broker, steps: Steps) -> None:
+        client, other = await Client.opened(broker), await Client.opened(broker)
+        arguments = {"x-queue-type": "quorum", "x-semantics": "rabbitmq-4.3"}
+        await client.ask(method(1, "Queue.Declare", queue=Q, durable=True, arguments=arguments), "Queue.DeclareOk")
+        client.send(publish(2, "", Q, b"m"))
+        await client.ask(HELD, "Basic.ConsumeOk")
+        await client.hear("Basic.Deliver")
+        now = asyncio.get_running_loop().time()
+        client.connection.check_timeouts(now)
+        await steps.change()
+        _, left = steps.queue(Q)
+        await steps.begin(Q)
+        if when == "while":
+            await until(lambda: left.consumer_count() == 0)
+            client.connection.check_timeouts(now + 10_000)
+            await client.hear("Basic.Cancel")
+            queue = await steps.end(Q)
+        else:
+            queue = await steps.end(Q)
+            await until(lambda: queue.consumer_count() == 1)
+            client.connection.check_timeouts(now + 10_000)
+            await client.hear("Basic.Cancel")
+        broker.turns.end()
+        await until(lambda: left.messages_unacked == 0)
+        await strays_follow(broker)
+        await until(lambda: queue.messages_ready == 1)
+        assert queue.consumer_count() == 0
+        assert client.said("Channel.Close") == []
+        assert await got(other, Q) == [b"m"]
+
+    play(test)
+
+
 def test_single_active_consumers_keep_their_order(play: Play) -> None:
     async def test(broker: Broker, steps: Steps) -> None:
         client, other = await Client.opened(broker), await Client.opened(broker)
