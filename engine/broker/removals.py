@@ -7,8 +7,8 @@ Messages that are ready or delayed leave (machine/events/removal.py); the others
 message is forwarded as dead letters are (engine/routing/dead_letters.py). What cannot be forwarded now is refused
 beforehand: then the message keeps its place.
 
-A message id is an offset, so in the partition to which a queue has moved it may be that of another message. Who names
-ids of such a queue has to say of which partition they are.
+A message id is an offset, so in the partition to which a queue has moved it may be that of another message. A request
+for such a queue has to name the partition of its ids.
 """
 
 import asyncio
@@ -112,7 +112,7 @@ class Removals:
         if ids_of is not None and ids_of != partition.name:
             raise PreconditionFailed(f"{here}: ids of {ids_of} are of other messages")
         if ids_of is None and self._has_moved(queue):
-            raise PreconditionFailed(f"{here}, and has moved: say of which partition the ids are")
+            raise PreconditionFailed(f"{here}, and has moved: name the partition of the ids")
         return partition, queue
 
     def _has_moved(self, queue: Queue) -> bool:
