@@ -183,7 +183,8 @@ class Channel:
         its body is encrypted."""
         destinations = self.destinations(publish, properties)
         logged, encryption = body, None
-        self.require_free(publish, destinations, properties, body)
+        if self.broker.homes.some_held:
+            self.require_free(publish, destinations, properties, body)
         self.require_folds(publish, destinations, properties.raw, body)
         if not destinations:
             self.require_certainty(publish, properties.raw, body)
