@@ -70,7 +70,9 @@ class BasicConsume:
     def successor(self) -> Subscription | None:
         if not self.is_wanted:
             return None
-        return BasicConsume(self.channel, self.method, self.tag, self.prefetch, replies=False).subscription
+        follower = BasicConsume(self.channel, self.method, self.tag, self.prefetch, replies=False)
+        self.target.followed_by = follower.target
+        return follower.subscription
 
     @property
     def is_wanted(self) -> bool:

@@ -11,10 +11,10 @@ connection.close.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from io import BytesIO
-from typing import Final
+from typing import Final, TypeVar
 
 from rewindmq.engine.amqp import methods
 from rewindmq.engine.amqp.basic_publish import (
@@ -65,6 +65,8 @@ FANNED_OUT: Final = 2_000
 NO_ROUTE: Final = 312
 PSEUDO_QUEUE: Final = direct_reply.PSEUDO_QUEUE.encode()
 
+T = TypeVar("T")
+
 
 class SharedState:
     """State that the channels of one connection share. `yield_turn`: ends the connection's turn in the loop. `hold`:
@@ -111,7 +113,7 @@ class Channel:
         self.properties = b""
         self.gathered = BytesIO()  # the body so far
         self.gathered_bytes = 0
-        self.waiting_bytes = 0  # of publishes that wait for room in the log
+        self.waiting_bytes = 0  # of publishes that came whole, and wait
         self.end: asyncio.Future[None] | None = None  # of the channel, while a publish waits for room
         self.confirming = False
         self.tally = Tally()
@@ -181,7 +183,8 @@ class Channel:
         its body is encrypted."""
         destinations = self.destinations(publish, properties)
         logged, encryption = body, None
-        self.require_free(publish, destinations, properties, body)
+        if self.broker.homes.some_held:
+            self.require_free(publish, destinations, properties, body)
         self.require_folds(publish, destinations, properties.raw, body)
         if not destinations:
             self.require_certainty(publish, properties.raw, body)
@@ -246,7 +249,7 @@ class Channel:
         """Take a postponed publish when it need not wait any more. ResourceError (506): no key can be made for its
         subject."""
         while True:
-            await postponed.wait()
+            await self.wait_keeping(len(postponed.body), postponed.wait)
             if self.closing:  # with its connection: nothing may follow its end
                 return
             try:
@@ -277,7 +280,7 @@ class Channel:
         held = held_name(publish, destinations, properties.parsed, self.broker, vhost)
         if held is not None:
             publish.version = -1  # its route is found anew in any case
-            wait = partial(homes.free, vhost, held, lambda: self.closing)
+            wait = partial(homes.free, vhost, held, lambda: self.closing, self.session.session_id)
             raise PublishPostponed(wait, publish, properties.raw, body)
 
     def require_folds(
@@ -449,18 +452,26 @@ class Channel:
             size = len(body) * len(self.destinations(publish, known))  # each partition logs it
             flow = self.broker.keeper.flow
             if not (flow.has_turn(size) and flow.has_room(size)):
-                raise PublishPostponed(partial(self.wait_for_room, size, len(body)), publish, properties, body)
+                raise PublishPostponed(partial(self.wait_for_room, size), publish, properties, body)
         self.publish(publish, properties, body)
 
-    async def wait_for_room(self, size: int, held_bytes: int) -> bool:
+    async def wait_keeping(self, size: int, wait: Callable[[], Awaitable[T]]) -> T:
+        """Wait for something, with so many bytes of bodies in memory meanwhile."""
+        self.waiting_bytes += size
+        self.broker.memory.take(Kind.BODY, size)
+        try:
+            return await wait()
+        finally:
+            self.broker.memory.give_back(Kind.BODY, size)
+            self.waiting_bytes -= size
+
+    async def wait_for_room(self, size: int) -> bool:
         """Wait for the publish's turn, and until the log has room for so many bytes, or until the channel is closed.
-        Returns whether it waited. `held_bytes`: what is kept in memory meanwhile."""
+        Returns whether it waited."""
         flow = self.broker.keeper.flow
         has_turn = flow.has_turn(size)
         if has_turn and flow.has_room(size):
             return False
-        self.waiting_bytes = held_bytes
-        self.broker.memory.take(Kind.BODY, held_bytes)
         self.end = asyncio.get_running_loop().create_future()
         try:
             if not has_turn:
@@ -471,8 +482,6 @@ class Channel:
         finally:
             self.end = None
             self.shared.hold(None)
-            self.broker.memory.give_back(Kind.BODY, held_bytes)
-            self.waiting_bytes = 0
         return True
 
     def forget_gathered(self) -> None:
@@ -483,7 +492,7 @@ class Channel:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of publishes that have not come whole, wait for tx.commit, or wait for room in the log."""
+        """Bytes of publishes that have not come whole, wait for tx.commit, or were postponed."""
         return self.gathered_bytes + self.waiting_bytes + (0 if self.transaction is None else self.transaction.size)
 
     def expect_content(self) -> BasicPublish:

@@ -81,7 +81,8 @@ class AmqpConsumer(DeliveryHolder):
         self.credit = CREDIT_WINDOW
         self.low_credit = CREDIT_WINDOW // 2  # from there down it wants more
         self.wants_credit = False  # it is among the creditors
-        self.detached = False  # cancelled, or its channel is closed
+        self.detached = False  # cancelled, its channel is closed, or its queue moves
+        self.followed_by: AmqpConsumer | None = None  # goes on for it where its queue has moved
         self.short_tag = short_string(tag)
         # parts of the frames of the message before this one
         self.route: Route | None = None

@@ -108,14 +108,26 @@ async def _give_back(channel: "Channel", holder: DeliveryHolder, tags: list[int]
     assert partition is not None
     assert queue is not None
     notified = False
-    if isinstance(holder, AmqpConsumer) and not holder.detached:
-        await channel.broker.consumers.cancel(channel.session, partition, queue, holder.consumer_id)
-        holder.cancelled()
+    consumer = await _present(channel, holder) if isinstance(holder, AmqpConsumer) else None
+    if consumer is not None and consumer.partition is not None and consumer.queue is not None:
+        place = consumer.partition, consumer.queue, consumer.consumer_id
+        await channel.broker.consumers.cancel(channel.session, *place)
+        consumer.cancelled()
         channel.forget_gone()
-        notified = holder.notify
+        notified = consumer.notify
     ids = [held[1] for tag in tags if (held := settlement.unacked.pop(tag, None)) is not None]
     settlement.returned.update(tags)
     if ids and partition.machine.queue(queue.vhost, queue.name) is queue:
         event = Nacked(queue.vhost, queue.name, holder.consumer_id, ranges(ids), True, "timeout")
         partition.append(channel.actor, event)
     return notified
+
+
+async def _present(channel: "Channel", consumer: AmqpConsumer) -> AmqpConsumer | None:
+    """The consumer by which the client gets the queue's messages now: this one, or one that goes on for it where the
+    queue has moved. None: it is cancelled."""
+    await channel.broker.consumers.at_rest(channel.session, channel.number, consumer.tag)
+    channel.forget_gone()
+    while consumer.followed_by is not None:
+        consumer = consumer.followed_by
+    return consumer if channel.consumers.get(consumer.tag) is consumer else None

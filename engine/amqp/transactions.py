@@ -18,6 +18,7 @@ as time goes by. Clients can see which it is (`rewindmq_atomic_commits` in the s
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from rewindmq.engine.amqp.basic_publish import BasicPublish, PublishProperties
@@ -116,15 +117,7 @@ class Transaction:
         other queues have theirs."""
         publishes, settled, size = self.publishes, self.settled, self.size
         self.forget()
-        logged = [await self.logged(pending) for pending in publishes]
-        waited = any(encryption is not None for _, encryption in logged)
-        logged_bytes = sum(len(pending.body) * len(pending.destinations) for pending in publishes)
-        has_room = logged_bytes < LARGE_BYTES
-        while True:  # a queue may begin to move while the commit waits for something else
-            waited = await self.wait_for_homes(publishes) or waited
-            if has_room or not await self.channel.wait_for_room(logged_bytes, size):
-                break
-            has_room = waited = True
+        logged, waited = await self.channel.wait_keeping(size, partial(self.made_ready, publishes))
         if self.channel.closing:
             raise ConnectionForced("the connection is gone")
         commit = Commit()
@@ -140,6 +133,19 @@ class Transaction:
         if commit.refused:
             raise PreconditionFailed("partial tx completion")
 
+    async def made_ready(self, publishes: list[PendingPublish]) -> tuple[list[tuple[bytes, Encryption | None]], bool]:
+        """The bodies as they are logged, and whether this waited. The publishes have homes then, and the log has room
+        for them, unless the channel was closed meanwhile."""
+        logged = [await self.logged(pending) for pending in publishes]
+        waited = any(encryption is not None for _, encryption in logged)
+        logged_bytes = sum(len(pending.body) * len(pending.destinations) for pending in publishes)
+        has_room = logged_bytes < LARGE_BYTES
+        while True:  # a queue may begin to move while the commit waits for something else
+            waited = await self.wait_for_homes(publishes) or waited
+            if has_room or not await self.channel.wait_for_room(logged_bytes):
+                return logged, waited
+            has_room = waited = True
+
     async def wait_for_homes(self, publishes: list[PendingPublish]) -> bool:
         """Wait until no queue of these publishes is on its way to another partition, and this node folds their
         partitions, or until the channel is closed. Returns whether it waited."""
@@ -152,7 +158,7 @@ class Transaction:
                 names = {name: None for each in publishes for to in each.destinations for name in to.route.queues}
                 held = homes.first_held(vhost, names)
                 if held is not None:
-                    await homes.free(vhost, held, lambda: channel.closing)
+                    await homes.free(vhost, held, lambda: channel.closing, channel.session.session_id)
                     waited = True
                     continue
                 partitions = dict.fromkeys(homes.of(vhost, name) for name in names)

@@ -205,7 +205,7 @@ class Broker:
 
     def _session_ended(self, session: Session) -> None:
         self.access_log.ended(session)
-        self.homes.changed()  # it may wait for a name
+        self.homes.left(session.session_id)  # it may wait for a name
 
     def _login_braked(self) -> None:
         self.counters[LOGINS_BRAKED] += 1
@@ -302,7 +302,10 @@ class Broker:
         elif isinstance(event, QueueMoveBegan):
             began = (event.vhost, event.queue) in self.topology.placement.moving  # else the move was given up
             (self.consumers.moves.began if began else self.consumers.moved)(event.vhost, event.queue)
-        self.homes.changed()
+        if isinstance(event, QueueMoveBegan | QueueMoveEnded):
+            self.homes.freed(event.vhost, event.queue)
+        else:
+            self.homes.changed()
 
     # -- what the metadata log tells ----------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from rewindmq.engine.broker import declarations, limits
 from rewindmq.engine.broker.access_control import Access
 from rewindmq.engine.broker.open_sessions import OpenSessions
 from rewindmq.engine.errors import AccessRefused, NotFound, NotImplementedByBroker, PreconditionFailed, resource
+from rewindmq.engine.placement.strays import is_to_follow, letters_of
 from rewindmq.engine.rewind.arguments import check_stream_sizes
 from rewindmq.engine.routing.delayed_exchanges import check_not_hidden
 from rewindmq.engine.routing.homes import Homes
@@ -83,7 +84,7 @@ class Queues:
         homes, vhost = self._homes, session.vhost
         while True:
             if homes.is_held(vhost, name):
-                await homes.free(vhost, name, lambda: not self._sessions.is_open(session))
+                await homes.free(vhost, name, lambda: not self._sessions.is_open(session), session.session_id)
                 self._sessions.check_open(session)
             partition = homes.of(vhost, name)
             await self._sessions.catch_up(session, partition)
@@ -293,7 +294,7 @@ class Queues:
                 )
         if if_unused and queue.consumer_count() > 0:
             raise PreconditionFailed(f"{where} in use")
-        if if_empty and queue.messages_ready > 0:
+        if if_empty and (queue.messages_ready > 0 or await self._has_left_messages(session, name)):
             raise PreconditionFailed(f"{where} not empty")
         deleted = QueueDeleted(session.vhost, name, if_unused, if_empty)
         effects = await self._sessions.ask(session, partition, deleted)
@@ -315,6 +316,12 @@ class Queues:
             stray = partition.machine.queue(vhost, name)
             if stray is not None and stray.queue_id == queue_id and not self._homes.is_home(partition, vhost, name):
                 yield partition, stray
+
+    async def _has_left_messages(self, session: Session, name: str) -> bool:
+        """Whether messages of a queue came back to a partition that it has left, and have not followed it yet."""
+        left = [is_to_follow(stray) or letters_of(stray) > 0 async for _, stray in self._strays(session.vhost, name)]
+        self._sessions.check_open(session)
+        return any(left)
 
     async def carry_out_end(self, partition: Partition, queue: Queue) -> None:
         """Perform the effects of an event that may have ended the queue.

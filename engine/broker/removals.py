@@ -6,6 +6,9 @@
 Messages that are ready or delayed leave (machine/events/removal.py); the others are told with the reason. A moved
 message is forwarded as dead letters are (engine/routing/dead_letters.py). What cannot be forwarded now is refused
 beforehand: then the message keeps its place.
+
+A message id is an offset, so in the partition to which a queue has moved it may be that of another message. A request
+for such a queue has to name the partition of its ids.
 """
 
 import asyncio
@@ -55,33 +58,42 @@ class Removals:
         self._sessions = sessions
         self._router = router
 
-    async def remove(self, session: Session, name: str, ids: Collection[int], reason: str) -> Removal:
-        """Delete those of these messages that are ready or delayed."""
-        partition, queue = await self._taken_from(session, name)
+    async def remove(
+        self, session: Session, name: str, ids: Collection[int], ids_of: str | None, reason: str
+    ) -> Removal:
+        """Delete those of these messages that are ready or delayed. `ids_of`: the partition that the ids are of."""
+        partition, queue = await self._taken_from(session, name, ids_of)
         spans = _spans(queue, ids)
         event = MessageRemoved(queue.vhost, queue.name, spans, reason, False, "", "")
         return _removal(queue, ids, await self._ask(session, partition, queue, event) if spans else [])
 
     async def move(
-        self, session: Session, name: str, ids: Collection[int], exchange: str, routing_key: str, reason: str
+        self,
+        session: Session,
+        name: str,
+        ids: Collection[int],
+        ids_of: str | None,
+        exchange: str,
+        routing_key: str,
+        reason: str,
     ) -> Removal:
         """Move those of these messages that are ready or delayed to the queues of this route.
 
         NotFound: there is no such exchange. PreconditionFailed: the route leads nowhere, or a queue refuses publishes
         at its limit, so that a message would have to wait."""
-        partition, queue = await self._taken_from(session, name)
+        partition, queue = await self._taken_from(session, name, ids_of)
         await self._check_route(session, queue.vhost, exchange, routing_key)
-        partition, queue = await self._taken_from(session, name)  # it may have moved meanwhile
+        partition, queue = await self._taken_from(session, name, ids_of)  # it may have moved meanwhile
         spans = _spans(queue, ids)
         event = MessageRemoved(queue.vhost, queue.name, spans, reason, True, exchange, routing_key)
         effects = await self._ask(session, partition, queue, event) if spans else []
         return _removal(queue, ids, effects)
 
-    async def _taken_from(self, session: Session, name: str) -> tuple[Partition, Queue]:
+    async def _taken_from(self, session: Session, name: str, ids_of: str | None) -> tuple[Partition, Queue]:
         """The queue that messages are to leave. That of a delayed exchange has scheduled messages.
 
         Raises AccessRefused, NotFound, ResourceLocked; NotImplementedByBroker: it is a stream; PreconditionFailed: an
-        older node is among the nodes."""
+        older node is among the nodes, or the ids are of another partition."""
         self._access.check(session, session.vhost, "read", "queue", name)
         if is_delay_queue(name):
             partition = await self._queues.entered(session, name)
@@ -96,7 +108,16 @@ class Removals:
             raise NotImplementedByBroker(f"{where} is a stream: single messages cannot be taken out of it")
         if partition.machine.machine_version < REMOVALS:
             raise PreconditionFailed("messages cannot be removed yet: not all nodes know how")
+        here = f"{resource('queue', name, session.vhost)} is in partition {partition.name}"
+        if ids_of is not None and ids_of != partition.name:
+            raise PreconditionFailed(f"{here}: ids of {ids_of} are of other messages")
+        if ids_of is None and self._has_moved(queue):
+            raise PreconditionFailed(f"{here}, and has moved: name the partition of the ids")
         return partition, queue
+
+    def _has_moved(self, queue: Queue) -> bool:
+        moves = self._router.topology.placement.moves.get((queue.vhost, queue.name), ())
+        return any(move.from_id != -1 and move.to_id == queue.queue_id for move in moves)
 
     async def _check_route(self, session: Session, vhost: str, exchange: str, routing_key: str) -> None:
         """Raise the error that keeps a message from going this way."""

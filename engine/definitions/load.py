@@ -15,7 +15,7 @@ Rules of this file
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.broker import declarations, limits
@@ -53,15 +53,24 @@ class Import:
     """An import of one document.
 
     `vhost`: it goes into this vhost only, which exists; None: it is a whole broker's. `actor`: the user who imports;
-    the broker at boot."""
+    the broker at boot. `until_free(vhost, queue)`: waits for a queue that moves to another partition; its error ends
+    the import before anything has changed."""
 
-    def __init__(self, broker: "Broker", actor: Actor, document: Json, vhost: str | None = None) -> None:
+    def __init__(
+        self,
+        broker: "Broker",
+        actor: Actor,
+        document: Json,
+        vhost: str | None = None,
+        until_free: Callable[[str, str], Awaitable[None]] | None = None,
+    ) -> None:
         if not isinstance(document, dict):
             raise PreconditionFailed("definitions must be a JSON object")
         self.broker = broker
         self.actor = actor
         self.document = document
         self.into = vhost
+        self.until_free = until_free or broker.homes.free
         self.topology = broker.topology
         # What the document adds to the topology, or changes in it.
         self.default_types: dict[str, str] = {}  # of each of its vhosts
@@ -94,6 +103,7 @@ class Import:
                 vhost = self.into if self.into is not None or not isinstance(item, dict) else item.get("vhost")
                 queue = item.get(name) if isinstance(item, dict) else None
                 if isinstance(vhost, str) and isinstance(queue, str):  # else `_judge` says what is wrong
+                    await self.until_free(vhost, queue)
                     await self.broker.queues.partition_for(vhost, queue).enter()
 
     # -- checking -----------------------------------------------------------------------------------------------------

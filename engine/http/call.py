@@ -436,7 +436,8 @@ async def in_time() -> AsyncIterator[None]:
             503,
             "service_unavailable",
             f"not durable after {DURABLE_SECONDS} seconds: the log cannot be"
-            " written (is the disk full, is Kafka away?); it is tried again",
+            " written (is the disk full, is Kafka away?); it is tried again. Or a queue is still on its way to another"
+            " partition: ask again",
         ) from None
 
 

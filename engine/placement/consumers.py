@@ -10,6 +10,8 @@ Rules of this file
   being attached.
 - Deliveries that were under way when the consumer was detached reach the client. The messages of a lookahead that were
   not sent go back to the queue, and follow it.
+- A single active consumer leaves when the others have left, at all nodes, and is attached before them. Else one of them
+  would get messages in its place.
 - Consumers of one node are attached in the order in which they were before. An exclusive consumer may find that one of
   another node was faster: then the client is told that it is cancelled.
 - Streams do not move. Readers of the past go on by themselves (rewind/stream_consumers.py `moved`).
@@ -17,7 +19,8 @@ Rules of this file
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any
 
 from rewindmq.engine.errors import ConnectionForced
@@ -28,6 +31,9 @@ from rewindmq.engine.runtime.sessions import Session
 from rewindmq.engine.runtime.subscription import Attachment, Name, Place, Subscription
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import ConsumerCancelled
+
+LOOK_SECONDS = 0.01
+PATIENCE_SECONDS = 3.0  # the longest wait for consumers of other nodes: their client may be gone, or the node
 
 logger = logging.getLogger(__name__)
 
@@ -61,17 +67,19 @@ class ConsumerMoves:
             return
         attachment.subscription.session.attachments[attachment.consumer_id] = attachment
         if self._homes.is_held(*attachment.name) or not self._homes.is_home(attachment.partition, *attachment.name):
-            self._leave(attachment)
+            self._leave([attachment])
 
     def began(self, vhost: str, name: str) -> None:
         """A queue begins to move: detach its consumers."""
         source = self._homes.source(vhost, name)
         queue = None if source is None else source.machine.queue(vhost, name)
-        for holder in [] if queue is None else list(queue.holders.values()):
+        leaving = []
+        for holder in [] if queue is None else queue.holders.values():
             session = self._session(holder.session)
             attachment = None if session is None else session.attachments.get(holder.consumer)
             if attachment is not None and holder.attached:
-                self._leave(attachment)
+                leaving.append(attachment)
+        self._leave(leaving)
 
     def ended(self, vhost: str, name: str) -> None:
         """A queue has come to its new partition, or is gone: attach its consumers."""
@@ -90,16 +98,22 @@ class ConsumerMoves:
 
     # -- leaving ------------------------------------------------------------------------------------------------------
 
-    def _leave(self, attachment: Attachment) -> None:
-        self._waiting.setdefault(attachment.name, []).append(attachment)
-        attachment.subscription.session.attachments.pop(attachment.consumer_id, None)
-        if attachment.subscription.movable is not None:
-            attachment.subscription.movable.leave()
-        self._begin(attachment.place, self._detach(attachment))
+    def _leave(self, leaving: Sequence[Attachment]) -> None:
+        for attachment in leaving:
+            queue, of = attachment.queue, attachment.subscription
+            attachment.stands_by = queue.active is not None and queue.active.consumer != attachment.consumer_id
+            self._waiting.setdefault(attachment.name, []).append(attachment)
+            of.session.attachments.pop(attachment.consumer_id, None)
+            if of.movable is not None:
+                of.movable.leave()
+        for attachment in sorted(leaving, key=lambda each: not each.stands_by):
+            self._begin(attachment.place, self._detach(attachment))
 
     async def _detach(self, attachment: Attachment) -> None:
         partition, queue, of = attachment.partition, attachment.queue, attachment.subscription
         holder = queue.holders.get(attachment.consumer_id)
+        if queue.active is holder is not None:
+            await _until(lambda: queue.consumer_count() <= 1 or not self._homes.is_held(*attachment.name))
         if holder is not None and holder.attached:
             await partition.ask(of.session.actor, ConsumerCancelled(queue.vhost, queue.name, attachment.consumer_id))
             partition.carry_out()  # deliveries that were under way
@@ -126,6 +140,10 @@ class ConsumerMoves:
             return
         try:
             partition = await self._entered(of.session, name)
+            there = partition.machine.queue(of.session.vhost, name)
+            if attachment.stands_by and there is not None:
+                await _until(partial(_is_used, there))
+                partition = await self._entered(of.session, name)
             successor = of.movable.successor()
             if successor is None:  # the client has cancelled it, or closed its channel
                 return
@@ -148,3 +166,14 @@ class ConsumerMoves:
     def _soon(self) -> None:
         """End the turn, behind what is being done."""
         asyncio.get_running_loop().call_soon(self._end_turn)
+
+
+def _is_used(queue: Queue) -> bool:
+    return queue.gone or queue.consumer_count() > 0
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    """Wait until it is so, but not for long."""
+    ends = asyncio.get_running_loop().time() + PATIENCE_SECONDS
+    while not is_so() and asyncio.get_running_loop().time() < ends:
+        await asyncio.sleep(LOOK_SECONDS)

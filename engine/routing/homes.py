@@ -7,16 +7,21 @@ Rules of this file
 - A node holds a name from when it folds the event on. So what it appended before is in the partition that the queue
   leaves, and the move begins when all nodes have shown that they know (`Keeper.until_known`). So code that finds a
   partition by a name appends to it before it awaits anything, or asks `is_held` and `is_home` again.
+- Thousands of clients may wait. So those look again whose name is free, or whose session has ended, and no others.
 - A queue that has left a partition is a stray there, until what consumers hold of it is settled. The queue at home has
   the same name. A stray is in no listing, and has no bindings.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.topology.placement import Placement
+from rewindmq.projections.topology.placement import Name, Placement
+
+Key = TypeVar("Key")
+Waiting = dict[asyncio.Future[None], None]  # in the order in which they came
 
 
 def never() -> bool:
@@ -30,7 +35,8 @@ class Homes:
     def __init__(self, placement: Placement, partitions: Sequence[Partition]) -> None:
         self.placement = placement
         self._partitions = partitions
-        self._waiting: list[asyncio.Future[None]] = []
+        self._of_name: dict[Name, Waiting] = {}
+        self._of_session: dict[int, Waiting] = {}  # the same ones
 
     # -- where a queue is ---------------------------------------------------------------------------------------------
 
@@ -110,17 +116,40 @@ class Homes:
             return None
         return next((name for name in names if self.is_held(vhost, name)), None)
 
-    async def free(self, vhost: str, name: str, gone: Callable[[], bool] = never) -> None:
-        """Wait until the name is not held. `gone`: whether the caller waits no more; it is asked after `changed`."""
+    async def free(self, vhost: str, name: str, gone: Callable[[], bool] = never, session_id: int = 0) -> None:
+        """Wait until the name is not held. `gone`: whether the caller waits no more; it is asked when the session with
+        this id has ended, and after `changed`."""
         while self.is_held(vhost, name) and not gone():
             freed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(freed)
-            await freed
+            self._of_name.setdefault((vhost, name), {})[freed] = None
+            self._of_session.setdefault(session_id, {})[freed] = None
+            try:
+                await freed
+            finally:  # the caller may have a time limit
+                _forget(self._of_name, (vhost, name), freed)
+                _forget(self._of_session, session_id, freed)
+
+    def freed(self, vhost: str, name: str) -> None:
+        """Let those look again that wait for this name."""
+        _wake(self._of_name.get((vhost, name), {}))
+
+    def left(self, session_id: int) -> None:
+        """Let the requests of a session look again, which has ended."""
+        _wake(self._of_session.get(session_id, {}))
 
     def changed(self) -> None:
-        """Let those look again that wait: an event of placement was folded, or a client is gone."""
-        if self._waiting:
-            waiting, self._waiting = self._waiting, []
-            for freed in waiting:
-                if not freed.done():
-                    freed.set_result(None)
+        """Let all look again: names are placed anew, or the broker stops."""
+        for waiting in self._of_name.values():
+            _wake(waiting)
+
+
+def _wake(waiting: Waiting) -> None:
+    for freed in waiting:
+        if not freed.done():
+            freed.set_result(None)
+
+
+def _forget(waiting: dict[Key, Waiting], key: Key, freed: asyncio.Future[None]) -> None:
+    del waiting[key][freed]
+    if not waiting[key]:
+        del waiting[key]

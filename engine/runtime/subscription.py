@@ -57,13 +57,16 @@ class Subscription:
 
 @dataclass(eq=False, slots=True)
 class Attachment:
-    """A live consumer of a client of this node, in the partition in which it is attached."""
+    """A live consumer of a client of this node, in the partition in which it is attached.
+
+    `stands_by`: another one is its queue's single active consumer, or was when the queue began to move."""
 
     partition: Partition
     queue: Queue
     subscription: Subscription
     consumer_id: int
     detached: bool = False
+    stands_by: bool = False
 
     @property
     def name(self) -> Name:

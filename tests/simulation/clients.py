@@ -379,13 +379,14 @@ class Clients:
 
     def remove(self) -> str:
         name = self.dice.choice(QUEUES)
-        removal = self.world.broker.removals.remove(self.dice.choice(self.sessions), name, self._some_ids(name), "why")
+        session = self.dice.choice(self.sessions)
+        removal = self.world.broker.removals.remove(session, name, self._some_ids(name), None, "why")
         return f"{name} {removal.left}"
 
     def move(self) -> str:
         name, (exchange, key) = self.dice.choice(QUEUES), self.dice.choice((("dlx", "k"), ("", "q1"), ("", "q5")))
         session = self.dice.choice(self.sessions)
-        removal = self.world.broker.removals.move(session, name, self._some_ids(name), exchange, key, "")
+        removal = self.world.broker.removals.move(session, name, self._some_ids(name), None, exchange, key, "")
         return f"{name} to {exchange}/{key} {removal.left}"
 
     def pause(self) -> str:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.placement.strays import letters_of
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.events.relocation import moved_from
@@ -121,7 +122,7 @@ class Steps:
         while queue.messages_ready:
             await source.ask(BROKER, QueueDrained("/", name, queue.queue_id, 10))
             self.broker.turns.end()
-        await until(lambda: not queue.outbox)
+        await until(lambda: not letters_of(queue))
         found = target.machine.queue("/", name)
         assert found is not None
         return found

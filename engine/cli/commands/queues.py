@@ -128,6 +128,7 @@ def remove_message(settings: Settings, queue: str, ids: tuple[Named, ...], reaso
     """Delete single messages of QUEUE by their ids, or ranges of ids such as 17-29.
 
     A message that a consumer has stays. `rewindmq find` shows ids; one may be given with its partition, as queues-0:17.
+    It has to be if the queue has moved to another partition.
     `rewindmq restore QUEUE --undo remove` brings messages back.
 
     \b
@@ -180,7 +181,10 @@ def take_out(
     Raises CliError if some stayed, or did not arrive."""
     if sum(last - first + 1 for _, first, last in ids) > MOST_NAMED:
         raise CliError(USAGE, f"at most {MOST_NAMED:,} messages at a time")
-    check_partition(settings, queue, {partition for partition, _, _ in ids if partition})
+    named = {partition for partition, _, _ in ids if partition}
+    check_partition(settings, queue, named)
+    if named:
+        asked = asked | {"partition": min(named)}  # the queue may move meanwhile
     client, where = settings.client(), path("queues", settings.vhost_name, queue, "messages", how)
     left, rows, arrived = 0, list[dict[str, Value]](), True
     for portion in portions(ids):
@@ -212,7 +216,7 @@ def check_partition(settings: Settings, queue: str, named: set[str]) -> None:
         raise (no_such_queue(settings, queue, UNAVAILABLE) if refused.status == 404 else refused) from None
     if named != {home}:
         other = min(named - {str(home)})
-        raise CliError(DATA, f"queue '{queue}' is in partition {home}: ids of {other} are of messages of other queues")
+        raise CliError(DATA, f"queue '{queue}' is in partition {home}: ids of {other} are of other messages")
 
 
 def portions(ids: tuple[Named, ...]) -> Iterator[list[int]]:

@@ -2,6 +2,7 @@
 
 import pickle
 import re
+from functools import partial
 
 from starlette.responses import Response
 
@@ -9,7 +10,7 @@ from rewindmq.engine.definitions import document as definitions
 from rewindmq.engine.definitions.load import Import
 from rewindmq.engine.http.bodies import MAX_DEFINITIONS_BYTES, OBJECTS_TO_TEXT, PARSED_HERE, BadBody, DefinitionsBody
 from rewindmq.engine.http.browsers import stays_here
-from rewindmq.engine.http.call import Call, bad_request, not_found
+from rewindmq.engine.http.call import Call, bad_request, not_found, until_free
 from rewindmq.engine.http.pieces import answer, members
 from rewindmq.engine.http.reference.operation import ADMINISTRATOR, Folds, Query, operation
 from rewindmq.engine.http.shapes.topology import Definitions as DefinitionsJson
@@ -100,7 +101,7 @@ async def imported(call: Call, vhost: str | None) -> Response:
         entries = document[category]
         assert isinstance(entries, list)
         entries += pickle.loads(chunk)  # our own process made it
-    await Import(call.broker, call.actor(), document, vhost).carry_out()
+    await Import(call.broker, call.actor(), document, vhost, partial(until_free, call.broker)).carry_out()
     await call.durable()
     return Response(status_code=204) if where is None else Response(status_code=303, headers={"location": where})
 

@@ -256,7 +256,10 @@ async def is_utf8(work: Work, body: bytes) -> bool:
 @operation(
     "Deletes a message",
     folds=Folds.QUEUE,
-    query=(Query("reason", str, "Why; the history keeps it"),),
+    query=(
+        Query("reason", str, "Why; the history keeps it"),
+        Query("partition", str, "The one that the id is of; a queue that has moved needs it"),
+    ),
     answers={204: None},
     errors=(409,),
 )
@@ -267,7 +270,7 @@ async def delete(call: Call) -> Response:
     if message_id is None:
         raise bad_request("a message id is a whole number")
     reason = reason_in({"reason": call.request.query_params.get("reason", "")})
-    removal = await _remove(call, queue, [message_id], reason)
+    removal = await _remove(call, queue, [message_id], call.request.query_params.get("partition"), reason)
     if removal.stayed:
         why = f"message {message_id} stays in queue '{queue}': {removal.stayed[message_id]}"
         if removal.held:
@@ -281,7 +284,7 @@ async def remove(call: Call) -> Response:
     """Answers POST .../messages/remove."""
     queue = queue_of(call)
     content = await call.body("messages", most_values=MOST_REMOVED + MAX_VALUES)
-    removal = await _remove(call, queue, ids_in(content), reason_in(content))
+    removal = await _remove(call, queue, ids_in(content), partition_in(content), reason_in(content))
     return reply({"removed": removal.left, "stayed": stayed_in(removal)})
 
 
@@ -292,22 +295,23 @@ async def move(call: Call) -> Response:
     """Answers POST .../messages/move."""
     queue = queue_of(call)
     content = await call.body("messages", most_values=MOST_REMOVED + MAX_VALUES)
-    ids, reason, (exchange, routing_key) = ids_in(content), reason_in(content), way_in(content)
+    ids, ids_of, reason = ids_in(content), partition_in(content), reason_in(content)
+    exchange, routing_key = way_in(content)
     if call.broker.turns.blocked is not None:
         raise bad_request(f"publishing is blocked: {call.broker.turns.blocked}")
     try:
         async with call.session(call.vhost) as session, in_time():
-            removal = await call.broker.removals.move(session, queue, ids, exchange, routing_key, reason)
+            removal = await call.broker.removals.move(session, queue, ids, ids_of, exchange, routing_key, reason)
     except (PreconditionFailed, NotImplementedByBroker) as error:
         raise ApiError(409, "conflict", error.text) from None
     await call.durable()
     return reply({"moved": removal.left, "arrived": await has_arrived(removal), "stayed": stayed_in(removal)})
 
 
-async def _remove(call: Call, queue: str, ids: list[int], reason: str) -> Removal:
+async def _remove(call: Call, queue: str, ids: list[int], ids_of: str | None, reason: str) -> Removal:
     try:
         async with call.session(call.vhost) as session, in_time():
-            removal = await call.broker.removals.remove(session, queue, ids, reason)
+            removal = await call.broker.removals.remove(session, queue, ids, ids_of, reason)
     except (PreconditionFailed, NotImplementedByBroker) as error:
         raise ApiError(409, "conflict", error.text) from None
     await call.durable()
@@ -335,6 +339,11 @@ def ids_in(content: dict[str, Json]) -> list[int]:
     if len(found) < len(ids):
         raise bad_request("a message id is a whole number")
     return found
+
+
+def partition_in(content: dict[str, Json]) -> str | None:
+    """The partition that the ids of a body are of, or None. Raises ApiError (400)."""
+    return text(content, "partition", "") or None
 
 
 def way_in(content: dict[str, Json]) -> tuple[str, str]:

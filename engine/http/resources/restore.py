@@ -28,7 +28,7 @@ restoration asked again brings the rest.
 from starlette.responses import Response
 
 from rewindmq.engine.http.bodies import MAX_VALUES
-from rewindmq.engine.http.call import ApiError, Call, bad_request, boolean, integer, not_found, reply, text
+from rewindmq.engine.http.call import ApiError, Call, bad_request, boolean, integer, not_found, reply, text, until_free
 from rewindmq.engine.http.reference.operation import Folds, Query, operation
 from rewindmq.engine.http.resources.bindings import binding_item
 from rewindmq.engine.http.resources.past import history_in, readable_incarnation
@@ -87,6 +87,7 @@ async def post(call: Call) -> Response:
             await call.broker.queues.partition_for(vhost, target).enter()
             return reply(answer | bindings_item(*split(call.broker, to_bind(call.broker, vhost, plan, target, name))))
         restoration = Restoration(call.user, plan, target, name)
+        await until_free(call.broker, vhost, target)
         async with call.session(vhost) as session:
             with call.broker.restorations.begun(restoration):
                 done = await restore(call.broker, session, call.broker.past, wish.history, restoration, rate)

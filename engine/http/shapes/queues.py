@@ -144,6 +144,7 @@ class RemoveWish(TypedDict):
     """The messages that are to be deleted."""
 
     messages: list[int]
+    partition: NotRequired[Annotated[str, "The one that the ids are of; a queue that has moved needs it"]]
     reason: NotRequired[str]
 
 

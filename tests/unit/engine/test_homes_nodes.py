@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.sessions import Session
 from rewindmq.schemas.events import NodeLost
 from rewindmq.schemas.values import BROKER
 from tests.support.amqp_wire import method, publish
@@ -113,6 +115,42 @@ def test_a_cancel_meets_a_consumer_on_its_way(tmp_path: Path, monkeypatch: pytes
         assert client.said("Basic.Cancel") == []
         for broker in (steps.broker, there):
             assert [partition.quarantined for partition in broker.partitions] == [{}] * PARTITIONS
+
+    run(test, tmp_path, monkeypatch, PARTITIONS)
+
+
+def test_a_single_active_consumer_stays_the_active_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(nodes: Nodes) -> None:
+        steps, there = await started(nodes)
+        active, standby = await Client.opened(steps.broker), await Client.opened(there)
+        arguments = {"x-single-active-consumer": True}
+        await active.ask(method(1, "Queue.Declare", queue=Q, durable=True, arguments=arguments), "Queue.DeclareOk")
+        for client in (active, standby):
+            frames = method(1, "Basic.Qos", prefetch_count=1) + method(1, "Basic.Consume", queue=Q, consumer_tag="t")
+            await client.ask(frames, "Basic.ConsumeOk")
+        active.send(*(publish(2, "", Q, b"%d" % number) for number in range(3)))
+        await active.hear("Basic.Deliver")
+        await steps.change()
+        await settled()
+        nodes.log("b").cut(True)  # the other node tells late that its consumer leaves
+        begins = asyncio.ensure_future(steps.begin(Q))
+        await asyncio.sleep(STILL_SECONDS)
+        nodes.log("b").cut(False)
+        await begins
+        moves = steps.broker.consumers.moves
+        entered = moves._entered
+
+        async def later(session: Session, name: str) -> Partition:
+            await asyncio.sleep(STILL_SECONDS)
+            return await entered(session, name)
+
+        monkeypatch.setattr(moves, "_entered", later)  # so the other node's consumer would be the first
+        queue = await steps.end(Q)
+        await active.hear("Basic.Deliver", 2)
+        active.send(method(1, "Basic.Ack", delivery_tag=0, multiple=True))
+        await active.hear("Basic.Deliver", 3)
+        await until(lambda: queue.consumer_count() == 2)
+        assert (active.bodies(), standby.bodies()) == ([b"0", b"1", b"2"], [])
 
     run(test, tmp_path, monkeypatch, PARTITIONS)
 

@@ -32,7 +32,7 @@ def filled(h: Harness, number: int = NUMBER) -> tuple[Session, list[int]]:
 def remove(h: Harness, session: Session, ids: list[int], reason: str = "") -> None:
     """In portions, as the command does."""
     for begin in range(0, len(ids), MOST_REMOVED):
-        h.broker.removals.remove(session, "q", ids[begin : begin + MOST_REMOVED], reason)
+        h.broker.removals.remove(session, "q", ids[begin : begin + MOST_REMOVED], None, reason)
         h.pass_time(500)
     h.settle()
 

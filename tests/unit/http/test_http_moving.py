@@ -11,6 +11,7 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.http import call
 from rewindmq.engine.http.app import make_app
 from rewindmq.engine.rewind.worker import WorkerPool
+from tests.support.amqp_wire import publish
 from tests.support.moving_clients import KINDS, STILL_SECONDS, Client, Play, Q, declared, got, played
 from tests.support.repartition import Steps
 
@@ -60,10 +61,50 @@ def test_a_request_that_waits_too_long_is_told_so(play: Play, monkeypatch: pytes
         await steps.change()
         await steps.begin(Q)
         async with api_of(broker) as api:
-            answers = [await api.post(DEFAULT + "/publish", json=WISH), await api.delete(QUEUE)]
-        assert [each.status_code for each in answers] == [503, 503]
+            answers = [
+                await api.post(DEFAULT + "/publish", json=WISH),
+                await api.delete(QUEUE),
+                await api.delete(QUEUE + "/contents"),
+                await api.post(QUEUE + "/get", json=GET),
+                await api.put(QUEUE, json={"durable": True}),
+                await api.post(f"/bindings/%2F/e/amq.fanout/q/{Q}", json={}),
+                await api.post("/definitions/%2F", json={"queues": [{"name": "other"}, {"name": Q}]}),
+            ]
+        assert [each.status_code for each in answers] == [503] * len(answers)
         assert all("on its way to another partition" in each.json()["reason"] for each in answers)
+        assert broker.queues.get("/", "other") is None
         queue = await steps.end(Q)
         assert queue.messages_ready == 0
+
+    play(test)
+
+
+def test_an_id_of_the_old_partition_names_no_message_of_the_new_one(play: Play) -> None:
+    async def test(broker: Broker, steps: Steps) -> None:
+        client = await Client.opened(broker)
+        await declared(client, Q)
+        client.send(publish(1, "", Q, b"1"), publish(1, "", Q, b"2"))
+        await steps.change()
+        old, left = steps.queue(Q)
+        async with api_of(broker) as api:
+            await steps.begin(Q)
+            (first, *_) = [each.message_id for each in left.messages()]
+            waits = asyncio.ensure_future(api.delete(f"{QUEUE}/messages/{first}"))  # asked before it has moved
+            await asyncio.sleep(STILL_SECONDS)
+            queue = await steps.end(Q)
+            new = [each.message_id for each in queue.messages()]
+            answers = [await waits]
+            wish = {"messages": new, "to": Q}
+            for partition in (dict[str, str](), {"partition": old.name}):
+                answers.append(await api.delete(f"{QUEUE}/messages/{new[0]}", params=partition))
+                answers.append(await api.post(QUEUE + "/messages/remove", json=wish | partition))
+                answers.append(await api.post(QUEUE + "/messages/move", json=wish | partition))
+            assert [each.status_code for each in answers] == [409] * 7
+            assert all("is in partition " in each.json()["reason"] for each in answers)
+            assert queue.messages_ready == 2
+            here = {"partition": broker.homes.of("/", Q).name}
+            assert (await api.delete(f"{QUEUE}/messages/{new[0]}", params=here)).status_code == 204
+            removed = await api.post(QUEUE + "/messages/remove", json={"messages": new} | here)
+            assert removed.json()["removed"] == new[1:]
 
     play(test)

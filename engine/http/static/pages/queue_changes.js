@@ -77,28 +77,28 @@ export function handling(names, asked, done) {
     sure.focus();
   }
 
-  function remove(id) {
+  function remove(id, partition) {
     question(`Message ${id} of ${names[1]} is deleted.`, "Delete now", [], async reason => {
-      const query = new URLSearchParams({reason});
+      const query = new URLSearchParams({reason, partition});
       await api(`/queues/${where(...names)}/messages/${id}?${query}`, {method: "DELETE"});
       return `Message ${id} was deleted. This can be undone below.`;
     });
   }
 
-  function move(id) {
+  function move(id, partition) {
     const to = h("input", {required: true});
     question(`Message ${id} of ${names[1]} goes to the end of another queue.`, "Move now", [labelled("To queue", to)],
       async reason => {
         const answer = await api(`/queues/${where(...names)}/messages/move`,
-          {method: "POST", body: {messages: [id], to: to.value, reason}});
+          {method: "POST", body: {messages: [id], partition, to: to.value, reason}});
         if (answer.stayed.length) throw new Error(`Message ${id} stays: ${answer.stayed[0].reason}`);
         return `Message ${id} ${answer.arrived ? "is now in" : "is on its way to"} ${to.value}.`;
       });
   }
 
-  return ({message_id: id, state}) => state === "unacked" ? "" : h("div", {class: "row"},
-    h("button", {type: "button", "aria-label": `Delete message ${id}`, onclick: () => remove(id)}, "Delete"),
-    h("button", {type: "button", "aria-label": `Move message ${id}`, onclick: () => move(id)}, "Move"));
+  return ({message_id: id, state}, partition) => state === "unacked" ? "" : h("div", {class: "row"},
+    h("button", {type: "button", "aria-label": `Delete message ${id}`, onclick: () => remove(id, partition)}, "Delete"),
+    h("button", {type: "button", "aria-label": `Move message ${id}`, onclick: () => move(id, partition)}, "Move"));
 }
 
 // A button that pauses the queue, or lets it deliver again. Call `show` with the queue as the API has it.

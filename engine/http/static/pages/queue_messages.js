@@ -15,7 +15,7 @@ export function messages(past, form, handle) {
     {title: "Properties", cell: each => code(each.properties)},
     {title: "Bytes", number: true, cell: each => figure(each.payload_bytes)},
     {title: "Body", cell: each => h("pre", {}, body(each, form))},
-    {title: "Change", cell: handle},
+    {title: "Change", cell: each => handle(each, past.at.partition)},
   ], past.message_details);
 }
 
