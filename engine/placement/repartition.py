@@ -12,6 +12,8 @@ Rules of this file
 - A step follows when the one before is durable. So no crash leaves a message in no queue.
 - A queue is not begun while it can't move: it stays where it is, and is looked at again. A move that doesn't get on is
   given up as long as the queue is not declared in its new partition.
+- An owner that stood still may give up what its successor has declared. Then a part of the messages is where the name
+  does not lead to: this move is begun again at once, whatever the queue has become, and ends.
 - A node that reads that names wait shows so at once (`Keeper.show_soon`): a name is held for a moment, not for a beat.
 """
 
@@ -32,6 +34,7 @@ from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.events.relocation import moved_from, why_it_stays
 from rewindmq.projections.machine.rules.versions import RELOCATION
 from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.topology.effective_policies import outstanding, without_lease
 from rewindmq.projections.topology.placement import Moving, Name
 from rewindmq.schemas.events import Event, QueueDeclared, QueueDrained
 from rewindmq.schemas.placement_events import (
@@ -105,7 +108,8 @@ class Repartition:
     def stop(self) -> None:
         """Go no further. Another node, or the next start, does."""
         self._started = False
-        for task in self._tasks:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
             task.cancel()
 
     def changed(self, event: Event) -> None:
@@ -210,8 +214,12 @@ class Repartition:
         await keeper.until_known(self.topology.next_offset)
         for partition in self.partitions:
             await partition.folded()
-        if keeper.read_to_end is not None:
-            await keeper.read_to_end()
+        await self._read_to_end()
+
+    async def _read_to_end(self) -> None:
+        """Fold all that the log has by now: this node may have stood still, and another one has gone on."""
+        if self.keeper.read_to_end is not None:
+            await self.keeper.read_to_end()
 
     async def _durable(self) -> None:
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -294,8 +302,9 @@ class Repartition:
         source, target = partitions[placement.staying[name]], partitions[partition_of(*name, placement.count)]
         if min(source.machine.machine_version, target.machine.machine_version) < RELOCATION:
             return NOT_UPGRADED
-        if target.machine.queue(*name) is not None:
-            return LEFT_OVER
+        there = target.machine.queue(*name)
+        if there is not None:  # else its move was given up in the middle, and has to go on
+            return LEFT_OVER if placement.has_left(*name, target.index, there.queue_id) else ""
         queue = source.machine.queue(*name)
         if queue is None:
             return ""
@@ -322,23 +331,36 @@ class Repartition:
         if queue is not None and queue.queue_id > moving.from_id:  # declared anew before all nodes knew
             await self.metadata.ask(BROKER, QueueMoveBegan(*name, queue.queue_id, moving.target))
         if queue is not None and target.machine.queue(*name) is None:
-            reason = await self._declare(source, target, queue)
+            reason = await self._declare(name, moving, queue)
             if reason:
                 await self._give_up(name, moving, reason)
                 return
+        elif queue is not None:  # else, as a rule, its consumers have left
+            await self._until(lambda: queue.gone or queue.consumer_count() == 0, SLOW_SECONDS)
         if queue is not None and not queue.gone:
-            await self._drain(source, queue)
+            await self._drain(name, moving, queue)
         await self._durable()
         await target.enter()
+        if not self._is_on(name, moving):
+            return
         there = target.machine.queue(*name)
         await self.metadata.ask(BROKER, QueueMoveEnded(*name, -1 if there is None else there.queue_id))
+        applied = None if there is None or there.gone else outstanding(self.topology, there)
+        if applied is not None:  # it may expire from now on
+            target.append(BROKER, applied)
         self._moved += 1
         self._end_turn()
 
-    async def _declare(self, source: Partition, target: Partition, queue: Queue) -> str:
+    def _is_on(self, name: Name, moving: Moving) -> bool:
+        """Whether this move is still under way: another owner may have ended it, or given it up."""
+        now = self.placement.moving.get(name)
+        return now is not None and (now.began_ms, now.target) == (moving.began_ms, moving.target)
+
+    async def _declare(self, name: Name, moving: Moving, queue: Queue) -> str:
         """Declare the queue in its new partition, when its consumers have left the old one: they wait for it there.
 
-        Returns why that can't be, after all; empty: it was done, or the queue is gone."""
+        Returns why that can't be, after all; empty: it was done, or the queue is gone, or its move is over."""
+        target = self.partitions[moving.target]
         if not await self._until(lambda: queue.gone or queue.consumer_count() == 0, SLOW_SECONDS):
             return f"{queue.consumer_count()} consumers do not leave it"
         reason = why_it_stays(queue)
@@ -346,22 +368,28 @@ class Repartition:
             return reason
         if queue.vhost not in self.topology.vhosts:
             await self._until(lambda: queue.gone, SLOW_SECONDS)
-        if queue.gone:
+        if queue.gone or not self._is_on(name, moving):
             return ""
         if queue.vhost not in self.topology.vhosts:
             return "its vhost is being deleted"
         try:
-            await target.ask(BROKER, self._declaration(queue, source.index))
+            await target.ask(BROKER, self._declaration(queue, moving.source))
         except PreconditionFailed as error:  # it has to remember more than a record takes
             return str(error)
         await self._durable()
-        return "" if target.machine.queue(queue.vhost, queue.name) is not None else "its new partition does not take it"
+        return "" if target.machine.queue(*name) is not None else "its new partition does not take it"
 
     async def _give_up(self, name: Name, moving: Moving, reason: str) -> None:
+        """Let a queue stay, unless another owner has declared it in its new partition meanwhile."""
+        target = self.partitions[moving.target]
+        await self._read_to_end()
+        if not self._is_on(name, moving) or target.machine.queue(*name) is not None:
+            return
         logger.warning("queue '%s' in vhost '%s' does not move now: %s", name[1], name[0], reason)
-        self._again_at[name] = asyncio.get_running_loop().time() + AGAIN_SECONDS
-        self._given_up.add(name)
         await self.metadata.ask(BROKER, QueueMoveBegan(*name, moving.from_id, moving.source))
+        if target.machine.queue(*name) is None:  # else the other owner was faster, and the move has to go on
+            self._again_at[name] = asyncio.get_running_loop().time() + AGAIN_SECONDS
+            self._given_up.add(name)
 
     def _declaration(self, queue: Queue, source: int) -> QueueDeclared:
         """The event that makes the queue in its new partition."""
@@ -376,16 +404,16 @@ class Repartition:
             queue.owner,
             queue.arguments,
             queue.semantics,
-            topology.effective_policy(vhost, name, queue.type),
-            topology.effective_operator_policy(vhost, name, queue.type),
+            without_lease(topology.effective_policy(vhost, name, queue.type)),
+            without_lease(topology.effective_operator_policy(vhost, name, queue.type)),
             moved_from(source, queue),
         )
 
-    async def _drain(self, source: Partition, queue: Queue) -> None:
-        """Let the queue's messages go, in portions, until all that can go has arrived."""
+    async def _drain(self, name: Name, moving: Moving, queue: Queue) -> None:
+        """Let the queue's messages go, in portions, until all that can go has arrived, or the move is over."""
         loop = asyncio.get_running_loop()
-        slow_at = loop.time() + SLOW_SECONDS
-        while not queue.gone:
+        source, slow_at = self.partitions[moving.source], loop.time() + SLOW_SECONDS
+        while not queue.gone and self._is_on(name, moving):
             await source.enter()  # so that this node goes on to fold it
             waiting, letters = queue.messages_ready + queue.messages_delayed, letters_of(queue)
             if not waiting and not letters:
