@@ -99,7 +99,8 @@ class Strays:
             if now - self._empty_since.setdefault(key, now) < STAY_SECONDS:
                 return False
             del self._empty_since[key]
-            event = QueueDeleted(queue.vhost, queue.name, if_unused=False, if_empty=False)
+            # A message that came meanwhile saves it. The event names no incarnation: so it can hit nothing that is used.
+            event = QueueDeleted(queue.vhost, queue.name, if_unused=True, if_empty=True)
         self._asked[key] = partition.append(BROKER, event)
         return True
 
