@@ -421,6 +421,7 @@ class Repartition:
             if waiting and letters + PORTION <= MOST_LETTERS:
                 await source.ask(BROKER, QueueDrained(queue.vhost, queue.name, queue.queue_id, PORTION))
                 self._end_turn()
+                await asyncio.sleep(0)  # an embedded log answers at once: others have their turn
             else:
                 await asyncio.sleep(STEP_SECONDS)
             if loop.time() > slow_at:
