@@ -97,6 +97,7 @@ class Repartition:
         self._again_at: dict[Name, float] = {}  # seconds of the loop: a queue that can't move is looked at then
         self._given_up: set[Name] = set()  # of these: moves that were begun, and did not get on
         self._soon_at = 0.0  # seconds of the loop: those that this node folds are looked at then
+        self._added = 0  # so many partitions the log has
         self._told = ""  # the problem that was logged last
         self._moved = 0  # queues, since the last line of the log about them
 
@@ -190,6 +191,7 @@ class Repartition:
             return True
         if placement.wanted != placement.count:
             if self.waits_for():
+                await self._add_partitions()
                 return False
             if not placement.held:
                 logger.info("queues are to be placed by %d partitions: names wait until they are", placement.wanted)
@@ -197,6 +199,13 @@ class Repartition:
             await self._place_anew()
             return True
         return bool(placement.staying or self._moved) and await self._begin_moves()
+
+    async def _add_partitions(self) -> None:
+        """Complete what a crash cut short, or nodes would be started again in vain. Nothing happens if it is done."""
+        wanted = self.placement.wanted
+        if self._added < wanted:
+            await self.keeper.add_partitions(wanted, only_ask=False)
+            self._added = wanted
 
     def waits_for(self) -> list[str]:
         """The nodes that have to be started again before queues are placed by the new number."""

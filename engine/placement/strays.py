@@ -99,7 +99,7 @@ class Strays:
             if now - self._empty_since.setdefault(key, now) < STAY_SECONDS:
                 return False
             del self._empty_since[key]
-            # A message that came meanwhile saves it. The event names no incarnation: so it can hit nothing that is used.
+            # A message that came meanwhile saves it. The event names no incarnation, so it hits nothing that is in use.
             event = QueueDeleted(queue.vhost, queue.name, if_unused=True, if_empty=True)
         self._asked[key] = partition.append(BROKER, event)
         return True

@@ -8,6 +8,8 @@ import pytest
 
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import PreconditionFailed
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.simulated.shared import MemorySharedLog
 from rewindmq.engine.placement import strays
 from rewindmq.engine.placement.repartition import Repartition
 from rewindmq.engine.placement.request import DONE, NODES, ask_for, progress_of
@@ -176,6 +178,33 @@ def test_two_owners_at_once_do_no_harm(tmp_path: Path, monkeypatch: pytest.Monke
         check(one)
         check(nodes.brokers["b"])
         same_everywhere(one, nodes.brokers["b"])
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_b76_partitions_that_a_cut_short_command_did_not_add_are_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise nodes that are started again find no more partitions, and are waited for once more."""
+
+    async def test(nodes: Nodes) -> None:
+        one = await nodes.start("a")
+        await filled(one)
+        real = MemorySharedLog.add_partitions
+
+        async def cut_short(self: MemorySharedLog, partitions: int, only_ask: bool) -> None:
+            if not only_ask:
+                raise LogError("the log does not answer")
+
+        monkeypatch.setattr(MemorySharedLog, "add_partitions", cut_short)
+        with pytest.raises(PreconditionFailed, match="the log does not answer"):
+            await ask_for(one.repartition, BROKER, 5)
+        monkeypatch.setattr(MemorySharedLog, "add_partitions", real)
+        one = await again(nodes, "a")
+        await until(lambda: len(nodes.history.queues) == 5, "the partitions are not added")
+        one = await again(nodes, "a")
+        await until_done(one)
+        check(one)
 
     run(test, tmp_path, monkeypatch)
 
