@@ -52,6 +52,7 @@ STEP_SECONDS = 0.01  # between two looks at a queue that moves
 AGAIN_SECONDS = 300.0  # after which a queue that can't move is looked at again: this node folds all partitions for it
 SOON_SECONDS = 5.0  # the same, where this node folds its partitions anyhow
 SLOW_SECONDS = 30.0  # a move that takes so long is logged, and given up if its consumers don't leave
+LOST_LATELY = 20  # nodes whose end has to be in all partitions. Far more than are lost at once
 TOGETHER = 50  # queues that move at once
 MESSAGES_TOGETHER = 1_000  # in all of them; a queue with more moves alone
 NAMES_TOGETHER = 500  # in one record: less than 256 KiB
@@ -127,7 +128,7 @@ class Repartition:
             )
         if isinstance(event, NamesHeld | QueueMoveBegan):
             self.keeper.show_soon(self.topology.next_offset)
-        self.strays.changed()
+        self.strays.changed(event)
         self._woken.set()
         self._begin()
 
@@ -164,7 +165,7 @@ class Repartition:
         while True:
             more = False
             try:
-                more = self.strays.look()
+                more = await self.strays.look(Work(self._share))
                 told = ""
             except Exception as error:  # as above
                 if str(error) != told:
@@ -221,9 +222,16 @@ class Repartition:
         keeper = self.keeper
         await self._durable()
         await keeper.until_known(self.topology.next_offset)
+        await self._enter_all()
+        await self._until(self._are_lost_nodes_over, SLOW_SECONDS)
         for partition in self.partitions:
             await partition.folded()
         await self._read_to_end()
+
+    def _are_lost_nodes_over(self) -> bool:
+        """Whether no partition takes anything any more from nodes that were lost lately: nobody waited for them."""
+        lately = list(self.topology.ended)[-LOST_LATELY:]
+        return all(epoch in each.machine.lost_epochs for each in self.partitions for epoch in lately)
 
     async def _read_to_end(self) -> None:
         """Fold all that the log has by now: this node may have stood still, and another one has gone on."""
@@ -240,7 +248,6 @@ class Repartition:
         """List the queues that the new number would place elsewhere, and place by it."""
         placement = self.placement
         await self._all_know()
-        await self._enter_all()
         if not (self._mine and placement.held):
             return
         wanted = placement.wanted
@@ -323,7 +330,6 @@ class Repartition:
         """Bring all queues that are on their way to their new partitions."""
         placement = self.placement
         await self._all_know()
-        await self._enter_all()
         results = await asyncio.gather(*map(self._end_move, list(placement.moving)), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):

@@ -8,6 +8,7 @@ import pytest
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.placement import strays
 from rewindmq.engine.placement.strays import PORTION
+from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.schemas.events import Event, Published, QueueDeleted
 from rewindmq.schemas.values import BROKER, Actor, Route
 from tests.support.amqp_wire import method, publish
@@ -36,11 +37,11 @@ def test_b77_many_messages_that_are_given_back_follow_without_a_rest(play: Play)
         queue = await steps.end(Q)
         assert queue.messages_ready == 0
         left_over = broker.repartition.strays
-        assert not left_over.look(), "what a consumer holds was taken from it"
+        assert not await left_over.look(Work(broker.loop_share)), "what a consumer holds was taken from it"
         holder.connection.lost()
         broker.turns.end()
         await until(lambda: left.messages_ready == count)
-        while left_over.look():
+        while await left_over.look(Work(broker.loop_share)):
             await asyncio.sleep(0.001)
         await until(lambda: queue.messages_ready == count)
 
@@ -69,16 +70,16 @@ def test_b77_a_message_that_comes_while_an_empty_rest_is_removed_follows(
             return append(actor, event)
 
         monkeypatch.setattr(source, "append", later)
-        broker.repartition.strays.look()
+        await broker.repartition.strays.look(Work(broker.loop_share))
         broker.turns.end()
         monkeypatch.setattr(source, "append", append)
         await until(lambda: left.published == 1)
         while queue.published == 0 and not left.gone:
-            broker.repartition.strays.look()
+            await broker.repartition.strays.look(Work(broker.loop_share))
             await asyncio.sleep(0.001)
         assert await got(client, Q) == [b"late"]
         while not left.gone:
-            broker.repartition.strays.look()
+            await broker.repartition.strays.look(Work(broker.loop_share))
             await asyncio.sleep(0.001)
 
     play(test)
