@@ -297,14 +297,14 @@ def test_many_or_large_messages_go_in_rounds(
     h.settle()
     move.begin()
     queue = move.declare()
-    real, rounds = Forwarder.forward, []
+    real, calls = Forwarder.forward, []
 
     def counted(self: Forwarder, budget: int) -> int:
         before = queue.published
         rest = real(self, budget)
-        rounds.append(queue.published - before)
+        calls.append(queue.published - before)
         return rest
 
     monkeypatch.setattr(Forwarder, "forward", counted)
     move.drain()
-    assert (queue.published, max(rounds)) == (count, at_once)
+    assert (queue.published, max(calls)) == (count, at_once)
