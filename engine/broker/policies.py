@@ -137,8 +137,10 @@ class EffectivePolicies:
         )
 
     def outstanding(self, queue: Queue) -> PolicyApplied | None:
-        """The event that gives a queue the policies that match it. None: the queue has them."""
-        return outstanding(self._topology, queue)
+        """The event that gives a queue the policies that match it. None: the queue has them, as far as it may now."""
+        homes, name = self._homes, (queue.vhost, queue.name)
+        leased = not homes.may_be_twice or (homes.of(*name).machine.queue(*name) is queue and not homes.is_held(*name))
+        return outstanding(self._topology, queue, leased)
 
 
 def may_refuse(queue: Queue, applied: PolicyApplied) -> bool:

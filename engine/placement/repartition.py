@@ -12,6 +12,8 @@ Rules of this file
 - A step follows when the one before is durable. So no crash leaves a message in no queue.
 - A queue is not begun while it can't move: it stays where it is, and is looked at again. A move that doesn't get on is
   given up as long as the queue is not declared in its new partition.
+- An owner that stood still may give up what its successor has declared. Then a part of the messages is where the name
+  does not lead to: this move is begun again at once, whatever the queue has become, and ends.
 - A node that reads that names wait shows so at once (`Keeper.show_soon`): a name is held for a moment, not for a beat.
 """
 
@@ -32,6 +34,7 @@ from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.events.relocation import moved_from, why_it_stays
 from rewindmq.projections.machine.rules.versions import RELOCATION
 from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.topology.effective_policies import outstanding, without_lease
 from rewindmq.projections.topology.placement import Moving, Name
 from rewindmq.schemas.events import Event, QueueDeclared, QueueDrained
 from rewindmq.schemas.placement_events import (
@@ -49,6 +52,7 @@ STEP_SECONDS = 0.01  # between two looks at a queue that moves
 AGAIN_SECONDS = 300.0  # after which a queue that can't move is looked at again: this node folds all partitions for it
 SOON_SECONDS = 5.0  # the same, where this node folds its partitions anyhow
 SLOW_SECONDS = 30.0  # a move that takes so long is logged, and given up if its consumers don't leave
+LOST_LATELY = 20  # nodes whose end has to be in all partitions. Far more than are lost at once
 TOGETHER = 50  # queues that move at once
 MESSAGES_TOGETHER = 1_000  # in all of them; a queue with more moves alone
 NAMES_TOGETHER = 500  # in one record: less than 256 KiB
@@ -94,6 +98,7 @@ class Repartition:
         self._again_at: dict[Name, float] = {}  # seconds of the loop: a queue that can't move is looked at then
         self._given_up: set[Name] = set()  # of these: moves that were begun, and did not get on
         self._soon_at = 0.0  # seconds of the loop: those that this node folds are looked at then
+        self._added = 0  # so many partitions the log has
         self._told = ""  # the problem that was logged last
         self._moved = 0  # queues, since the last line of the log about them
 
@@ -105,7 +110,8 @@ class Repartition:
     def stop(self) -> None:
         """Go no further. Another node, or the next start, does."""
         self._started = False
-        for task in self._tasks:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
             task.cancel()
 
     def changed(self, event: Event) -> None:
@@ -122,7 +128,7 @@ class Repartition:
             )
         if isinstance(event, NamesHeld | QueueMoveBegan):
             self.keeper.show_soon(self.topology.next_offset)
-        self.strays.changed()
+        self.strays.changed(event)
         self._woken.set()
         self._begin()
 
@@ -159,7 +165,7 @@ class Repartition:
         while True:
             more = False
             try:
-                more = self.strays.look()
+                more = await self.strays.look(Work(self._share))
                 told = ""
             except Exception as error:  # as above
                 if str(error) != told:
@@ -186,6 +192,7 @@ class Repartition:
             return True
         if placement.wanted != placement.count:
             if self.waits_for():
+                await self._add_partitions()
                 return False
             if not placement.held:
                 logger.info("queues are to be placed by %d partitions: names wait until they are", placement.wanted)
@@ -193,6 +200,13 @@ class Repartition:
             await self._place_anew()
             return True
         return bool(placement.staying or self._moved) and await self._begin_moves()
+
+    async def _add_partitions(self) -> None:
+        """Complete what a crash cut short, or nodes would be started again in vain. Nothing happens if it is done."""
+        wanted = self.placement.wanted
+        if self._added < wanted:
+            await self.keeper.add_partitions(wanted, only_ask=False)
+            self._added = wanted
 
     def waits_for(self) -> list[str]:
         """The nodes that have to be started again before queues are placed by the new number."""
@@ -208,10 +222,21 @@ class Repartition:
         keeper = self.keeper
         await self._durable()
         await keeper.until_known(self.topology.next_offset)
+        await self._enter_all()
+        await self._until(self._are_lost_nodes_over, SLOW_SECONDS)
         for partition in self.partitions:
             await partition.folded()
-        if keeper.read_to_end is not None:
-            await keeper.read_to_end()
+        await self._read_to_end()
+
+    def _are_lost_nodes_over(self) -> bool:
+        """Whether no partition takes anything any more from nodes that were lost lately: nobody waited for them."""
+        lately = list(self.topology.ended)[-LOST_LATELY:]
+        return all(epoch in each.machine.lost_epochs for each in self.partitions for epoch in lately)
+
+    async def _read_to_end(self) -> None:
+        """Fold all that the log has by now: this node may have stood still, and another one has gone on."""
+        if self.keeper.read_to_end is not None:
+            await self.keeper.read_to_end()
 
     async def _durable(self) -> None:
         durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -223,7 +248,6 @@ class Repartition:
         """List the queues that the new number would place elsewhere, and place by it."""
         placement = self.placement
         await self._all_know()
-        await self._enter_all()
         if not (self._mine and placement.held):
             return
         wanted = placement.wanted
@@ -294,8 +318,9 @@ class Repartition:
         source, target = partitions[placement.staying[name]], partitions[partition_of(*name, placement.count)]
         if min(source.machine.machine_version, target.machine.machine_version) < RELOCATION:
             return NOT_UPGRADED
-        if target.machine.queue(*name) is not None:
-            return LEFT_OVER
+        there = target.machine.queue(*name)
+        if there is not None:  # else its move was given up in the middle, and has to go on
+            return LEFT_OVER if placement.has_left(*name, target.index, there.queue_id) else ""
         queue = source.machine.queue(*name)
         if queue is None:
             return ""
@@ -305,7 +330,6 @@ class Repartition:
         """Bring all queues that are on their way to their new partitions."""
         placement = self.placement
         await self._all_know()
-        await self._enter_all()
         results = await asyncio.gather(*map(self._end_move, list(placement.moving)), return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
@@ -322,23 +346,36 @@ class Repartition:
         if queue is not None and queue.queue_id > moving.from_id:  # declared anew before all nodes knew
             await self.metadata.ask(BROKER, QueueMoveBegan(*name, queue.queue_id, moving.target))
         if queue is not None and target.machine.queue(*name) is None:
-            reason = await self._declare(source, target, queue)
+            reason = await self._declare(name, moving, queue)
             if reason:
                 await self._give_up(name, moving, reason)
                 return
+        elif queue is not None:  # else, as a rule, its consumers have left
+            await self._until(lambda: queue.gone or queue.consumer_count() == 0, SLOW_SECONDS)
         if queue is not None and not queue.gone:
-            await self._drain(source, queue)
+            await self._drain(name, moving, queue)
         await self._durable()
         await target.enter()
+        if not self._is_on(name, moving):
+            return
         there = target.machine.queue(*name)
         await self.metadata.ask(BROKER, QueueMoveEnded(*name, -1 if there is None else there.queue_id))
+        applied = None if there is None or there.gone else outstanding(self.topology, there)
+        if applied is not None:  # it may expire from now on
+            target.append(BROKER, applied)
         self._moved += 1
         self._end_turn()
 
-    async def _declare(self, source: Partition, target: Partition, queue: Queue) -> str:
+    def _is_on(self, name: Name, moving: Moving) -> bool:
+        """Whether this move is still under way: another owner may have ended it, or given it up."""
+        now = self.placement.moving.get(name)
+        return now is not None and (now.began_ms, now.target) == (moving.began_ms, moving.target)
+
+    async def _declare(self, name: Name, moving: Moving, queue: Queue) -> str:
         """Declare the queue in its new partition, when its consumers have left the old one: they wait for it there.
 
-        Returns why that can't be, after all; empty: it was done, or the queue is gone."""
+        Returns why that can't be, after all; empty: it was done, or the queue is gone, or its move is over."""
+        target = self.partitions[moving.target]
         if not await self._until(lambda: queue.gone or queue.consumer_count() == 0, SLOW_SECONDS):
             return f"{queue.consumer_count()} consumers do not leave it"
         reason = why_it_stays(queue)
@@ -346,22 +383,28 @@ class Repartition:
             return reason
         if queue.vhost not in self.topology.vhosts:
             await self._until(lambda: queue.gone, SLOW_SECONDS)
-        if queue.gone:
+        if queue.gone or not self._is_on(name, moving):
             return ""
         if queue.vhost not in self.topology.vhosts:
             return "its vhost is being deleted"
         try:
-            await target.ask(BROKER, self._declaration(queue, source.index))
+            await target.ask(BROKER, self._declaration(queue, moving.source))
         except PreconditionFailed as error:  # it has to remember more than a record takes
             return str(error)
         await self._durable()
-        return "" if target.machine.queue(queue.vhost, queue.name) is not None else "its new partition does not take it"
+        return "" if target.machine.queue(*name) is not None else "its new partition does not take it"
 
     async def _give_up(self, name: Name, moving: Moving, reason: str) -> None:
+        """Let a queue stay, unless another owner has declared it in its new partition meanwhile."""
+        target = self.partitions[moving.target]
+        await self._read_to_end()
+        if not self._is_on(name, moving) or target.machine.queue(*name) is not None:
+            return
         logger.warning("queue '%s' in vhost '%s' does not move now: %s", name[1], name[0], reason)
-        self._again_at[name] = asyncio.get_running_loop().time() + AGAIN_SECONDS
-        self._given_up.add(name)
         await self.metadata.ask(BROKER, QueueMoveBegan(*name, moving.from_id, moving.source))
+        if target.machine.queue(*name) is None:  # else the other owner was faster, and the move has to go on
+            self._again_at[name] = asyncio.get_running_loop().time() + AGAIN_SECONDS
+            self._given_up.add(name)
 
     def _declaration(self, queue: Queue, source: int) -> QueueDeclared:
         """The event that makes the queue in its new partition."""
@@ -376,16 +419,16 @@ class Repartition:
             queue.owner,
             queue.arguments,
             queue.semantics,
-            topology.effective_policy(vhost, name, queue.type),
-            topology.effective_operator_policy(vhost, name, queue.type),
+            without_lease(topology.effective_policy(vhost, name, queue.type)),
+            without_lease(topology.effective_operator_policy(vhost, name, queue.type)),
             moved_from(source, queue),
         )
 
-    async def _drain(self, source: Partition, queue: Queue) -> None:
-        """Let the queue's messages go, in portions, until all that can go has arrived."""
+    async def _drain(self, name: Name, moving: Moving, queue: Queue) -> None:
+        """Let the queue's messages go, in portions, until all that can go has arrived, or the move is over."""
         loop = asyncio.get_running_loop()
-        slow_at = loop.time() + SLOW_SECONDS
-        while not queue.gone:
+        source, slow_at = self.partitions[moving.source], loop.time() + SLOW_SECONDS
+        while not queue.gone and self._is_on(name, moving):
             await source.enter()  # so that this node goes on to fold it
             waiting, letters = queue.messages_ready + queue.messages_delayed, letters_of(queue)
             if not waiting and not letters:
@@ -393,6 +436,7 @@ class Repartition:
             if waiting and letters + PORTION <= MOST_LETTERS:
                 await source.ask(BROKER, QueueDrained(queue.vhost, queue.name, queue.queue_id, PORTION))
                 self._end_turn()
+                await asyncio.sleep(0)  # an embedded log answers at once: others have their turn
             else:
                 await asyncio.sleep(STEP_SECONDS)
             if loop.time() > slow_at:

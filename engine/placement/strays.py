@@ -12,11 +12,13 @@ confirmed them (`LATE_PUBLISHES`). They find the queue there, and follow it. So 
 import asyncio
 from collections.abc import Callable, Sequence
 
+from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.reasons import RELOCATED
-from rewindmq.projections.topology.placement import Name, Placement
-from rewindmq.schemas.events import QueueDeleted, QueueDrained
+from rewindmq.projections.topology.placement import Move, Placement
+from rewindmq.schemas.events import Event, QueueDeleted, QueueDrained
+from rewindmq.schemas.placement_events import QueueMoveEnded
 from rewindmq.schemas.values import BROKER
 
 PORTION = 500  # messages
@@ -31,27 +33,31 @@ class Strays:
         self._placement = placement
         self._partitions = partitions
         self._end_turn = end_turn
-        self._left: dict[int, list[tuple[Name, int]]] | None = None  # by partition: what may be there still
+        self._left: list[set[int]] | None = None  # by partition: the incarnations that may be there still
         self._asked: dict[tuple[str, int], int] = {}  # append position of the last event for one of them
         self._empty_since: dict[tuple[str, int], float] = {}  # seconds of the loop's clock
 
-    def changed(self) -> None:
-        """Take note that a queue began to move, or has moved."""
-        self._left = None
+    def changed(self, event: Event) -> None:
+        """Take note that a queue has moved."""
+        if self._left is not None and isinstance(event, QueueMoveEnded):
+            _note(self._left, self._placement.moves.get((event.vhost, event.queue), [])[-1:])
 
-    def look(self) -> bool:
+    async def look(self, work: Work) -> bool:
         """Let what came back follow, a portion of each queue, and remove what is empty. Returns whether there is more
         to be done at once."""
         asked = more = False
         if self._left is None:
-            self._left = {}
-            for index, name, queue_id in self._placement.strays():
-                self._left.setdefault(index, []).append((name, queue_id))
-        left = self._left
-        for index in left:
-            partition = self._partitions[index]
-            if partition.owned and partition.current and not partition.read_only:
-                for queue in self._queues(partition, left):
+            self._left = [set() for _ in self._partitions]
+            for moves in self._placement.moves.values():
+                _note(self._left, moves)
+        for partition, left in zip(self._partitions, self._left, strict=True):
+            async for queue_id in work.over(list(left)):
+                if not (partition.owned and partition.current) or partition.read_only:
+                    break
+                queue = partition.machine.by_id.get(queue_id)
+                if queue is None or queue.gone:
+                    left.discard(queue_id)
+                else:
                     more |= is_to_follow(queue)
                     asked |= self._follow(partition, queue)
         if asked:
@@ -67,19 +73,6 @@ class Strays:
             and not queue.gone
             and not is_empty(queue)
         )
-
-    def _queues(self, partition: Partition, left: dict[int, list[tuple[Name, int]]]) -> list[Queue]:
-        """The queues that have left this partition, as far as they are there still, and their move has ended."""
-        placement, by_id = self._placement, partition.machine.by_id
-        there = left[partition.index] = [
-            each for each in left[partition.index] if (queue := by_id.get(each[1])) is not None and not queue.gone
-        ]
-        found = []
-        for name, queue_id in there:
-            moving = placement.moving.get(name)
-            if moving is None or (moving.source, moving.from_id) != (partition.index, queue_id):
-                found.append(by_id[queue_id])
-        return found
 
     def _follow(self, partition: Partition, queue: Queue) -> bool:
         key = (partition.name, queue.queue_id)
@@ -99,9 +92,17 @@ class Strays:
             if now - self._empty_since.setdefault(key, now) < STAY_SECONDS:
                 return False
             del self._empty_since[key]
-            event = QueueDeleted(queue.vhost, queue.name, if_unused=False, if_empty=False)
+            # A message that came meanwhile saves it. The event names no incarnation, so it hits nothing that is in use.
+            event = QueueDeleted(queue.vhost, queue.name, if_unused=True, if_empty=True)
         self._asked[key] = partition.append(BROKER, event)
         return True
+
+
+def _note(left: list[set[int]], moves: Sequence[Move]) -> None:
+    """Note what queues may have left where they were."""
+    for move in moves:
+        if move.from_id != -1:
+            left[move.source].add(move.from_id)
 
 
 def is_to_follow(queue: Queue) -> bool:

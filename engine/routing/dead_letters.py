@@ -66,7 +66,9 @@ from rewindmq.schemas.values import BROKER, Origin
 logger = logging.getLogger(__name__)
 
 HELD_HIGH = 33_554_432  # bytes of bodies that letters hold; beyond them a letter is read from the store when it is sent
-ROUND = 1_000  # letters forwarded in one turn of the loop
+ROUND = 1_000  # letters forwarded in one turn of the loop, or fewer that cost more
+ALONG: Final = 4  # a letter that moves with its queue costs as many: its message is read from the store
+LETTER_BYTES: Final = 8_192  # of a body that cost as much as a letter
 NO_PROPERTIES: Final = b"\0\0"
 RETRY_LAST_MS: Final = 60_000
 ROOM_MS: Final = 1_000  # between two checks for a letter that has no room on the disk, or no queue yet
@@ -232,8 +234,8 @@ class Forwarder:
             source.scheduled = False
             while source.may_send and budget > 0:
                 letter = source.letters[0]
-                budget -= 1
                 outcome = self._outcome(source, letter) if letter.sequence in source.queue.outbox else TAKEN
+                budget -= _cost(letter)
                 if outcome == UNKNOWN:
                     break  # `on_durable` comes back to it
                 if outcome in (UNSURE, HELD):
@@ -551,3 +553,9 @@ class Forwarder:
             if (entry.carried is not None) == source.relocated:
                 return True
         return False
+
+
+def _cost(letter: Letter) -> int:
+    """How much of a round a letter takes that was sent, or tried."""
+    size = 0 if letter.message is None else letter.message.body_size
+    return (1 if letter.carried is None else ALONG) + size // LETTER_BYTES

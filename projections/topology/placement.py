@@ -140,6 +140,10 @@ class Placement:
                 partition, queue_id = move.target, move.to_id
         return queue_id
 
+    def has_left(self, vhost: str, queue: str, partition: int, queue_id: int) -> bool:
+        """Whether the queue was this incarnation in this partition, and has moved from there."""
+        return any((each.source, each.from_id) == (partition, queue_id) for each in self.moves.get((vhost, queue), ()))
+
     def as_origin(self, vhost: str, queue: str, partition: int) -> int:
         """The number of this partition as `Origin.partition` names it for letters of the queue.
 

@@ -11,7 +11,9 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.placement.request import DONE, progress_of
 from rewindmq.engine.placement.strays import letters_of
+from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.events.relocation import moved_from
@@ -46,6 +48,14 @@ async def until(found: Callable[[], bool]) -> None:
     async with asyncio.timeout(WAIT_SECONDS):
         while not found():
             await asyncio.sleep(0.001)
+
+
+async def until_done(broker: Broker) -> None:
+    """Let the broker go on by itself until nothing moves any more."""
+    broker.repartition.start()
+    async with asyncio.timeout(WAIT_SECONDS):
+        while (await progress_of(broker.repartition, Work(broker.loop_share))).phase != DONE:
+            await asyncio.sleep(0.005)
 
 
 class Steps:
@@ -97,8 +107,8 @@ class Steps:
         await self.log(QueueMoveBegan("/", name, queue.queue_id, partition_of("/", name, PARTITIONS)))
         await self.broker.keeper.until_known(self.broker.topology.next_offset)
 
-    async def drain(self, name: str) -> Queue:
-        """Declare a queue that moves in its new partition, and send its messages after it."""
+    async def declare(self, name: str) -> Queue:
+        """Declare a queue that moves in its new partition."""
         source, queue = self.queue(name)
         target = self.broker.homes.of("/", name)
         await until(lambda: queue.consumer_count() == 0)
@@ -119,12 +129,23 @@ class Steps:
                 moved_from(source.index, queue),
             ),
         )
-        while queue.messages_ready:
-            await source.ask(BROKER, QueueDrained("/", name, queue.queue_id, 10))
-            self.broker.turns.end()
-        await until(lambda: not letters_of(queue))
         found = target.machine.queue("/", name)
         assert found is not None
+        return found
+
+    async def send(self, name: str, count: int) -> None:
+        """Send messages after a queue that moves, and wait until they are there."""
+        source, queue = self.queue(name)
+        await source.ask(BROKER, QueueDrained("/", name, queue.queue_id, count))
+        self.broker.turns.end()
+        await until(lambda: not letters_of(queue))
+
+    async def drain(self, name: str) -> Queue:
+        """Declare a queue that moves in its new partition, and send its messages after it."""
+        found = await self.declare(name)
+        _, queue = self.queue(name)
+        while queue.messages_ready:
+            await self.send(name, 10)
         return found
 
     async def end(self, name: str) -> Queue:

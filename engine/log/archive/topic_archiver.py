@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Final
 
 from rewindmq.engine.log.archive.archiver import PartitionReport, Report, archive_snapshot
+from rewindmq.engine.log.archive.branch import partitions_until
 from rewindmq.engine.log.archive.manifest import (
     Identity,
     Manifest,
@@ -48,6 +49,7 @@ from rewindmq.engine.log.contract import BelowStart, LogError
 from rewindmq.engine.log.embedded.directory import METADATA
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.engine.log.topic_floors import TopicFloors
+from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.store.snapshots import Snapshots
 
 SETTLE_SECONDS: Final = 2.0
@@ -325,14 +327,29 @@ def topic_identity(log: KafkaLogReader) -> Identity:
 def require_topics(objects: Objects, log: KafkaLogReader) -> Identity:
     """Begin the archive of the history in these topics, or check that it is the one that is archived here.
 
-    Partitions that were added to a topic later are not part of the history. Returns what the archive says. Raises
-    OtherHistory, LogError, NoAnswer."""
+    Partitions that were added to a topic later are not part of the history, unless queues were repartitioned. Returns
+    what the archive says. Raises OtherHistory, LogError, NoAnswer."""
     identity = topic_identity(log)
     found = read_identity(objects)
     if found is not None and found.queue_partitions < identity.queue_partitions:
+        later = log.queues[found.queue_partitions :]
+        if any(each.next_offset for each in later):  # else no node works with them
+            require_no_repartition(objects, found.queue_partitions, log.metadata)
         identity = Identity(identity.history, found.queue_partitions, identity.log)
     require_identity(objects, identity)
     return identity
+
+
+def require_no_repartition(objects: Objects, archived: int, metadata: PartitionLog) -> None:
+    """Check that no queues are in partitions that were added since the archive was begun with `archived` of them.
+
+    Raises OtherHistory, LogError, NoAnswer."""
+    now = partitions_until(metadata, metadata.next_offset, archived)
+    if now > archived:
+        raise OtherHistory(
+            f"{objects.url}: the archive was begun with {archived} queue partitions, and queues were repartitioned to"
+            f" {now}: it would lack those that have moved: archive to another URL"
+        )
 
 
 def require_reach(partition: KafkaPartition, manifest: Manifest) -> int:

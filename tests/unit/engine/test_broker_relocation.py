@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.routing.dead_letters import RETRY_LAST_MS
+from rewindmq.engine.routing.dead_letters import ALONG, RETRY_LAST_MS, ROUND, Forwarder
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.events.relocation import moved_from
@@ -284,3 +284,27 @@ def test_dead_letters_of_a_queue_that_moved_name_its_partition(h: Harness) -> No
     h.pass_time(10)
     assert h.ready("dead") == [b"before", b"after"]
     assert sorted(source[3] for source in dead.letters_seen) == [-1, move.target.index]
+
+
+@pytest.mark.parametrize(("count", "size", "at_once"), [(600, 10, ROUND // ALONG), (12, 2_000_000, 5)])
+def test_many_or_large_messages_go_in_rounds(
+    count: int, size: int, at_once: int, h: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is read from the store, and written again: other work has its turn in between."""
+    move = Move(h)
+    for _ in range(count):
+        move.publish(b"m" * size)
+    h.settle()
+    move.begin()
+    queue = move.declare()
+    real, calls = Forwarder.forward, []
+
+    def counted(self: Forwarder, budget: int) -> int:
+        before = queue.published
+        rest = real(self, budget)
+        calls.append(queue.published - before)
+        return rest
+
+    monkeypatch.setattr(Forwarder, "forward", counted)
+    move.drain()
+    assert (queue.published, max(calls)) == (count, at_once)

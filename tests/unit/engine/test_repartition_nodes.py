@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.cluster.node import Node
 from rewindmq.engine.errors import PreconditionFailed
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.simulated.shared import MemorySharedLog
 from rewindmq.engine.placement import strays
 from rewindmq.engine.placement.repartition import Repartition
 from rewindmq.engine.placement.request import DONE, NODES, ask_for, progress_of
@@ -16,10 +19,10 @@ from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.projections.topology.placement import Moving
-from rewindmq.schemas.events import Published
+from rewindmq.schemas.events import NodeLost, Published, QueueDeclared, QueueDeleted
 from rewindmq.schemas.metadata_events import NodeJoined
 from rewindmq.schemas.placement_events import NamesHeld, PartitionsAdded, PlacementChanged
-from rewindmq.schemas.values import BROKER, Route
+from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor, Route
 from tests.support.broker_harness import Client
 from tests.support.memory_nodes import Nodes, declare, publish, run, session, settled
 
@@ -180,6 +183,61 @@ def test_two_owners_at_once_do_no_harm(tmp_path: Path, monkeypatch: pytest.Monke
     run(test, tmp_path, monkeypatch)
 
 
+def test_b76_partitions_that_a_cut_short_command_did_not_add_are_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise nodes that are started again find no more partitions, and are waited for once more."""
+
+    async def test(nodes: Nodes) -> None:
+        one = await nodes.start("a")
+        await filled(one)
+        real = MemorySharedLog.add_partitions
+
+        async def cut_short(self: MemorySharedLog, partitions: int, only_ask: bool) -> None:
+            if not only_ask:
+                raise LogError("the log does not answer")
+
+        monkeypatch.setattr(MemorySharedLog, "add_partitions", cut_short)
+        with pytest.raises(PreconditionFailed, match="the log does not answer"):
+            await ask_for(one.repartition, BROKER, 5)
+        monkeypatch.setattr(MemorySharedLog, "add_partitions", real)
+        one = await again(nodes, "a")
+        await until(lambda: len(nodes.history.queues) == 5, "the partitions are not added")
+        one = await again(nodes, "a")
+        await until_done(one)
+        check(one)
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_b77_what_a_lost_node_declares_at_the_last_moment_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody waits for it. But until a partition has its end, what it sends counts."""
+
+    async def test(nodes: Nodes) -> None:
+        one, name = await nodes.start("a"), MOVING[0]
+        await ask_for(one.repartition, BROKER, 5)
+        epoch = await one.metadata.ask(BROKER, NodeJoined("slow", "0.1", MACHINE_VERSION, "", 5))
+        await one.metadata.ask(BROKER, NodeLost("slow", epoch, "lapsed"))
+        monkeypatch.setattr(Node, "_append_ended", lambda *_: None)
+        with monkeypatch.context() as patched:
+            patched.setattr(Repartition, "start", lambda _: None)
+            one = await again(nodes, "a")
+        one.repartition.start()
+        await asyncio.sleep(0.1)
+        assert (one.topology.placement.held, one.topology.placement.count) == (True, 2)
+        declared = QueueDeclared("/", name, "classic", True, False, False, 0, (), "rabbitmq-3.13", None, None)
+        one.partitions[partition_of("/", name, 2)].append(Actor("guest", (epoch << EPOCH_SHIFT) + 1), declared)
+        for partition in one.partitions:
+            for ended, node in one.topology.ended.items():
+                partition.append(BROKER, NodeLost(node, ended, "lapsed"))
+        await until_done(one)
+        assert queue_at(one, name) is not None, "the queue is where nobody finds it"
+
+    run(test, tmp_path, monkeypatch)
+
+
 def test_an_older_node_prevents_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(nodes: Nodes) -> None:
         one = await nodes.start("a")
@@ -228,8 +286,6 @@ def test_a_queue_declared_anew_while_its_move_begins_moves(tmp_path: Path, monke
                 await source.ask(BROKER, deleted)
                 await source.ask(BROKER, declared)
             await real(self)
-
-        from rewindmq.schemas.events import QueueDeclared, QueueDeleted
 
         deleted = QueueDeleted("/", name, False, False)
         declared = QueueDeclared("/", name, "classic", True, False, False, 0, (), "rabbitmq-3.13", None, None)

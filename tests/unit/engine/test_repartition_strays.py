@@ -6,9 +6,13 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.placement import strays
 from rewindmq.engine.placement.strays import PORTION
+from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.schemas.events import Event, Published, QueueDeleted
+from rewindmq.schemas.values import BROKER, Actor, Route
 from tests.support.amqp_wire import method, publish
-from tests.support.moving_clients import KINDS, Client, Play, Q, declared, played
+from tests.support.moving_clients import KINDS, Client, Play, Q, declared, got, played
 from tests.support.repartition import Steps, until
 
 
@@ -32,13 +36,50 @@ def test_b77_many_messages_that_are_given_back_follow_without_a_rest(play: Play)
         await steps.begin(Q)
         queue = await steps.end(Q)
         assert queue.messages_ready == 0
-        strays = broker.repartition.strays
-        assert not strays.look(), "what a consumer holds was taken from it"
+        left_over = broker.repartition.strays
+        assert not await left_over.look(Work(broker.loop_share)), "what a consumer holds was taken from it"
         holder.connection.lost()
         broker.turns.end()
         await until(lambda: left.messages_ready == count)
-        while strays.look():
+        while await left_over.look(Work(broker.loop_share)):
             await asyncio.sleep(0.001)
         await until(lambda: queue.messages_ready == count)
+
+    play(test)
+
+
+def test_b77_a_message_that_comes_while_an_empty_rest_is_removed_follows(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that was declared lost published it. Its record is in the log before the removal that was asked for."""
+    monkeypatch.setattr(strays, "STAY_SECONDS", 0.0)
+
+    async def test(broker: Broker, steps: Steps) -> None:
+        client = await Client.opened(broker)
+        await declared(client, Q)
+        await steps.change()
+        source, left = steps.queue(Q)
+        await steps.begin(Q)
+        queue = await steps.end(Q)
+        append = source.append
+
+        def later(actor: Actor, event: Event) -> int:
+            if isinstance(event, QueueDeleted):
+                late = Published(Route("/", "", Q, (Q,)), b"\0\0", None, None, True, None, None, b"late", 4)
+                source.publish(BROKER, late)
+            return append(actor, event)
+
+        monkeypatch.setattr(source, "append", later)
+        await broker.repartition.strays.look(Work(broker.loop_share))
+        broker.turns.end()
+        monkeypatch.setattr(source, "append", append)
+        await until(lambda: left.published == 1)
+        while queue.published == 0 and not left.gone:
+            await broker.repartition.strays.look(Work(broker.loop_share))
+            await asyncio.sleep(0.001)
+        assert await got(client, Q) == [b"late"]
+        while not left.gone:
+            await broker.repartition.strays.look(Work(broker.loop_share))
+            await asyncio.sleep(0.001)
 
     play(test)

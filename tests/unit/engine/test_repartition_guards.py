@@ -1,0 +1,47 @@
+"""What a mover does that stood still, and does not know yet that another one went on, breaks no queue."""
+
+from pathlib import Path
+
+import pytest
+
+from rewindmq.engine.broker.broker import Broker
+from rewindmq.projections.rules.placement import partition_of
+from rewindmq.schemas.placement_events import QueueMoveBegan
+from tests.support.amqp_wire import publish
+from tests.support.moving_clients import KINDS, Client, Play, Q, declared, got, played
+from tests.support.repartition import PARTITIONS, Steps, until, until_done
+
+
+@pytest.fixture(params=KINDS)
+def play(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
+    return played(request.param, tmp_path, monkeypatch)
+
+
+async def filled(broker: Broker, steps: Steps, *bodies: bytes) -> Client:
+    """A client, and a queue with these messages whose move has begun."""
+    client = await Client.opened(broker)
+    await declared(client, Q)
+    client.send(*(publish(1, "", Q, body) for body in bodies))
+    await steps.change()
+    _, queue = steps.queue(Q)
+    await until(lambda: queue.messages_ready == len(bodies))
+    await steps.begin(Q)
+    return client
+
+
+async def give_up(steps: Steps) -> None:
+    source, queue = steps.queue(Q)
+    await steps.log(QueueMoveBegan("/", Q, queue.queue_id, source.index))
+
+
+def test_b77_a_move_that_is_given_up_when_half_of_the_messages_have_gone_goes_on(play: Play) -> None:
+    async def test(broker: Broker, steps: Steps) -> None:
+        client = await filled(broker, steps, b"0", b"1", b"2", b"3")
+        await steps.declare(Q)
+        await steps.send(Q, 2)
+        await give_up(steps)
+        await until_done(broker)
+        assert broker.topology.placement.home("/", Q, 0) == partition_of("/", Q, PARTITIONS)
+        assert await got(client, Q) == [b"0", b"1", b"2", b"3"]
+
+    play(test)
