@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.runtime.loop_share import Work
 from tests.support.amqp_wire import method, properties, publish
 from tests.support.moving_clients import KINDS, OTHER, STILL_SECONDS, Client, Play, Q, declared, got, played
 from tests.support.repartition import Steps, until
@@ -19,7 +20,7 @@ def play(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 async def strays_follow(broker: Broker) -> None:
-    while broker.repartition.strays.look():
+    while await broker.repartition.strays.look(Work(broker.loop_share)):
         await asyncio.sleep(0.001)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.rewind.history_consumers import MessagesAtMoment
+from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.schemas.events import QueueDeleted
 from rewindmq.schemas.values import BROKER
 from tests.support.amqp_wire import method, publish
@@ -74,7 +75,7 @@ def test_a_reader_of_the_history_goes_on_where_its_queue_is(play: Play, prefetch
         await heard(reader, b"0", b"1", b"2", b"3")
         consumer.send(method(1, "Basic.Nack", delivery_tag=1, requeue=True))  # it comes back where the queue was
         _, left = next((each, each.machine.queue("/", Q)) for each in broker.partitions if each.machine.queue("/", Q))
-        broker.repartition.strays.look()
+        await broker.repartition.strays.look(Work(broker.loop_share))
         await until(lambda: left is None or not left.messages_ready)
         publisher.send(publish(1, "", Q, b"4"))
         await heard(reader, b"0", b"1", b"2", b"3", b"4")
