@@ -226,10 +226,26 @@ class KafkaTopics:
                 asked(f"partitions of the topic {name}", partial(self._add, name, partitions, only_ask))
 
     def _add(self, name: str, partitions: int, only_ask: bool) -> None:
-        added = self._clients.admin().create_partitions(
+        admin = self._clients.admin()
+        added = admin.create_partitions(
             [NewPartitions(name, partitions)], validate_only=only_ask, request_timeout=TIMEOUT_SECONDS
         )
-        added[name].result(TIMEOUT_SECONDS + 1)
+        try:
+            added[name].result(TIMEOUT_SECONDS + 1)
+        except KafkaException as error:
+            if code_of(error) != KafkaError.INVALID_PARTITIONS or not self._come_to_have(admin, name, partitions):
+                raise
+
+    def _come_to_have(self, admin: AdminClient, name: str, partitions: int) -> bool:
+        """Whether the topic has so many partitions, because another node was faster. Brokers learn of them late."""
+        until = time.monotonic() + UNKNOWN_SECONDS
+        while True:
+            found = self._describe(admin, name)
+            if found is not None and len(found.partitions) >= partitions:
+                return True
+            if time.monotonic() >= until:
+                return False
+            time.sleep(0.1)
 
     def create_console(self, pairs: Mapping[str, str]) -> list[int]:
         """Make the copies for consoles that are not there, by the topics that they are copies of.

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pika
 import pytest
 
+from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.projections.rules.placement import partition_of
 from tests.support.deadlines import until
 from tests.support.forked import run
@@ -102,6 +104,15 @@ async def repartition(trial: Trial) -> None:
     await trial.until(lambda: state(nodes.running["south"])["phase"] == "done", "the repartition does not get done")
     await asyncio.to_thread(nodes.start, "north")
     await asyncio.to_thread(check_stored, nodes.running["north"])
+
+
+def test_two_nodes_may_add_the_same_partitions_at_once(nodes: Nodes) -> None:
+    """The one that was asked, and the one that has the duty and finds that they are missing."""
+    both = [KafkaLogReader(nodes.kafka.bootstrap, nodes.prefix).topics for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        for partitions in range(3, 9):
+            list(pool.map(lambda topics, wanted=partitions: topics.add_partitions(wanted, only_ask=False), both))
+            assert {topics.partitions() for topics in both} == {partitions}
 
 
 def moves(node: RunningBroker) -> bool:
