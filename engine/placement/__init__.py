@@ -1,6 +1,8 @@
 """How queues move when the log gets more partitions. In which partition a name leads: routing/homes.py, read it first.
 
-repartition.py   the course of a repartition: names are held, queues are listed, placed anew, moved one by one
+repartition.py   the course of a repartition: names are held, queues are listed, placed anew
+moves.py         they move, one after the other
+agreement.py     what has to be so before a next step
 strays.py        what is left of a queue in the partition that it leaves follows it
 request.py       what an operator asks for, and sees
 consumers.py     consumers follow their queue

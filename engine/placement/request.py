@@ -88,7 +88,7 @@ async def progress_of(repartition: Repartition, work: Work) -> Progress:
     if wanted == count:
         async for name in work.over(list(placement.staying)):
             if name in placement.staying and name not in placement.moving:
-                reason = repartition.why_not_now(name)
+                reason = repartition.moves.why_not_now(name)
                 reasons[reason] += bool(reason)
                 ready += not reason
     if not placement.count:

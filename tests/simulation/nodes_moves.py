@@ -8,7 +8,7 @@ import random
 from functools import partial
 
 from rewindmq.engine.broker.broker import Broker
-from rewindmq.engine.placement.repartition import LEFT_OVER
+from rewindmq.engine.placement.moves import LEFT_OVER
 from rewindmq.engine.placement.request import ask_for
 from rewindmq.projections.topology.placement import Placement
 from rewindmq.schemas.values import Actor
@@ -144,7 +144,7 @@ def unmoved(broker: Broker, strays: bool = False) -> str:
     if not strays:
         return ""
     repartition = broker.repartition
-    due = [name for name in placement.staying if repartition.why_not_now(name) in ("", LEFT_OVER)]
+    due = [name for name in placement.staying if repartition.moves.why_not_now(name) in ("", LEFT_OVER)]
     if due:
         return f"not moved: {due}"
     left = [

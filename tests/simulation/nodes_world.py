@@ -135,13 +135,14 @@ class World:
         portion, letters = moves.choice(((1, 1), (2, 5), (500, 2_000)))
         placement = "rewindmq.engine.placement"
         self.sizes |= {
-            f"{placement}.repartition.AGAIN_SECONDS": moves.choice((2, 20)),
-            f"{placement}.repartition.SLOW_SECONDS": moves.choice((1, 30)),
-            f"{placement}.repartition.TOGETHER": moves.choice((1, 2, 50)),
-            f"{placement}.repartition.MESSAGES_TOGETHER": moves.choice((2, 1_000)),
+            f"{placement}.moves.AGAIN_SECONDS": moves.choice((2, 20)),
+            f"{placement}.moves.SLOW_SECONDS": (slow := moves.choice((1, 30))),
+            f"{placement}.agreement.LOST_SECONDS": slow,
+            f"{placement}.moves.TOGETHER": moves.choice((1, 2, 50)),
+            f"{placement}.moves.MESSAGES_TOGETHER": moves.choice((2, 1_000)),
             f"{placement}.repartition.NAMES_TOGETHER": moves.choice((1, 500)),
-            f"{placement}.repartition.PORTION": portion,
-            f"{placement}.repartition.MOST_LETTERS": letters,
+            f"{placement}.moves.PORTION": portion,
+            f"{placement}.moves.MOST_LETTERS": letters,
             f"{placement}.strays.PORTION": portion,
             f"{placement}.strays.MOST_LETTERS": letters,
         }

@@ -446,7 +446,8 @@ class NaiveMachine:
     def PolicyApplied(self, offset: int, actor: Actor, event: PolicyApplied) -> None:
         queue = self.find(event)
         if queue is None:
-            self.nonsense()
+            if self.version < 7:
+                self.nonsense()
             return
         declared = queue.event
         dropping = not queue.quorum and queue.settings.overflow == "drop-head"

@@ -22,7 +22,7 @@ from rewindmq.projections.machine.rules.expiry import arm_lease, expire_heads, r
 from rewindmq.projections.machine.rules.limits import drop_heads, enforce
 from rewindmq.projections.machine.rules.profile import profile_of
 from rewindmq.projections.machine.rules.settings import DROP_HEAD, SINCE_VERSION, is_queue_type, resolve
-from rewindmq.projections.machine.rules.versions import LEASE_RENEWAL
+from rewindmq.projections.machine.rules.versions import LATE_POLICIES, LEASE_RENEWAL
 from rewindmq.projections.machine.state import STREAM, State, epoch_of, is_locked, quarantine
 from rewindmq.schemas.events import (
     BrokerStarted,
@@ -120,7 +120,8 @@ def on_policy(state: State, offset: int, actor: Actor, event: PolicyApplied, eff
     3.10.8)."""
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is None:
-        quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
+        if state.machine_version < LATE_POLICIES:
+            quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
         return
     try:
         settings = resolve(queue.type, queue.arguments, event.policy, event.operator_policy, queue.profile)

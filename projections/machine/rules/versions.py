@@ -34,6 +34,7 @@ DEDUPLICATION: Final = 6  # duplicates are dropped by their id (machine/rules/de
 
 # Version 7
 RELOCATION: Final = 7  # queues move to another partition (QueueDrained, QueueDeclared.moved_from)
+LATE_POLICIES: Final = 7  # a policy that comes behind its queue's end is no error: another node deleted the queue
 
 # A node of version 5 knows the first one, and none of the later ones; a node of version 6 the second one, too.
 OLDEST_SCHEMA: Final = "6dd1d11a3ad23c7e"

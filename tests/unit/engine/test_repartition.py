@@ -11,7 +11,7 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded import directory as layout
 from rewindmq.engine.log.embedded.directory import read_layout
 from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.engine.placement import repartition
+from rewindmq.engine.placement import moves
 from rewindmq.engine.placement.request import DONE, NEVER, NODES, Progress, ask_for, progress_of
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.projections.machine.data.queue import Queue
@@ -169,7 +169,7 @@ def test_b76_new_queues_are_placed_by_the_new_number_and_streams_stay(h: Harness
 
 
 def test_b76_a_name_moves_soon_after_what_kept_it_is_gone(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(repartition, "SOON_SECONDS", 0.0)
+    monkeypatch.setattr(moves, "SOON_SECONDS", 0.0)
     h.declare(h.session(), MOVING[0], arguments=args(x_queue_type="stream"))
     ask(h, 5)
     h.restart()

@@ -12,6 +12,7 @@ from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.simulated.shared import MemorySharedLog
 from rewindmq.engine.placement import strays
+from rewindmq.engine.placement.agreement import Agreement
 from rewindmq.engine.placement.repartition import Repartition
 from rewindmq.engine.placement.request import DONE, NODES, ask_for, progress_of
 from rewindmq.engine.runtime.loop_share import Work
@@ -114,13 +115,13 @@ def test_b76_b77_queues_move_when_all_nodes_were_started_again(tmp_path: Path, m
 
 STEPS = [
     "_place_anew",
-    "_begin_moves",
-    "_end_moves",
-    "_declare",
-    "_declaration",
-    "_drain",
-    "_durable",
-    "_all_know",
+    "moves.begin",
+    "moves.end",
+    "moves._declare",
+    "moves._declaration",
+    "moves._drain",
+    "agreement.durable",
+    "agreement.all_know",
 ]
 
 
@@ -134,19 +135,26 @@ def test_b77_another_node_goes_on_where_the_mover_died(
         await nodes.start("b")
         await ask_for(one.repartition, BROKER, 5)
         dead: list[str] = []
-        real = getattr(Repartition, step)
+        start = Repartition.start
 
-        def dies(self: Repartition, *given: object) -> object:
-            """The node that gets here first dies in the middle of it."""
-            name = self.config.node
-            if not dead:
-                dead.append(name)
-                nodes.log(name).kill()
-                self.stop()
-            return real(self, *given)
+        def doomed(self: Repartition) -> None:
+            part, _, name = step.rpartition(".")
+            owner = getattr(self, part) if part else self
+            real = getattr(owner, name)
 
+            def dies(*given: object) -> object:
+                """The node that gets here first dies in the middle of it."""
+                if not dead:
+                    dead.append(self.config.node)
+                    nodes.log(self.config.node).kill()
+                    self.stop()
+                return real(*given)
+
+            monkeypatch.setattr(owner, name, dies)
+            start(self)
+
+        monkeypatch.setattr(Repartition, "start", doomed)
         await again(nodes, "b")
-        monkeypatch.setattr(Repartition, step, dies)
         await again(nodes, "a")
         await until(lambda: bool(dead), f"no node came to {step}")
         left = "a" if dead == ["b"] else "b"
@@ -275,14 +283,14 @@ def test_a_queue_declared_anew_while_its_move_begins_moves(tmp_path: Path, monke
         await filled(one)
         await ask_for(one.repartition, BROKER, 5)
         name = MOVING[0]
-        real = Repartition._all_know
+        real = Agreement.all_know
 
-        async def meanwhile(self: Repartition) -> None:
+        async def meanwhile(self: Agreement) -> None:
             """As a node does that has not folded that the name waits."""
-            placement = self.topology.placement
+            placement = self._topology.placement
             moving: Moving | None = placement.moving.get(("/", name))
             if moving is not None and queue_before.queue_id == moving.from_id:
-                source = self.partitions[moving.source]
+                source = self._partitions[moving.source]
                 await source.ask(BROKER, deleted)
                 await source.ask(BROKER, declared)
             await real(self)
@@ -292,7 +300,7 @@ def test_a_queue_declared_anew_while_its_move_begins_moves(tmp_path: Path, monke
         found = queue_at(one, name)
         assert found is not None
         queue_before = found
-        monkeypatch.setattr(Repartition, "_all_know", meanwhile)
+        monkeypatch.setattr(Agreement, "all_know", meanwhile)
         one = await again(nodes, "a")
         await until_done(one)
         now = queue_at(one, name)

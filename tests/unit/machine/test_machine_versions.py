@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from rewindmq.projections.machine.machine import MACHINE_VERSION, Machine, NewerHistory
-from rewindmq.projections.machine.rules.versions import SINGLE_ACTIVE
+from rewindmq.projections.machine.rules.versions import LATE_POLICIES, SINGLE_ACTIVE
 from rewindmq.projections.replay import fold
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import LeaseRenewed, MachineUpgraded, QueueDeclared, Tick
+from rewindmq.schemas.events import LeaseRenewed, MachineUpgraded, PolicyApplied, QueueDeclared, Tick
 from rewindmq.schemas.values import BROKER
 from tests.support.events_for_tests import START_MS, VHOST, Bench
 
@@ -46,6 +46,16 @@ def test_a_version_that_is_not_known_ends_the_fold() -> None:
         f" {MACHINE_VERSION}: start a newer one"
     )
     assert machine.machine_version == MACHINE_VERSION
+
+
+def test_a_policy_behind_the_end_of_its_queue_is_no_error_since_version_7() -> None:
+    """Another node may delete the queue while this one applies the policy."""
+    bench = Bench()
+    late = PolicyApplied("/", "gone", None, None)
+    bench.do(MachineUpgraded(LATE_POLICIES - 1), 0)
+    assert bench.do(late, 0) == [("quarantine",)]
+    bench.do(MachineUpgraded(LATE_POLICIES), 0)
+    assert bench.do(late, 0) == []
 
 
 @pytest.mark.parametrize("version", [0, -1])
