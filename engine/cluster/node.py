@@ -227,6 +227,10 @@ class Node:
         silence = max(self._loop.time() - self._arrived_at, self._beats.waits)
         return self.joined and silence > self._config.node_timeout_ms / 2_000
 
+    @property
+    def is_waited_for(self) -> bool:
+        return self.joined and not self._may_be_lost
+
     async def _release_reports(self) -> None:
         await self._heard.wait()
         held, self._held_reports = self._held_reports, []

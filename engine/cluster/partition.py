@@ -39,7 +39,16 @@ from rewindmq.projections.store.store import Projector
 from rewindmq.projections.topology.topology import INTERNAL
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import UndecodableRecord
-from rewindmq.schemas.events import CheckpointAsked, Checkpointed, Event, NodeLost, Published, QueueDeclared, Tick
+from rewindmq.schemas.events import (
+    CheckpointAsked,
+    Checkpointed,
+    Event,
+    MachineUpgraded,
+    NodeLost,
+    Published,
+    QueueDeclared,
+    Tick,
+)
 from rewindmq.schemas.single_object import decoder_of, encoder_of
 from rewindmq.schemas.values import BROKER, Actor, Route
 
@@ -53,7 +62,7 @@ WENT_BACK_MS: Final = 1_000  # clocks of one Kafka's brokers differ by less, so 
 RECORD_SECONDS: Final = 2.0  # how long the loop waits for a record that the state store has lost
 KEPT_MOST: Final = 67_108_864  # bytes; a longer backlog is folded at once
 NO_ROUTE: Final = Route("", "", "", ())
-RARE: Final = (CheckpointAsked, NodeLost, QueueDeclared)
+RARE: Final = (CheckpointAsked, MachineUpgraded, NodeLost, QueueDeclared)
 
 
 class SharedHistory(PartitionLog, Protocol):
@@ -535,6 +544,8 @@ class ReadBackPartition(Partition):
             self._node.checkpoint_asked(self)
         elif isinstance(event, NodeLost):
             self._node.node_lost(event.epoch)
+        elif isinstance(event, MachineUpgraded):
+            self._prefix_ms = -1  # also in the same millisecond the next record is under the schema of this version
         elif isinstance(event, QueueDeclared):
             self._node.queue_declared(self, offset, event)
             self._listener.queue_declared()  # routes may lead to the new queue

@@ -12,12 +12,13 @@ Rules of this file
   began.
 - A name that looks unfinished is looked at with every heartbeat. It is repaired after `LOOKS_BEFORE_REPAIR` looks,
   because most of such work is only under way. A second repair does no harm.
-- This node may have read further in one partition than in another. Such a difference is not repaired.
+- This node may have read further in one partition than in another. Such a difference is not repaired. Where names went
+  to other partitions the number of a queue does not show it: then this node reads to the end of the log first.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ from rewindmq.engine.runtime.metadata import NOT_RECORDED, unbound
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import QueueDeleted
+from rewindmq.schemas.metadata_events import Bound
 from rewindmq.schemas.values import BROKER
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ class Repairs:
         self._topology = broker.topology
         self._round: Iterator[Name] = iter(())
         self._version = -1  # of the routing, when the last round began
-        self._tasks: dict[Queue, asyncio.Task[None]] = {}  # of `_apply`
+        self._tasks: dict[Queue | Bound, asyncio.Task[None]] = {}  # of `_begin`
         self._seen: dict[Name, dict[str, int]] = {}  # unfinished work there, and in how many looks
 
     def look_at_everything(self) -> None:
@@ -115,9 +117,14 @@ class Repairs:
             broken[hidden[0]] = partial(partition.append, BROKER, hidden[1])
         live = None if queue is None else (queue.queue_id, NOT_RECORDED)
         for bound in self._topology.bindings_to(name[0], "queue", name[1]):
-            if bound.queue_id < partition.machine.next_offset and (live is None or bound.queue_id not in live):
+            if live is not None and bound.queue_id in live:
+                continue
+            if bound.queue_id < partition.machine.next_offset:
                 gone = partial(self._broker.metadata.append, BROKER, unbound(bound))
                 broken[f"{bound}, whose queue is gone"] = gone
+            elif self._topology.placement.earlier:  # its number may be of the partition where the name was before
+                unbind = partial(self._unbind_if_gone, bound)
+                broken[f"{bound}, whose queue may be gone"] = partial(self._begin, bound, unbind)
 
     def _broken_queue(self, partition: Partition, queue: Queue, broken: dict[str, Callable[[], object]]) -> None:
         topology = self._topology
@@ -129,15 +136,28 @@ class Repairs:
         applied = self._broker.effective_policies.outstanding(queue)
         newest = max((policy.version for policy in (queue.policy, queue.operator_policy) if policy), default=-1)
         if applied is not None and queue.vhost in topology.vhosts and newest < topology.next_offset:
-            broken[f"policies of {where}"] = partial(self._apply, partition, queue)
+            apply = partial(self._apply_when_known, partition, queue)
+            broken[f"policies of {where}"] = partial(self._begin, queue, apply)
 
-    def _apply(self, partition: Partition, queue: Queue) -> None:
-        """Give the queue its policies, when every node knows them (awareness.py)."""
-        if queue not in self._tasks:
-            task = self._tasks[queue] = asyncio.ensure_future(self._apply_when_known(partition, queue))
-            task.add_done_callback(lambda _: self._tasks.pop(queue, None))
+    def _begin(self, of: Queue | Bound, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        """Begin a repair that has to wait for something, unless it waits already."""
+        if of not in self._tasks:
+            task = self._tasks[of] = asyncio.ensure_future(work())
+            task.add_done_callback(lambda _: self._tasks.pop(of, None))
+
+    async def _unbind_if_gone(self, bound: Bound) -> None:
+        """End a binding if its queue is gone. Who bound it had folded the queue, so it is not behind the log's end."""
+        await self._broker.certainty.wait()
+        homes = self._broker.homes
+        name = bound.vhost, bound.destination
+        home, queue = homes.of(*name), homes.queue(*name)
+        is_gone = queue is None or queue.queue_id != bound.queue_id
+        if is_gone and home.owned and not homes.is_held(*name):
+            self._broker.metadata.append(BROKER, unbound(bound))
+            self._broker.turns.end()
 
     async def _apply_when_known(self, partition: Partition, queue: Queue) -> None:
+        """Give the queue its policies, when every node knows them (awareness.py)."""
         await self._broker.keeper.until_known(self._topology.next_offset)
         applied = self._broker.effective_policies.outstanding(queue)
         if applied is not None and partition.owned and not queue.gone:

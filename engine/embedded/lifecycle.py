@@ -47,6 +47,7 @@ class Alone:
     """The keeper of a broker on an embedded log: its epoch, its files beside the log, and its clean stop."""
 
     joined = True
+    is_waited_for = True
     reads_back = False
     read_to_end = None
     read_back_seconds = 0.0

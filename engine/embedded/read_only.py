@@ -175,6 +175,7 @@ class Onlooker:
     """The keeper of a read-only broker: it keeps nothing. Its epoch is none of the history."""
 
     joined = True
+    is_waited_for = True
     reads_back = False
     read_to_end = None
     read_back_seconds = 0.0

@@ -19,6 +19,8 @@ Rules of this file
 - While the log has little room left, letters wait as publishers do (runtime/flow_control.py): acks have to become
   durable, and the body of a letter that waits is in the log already.
 - A letter to a queue that moves to another partition waits until the queue has come, and those behind it wait with it.
+- A node that may be lost sends no letters until it knows better: others do not wait for it before a queue moves. Its
+  letter would go to the old partition, the next owner's to the new one, and neither target would see a repeat.
 - A letter that would go back automatically into a queue where it died before is not sent there (cycles, S-155).
 - A message that an operator moved (reason `moved`) did not die either: it keeps its properties and its expiration. It
   waits as an at-least-once letter does. If no queue of its route takes it, it goes back to the end of the queue from
@@ -203,7 +205,7 @@ class Forwarder:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._ready) and not self._waits_for_log
+        return bool(self._ready) and not self._waits_for_log and self._keeper.is_waited_for
 
     def retry_ms(self) -> int | None:
         """The time when a letter is to be tried again, or None."""

@@ -58,6 +58,11 @@ class Keeper(Protocol):
     reads_back: bool
 
     @property
+    def is_waited_for(self) -> bool:
+        """Whether other nodes wait for what this one appends before a queue moves. They do not wait for a node that
+        they declared lost, or are about to: it may not know where queues are."""
+
+    @property
     def read_back_seconds(self) -> float:
         """How long a record takes into the log and back; 0 if no record must come back."""
 

@@ -64,7 +64,8 @@ class Refold(Account):
         self.nowhere: dict[int, list[str]] = {}  # publishes, and the queues of their route that were not there
         self.born_ms: dict[int, int] = {}  # queues, by id, with the log's time
         self.gone_ms: dict[int, int] = {}
-        self.given: dict[Message, None] = {}  # for the first time, in this order
+        # In this order: messages given to a consumer for the first time (True), and back before they were sent (False)
+        self.given: list[tuple[Message, bool]] = []
 
     def fold(self, partition: HistoryPartition, wanted: set[int]) -> None:
         machine, decoder = self.machine, FramedDecoder()
@@ -115,10 +116,9 @@ class Refold(Account):
             if isinstance(effect, QueueGone):
                 self.gone_ms[effect.queue.queue_id] = timestamp_ms
             elif isinstance(effect, Deliver | FetchReply) and effect.message_id >= 0 and not effect.redelivered:
-                self.given[effect.queue.queue_id, effect.message_id] = None
+                self.given.append(((effect.queue.queue_id, effect.message_id), True))
             elif isinstance(effect, Requeue) and effect.reason == UNSENT:
-                for message_id in effect.message_ids:
-                    self.given.pop((effect.queue.queue_id, message_id), None)
+                self.given += [((effect.queue.queue_id, message_id), False) for message_id in effect.message_ids]
 
     def void_publish(self, offset: int, event: Published, effects: list[Effect]) -> None:
         """From a life that was over: time passed with it, and nothing else happened."""
@@ -311,21 +311,32 @@ def check_followed(accounts: list[Refold], placement: Placement, publishes: list
 
 
 def check_first_deliveries(accounts: list[Refold], placement: Placement, publishes: list[Publish]) -> None:
-    """What one client published to a queue is given for the first time in the order of its publishes."""
+    """What one client published to a queue is given for the first time in the order of its publishes.
+
+    While a message waits at a consumer that does not take it, other consumers get later ones. It is the first one again
+    when it comes back unsent: from then on nothing that is later may come before it."""
     numbers = {publish.body: number for number, publish in enumerate(publishes)}
     for name, places in lineages(placement):
         last: dict[int, int] = {}  # by session
+        since: dict[int, int] = {}  # messages that came back unsent -> the last one that was given since then
         for partition, queue_id in places:
-            for queue, message_id in accounts[partition].given:
+            for (queue, message_id), is_given in accounts[partition].given:
                 if queue != queue_id or not is_clients(accounts, placement, partition, message_id):
                     continue
                 number = numbers.get(accounts[partition].published[message_id].body)
                 if number is None:  # it was put into the log
                     continue
+                if not is_given:
+                    since[number] = -1
+                    continue
                 session = publishes[number].client.session.session_id
                 told = f"{name} in partition {partition} gives {publishes[number].body!r} too late"
-                assert last.get(session, -1) < number, told
-                last[session] = number
+                before = since.pop(number) if number in since else last.get(session, -1)
+                assert before < number, told
+                last[session] = max(number, last.get(session, -1))
+                for other in since:
+                    if publishes[other].client.session.session_id == session:
+                        since[other] = max(number, since[other])
 
 
 def is_clients(accounts: list[Refold], placement: Placement, partition: int, message_id: int) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
 from rewindmq.projections.machine.rules.versions import DEDUPLICATION, OLDEST_SCHEMA
-from rewindmq.schemas.events import MachineUpgraded
+from rewindmq.schemas.events import MachineUpgraded, Tick
 from rewindmq.schemas.registry import envelope_fingerprint
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
 from rewindmq.schemas.values import BROKER
@@ -105,5 +105,30 @@ def test_b73_a_partition_goes_over_to_the_newest_schema_after_its_upgrade(
         assert {each[2:10].hex() for each in records[upgraded + 1 :]} == {envelope_fingerprint()}
         assert len(records) > upgraded + 1
         assert partition.can_pause
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_b73_what_follows_an_upgrade_in_the_same_millisecond_is_under_the_newest_schema(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The older one has no field for what a queue that moves brings along."""
+
+    async def test(nodes: Nodes) -> None:
+        with monkeypatch.context() as older:
+            for module in ("cluster.node", "runtime.metadata"):
+                older.setattr(f"rewindmq.engine.{module}.MACHINE_VERSION", DEDUPLICATION - 1)
+            await nodes.start("older")
+        partition = (await nodes.start("newer")).partitions[0]
+        nodes.brokers.pop("older").close()
+        await settled()
+        assert isinstance(partition, ReadBackPartition)
+        nodes.node("newer")._upgrade(partition)
+        partition.append(BROKER, Tick())
+        await settled()
+        assert partition.machine.machine_version == MACHINE_VERSION
+        partition.append(BROKER, Tick())
+        await settled()
+        assert nodes.history.queues[0].values[-1][2:10].hex() == envelope_fingerprint()
 
     run(test, tmp_path, monkeypatch)
