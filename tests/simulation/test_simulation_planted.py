@@ -95,7 +95,7 @@ PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is fo
     ),
     "dead letters are taken in twice": (
         "rewindmq.projections.machine.events.publish.is_repeated",
-        lambda queue, origin: False,
+        lambda queue, origin, relocated: False,
         r"taken in more than once",
     ),
     "dead letters are forgotten": (
