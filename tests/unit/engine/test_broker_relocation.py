@@ -25,6 +25,7 @@ from rewindmq.schemas.placement_events import (
 )
 from rewindmq.schemas.values import BROKER, Argument, Origin, Route
 from tests.support.broker_harness import Client, Harness, args
+from tests.support.needs import require_patchable
 
 BEFORE, PARTITIONS = 2, 4
 NAME = next(f"q{n}" for n in range(9) if partition_of("/", f"q{n}", BEFORE) != partition_of("/", f"q{n}", PARTITIONS))
@@ -291,6 +292,7 @@ def test_many_or_large_messages_go_in_rounds(
     count: int, size: int, at_once: int, h: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is read from the store, and written again: other work has its turn in between."""
+    require_patchable("rewindmq.engine.routing.dead_letters.Forwarder.forward")
     move = Move(h)
     for _ in range(count):
         move.publish(b"m" * size)

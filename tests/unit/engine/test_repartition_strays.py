@@ -13,6 +13,7 @@ from rewindmq.schemas.events import Event, Published, QueueDeleted
 from rewindmq.schemas.values import BROKER, Actor, Route
 from tests.support.amqp_wire import method, publish
 from tests.support.moving_clients import KINDS, Client, Play, Q, declared, got, played
+from tests.support.needs import require_patchable
 from tests.support.repartition import Steps, until
 
 
@@ -52,6 +53,7 @@ def test_b77_a_message_that_comes_while_an_empty_rest_is_removed_follows(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node that was declared lost published it. Its record is in the log before the removal that was asked for."""
+    require_patchable("rewindmq.engine.runtime.partition.Partition.append")
     monkeypatch.setattr(strays, "STAY_SECONDS", 0.0)
 
     async def test(broker: Broker, steps: Steps) -> None:
