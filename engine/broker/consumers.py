@@ -82,9 +82,8 @@ class Consumers:
         if subscription.global_prefetch > 0 and queue.type == "quorum":
             raise NotImplementedByBroker(f"{where} does not support global qos")
         declarations.check_consumer_arguments(queue, subscription.arguments)
-        exclusive = subscription.exclusive and queue.type != "quorum"  # a quorum queue ignores it (S-112)
-        declarations.check_exclusive_use(queue, exclusive)
-        if not await self._attach(partition, queue, subscription, exclusive, consumer, attached):
+        declarations.check_exclusive_use(queue, _is_exclusive(subscription, queue))
+        if not await self._attach(partition, queue, subscription, consumer, attached):
             check_not_gone(queue)
             raise AccessRefused(f"{where} in exclusive use")  # another node's client was faster
 
@@ -93,7 +92,6 @@ class Consumers:
         partition: Partition,
         queue: Queue,
         subscription: Subscription,
-        exclusive: bool,
         consumer: DeliveryTarget,
         attached: Attached,
     ) -> bool:
@@ -111,7 +109,7 @@ class Consumers:
                 attached(partition, queue, consumer_id)
                 self.moves.note(Attachment(partition, queue, subscription, consumer_id))
 
-        await self._sessions.ask(session, partition, _attachment(queue, subscription, consumer_id, exclusive), folded)
+        await self._sessions.ask(session, partition, _attachment(queue, subscription, consumer_id), folded)
         if not is_attached:
             partition.detach(consumer_id)
             session.forget(partition, consumer_id)
@@ -121,8 +119,7 @@ class Consumers:
         """Attach a consumer whose queue has moved, as it was. False: another consumer is exclusive."""
         movable = subscription.movable
         assert movable is not None
-        exclusive = subscription.exclusive and queue.type != "quorum"
-        return await self._attach(partition, queue, subscription, exclusive, movable.target, movable.attached)
+        return await self._attach(partition, queue, subscription, movable.target, movable.attached)
 
     async def at_rest(self, session: Session, channel: int, tag: str) -> None:
         """Wait while the consumer with this tag follows its queue to another partition."""
@@ -172,7 +169,11 @@ class Consumers:
         return partition, found, holder_id
 
 
-def _attachment(queue: Queue, subscription: Subscription, consumer_id: int, exclusive: bool) -> ConsumerAttached:
+def _is_exclusive(subscription: Subscription, queue: Queue) -> bool:
+    return subscription.exclusive and queue.type != "quorum"  # a quorum queue ignores it (S-112)
+
+
+def _attachment(queue: Queue, subscription: Subscription, consumer_id: int) -> ConsumerAttached:
     priority = argument_of(subscription.arguments, "x-priority")
     return ConsumerAttached(
         queue.vhost,
@@ -181,7 +182,7 @@ def _attachment(queue: Queue, subscription: Subscription, consumer_id: int, excl
         subscription.channel,
         subscription.tag,
         subscription.no_ack,
-        exclusive,
+        _is_exclusive(subscription, queue),
         subscription.prefetch,
         0 if subscription.prefetch > 0 and not subscription.no_ack else CREDIT_WINDOW,
         subscription.global_prefetch,

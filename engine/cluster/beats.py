@@ -1,4 +1,4 @@
-"""What a node writes into the topic of heartbeats.
+"""Writes what a node says into the topic of heartbeats.
 
     every second                  that it lives, and what it knows (awareness.py)
     between, when others wait     the same, as soon as it knows it

@@ -2,7 +2,7 @@
 
 repartition.py   the course of a repartition: names are held, queues are listed, placed anew
 moves.py         they move, one after the other
-agreement.py     what has to be so before a next step
+agreement.py     waits until a step is durable, and known to all nodes
 strays.py        what is left of a queue in the partition that it leaves follows it
 request.py       what an operator asks for, and sees
 consumers.py     consumers follow their queue

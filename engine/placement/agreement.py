@@ -1,4 +1,4 @@
-"""What has to be so before the next step of a repartition: it is durable, and every node knows it.
+"""Waits until a step of a repartition is durable, and every node knows it. Then the next one may follow.
 
 A step that follows sooner could leave a message in no queue, or in two."""
 
@@ -26,7 +26,9 @@ async def until(is_so: Callable[[], bool], seconds: float) -> bool:
 
 
 class Agreement:
-    """`enter_all` makes this node fold all partitions, `when_durable` calls back when all that was appended is durable,
+    """Waits for the log, and for the other nodes.
+
+    `enter_all` makes this node fold all partitions, `when_durable` calls back when all that was appended is durable,
     `end_turn` ends a turn."""
 
     def __init__(

@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any
 
 from rewindmq.engine.errors import ConnectionForced
+from rewindmq.engine.placement.agreement import until
 from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.runtime.eager import begin
 from rewindmq.engine.runtime.partition import Partition
@@ -32,7 +33,6 @@ from rewindmq.engine.runtime.subscription import Attachment, Name, Place, Subscr
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import ConsumerCancelled
 
-LOOK_SECONDS = 0.01
 PATIENCE_SECONDS = 3.0  # the longest wait for consumers of other nodes: their client may be gone, or the node
 
 logger = logging.getLogger(__name__)
@@ -113,7 +113,9 @@ class ConsumerMoves:
         partition, queue, of = attachment.partition, attachment.queue, attachment.subscription
         holder = queue.holders.get(attachment.consumer_id)
         if queue.active is holder is not None:
-            await _until(lambda: queue.consumer_count() <= 1 or not self._homes.is_held(*attachment.name))
+            await until(
+                lambda: queue.consumer_count() <= 1 or not self._homes.is_held(*attachment.name), PATIENCE_SECONDS
+            )
         if holder is not None and holder.attached:
             await partition.ask(of.session.actor, ConsumerCancelled(queue.vhost, queue.name, attachment.consumer_id))
             partition.carry_out()  # deliveries that were under way
@@ -142,7 +144,7 @@ class ConsumerMoves:
             partition = await self._entered(of.session, name)
             there = partition.machine.queue(of.session.vhost, name)
             if attachment.stands_by and there is not None:
-                await _until(partial(_is_used, there))
+                await until(partial(_is_used, there), PATIENCE_SECONDS)
                 partition = await self._entered(of.session, name)
             successor = of.movable.successor()
             if successor is None:  # the client has cancelled it, or closed its channel
@@ -170,10 +172,3 @@ class ConsumerMoves:
 
 def _is_used(queue: Queue) -> bool:
     return queue.gone or queue.consumer_count() > 0
-
-
-async def _until(is_so: Callable[[], bool]) -> None:
-    """Wait until it is so, but not for long."""
-    ends = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-    while not is_so() and asyncio.get_running_loop().time() < ends:
-        await asyncio.sleep(LOOK_SECONDS)

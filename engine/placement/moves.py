@@ -44,7 +44,9 @@ logger = logging.getLogger(__name__)
 
 
 class Moves:
-    """`mine` says whether this node has the duty."""
+    """Begins moves, and ends them.
+
+    `mine` says whether this node has the duty."""
 
     def __init__(
         self,

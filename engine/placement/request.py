@@ -1,4 +1,4 @@
-"""What an operator asks for, and sees: a repartition, and how far it is."""
+"""Begins a repartition for an operator, and tells how far it is."""
 
 from collections import Counter
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What is left of a queue in the partition that it left: messages that consumers held, and that came back.
+"""Looks after the partition that a queue left: messages that come back from consumers follow the queue.
 
     came back (nacked, its connection closed)      QueueDrained: it follows, as the others did
     nothing is held any more, nothing under way    QueueDeleted, STAY_SECONDS later. The queue lives in its new place

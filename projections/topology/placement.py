@@ -148,7 +148,7 @@ class Placement:
         """The number of this partition as `Origin.partition` names it for letters of the queue.
 
         -1 for the partition in which queues of this name were before anybody repartitioned."""
-        first = self.earlier[0].count if self.earlier else self.count
+        first = self.made_with
         return -1 if not first or partition == partition_of(vhost, queue, first) else partition
 
     def strays(self) -> Iterator[tuple[int, Name, int]]:

@@ -293,7 +293,7 @@ class Topology:
 
     def on_unbound(self, offset: int, event: Unbound) -> None:
         """Remove a binding. An auto-delete exchange goes with the last binding from it."""
-        bound = Bound(*(getattr(event, field.name) for field in fields(event)))  # the same ones
+        bound = Bound(*(getattr(event, field.name) for field in fields(event)))  # it has the same fields
         if self._unbind(bound):
             self._delete_if_unbound([(event.vhost, event.source)])
 

@@ -100,7 +100,7 @@ async def ask(call: Call, find: Callable[[History], Item]) -> Response:
 
 
 async def found(call: Call, find: Callable[[History], Item], queue: str | None = None) -> Response:
-    """What `find` finds in the history, in the process that reads the past. The client may hang up.
+    """Search the history for `find`, in the process that reads the past. The client may hang up.
 
     `queue`: the only one that the question is about."""
     vhost = call.request.path_params.get("vhost")

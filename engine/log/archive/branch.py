@@ -54,7 +54,7 @@ class Branch:
 
 
 def branch_at(objects: Objects, archived: Identity, begun_as: str, asked: str) -> Branch:
-    """Where a fork at this moment branches. Its identity is drawn at random. It has no partitions that came later.
+    """Find where a fork at this moment branches. The fork gets a random identity, and no partition that came later.
 
     `begun_as`: the identity with which the metadata log begins. Raises UnreadableTime, NoSuchMark; OutsideHistory for
     a moment before the history or below a floor, a time in the future, a mark behind the archived end; CorruptObject,

@@ -115,6 +115,8 @@ def on_lease_renewed(state: State, offset: int, actor: Actor, event: LeaseRenewe
 def on_policy(state: State, offset: int, actor: Actor, event: PolicyApplied, effects: list[Effect]) -> None:
     """Apply another policy, from now on and to queued messages (S-028). The lease begins anew, as in RabbitMQ.
 
+    Nothing happens if the queue is gone; before version 7 that was quarantined.
+
     A classic queue that drops from its head does so to the new limits even when the same change makes it refuse
     publishes from now on: RabbitMQ sets the limits first, then the strategy (process_args_policy; measured on
     3.10.8)."""
