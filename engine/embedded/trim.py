@@ -30,7 +30,8 @@ from pathlib import Path
 from rewindmq.engine.embedded.start import end_trims
 from rewindmq.engine.log.archive.archiver import identity_of
 from rewindmq.engine.log.archive.directory_note import archive_of, note_archive
-from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory, read_identity
+from rewindmq.engine.log.archive.identity import read_identity
+from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory
 from rewindmq.engine.log.archive.objects import BadUrl, Objects, open_objects
 from rewindmq.engine.log.archive.trims import archive_base, trim_archive, trimmed_entry
 from rewindmq.engine.log.contract import LogError, NoAnswer
@@ -95,7 +96,8 @@ def archive_for(data_dir: Path, url: str | None = None) -> Objects | None:
         raise NoAnswer(f"the archive of {data_dir}: {error}; nothing was removed") from None
     if named is not None and objects.url != named:
         raise TrimRefused(f"{data_dir}: its archive is {named}, and not {objects.url}; nothing was removed")
-    if read_identity(objects) != identity_of(data_dir):
+    archived = read_identity(objects)
+    if archived is None or not archived.is_of(identity_of(data_dir)):
         raise OtherHistory(f"{objects.url}: not the archive of the history in {data_dir}; nothing was removed")
     return objects
 

@@ -98,7 +98,7 @@ def is_of_kafka(location: Location) -> bool:
 
     Raises ArchiveError, NoAnswer."""
     if isinstance(location, InArchive):
-        from rewindmq.engine.log.archive.manifest import read_identity
+        from rewindmq.engine.log.archive.identity import read_identity
         from rewindmq.engine.log.archive.objects import open_objects
 
         identity = read_identity(open_objects(location.url))

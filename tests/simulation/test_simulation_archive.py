@@ -29,7 +29,8 @@ from rewindmq.engine.log.archive import archiver as archivers
 from rewindmq.engine.log.archive import manifest as manifests
 from rewindmq.engine.log.archive import state_files, trims
 from rewindmq.engine.log.archive.archiver import Archiver, close_segments, verify
-from rewindmq.engine.log.archive.manifest import Manifest, read_identity
+from rewindmq.engine.log.archive.identity import read_identity
+from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import ArchiveError, open_objects
 from rewindmq.engine.log.archive.pack import Unpacked
 from rewindmq.engine.log.contract import LogError, NoAnswer

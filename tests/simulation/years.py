@@ -40,7 +40,8 @@ from rewindmq.engine.log.archive import archiver as archivers
 from rewindmq.engine.log.archive import local_space
 from rewindmq.engine.log.archive import trims as archive_trims
 from rewindmq.engine.log.archive.directory_note import note_archive
-from rewindmq.engine.log.archive.manifest import Manifest, read_identity
+from rewindmq.engine.log.archive.identity import read_identity
+from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import Objects, open_objects
 from rewindmq.engine.log.archive.reader import ArchivedLog
 from rewindmq.engine.log.archive.recovery import NotYetArchived, recover

@@ -6,14 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.log.archive.manifest import (
-    Identity,
-    Manifest,
-    SegmentEntry,
-    SnapshotEntry,
-    StoredObject,
-    require_identity,
-)
+from rewindmq.engine.log.archive.identity import Identity, require_identity
+from rewindmq.engine.log.archive.manifest import Manifest, SegmentEntry, SnapshotEntry, StoredObject
 from rewindmq.engine.log.archive.objects import Objects, open_objects
 from rewindmq.engine.log.archive.pack import Unpacked, pack
 from rewindmq.engine.log.embedded.index import first_chain, next_chain

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from rewindmq.engine.log.archive.manifest import Identity, Manifest, require_identity
+from rewindmq.engine.log.archive.identity import Identity, require_identity
+from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.archive.topic_pack import TopicPacker, TopicRecord, UnpackedTopic
 

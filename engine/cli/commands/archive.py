@@ -262,7 +262,8 @@ def archive_status(settings: Settings, archive_url: str, data: Path | None, kafk
 def _partitions(objects: "Objects", data: Path | None) -> list[str]:
     """The partitions of an archive, which must be that of `data`. LogError."""
     from rewindmq.engine.log.archive.archiver import identity_of
-    from rewindmq.engine.log.archive.manifest import OtherHistory, read_identity
+    from rewindmq.engine.log.archive.identity import read_identity
+    from rewindmq.engine.log.archive.manifest import OtherHistory
     from rewindmq.engine.log.archive.objects import ArchiveError
     from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
 
@@ -271,8 +272,11 @@ def _partitions(objects: "Objects", data: Path | None) -> list[str]:
         raise ArchiveError(f"{objects.url}: there is no archive")
     if data is not None and identity.log == "kafka":
         raise OtherHistory(f"{objects.url}: the archive of a log in Kafka: name that one with --kafka")
-    if data is not None and identity_of(data) != identity:
-        raise OtherHistory(f"{objects.url}: the archive of another history than the one in {data}")
+    if data is not None:
+        here = identity_of(data)
+        if not identity.is_of(here):
+            raise OtherHistory(f"{objects.url}: the archive of another history than the one in {data}")
+        identity = here  # it may have partitions that the archive has not begun yet
     return [METADATA, *map(queue_partition, range(identity.queue_partitions))]
 
 

@@ -21,21 +21,20 @@ still being written, and is left out.
 - Keys of subjects are not archived.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
+from rewindmq.engine.log.archive.identity import Identity, require_identity
 from rewindmq.engine.log.archive.manifest import (
     BaseEntry,
     Entry,
-    Identity,
     Manifest,
     OtherHistory,
     SnapshotEntry,
     archived_bytes,
     now_ms,
-    require_identity,
 )
 from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, Objects
 from rewindmq.engine.log.archive.pack import CorruptObject, Unpacked, pack
@@ -46,7 +45,6 @@ from rewindmq.engine.log.archive.trims import delete_trimmed, durable_trim, end_
 from rewindmq.engine.log.archive.unpack import unpacked
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import (
-    METADATA,
     partition_directory,
     queue_partition,
     read_fork,
@@ -101,9 +99,7 @@ class Archiver:
         `until`: asked before each segment whether to stop. `progress`: told the bytes done and those of all segments.
         Raises OtherHistory, CorruptLog (of the log, or of an object that was read back), LogError, NoAnswer."""
         identity = identity_of(self._data_dir)
-        require_identity(self._objects, identity)
-        names = (METADATA, *map(queue_partition, range(identity.queue_partitions)))
-        manifests = self._read_manifests(names)
+        manifests = self._read_manifests(identity)
         for manifest in manifests[1:]:
             if self._begins_behind(manifest):
                 end_trim(manifest, durable_trim(self._data_dir, manifest.partition), self._bases)
@@ -134,18 +130,19 @@ class Archiver:
                 of_partition.archived_end = manifest.end
         return report
 
-    def _read_manifests(self, names: Sequence[str]) -> list[Manifest]:
-        """All manifests; a later run reads only the entries that came since.
+    def _read_manifests(self, identity: Identity) -> list[Manifest]:
+        """All manifests of this history; a later run reads only the entries that came since.
 
-        Raises ArchiveError, NoAnswer."""
+        Raises OtherHistory, ArchiveError, NoAnswer."""
         known, self.manifests = self.manifests, []  # after an error, the next run reads all entries again
-        if known:
-            for manifest in known:
-                manifest.refresh()
-        else:
-            known = [Manifest.load(self._objects, name) for name in names]
-        self.manifests = known
-        return known
+        for manifest in known:
+            manifest.refresh()
+        metadata = require_identity(self._objects, identity, known[0] if known else None)
+        queues = known[1:]
+        for number in range(len(queues), identity.queue_partitions):
+            queues.append(Manifest.load(self._objects, queue_partition(number)))
+        self.manifests = [metadata, *queues]
+        return self.manifests
 
     def _begins_behind(self, manifest: Manifest) -> bool:
         """Whether the local log begins behind the archived end."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rewindmq.engine.log.archive.manifest import Identity
+from rewindmq.engine.log.archive.identity import Identity
 from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.archive.reader import ArchivedPartition
 from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
@@ -67,7 +67,7 @@ def branch_at(objects: Objects, archived: Identity, begun_as: str, asked: str) -
     else:
         time_ms = parse_time(asked)
         moment, ends = format_time(time_ms), _ends_at(metadata, queues, time_ms)
-    for later in list(ends)[1 + partitions_until(metadata, ends[METADATA], archived.queue_partitions) :]:
+    for later in list(ends)[1 + partitions_until(metadata, ends[METADATA], archived.begun_with) :]:
         if ends.pop(later) > 0:
             raise OutsideHistory(f"{asked}: nodes began to use {later} at that time: give an earlier or a later one")
     parent = begun_as if begun_as == archived.history else identity_in(metadata, begun_as, ends[METADATA])

@@ -32,7 +32,8 @@ from typing import Final
 
 from rewindmq.engine.log.archive.archiver import identity_of
 from rewindmq.engine.log.archive.directory_note import note_archive
-from rewindmq.engine.log.archive.manifest import BaseEntry, Manifest, OtherHistory, SegmentEntry, read_identity
+from rewindmq.engine.log.archive.identity import read_identity
+from rewindmq.engine.log.archive.manifest import BaseEntry, Manifest, OtherHistory, SegmentEntry
 from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.archive.state_files import archive_file
 from rewindmq.engine.log.contract import LogError
@@ -125,7 +126,8 @@ def keep_local(
 
     Raises OtherHistory, ArchiveError, NoAnswer, CorruptLog, LogError; NewerHistory; OSError."""
     identity = identity_of(data_dir)
-    if read_identity(objects) != identity:
+    archived = read_identity(objects)
+    if archived is None or not archived.is_of(identity):
         raise OtherHistory(f"{objects.url}: not the archive of the history in {data_dir}")
     names = list(map(queue_partition, range(identity.queue_partitions)))
     note_archive(data_dir, objects.url)  # a reader has to find what goes

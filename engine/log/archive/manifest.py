@@ -1,6 +1,5 @@
 """The manifest of an archived partition: which objects hold its history, in which order.
 
-    URL/archive.json                            which history this is; created once
     URL/PARTITION/manifest/0000000000.json      entry 0, then 1, 2 ...
     URL/PARTITION/pages/0000000000.json         many entries in one object (pages.py)
     URL/PARTITION/segments/..., snapshots/..., bases/...   the objects that the entries name
@@ -19,6 +18,8 @@
 - An object counts from the moment in which an entry names it. An object that no entry names is harmless.
 - An entry of the kind `trimmed` says that all below its offset went for good. The base there is archived before it. The
   entries of what went stay, and their objects may be gone (trims.py).
+- An entry of the kind `grown` stands in the manifest of the metadata log alone. It says how many queue partitions there
+  are from there on (identity.py).
 """
 
 import hashlib
@@ -31,12 +32,11 @@ from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, Obj
 from rewindmq.engine.log.archive.pages import ENTRIES, page_key, proven_entries
 from rewindmq.engine.log.embedded.index import first_chain
 
-IDENTITY: Final = "archive.json"
-FORMAT: Final = 1
 NOTHING_BEFORE: Final = "0" * 64
 _DIGITS: Final = 10
+_NUMBERS: Final = "offset", "_ms", "number", "bytes", "format", "queue_partitions"  # how the names of numbers end
 
-E = TypeVar("E", "SegmentEntry", "SnapshotEntry", "BaseEntry", "TrimmedEntry")
+E = TypeVar("E", "SegmentEntry", "SnapshotEntry", "BaseEntry", "TrimmedEntry", "GrownEntry")
 
 
 class OtherHistory(ArchiveError):
@@ -115,13 +115,24 @@ class TrimmedEntry:
     before: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class GrownEntry:
+    """The history has `queue_partitions` queue partitions from here on, more than before."""
+
+    queue_partitions: int
+    archived_ms: int
+    number: int = -1
+    before: str = ""
+
+
 FileEntry = SnapshotEntry | BaseEntry
-Entry = SegmentEntry | FileEntry | TrimmedEntry
+Entry = SegmentEntry | FileEntry | TrimmedEntry | GrownEntry
 _KINDS: Final[dict[str, type[Entry]]] = {
     "segment": SegmentEntry,
     "snapshot": SnapshotEntry,
     "base": BaseEntry,
     "trimmed": TrimmedEntry,
+    "grown": GrownEntry,
 }
 _KEYS: Final = {"kind", *(each.name for kind in _KINDS.values() for each in fields(kind))}
 
@@ -130,57 +141,12 @@ def objects_of(entry: Entry) -> tuple[StoredObject, ...]:
     """The objects that an entry names."""
     if isinstance(entry, SegmentEntry):
         return entry.avro, entry.blocks
-    return () if isinstance(entry, TrimmedEntry) else (entry.object,)
+    return (entry.object,) if isinstance(entry, FileEntry) else ()
 
 
 def archived_bytes(entry: Entry) -> int:
     """The size of the objects of an entry."""
     return sum(each.size_bytes for each in objects_of(entry))
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Which history an archive holds.
-
-    `history`: the hash chain behind the first segment header of the metadata log, whose sync marker is random."""
-
-    history: str
-    queue_partitions: int
-    log: str = "embedded"
-
-
-def read_identity(objects: Objects) -> Identity | None:
-    """The history that is archived here; None if no archive was begun.
-
-    Raises ArchiveError."""
-    try:
-        stored = objects.get(IDENTITY)
-    except MissingObject:
-        return None
-    try:
-        values = decode_checked(stored, {"format", *(each.name for each in fields(Identity))})
-        stated = values["format"]
-        found = Identity(values["history"], values["queue_partitions"], values["log"])
-    except (ValueError, KeyError, TypeError):
-        raise ArchiveError(f"{objects.place(IDENTITY)}: not a description of an archive: it was changed") from None
-    if stated != FORMAT:
-        raise ArchiveError(f"{objects.place(IDENTITY)}: format {stated}, this version reads format {FORMAT}")
-    return found
-
-
-def require_identity(objects: Objects, identity: Identity) -> None:
-    """Begin the archive of this history, or check that it is the one that is archived here.
-
-    Raises OtherHistory, ArchiveError."""
-    found = read_identity(objects)
-    if found is None:
-        objects.create(IDENTITY, encode_checked({"format": FORMAT, **asdict(identity)}))
-        found = read_identity(objects)
-    if found != identity:
-        raise OtherHistory(
-            f"{objects.place(IDENTITY)}: the archive of another history ({found}; this is {identity}):"
-            " archive to another URL"
-        )
 
 
 def now_ms() -> int:
@@ -199,6 +165,7 @@ class Manifest:
         self.snapshots: list[SnapshotEntry] = []
         self.bases: list[BaseEntry] = []
         self.trims: list[TrimmedEntry] = []
+        self.grown: GrownEntry | None = None  # the last one
         self.trimmed_keys: dict[str, int] = {}  # of the objects below the floor: the first offset behind each
         self.archived_bytes = 0  # size of the objects from the floor on
         self._count = 0
@@ -282,6 +249,11 @@ class Manifest:
         return self._count // ENTRIES
 
     @property
+    def queue_partitions(self) -> int:
+        """How many queue partitions the archive got later, as the manifest of the metadata log says; 0: none."""
+        return 0 if self.grown is None else self.grown.queue_partitions
+
+    @property
     def floor(self) -> int:
         """The oldest offset that is archived, or that an archived segment can begin with: the last trim's, or 0."""
         return self.trims[-1].offset if self.trims else 0
@@ -342,6 +314,8 @@ class Manifest:
         """The last entry, if it says of the same stretch of history what `entry` says."""
         if isinstance(entry, TrimmedEntry):
             return next((each for each in self.trims if each.offset >= entry.offset), None)
+        if isinstance(entry, GrownEntry):
+            return self.grown if self.queue_partitions >= entry.queue_partitions else None
         if isinstance(entry, SegmentEntry):
             last = self.segments[-1] if self.segments else None
             if last is not None and (last.base_offset, last.chain) == (entry.base_offset, entry.chain):
@@ -352,7 +326,7 @@ class Manifest:
         return next((each for each in self.bases if each.offset == entry.offset), None)
 
     def require_behind(self, entry: Entry) -> None:
-        """Check that a segment goes on where the last one ends, and that a trim is of this history.
+        """Check that a segment goes on where the last one ends, a trim is of this history, and partitions are more.
 
         Raises OtherHistory."""
         why = None
@@ -361,6 +335,8 @@ class Manifest:
             why = f"its segment does not go on ({why})"
         elif isinstance(entry, TrimmedEntry):
             why = self._wrong_trim(entry)
+        elif isinstance(entry, GrownEntry) and entry.queue_partitions <= self.queue_partitions:
+            why = f"{entry.queue_partitions} partitions, and there are {self.queue_partitions} already"
         if why is not None:
             raise OtherHistory(f"{self.objects.place(self._key(entry.number))}: {why}")
 
@@ -407,6 +383,8 @@ class Manifest:
             self.bases = [each for each in self.bases if each.offset >= entry.offset]
             for each in [*gone, *files]:
                 self._let_go(each)
+        elif isinstance(entry, GrownEntry):
+            self.grown = entry
         elif entry.offset < self.floor:  # of another archiver, which did not know of the trim
             self._let_go(entry)
         elif isinstance(entry, SnapshotEntry):
@@ -452,7 +430,7 @@ def _from_json(stored: bytes) -> Entry:
     if kind is TrimmedEntry:
         given["findings"] = tuple(given["findings"])
     entry = kind(**given)
-    numbers = [value for name, value in given.items() if name.endswith(("offset", "_ms", "number", "bytes", "format"))]
+    numbers = [value for name, value in given.items() if name.endswith(_NUMBERS)]
     if not all(isinstance(value, int) for value in numbers):
         raise ValueError("a number is none")
     return entry

@@ -19,14 +19,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, TypeVar, cast
 
-from rewindmq.engine.log.archive.manifest import (
-    IDENTITY,
-    BaseEntry,
-    Manifest,
-    SegmentEntry,
-    SnapshotEntry,
-    read_identity,
-)
+from rewindmq.engine.log.archive.identity import IDENTITY, read_identity
+from rewindmq.engine.log.archive.manifest import BaseEntry, Manifest, SegmentEntry, SnapshotEntry
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects, open_objects
 from rewindmq.engine.log.archive.pack import CorruptObject, Unpacked
 from rewindmq.engine.log.archive.state_files import archived_base, floor_base

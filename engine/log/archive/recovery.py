@@ -34,7 +34,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rewindmq.engine.log.archive.branch import Branch, branch_at, identity_in
-from rewindmq.engine.log.archive.manifest import FileEntry, Manifest, SegmentEntry, TrimmedEntry, read_identity
+from rewindmq.engine.log.archive.identity import read_identity
+from rewindmq.engine.log.archive.manifest import FileEntry, Manifest, SegmentEntry, TrimmedEntry
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects
 from rewindmq.engine.log.archive.pack import Unpacked
 from rewindmq.engine.log.archive.reader import ArchivedPartition

@@ -25,21 +25,14 @@ Each record is archived with its offset, Kafka's time, key and headers. The reco
 
 import time
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from rewindmq.engine.log.archive.archiver import PartitionReport, Report, archive_snapshot
 from rewindmq.engine.log.archive.branch import partitions_until
-from rewindmq.engine.log.archive.manifest import (
-    Identity,
-    Manifest,
-    OtherHistory,
-    SegmentEntry,
-    archived_bytes,
-    now_ms,
-    read_identity,
-    require_identity,
-)
+from rewindmq.engine.log.archive.identity import Identity, read_identity, require_identity
+from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory, SegmentEntry, archived_bytes, now_ms
 from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.archive.topic_pack import TopicPacker, TopicRecord, UnpackedTopic
 from rewindmq.engine.log.archive.topic_records import history_in, record_of, records_of
@@ -49,7 +42,6 @@ from rewindmq.engine.log.contract import BelowStart, LogError
 from rewindmq.engine.log.embedded.directory import METADATA
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.engine.log.topic_floors import TopicFloors
-from rewindmq.projections.replay import PartitionLog
 from rewindmq.projections.store.snapshots import Snapshots
 
 SETTLE_SECONDS: Final = 2.0
@@ -100,7 +92,9 @@ class TopicArchiver:
         `until`: asked before each stretch whether to stop. `progress`: told the records done and all of them.
         Raises OtherHistory, CorruptObject, LostRecords where all else is done, LogError where Kafka cannot be read,
         NoAnswer."""
-        queues = self._log.queues[: require_topics(self.objects, self._log).queue_partitions]
+        queues = self._log.queues[
+            : require_topics(self.objects, self._log, self.manifests.get(METADATA)).queue_partitions
+        ]
         queues = [each for each in queues if self.partitions is None or each.name in self.partitions]
         ends = self._settled([*queues, self._log.metadata])
         for name in self._gathering.keys() - ends.keys():  # another archiver's now
@@ -324,32 +318,23 @@ def topic_identity(log: KafkaLogReader) -> Identity:
     return Identity(history_in(log.metadata), len(log.queues), "kafka")
 
 
-def require_topics(objects: Objects, log: KafkaLogReader) -> Identity:
+def require_topics(objects: Objects, log: KafkaLogReader, metadata: Manifest | None = None) -> Identity:
     """Begin the archive of the history in these topics, or check that it is the one that is archived here.
 
-    Partitions that were added to a topic later are not part of the history, unless queues were repartitioned. Returns
-    what the archive says. Raises OtherHistory, LogError, NoAnswer."""
+    If the history was repartitioned, the archive grows when the first record is in a new partition. Partitions that
+    somebody else added to a topic are not part of the history. `metadata`: the manifest of the metadata log, if the
+    caller has it. Returns what the archive is now. Raises OtherHistory, LogError, NoAnswer."""
     identity = topic_identity(log)
-    found = read_identity(objects)
-    if found is not None and found.queue_partitions < identity.queue_partitions:
-        later = log.queues[found.queue_partitions :]
+    found = read_identity(objects, metadata)
+    if found is not None:
+        count, later = found.queue_partitions, log.queues[found.queue_partitions :]
         if any(each.next_offset for each in later):  # else no node works with them
-            require_no_repartition(objects, found.queue_partitions, log.metadata)
-        identity = Identity(identity.history, found.queue_partitions, identity.log)
-    require_identity(objects, identity)
+            count = max(count, partitions_until(log.metadata, log.metadata.next_offset, count))
+        identity = replace(
+            identity, queue_partitions=count
+        )  # this program may have been started before there were more
+    require_identity(objects, identity, metadata)
     return identity
-
-
-def require_no_repartition(objects: Objects, archived: int, metadata: PartitionLog) -> None:
-    """Check that no queues are in partitions that were added since the archive was begun with `archived` of them.
-
-    Raises OtherHistory, LogError, NoAnswer."""
-    now = partitions_until(metadata, metadata.next_offset, archived)
-    if now > archived:
-        raise OtherHistory(
-            f"{objects.url}: the archive was begun with {archived} queue partitions, and queues were repartitioned to"
-            f" {now}: it would lack those that have moved: archive to another URL"
-        )
 
 
 def require_reach(partition: KafkaPartition, manifest: Manifest) -> int:

@@ -23,7 +23,8 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from rewindmq.engine.log.archive.manifest import Manifest, read_identity
+from rewindmq.engine.log.archive.identity import read_identity
+from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects
 from rewindmq.engine.log.archive.topic_pack import TopicRecord, UnpackedTopic, behind_gap, linked
 from rewindmq.engine.log.archive.topic_records import records_of

@@ -16,7 +16,8 @@ from rewindmq.engine.log.archive import pack as packs
 from rewindmq.engine.log.archive import recovery as recoveries
 from rewindmq.engine.log.archive.archiver import Archiver, close_segments, identity_of
 from rewindmq.engine.log.archive.descriptions import decode_checked, encode_checked
-from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory, read_identity
+from rewindmq.engine.log.archive.identity import read_identity
+from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects, open_objects
 from rewindmq.engine.log.archive.reader import ArchivedLog
 from rewindmq.engine.log.archive.recovery import recover

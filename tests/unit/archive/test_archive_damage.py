@@ -12,7 +12,7 @@ from rewindmq.engine.log.archive import manifest as manifests
 from rewindmq.engine.log.archive import pack as packs
 from rewindmq.engine.log.archive import reader as readers
 from rewindmq.engine.log.archive.archiver import Archiver, close_segments, verify
-from rewindmq.engine.log.archive.manifest import read_identity
+from rewindmq.engine.log.archive.identity import read_identity
 from rewindmq.engine.log.archive.objects import Objects, open_objects
 from rewindmq.engine.log.archive.reader import ArchivedLog
 from rewindmq.engine.log.archive.snapshots import ArchivedSnapshots

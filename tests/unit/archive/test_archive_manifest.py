@@ -8,18 +8,10 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.log.archive.descriptions import decode_checked, encode_checked
-from rewindmq.engine.log.archive.manifest import (
-    IDENTITY,
-    Identity,
-    Manifest,
-    OtherHistory,
-    SegmentEntry,
-    SnapshotEntry,
-    StoredObject,
-    read_identity,
-    require_identity,
-)
+from rewindmq.engine.log.archive.identity import IDENTITY, Identity, read_identity, require_identity
+from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory, SegmentEntry, SnapshotEntry, StoredObject
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects
+from rewindmq.engine.log.embedded.directory import METADATA
 from rewindmq.engine.log.embedded.index import first_chain
 
 IDENTITY_HERE = Identity("ab" * 32, 2)
@@ -208,8 +200,21 @@ def test_an_archive_is_of_one_history(objects: Objects) -> None:
     assert read_identity(objects) == IDENTITY_HERE
     with pytest.raises(OtherHistory, match="the archive of another history"):
         require_identity(objects, Identity("cd" * 32, 2))
-    with pytest.raises(OtherHistory):
-        require_identity(objects, Identity("ab" * 32, 3))
+
+
+def test_an_archive_grows_with_its_history(objects: Objects) -> None:
+    require_identity(objects, IDENTITY_HERE)
+    grown = replace(IDENTITY_HERE, queue_partitions=5)
+    one, other = Manifest.load(objects, METADATA), Manifest.load(objects, METADATA)
+    require_identity(objects, grown, one)
+    require_identity(objects, grown, other)  # another archiver, which had read it before
+    assert (one.queue_partitions, other.queue_partitions) == (5, 5)
+    assert list(objects.list(f"{METADATA}/manifest")) == [f"{METADATA}/manifest/0000000000.json"]
+    found = read_identity(objects)
+    assert found == grown
+    assert found.begun_with == 2
+    with pytest.raises(OtherHistory, match="the archive of another history"):
+        require_identity(objects, IDENTITY_HERE)  # an older copy of the history, or a program that began before
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2, "history": "", "queue_partitions": 1, "log": "x"}'])

@@ -1,0 +1,92 @@
+"""The identity of an archive: which history it holds, and in how many partitions.
+
+    URL/archive.json      created once; the number of queue partitions is the one with which the archive was begun
+    `grown`               an entry in the manifest of the metadata log: from here on there are more (manifest.py)
+
+    read_identity(objects)               None: no archive was begun
+    require_identity(objects, identity)  begins the archive, or lets it grow
+
+- A history gets more partitions when it is repartitioned. The entry is there before anything of a new partition is.
+- A version that does not know such entries stops at the first one. So it takes no part of an archive for the whole.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rewindmq.engine.log.archive.descriptions import decode_checked, encode_checked
+from rewindmq.engine.log.archive.manifest import GrownEntry, Manifest, OtherHistory, now_ms
+from rewindmq.engine.log.archive.objects import ArchiveError, MissingObject, Objects
+from rewindmq.engine.log.embedded.directory import METADATA
+
+IDENTITY: Final = "archive.json"
+FORMAT: Final = 1
+_KEYS: Final = {"format", "history", "queue_partitions", "log"}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which history a log or an archive holds.
+
+    `history`: the hash chain behind the first segment header of the metadata log, whose sync marker is random.
+    `queue_partitions`: how many there are by now. `begun_with`: of an archive, how many there were at its beginning."""
+
+    history: str
+    queue_partitions: int
+    log: str = "embedded"
+    begun_with: int = field(default=0, compare=False)
+
+    def is_of(self, history: "Identity") -> bool:
+        """Whether an archive with this identity is that of the history, which may have more partitions by now."""
+        same = (self.history, self.log) == (history.history, history.log)
+        return same and self.queue_partitions <= history.queue_partitions
+
+
+def read_identity(objects: Objects, metadata: Manifest | None = None) -> Identity | None:
+    """The history that is archived here; None if no archive was begun.
+
+    `metadata`: the manifest of the metadata log, if the caller has just read it. Raises ArchiveError, NoAnswer."""
+    try:
+        stored = objects.get(IDENTITY)
+    except MissingObject:
+        return None
+    try:
+        values = decode_checked(stored, _KEYS)
+        stated, history, log = values["format"], values["history"], values["log"]
+        begun_with = int(values["queue_partitions"])
+    except (ValueError, KeyError, TypeError):
+        raise ArchiveError(f"{objects.place(IDENTITY)}: not a description of an archive: it was changed") from None
+    if stated != FORMAT:
+        raise ArchiveError(f"{objects.place(IDENTITY)}: format {stated}, this version reads format {FORMAT}")
+    if metadata is None:
+        metadata = Manifest.load(objects, METADATA)
+    return Identity(history, metadata.queue_partitions or begun_with, log, begun_with)
+
+
+def require_identity(objects: Objects, identity: Identity, metadata: Manifest | None = None) -> Manifest:
+    """Begin the archive of this history, or check that it is the one that is archived here.
+
+    If the history has more partitions by now, the archive has them, too, from here on. `metadata`: as `read_identity`.
+    Returns the manifest of the metadata log. Raises OtherHistory, ArchiveError, NoAnswer."""
+    if metadata is None:
+        metadata = Manifest.load(objects, METADATA)
+    found = read_identity(objects, metadata)
+    if found is None:
+        objects.create(IDENTITY, encode_checked(_as_json(identity)))
+        found = read_identity(objects, metadata)
+    if found is None or not found.is_of(identity):
+        raise OtherHistory(
+            f"{objects.place(IDENTITY)}: the archive of another history ({found}; this is {identity}):"
+            " archive to another URL"
+        )
+    if found.queue_partitions < identity.queue_partitions:
+        metadata.extend(GrownEntry(identity.queue_partitions, now_ms()))
+    return metadata
+
+
+def _as_json(identity: Identity) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "history": identity.history,
+        "queue_partitions": identity.queue_partitions,
+        "log": identity.log,
+    }
