@@ -1,0 +1,124 @@
+"""An archive whose partitions end at different places: is a queue that moved whole in it, and up to which time?"""
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rewindmq.engine.log.archive.identity import read_identity
+from rewindmq.engine.log.archive.reader import ArchivedLog
+from rewindmq.engine.log.archive.torn import Torn, torn_at
+from rewindmq.engine.log.embedded.directory import METADATA
+from rewindmq.projections.replay import events_of
+from rewindmq.schemas.events import DeadLettersForwarded, Event, MetadataEvent, QueueDeclared, QueueDrained
+from rewindmq.schemas.placement_events import PartitionsAdded, QueueMoveBegan, QueueMoveEnded
+from rewindmq.schemas.values import BROKER, Actor
+from tests.support.archiving import archive_all
+from tests.support.moved_queue import Moved, MovingRecorder, write_back, write_moved
+
+
+@pytest.fixture(params=[0, 1], ids=["in one millisecond", "one by one"])
+def moved(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Moved:
+    """A history with a segment for each record, archived. A consumer holds a message until the queue has moved."""
+    append, metadata = MovingRecorder.append, MovingRecorder.metadata
+
+    def closed(self: MovingRecorder) -> None:
+        self.log.commit_and_wait()
+        for partition in (self.log.metadata, *self.log.queues):
+            partition.roll()
+        self.now_ms += request.param
+
+    def append_one(self: MovingRecorder, index: int, actor: Actor, event: Event) -> int:
+        offset = append(self, index, actor, event)
+        closed(self)
+        return offset
+
+    def metadata_one(self: MovingRecorder, event: MetadataEvent, actor: Actor = BROKER) -> int:
+        offset = metadata(self, event, actor)
+        closed(self)
+        return offset
+
+    monkeypatch.setattr(MovingRecorder, "append", append_one)
+    monkeypatch.setattr(MovingRecorder, "metadata", metadata_one)
+    moved = write_moved(tmp_path / "data", hold=True)
+    archive_all(moved.data, str(tmp_path / "whole"))
+    return moved
+
+
+class Needs:
+    """Where the records are that need one another."""
+
+    def __init__(self, whole: ArchivedLog, moved: Moved) -> None:
+        self.moved = moved
+        metadata, source, target = whole.metadata, whole.queues[moved.source], whole.queues[moved.target]
+
+        def last(log: object, kind: type, fits: Callable[[Event], bool] = lambda event: True) -> int:
+            found = [at for at, _, _, event in events_of(log) if isinstance(event, kind) and fits(event)]  # type: ignore[arg-type]
+            return found[-1]
+
+        self.added = last(metadata, PartitionsAdded)
+        self.began, self.ended = last(metadata, QueueMoveBegan), last(metadata, QueueMoveEnded)
+        self.drained, self.forwarded = last(source, QueueDrained), last(source, DeadLettersForwarded)
+        self.declared = last(target, QueueDeclared, lambda event: getattr(event, "moved_from", None) is not None)
+        self.came = max(moved.came.values())
+
+    def torn(self, metadata: int, queues: list[int]) -> bool:
+        """Whether history that ends there lacks something that it needs."""
+        source, target = queues[self.moved.source], queues[self.moved.target]
+        return (
+            (source > self.forwarded and target <= self.came)
+            or (metadata > self.ended and target <= self.declared)
+            or (source > self.drained and metadata <= self.began)
+            or (target > self.declared and metadata <= self.began)
+            or (any(queues[2:]) and metadata <= self.added)
+        )
+
+
+def cut(whole: Path, to: Path, ends: dict[str, int]) -> ArchivedLog:
+    """The archive with so many entries of each partition."""
+    to.mkdir()
+    shutil.copy(whole / "archive.json", to)
+    for name, end in ends.items():
+        (to / name / "manifest").mkdir(parents=True)
+        os.symlink(whole / name / "segments", to / name / "segments")
+        for path in sorted((whole / name / "manifest").iterdir())[:end]:
+            shutil.copy(path, to / name / "manifest")
+    return ArchivedLog(str(to))
+
+
+def torn_in(log: ArchivedLog) -> Torn | None:
+    identity = read_identity(log.objects)
+    assert identity is not None
+    return torn_at(log.metadata, log.queues, 2)
+
+
+def test_what_is_torn_is_found_and_whole_before(moved: Moved, tmp_path: Path) -> None:
+    whole = ArchivedLog(str(tmp_path / "whole"))
+    assert torn_in(whole) is None
+    needs, chance = Needs(whole, moved), random.Random(7)
+    counts = {each.name: len(each.segments) for each in whole.partitions}
+    seen = {False: 0, True: 0}
+    for number in range(120):
+        ends = {
+            name: chance.choice((count, chance.randint(3 if name == METADATA else 0, count)))
+            for name, count in counts.items()
+        }
+        log = cut(tmp_path / "whole", tmp_path / f"cut{number}", ends)
+        torn = torn_in(log)
+        expected = needs.torn(log.metadata.next_offset, [each.next_offset for each in log.queues])
+        assert (torn is not None) == expected, (ends, torn)
+        seen[expected] += 1
+        if torn is not None:
+            at = [each.offset_at(torn.whole_ms) for each in log.partitions]
+            assert not needs.torn(at[0], at[1:]), (ends, torn)
+    assert min(seen.values()) > 10, seen
+
+
+def test_a_queue_that_moved_back_and_forth_is_whole(tmp_path: Path) -> None:
+    """Its incarnations in two partitions have the same number."""
+    write_back(tmp_path / "data")
+    archive_all(tmp_path / "data", str(tmp_path / "whole"))
+    assert torn_in(ArchivedLog(str(tmp_path / "whole"))) is None
