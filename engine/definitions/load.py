@@ -12,6 +12,7 @@ Rules of this file
 - The import has the rights of the broker and the name of the user: it needs no permissions in vhosts.
 """
 
+import asyncio
 import contextlib
 import logging
 from collections import Counter
@@ -45,6 +46,7 @@ SERVER_NAMED = "amq."
 MD5_RELEASES = ("3.0.", "3.1.", "3.2.", "3.3.", "3.4.", "3.5.")
 
 MOST_NAMED = 20  # errors in one answer
+TOGETHER = 50  # queues, or bindings: they wait for the log once. The loop's time that they take is short
 
 logger = logging.getLogger("rewindmq")
 
@@ -78,7 +80,9 @@ class Import:
         self.exchanges: dict[tuple[str, str], ExchangeDeclared] = {}
         self.queues: set[tuple[str, str]] = set()
         self.queue_limits: dict[str, int] = {}
-        self.steps: list[Step] = []
+        self.steps: list[Step] = []  # one after the other, before the queues
+        self.queue_steps: list[Step] = []
+        self.binding_steps: list[Step] = []
         self.wrong: list[str] = []  # the first errors, and how many there are
         self.wrong_count = 0
         self.work = Work(broker.loop_share)
@@ -91,9 +95,14 @@ class Import:
         await self._enter()
         await self._judge()
         pace = Pace(self.broker.turns.written)
-        async for step in self.work.over(self.steps):
-            await step()
-            await pace.changed()
+        for steps, together in ((self.steps, 1), (self.queue_steps, TOGETHER), (self.binding_steps, TOGETHER)):
+            async for first in self.work.over(range(0, len(steps), together)):
+                portion = steps[first : first + together]
+                results = await asyncio.gather(*(step() for step in portion), return_exceptions=True)
+                for result in results:
+                    if isinstance(result, BaseException):
+                        raise result
+                    await pace.changed()
 
     async def _enter(self) -> None:
         """Make sure that this node folds the partitions of the queues that the document names."""
@@ -298,7 +307,7 @@ class Import:
                 with self._session(vhost) as session:
                     await self.broker.queues.declare(session, name, False, durable, False, auto_delete, given_arguments)
 
-        self.steps.append(step)
+        self.queue_steps.append(step)
 
     def _check_queue(
         self, vhost: str, name: str, durable: bool, auto_delete: bool, given_arguments: tuple[Argument, ...]
@@ -364,7 +373,7 @@ class Import:
             with self._session(vhost) as session:
                 await self.broker.exchanges.bind(session, source, kind, destination, key, arguments)
 
-        self.steps.append(step)
+        self.binding_steps.append(step)
 
     # -- shared by all checks ----------------------------------------------------------------------------------------
 
