@@ -64,14 +64,14 @@ def topics_of(kafka: Kafka, data: Path | None) -> "KafkaLogReader":
 
 
 def topics_by_name(objects: "Objects", kafka: Kafka) -> "dict[str, KafkaPartition]":
-    """The partitions of the archived topics.
+    """The partitions of the history in the archived topics, also those that the archive has not begun yet.
 
     Raises OtherHistory, LogError, NoAnswer."""
-    from rewindmq.engine.log.archive.topic_archiver import require_topics
+    from rewindmq.engine.log.archive.topic_archiver import AddedPartitions, archived_topics
 
     log = topics_of(kafka, None)
-    require_topics(objects, log)
-    return {each.name: each for each in (log.metadata, *log.queues)}
+    count = AddedPartitions(log).now(archived_topics(objects, log).queue_partitions)
+    return {each.name: each for each in (log.metadata, *log.queues[:count])}
 
 
 def topic_lag(partition: "KafkaPartition", archived_end: int) -> tuple[int, int | None]:
