@@ -112,6 +112,15 @@ class Alone:
     async def add_partitions(self, partitions: int, only_ask: bool) -> None:
         """Do nothing: the next start makes what the metadata log says (start.py)."""
 
+    def archive_soon(self) -> None:
+        """Begin new segments when all that was appended is durable: the archiver takes those that are closed."""
+        if self._config.archive.url is not None:
+            self._broker.turns.when_durable(self._end_segments)
+
+    def _end_segments(self) -> None:
+        if self._ages is not None and not self._stopped:
+            self._ages.end_all()
+
     def queue_gone(self, partition: Partition, queue: Queue) -> None:
         """Remove the queue's bindings when its end is durable.
 

@@ -9,6 +9,8 @@ Rules of this file
   given up as long as the queue is not declared in its new partition.
 - An owner that stood still may give up what its successor has declared. Then a part of the messages is where the name
   does not lead to: this move is begun again at once, whatever the queue has become, and ends.
+- When no queue is left that can move now, the archive is to have what went and where it arrived
+  (`Keeper.archive_soon`).
 """
 
 import asyncio
@@ -105,6 +107,7 @@ class Moves:
         if not began and self._moved:
             logger.info("%d queues have moved; %d stay where they are for now", self._moved, len(placement.staying))
             self._moved = 0
+            self._agreement.keeper.archive_soon()
         if began and self._mine():
             await asyncio.gather(*(self._metadata.ask(BROKER, each) for each in began))
         return bool(began)

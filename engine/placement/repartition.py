@@ -40,6 +40,7 @@ from rewindmq.schemas.values import BROKER
 
 LOOK_SECONDS = 1.0
 NAMES_TOGETHER = 500  # in one record: less than 256 KiB
+ARCHIVE_SECONDS = 60.0  # at least, before the archive is to have what has followed a queue since
 
 logger = logging.getLogger(__name__)
 
@@ -136,11 +137,16 @@ class Repartition:
                         await self._woken.wait()
 
     async def _look_after_strays(self) -> None:
-        told = ""
+        told, loop = "", asyncio.get_running_loop()
+        archive_at = loop.time()
         while True:
             more = False
             try:
                 more = await self.strays.look(Work(self._share))
+                if self.strays.followed and not more and loop.time() >= archive_at:
+                    self.strays.followed = False
+                    archive_at = loop.time() + ARCHIVE_SECONDS
+                    self.keeper.archive_soon()
                 told = ""
             except Exception as error:  # as above
                 if str(error) != told:
@@ -212,4 +218,5 @@ class Repartition:
             staying += len(names)
         await self.metadata.ask(BROKER, PlacementChanged(wanted))
         await self.agreement.durable()
+        self.keeper.archive_soon()
         logger.info("queues are placed by %d partitions now; %d queues are to move", wanted, staying)

@@ -73,11 +73,14 @@ _refreshing = Lock()
 class ArchivedPartition:
     """One partition of an archived history, as far as this process has read its manifest."""
 
-    def __init__(self, objects: Objects, name: str, framed: bool = False) -> None:
-        """`framed`: the archive is that of a log in Kafka."""
+    def __init__(self, objects: Objects, name: str, framed: bool = False, manifest: Manifest | None = None) -> None:
+        """`framed`: the archive is that of a log in Kafka. `manifest`: what the caller has read; else all entries that
+        the archive has now."""
         self.name = name
         self.framed = framed
         self._objects = objects
+        if manifest is not None:
+            self._manifest = manifest
 
     def __reduce__(self) -> "tuple[Callable[[str, str, bool], ArchivedPartition], tuple[str, str, bool]]":
         return _partition, (self._objects.url, self.name, self.framed)
@@ -99,6 +102,10 @@ class ArchivedPartition:
                 kept.framed = self.framed
                 _bases[key] = kept
         return kept
+
+    def beside(self, name: str) -> "ArchivedPartition":
+        """Another partition of the same archive."""
+        return ArchivedPartition(self._objects, name, self.framed)
 
     def base_of(self, entry: BaseEntry) -> Base:
         """An archived base, fetched and checked.

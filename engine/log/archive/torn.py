@@ -14,6 +14,8 @@
   archive as of an earlier time.
 - What is missing of a partition came at the time of its last archived record, or later. So what needs it came then, or
   later, too: only that is read. And nothing that came before `whole_ms` needs what is missing.
+- Nothing needs a partition that came later before queues are placed by its number. An archive of which an archiver was
+  ended may not count it yet.
 - Only a history that was repartitioned is read for it.
 """
 
@@ -22,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from rewindmq.engine.log.archive.reader import ArchivedPartition
+from rewindmq.engine.log.embedded.directory import queue_partition
 from rewindmq.projections.machine.data.reasons import RELOCATED
 from rewindmq.projections.replay import events_of, groups_of
 from rewindmq.projections.rewind import format_time
@@ -49,8 +52,11 @@ def torn_at(metadata: ArchivedPartition, queues: Sequence[ArchivedPartition], be
     `begun_with`: the number of queue partitions with which the archive was begun. Raises CorruptObject, ArchiveError,
     NoAnswer."""
     moves = _Moves(metadata)
-    if not moves.placement.count and len(queues) == begun_with:
+    placement = moves.placement
+    if not placement.count and len(queues) == begun_with:
         return None
+    later = range(len(queues), placement.count)
+    queues = [*queues, *(metadata.beside(queue_partition(number)) for number in later)]
     return _Search(metadata, queues, begun_with, moves).found()
 
 
@@ -122,8 +128,8 @@ class _Search:
     def _look_at(self, index: int) -> None:
         """Look at what was archived of a partition behind the ends of those that it needs."""
         partition, moves = self._queues[index], self._moves
-        metadata_ms = _end_ms(self._metadata)
-        since_ms = min([metadata_ms, *(_end_ms(self._queues[each]) for each in moves.all_targets(index))])
+        needed = [self._metadata, *(self._queues[each] for each in moves.all_targets(index))]
+        since_ms = min(map(self._end_ms, needed))
         forwarded: dict[tuple[str, str, int], int] = {}
         for event in _events(partition, partition.offset_at(since_ms - 1), partition.next_offset):
             if isinstance(event, DeadLettersForwarded) and event.relocated:
@@ -151,13 +157,19 @@ class _Search:
         )
 
     def _note(self, lacking: ArchivedPartition, what: str) -> None:
-        end_ms = _end_ms(lacking)
-        self._found.append(Torn(end_ms - 1, f"{lacking.name} is archived up to {format_time(end_ms)}, and {what}"))
+        end_ms = self._end_ms(lacking)
+        there = f"{lacking.name} is archived up to {format_time(end_ms)}"
+        if not lacking.segments:
+            there = f"nothing of {lacking.name} is archived"
+        self._found.append(Torn(end_ms - 1, f"{there}, and {what}"))
 
-
-def _end_ms(partition: ArchivedPartition) -> int:
-    """The time of the last archived record; 0 if there is none."""
-    return partition.segments[-1].max_timestamp_ms if partition.segments else 0
+    def _end_ms(self, partition: ArchivedPartition) -> int:
+        """The time of the last archived record. If there is none: the time from which on queues were placed there, or
+        0 if they always were."""
+        if partition.segments:
+            return partition.segments[-1].max_timestamp_ms
+        index, placement = int(partition.name.rpartition("-")[2]), self._moves.placement
+        return next((each.until_ms for each in reversed(placement.earlier) if each.count <= index), 0)
 
 
 def _events(partition: ArchivedPartition, start: int, end: int) -> Iterator[Event]:
