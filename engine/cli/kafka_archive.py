@@ -96,9 +96,13 @@ def recover_to_kafka(settings: Settings, url: str, kafka: Kafka, replication: in
     objects = open_objects(url)
     clients = KafkaClients(kafka.servers, dict(kafka.settings))
     settings.banner(f"Recovering {objects.url} to {kafka.prefix}.* at {kafka.servers} ...")
+
+    def tell(text: str) -> None:
+        if not settings.quiet:
+            click.echo(text, err=True)
+
     return with_bar(
-        settings,
-        lambda progress: recover_topics(objects, clients, kafka.prefix, replication, progress, settings.banner),
+        settings, lambda progress: recover_topics(objects, clients, kafka.prefix, replication, progress, tell)
     )
 
 

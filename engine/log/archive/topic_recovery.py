@@ -90,23 +90,30 @@ def recover_topics(
     `tell`: told what takes long, and where the topics end if that is not the archived end. `replication`: of the
     topics; None: three, or as many as Kafka has brokers. Raises ArchiveError, CorruptObject, NoAnswer; LogError where
     there are such topics already, or Kafka refuses."""
-    identity = read_identity(objects)
+    metadata = Manifest.load(objects, METADATA)
+    identity = read_identity(objects, metadata)
     if identity is None:
         raise ArchiveError(f"{objects.url}: there is no archive")
     if identity.log != "kafka":
         raise ArchiveError(f"{objects.url}: the archive of an embedded log: recover it to a directory, with --data")
     clients.require_answer(TIMEOUT_SECONDS)
-    ends, torn = _ends(objects, identity)
+    manifests = [
+        metadata,
+        *(Manifest.load(objects, name) for name in map(queue_partition, range(identity.queue_partitions))),
+    ]
+    if not metadata.segments:
+        raise ArchiveError(f"{objects.url}: nothing of {METADATA} is archived yet")
+    ends, torn = _ends(manifests, identity)
+    manifests = manifests[: len(ends)]
+    if torn is not None:
+        _require_untrimmed(torn, manifests)
+        until = f"the topics end with {format_time(torn.whole_ms)}, up to which all is whole"
+        tell(f"{torn.text}: {until}. Archive them to another URL: {objects.url} goes on otherwise")
     topics = KafkaTopics(clients, prefix)
     topics.create_for_recovery(len(ends) - 1, replication)
     places = [KafkaPartition(clients, topics.metadata, 0, METADATA)]
     for number in range(len(ends) - 1):
         places.append(KafkaPartition(clients, topics.queues, number, queue_partition(number)))
-    manifests = [Manifest.load(objects, place.name) for place in places]
-    if torn is not None:
-        _require_untrimmed(torn, manifests)
-        until = f"the topics end with {format_time(torn.whole_ms)}, up to which all is whole"
-        tell(f"{torn.text}: {until}. Archive them to another URL: {objects.url} goes on otherwise")
     floors = sum(manifest.floor for manifest in manifests)
     if floors > FILLERS:
         minutes = floors * FILLER_SECONDS / 60
@@ -122,23 +129,17 @@ def recover_topics(
     return found
 
 
-def _ends(objects: Objects, identity: Identity) -> tuple[dict[str, int], Torn | None]:
+def _ends(manifests: Sequence[Manifest], identity: Identity) -> tuple[dict[str, int], Torn | None]:
     """The offset behind the last record of each partition that is recovered, and why that is not the archived end.
 
     Partitions without records that came later than the end of the metadata log are left out."""
-    names = (METADATA, *map(queue_partition, range(identity.queue_partitions)))
-    metadata, *queues = [ArchivedPartition(objects, name, framed=True) for name in names]
-    if not metadata.next_offset:
-        raise ArchiveError(f"{objects.url}: nothing of {METADATA} is archived yet")
+    partitions = [ArchivedPartition(each.objects, each.partition, framed=True, manifest=each) for each in manifests]
+    metadata, *queues = partitions
     torn = torn_at(metadata, queues, identity.begun_with)
-    ends = {
-        each.name: each.next_offset if torn is None else each.offset_at(torn.whole_ms) for each in (metadata, *queues)
-    }
-    count = partitions_until(metadata, ends[METADATA], identity.begun_with)
-    for number, name in enumerate(names):
-        if ends[name]:
-            count = max(count, number)
-    return {name: ends[name] for name in names[: 1 + count]}, torn
+    ends = [each.next_offset if torn is None else each.offset_at(torn.whole_ms) for each in partitions]
+    count = partitions_until(metadata, ends[0], identity.begun_with)
+    count = max([count, *(number for number, end in enumerate(ends) if end)])
+    return {each.name: end for each, end in zip(partitions[: 1 + count], ends, strict=False)}, torn
 
 
 def _require_untrimmed(torn: Torn, manifests: Sequence[Manifest]) -> None:

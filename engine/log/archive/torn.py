@@ -13,7 +13,9 @@
 - A recovery up to the archived ends would lose messages, or have a queue where no name leads. All of it is in the
   archive as of an earlier time.
 - What is missing of a partition came at the time of its last archived record, or later. So what needs it came then, or
-  later, too: only that is read. And nothing that came before `whole_ms` needs what is missing.
+  later, too: only that is read.
+- `whole_ms` lies just before the first record that needs something which is missing. It does not go back to the end of
+  the partition that lacks it: nothing may have happened there for hours.
 - Nothing needs a partition that came later before queues are placed by its number. An archive of which an archiver was
   ended may not count it yet.
 - Only a history that was repartitioned is read for it.
@@ -27,7 +29,7 @@ from rewindmq.engine.log.archive.reader import ArchivedPartition
 from rewindmq.engine.log.embedded.directory import queue_partition
 from rewindmq.projections.machine.data.reasons import RELOCATED
 from rewindmq.projections.replay import events_of, groups_of
-from rewindmq.projections.rewind import format_time
+from rewindmq.projections.rewind import begin_ms, format_time
 from rewindmq.projections.topology.json_texts import Nonsense
 from rewindmq.projections.topology.placement import Placement
 from rewindmq.schemas.codec import UndecodableRecord
@@ -119,31 +121,34 @@ class _Search:
         for (_, queue), moves in placement.moves.items():
             for move in moves:
                 if move.to_id >= self._queues[move.target].next_offset:
-                    self._note(self._queues[move.target], f"queue '{queue}' has moved there later")
+                    self._note(self._queues[move.target], move.ended_ms, f"queue '{queue}' has moved there later")
         if not placement.count:
             for later in self._queues[self._begun_with :]:
                 if later.next_offset:
-                    self._note(self._metadata, f"{later.name} was added later")
+                    self._note(self._metadata, begin_ms(later) or 0, f"{later.name} was added later")
 
     def _look_at(self, index: int) -> None:
         """Look at what was archived of a partition behind the ends of those that it needs."""
         partition, moves = self._queues[index], self._moves
         needed = [self._metadata, *(self._queues[each] for each in moves.all_targets(index))]
         since_ms = min(map(self._end_ms, needed))
-        forwarded: dict[tuple[str, str, int], int] = {}
-        for event in _events(partition, partition.offset_at(since_ms - 1), partition.next_offset):
+        forwarded: dict[tuple[str, str, int], list[tuple[int, int]]] = {}
+        for time_ms, event in _events(partition, partition.offset_at(since_ms - 1), partition.next_offset):
             if isinstance(event, DeadLettersForwarded) and event.relocated:
-                forwarded[event.vhost, event.queue, event.queue_id] = event.sequence
+                key = event.vhost, event.queue, event.queue_id
+                forwarded.setdefault(key, []).append((event.sequence, time_ms))
             elif isinstance(event, QueueDrained):
                 if (event.vhost, event.queue, event.queue_id) not in moves.begun:
-                    self._note(self._metadata, f"queue '{event.queue}' began to move later")
+                    self._note(self._metadata, time_ms, f"queue '{event.queue}' began to move later")
             elif isinstance(event, QueueDeclared) and not self._is_placed(event, index):
-                self._note(self._metadata, f"queue '{event.queue}' came to {partition.name} later")
-        for (vhost, queue, queue_id), sequence in forwarded.items():
+                self._note(self._metadata, time_ms, f"queue '{event.queue}' came to {partition.name} later")
+        for (vhost, queue, queue_id), heard in forwarded.items():
             targets = [self._queues[each] for each in moves.targets(vhost, queue, index, queue_id)]
             source = vhost, queue, queue_id, moves.placement.as_origin(vhost, queue, index)
-            if targets and not any(_has_come(each, source, sequence) for each in targets):
-                self._note(targets[0], f"messages of queue '{queue}' have moved there later")
+            came = max((_last_come(each, source, heard[-1][0]) for each in targets), default=heard[-1][0])
+            missing = [time_ms for sequence, time_ms in heard if sequence > came]
+            if missing:
+                self._note(targets[0], min(missing), f"messages of queue '{queue}' have moved there later")
 
     def _is_placed(self, event: QueueDeclared, index: int) -> bool:
         """Whether the metadata log, as it is archived, has the queue in this partition."""
@@ -156,12 +161,12 @@ class _Search:
             index in (each.source, each.target) for each in placement.moves.get(name, ())
         )
 
-    def _note(self, lacking: ArchivedPartition, what: str) -> None:
-        end_ms = self._end_ms(lacking)
-        there = f"{lacking.name} is archived up to {format_time(end_ms)}"
+    def _note(self, lacking: ArchivedPartition, needed_ms: int, what: str) -> None:
+        """Note that a record of this time needs what a partition lacks."""
+        there = f"{lacking.name} is archived up to {format_time(self._end_ms(lacking))}"
         if not lacking.segments:
             there = f"nothing of {lacking.name} is archived"
-        self._found.append(Torn(end_ms - 1, f"{there}, and {what}"))
+        self._found.append(Torn(needed_ms - 1, f"{there}, and {what}"))
 
     def _end_ms(self, partition: ArchivedPartition) -> int:
         """The time of the last archived record. If there is none: the time from which on queues were placed there, or
@@ -172,31 +177,31 @@ class _Search:
         return next((each.until_ms for each in reversed(placement.earlier) if each.count <= index), 0)
 
 
-def _events(partition: ArchivedPartition, start: int, end: int) -> Iterator[Event]:
-    """Yields the events between two offsets, without bodies."""
+def _events(partition: ArchivedPartition, start: int, end: int) -> Iterator[tuple[int, Event]]:
+    """Yields the events between two offsets, without bodies, with their times."""
     decode = decoder_of(partition.framed).decode
-    for offsets, records, _ in groups_of(partition, start, end):
-        for offset, record in zip(offsets, records, strict=True):
+    for offsets, records, times in groups_of(partition, start, end):
+        for index, (offset, record) in enumerate(zip(offsets, records, strict=True)):
             if start <= offset < end:
                 with suppress(UndecodableRecord):
-                    yield decode(record, False)[2]
+                    timestamp_ms, _, event = decode(record, False)
+                    yield timestamp_ms if times is None else times[index], event
 
 
-def _has_come(target: ArchivedPartition, source: tuple[str, str, int, int], sequence: int) -> bool:
-    """Whether the message with this number, or a later one, has come to the target from the source.
+def _last_come(target: ArchivedPartition, source: tuple[str, str, int, int], most: int) -> int:
+    """The number of the last message that has come to the target from the source; -1 if none has.
 
-    It is looked for from the end on: it came just before its source heard of it."""
-    end, window = target.next_offset, _WINDOW
-    while end > target.start_offset:
+    It is looked for from the end on, up to number `most`: a message came just before its source heard of it."""
+    end, window, last = target.next_offset, _WINDOW, -1
+    while end > target.start_offset and last < most:
         start = max(target.start_offset, end - window)
-        for event in _events(target, start, end):
+        for _, event in _events(target, start, end):
             origin = event.origin if isinstance(event, Published) else None
             if (
                 origin is not None
                 and origin.reason == RELOCATED
                 and (origin.vhost, origin.queue, origin.queue_id, origin.partition) == source
-                and origin.sequence >= sequence
             ):
-                return True
+                last = max(last, origin.sequence)
         end, window = start, 2 * window
-    return False
+    return last

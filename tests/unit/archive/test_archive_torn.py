@@ -114,6 +114,8 @@ def test_what_is_torn_is_found_and_whole_before(moved: Moved, tmp_path: Path) ->
         if torn is not None:
             at = [each.offset_at(torn.whole_ms) for each in log.partitions]
             assert not needs.torn(at[0], at[1:]), (ends, torn)
+            at = [each.offset_at(torn.whole_ms + 1) for each in log.partitions]
+            assert needs.torn(at[0], at[1:]), "no more is left out than has to be"
     assert min(seen.values()) > 10, seen
 
 
