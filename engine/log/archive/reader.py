@@ -124,6 +124,12 @@ class ArchivedPartition:
         return self.manifest.end
 
     @property
+    def until_ms(self) -> int | None:
+        """The largest time of the archived records; None if there are none."""
+        segments = self.segments
+        return segments[-1].max_timestamp_ms if segments else None
+
+    @property
     def segments(self) -> Sequence[SegmentEntry]:
         """The archived segments, in order."""
         return self.manifest.segments

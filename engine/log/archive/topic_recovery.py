@@ -35,7 +35,7 @@ from rewindmq.engine.log.archive.reader import ArchivedPartition
 from rewindmq.engine.log.archive.topic_pack import TopicRecord, UnpackedTopic, behind_gap, linked
 from rewindmq.engine.log.archive.topic_records import records_of
 from rewindmq.engine.log.archive.topic_seals import recover_topic_seals
-from rewindmq.engine.log.archive.torn import Torn, torn_at
+from rewindmq.engine.log.archive.torn import Torn, whole_ends
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
 from rewindmq.engine.log.embedded.index import first_chain
@@ -134,10 +134,8 @@ def _ends(manifests: Sequence[Manifest], identity: Identity) -> tuple[dict[str, 
 
     Partitions without records that came later than the end of the metadata log are left out."""
     partitions = [ArchivedPartition(each.objects, each.partition, framed=True, manifest=each) for each in manifests]
-    metadata, *queues = partitions
-    torn = torn_at(metadata, queues, identity.begun_with)
-    ends = [each.next_offset if torn is None else each.offset_at(torn.whole_ms) for each in partitions]
-    count = partitions_until(metadata, ends[0], identity.begun_with)
+    ends, torn = whole_ends(partitions, identity.begun_with)
+    count = partitions_until(partitions[0], ends[0], identity.begun_with)
     count = max([count, *(number for number, end in enumerate(ends) if end)])
     return {each.name: end for each, end in zip(partitions[: 1 + count], ends, strict=False)}, torn
 
