@@ -35,9 +35,9 @@ from pathlib import Path
 from typing import Final
 
 from rewindmq.engine.log.archive.archiver import PartitionReport, Report, archive_snapshot
-from rewindmq.engine.log.archive.identity import Identity, read_identity, require_identity
+from rewindmq.engine.log.archive.identity import IDENTITY, Identity, read_identity, require_identity
 from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory, SegmentEntry, archived_bytes, now_ms
-from rewindmq.engine.log.archive.objects import Objects
+from rewindmq.engine.log.archive.objects import ArchiveError, Objects
 from rewindmq.engine.log.archive.topic_pack import TopicPacker, TopicRecord, UnpackedTopic
 from rewindmq.engine.log.archive.topic_records import history_in, record_of, records_of
 from rewindmq.engine.log.archive.topic_seals import TopicSeals
@@ -343,9 +343,11 @@ def topic_identity(log: KafkaLogReader) -> Identity:
 def archived_topics(objects: Objects, log: KafkaLogReader, metadata: Manifest | None = None) -> Identity:
     """What the archive of the history in these topics is now. `metadata`: as `read_identity`.
 
-    Raises OtherHistory where it is that of another one, or none; LogError, NoAnswer."""
+    Raises OtherHistory, LogError where there is none, NoAnswer."""
     found, here = read_identity(objects, metadata), topic_identity(log)
-    if found is None or (found.history, found.log) != (here.history, here.log):
+    if found is None:
+        raise ArchiveError(f"{objects.place(IDENTITY)}: no archive is here (`rewindmq archive` makes one)")
+    if (found.history, found.log) != (here.history, here.log):
         raise OtherHistory(f"{objects.url}: not the archive of the history in {log.topics.metadata}")
     return found
 
