@@ -14,8 +14,8 @@
   archive as of an earlier time.
 - What is missing of a partition came at the time of its last archived record, or later. So what needs it came then, or
   later, too: only that is read. And nothing that came before `whole_ms` needs what is missing.
-- Nothing needs a partition that came later before queues are placed by its number. An archive of which an archiver was
-  ended may not count it yet.
+- Nothing needs a partition that came later before queues are placed by its number. If an
+  archiver was ended, its archive may not count it yet.
 - Only a history that was repartitioned is read for it.
 """
 

@@ -34,6 +34,7 @@ from tests.unit.engine.test_repartition import NAMES, ask, bodies, expected, fil
 
 HOUR_MS = 3_600_000
 MORE = 5  # partitions
+NO_ARCHIVE = ArchiveConfig(None, HOUR_MS)
 
 
 class Killed(BaseException):
@@ -55,8 +56,8 @@ def archive(data: Path, objects: Objects) -> None:
 
 
 def repartition(data: Path) -> None:
-    """Move the queues of a log whose broker is stopped."""
-    with Harness(data) as h:
+    """Move the queues of a log whose broker is stopped, and ends segments by their age alone."""
+    with Harness(data, archive=NO_ARCHIVE) as h:
         ask(h, MORE)
         h.restart()
         until_done(h)
