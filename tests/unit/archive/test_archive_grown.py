@@ -109,6 +109,20 @@ def test_partitions_that_are_added_during_a_run_are_in_it(
     require_all(tmp_path / "recovered", MORE)
 
 
+def test_partitions_that_the_archived_metadata_log_does_not_name_yet_are_named_by_the_recovery(
+    data: Path, objects: Objects, tmp_path: Path
+) -> None:
+    """Else a broker would look for the queues where the new number puts them."""
+    archive(data, objects)
+    repartition(data)
+    Archiver(objects, data).run()  # the segments in which it has happened are open
+    assert Manifest.load(objects, "queues-4").end == 0
+    recover(objects, tmp_path / "recovered")
+    require_all(tmp_path / "recovered", MORE)
+    archive(tmp_path / "recovered", objects)
+    assert Manifest.load(objects, "queues-4").end > 0
+
+
 def test_a_partition_without_an_entry_stands_in_nobodys_way(data: Path, objects: Objects) -> None:
     archive(data, objects)
     repartition(data)
