@@ -404,9 +404,6 @@ class Node:
     async def add_partitions(self, partitions: int, only_ask: bool) -> None:
         await self.log.add_partitions(partitions, only_ask)
 
-    def archive_soon(self) -> None:
-        """Do nothing: the archiver of a log that is shared waits for no segment."""
-
     def show_soon(self, offset: int) -> None:
         self._beats.show_soon(offset)
 

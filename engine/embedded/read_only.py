@@ -211,9 +211,6 @@ class Onlooker:
     async def add_partitions(self, partitions: int, only_ask: bool) -> None:
         raise ReadOnly
 
-    def archive_soon(self) -> None:
-        """Do nothing: nothing is written."""
-
     def queue_gone(self, partition: Partition, queue: Queue) -> None:
         """Do nothing: no queue goes."""
 

@@ -42,7 +42,7 @@ class Agreement:
     ) -> None:
         self._topology = metadata.topology
         self._partitions = partitions
-        self.keeper = keeper
+        self._keeper = keeper
         self.enter_all = enter_all
         self._when_durable = when_durable
         self.end_turn = end_turn
@@ -50,7 +50,7 @@ class Agreement:
     async def all_know(self) -> None:
         """Wait until every node goes by the metadata log up to here, and this node has all that they did before."""
         await self.durable()
-        await self.keeper.until_known(self._topology.next_offset)
+        await self._keeper.until_known(self._topology.next_offset)
         await self.enter_all()
         await until(self._are_lost_nodes_over, LOST_SECONDS)
         for partition in self._partitions:
@@ -64,8 +64,8 @@ class Agreement:
 
     async def read_to_end(self) -> None:
         """Fold all that the log has by now: this node may have stood still, and another one has gone on."""
-        if self.keeper.read_to_end is not None:
-            await self.keeper.read_to_end()
+        if self._keeper.read_to_end is not None:
+            await self._keeper.read_to_end()
 
     async def durable(self) -> None:
         """End the turn, and wait until all that was appended is durable."""

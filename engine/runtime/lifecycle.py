@@ -99,9 +99,6 @@ class Keeper(Protocol):
 
         `only_ask`: find out whether that can be done. LogError: it cannot, or the log has more already."""
 
-    def archive_soon(self) -> None:
-        """Let the archive have soon what is in the log by now, of all partitions alike. Without one nothing happens."""
-
     def queue_gone(self, partition: "Partition", queue: Queue) -> None:
         """Remove the bindings of a queue that is gone."""
 

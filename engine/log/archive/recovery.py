@@ -18,7 +18,8 @@ A fork differs from that in its last segment of a partition, and in its metadata
 - The metadata log goes on with HistoryForked, in a segment of its own. It gives the fork its identity.
 
 A trimmed partition begins at its floor. The archived metadata log may lack the HistoryTrimmed that says so: it is
-archived later than the trim, and a fork may branch before it. Then it is logged anew, from the manifest.
+archived later than the trim, and a fork may branch before it. Then it is logged anew, from the manifest. The same holds
+for a PartitionsAdded: the archive may count partitions that its metadata log does not name yet.
 
 - A killed recovery is begun again by the same command: it keeps whole segments. Until step 5 no broker starts there.
 - Nothing is written where a queue that moved is archived in part (torn.py): its messages would be lost. A mark is one
@@ -35,8 +36,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rewindmq.engine.log.archive.branch import Branch, branch_at, identity_in
-from rewindmq.engine.log.archive.identity import read_identity
+from rewindmq.engine.log.archive.branch import Branch, branch_at, identity_in, partitions_until
+from rewindmq.engine.log.archive.identity import Identity, read_identity
 from rewindmq.engine.log.archive.manifest import FileEntry, Manifest, SegmentEntry, TrimmedEntry
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects
 from rewindmq.engine.log.archive.pack import Unpacked
@@ -74,7 +75,9 @@ from rewindmq.projections.rewind import BelowFloor, begin_ms, format_time, parse
 from rewindmq.projections.store.bases import Bases
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.metadata_events import HistoryForked, HistoryTrimmed
+from rewindmq.schemas.events import MetadataEvent
+from rewindmq.schemas.metadata_events import HistoryTrimmed
+from rewindmq.schemas.placement_events import PartitionsAdded
 from rewindmq.schemas.registry import envelope_schema_json
 from rewindmq.schemas.values import BROKER
 
@@ -159,6 +162,9 @@ def recover(
         try:
             _write_begun(data_dir, objects, begun)
             _recover_partitions(manifests, ends, begun, data_dir, progress)
+            _go_on(
+                partition_directory(data_dir, METADATA), _missing_events(objects, identity, manifests, begun, data_dir)
+            )
             own = identity.history if begun.branch is None else begun.branch.identity
             write_layout(data_dir, len(manifests) - 1, None if own == begun_as else own)
             _end(data_dir)
@@ -240,11 +246,6 @@ def _recover_partitions(
     for manifest in manifests:
         _complete(partition_directory(data_dir, manifest.partition), reached[manifest.partition], manifest.floor)
     _recover_trims(manifests[1:], ends, data_dir)
-    events: list[HistoryTrimmed | HistoryForked] = [*_missing_trims(manifests[1:], data_dir)]
-    if begun.branch is not None:
-        events.append(begun.branch.event(manifests[0].objects.url))
-    if events:
-        _go_on(partition_directory(data_dir, METADATA), events)
 
 
 def _beginning(manifest: Manifest, data_dir: Path) -> _Reached:
@@ -280,6 +281,20 @@ def _recover_trims(manifests: Iterable[Manifest], ends: dict[str, int], data_dir
                 f" {floor.event.offset}: an archiver was ended in the middle, let one run to its end"
             )
         _recover_base(manifest, floor.event, data_dir)
+
+
+def _missing_events(
+    objects: Objects, identity: Identity, manifests: Sequence[Manifest], begun: _Begun, data_dir: Path
+) -> list[MetadataEvent]:
+    """The events with which the recovered metadata log goes on."""
+    events: list[MetadataEvent] = [*_missing_trims(manifests[1:], data_dir)]
+    if begun.branch is not None:
+        return [*events, begun.branch.event(objects.url)]
+    metadata = PartitionReader(partition_directory(data_dir, METADATA))
+    named = partitions_until(metadata, metadata.next_offset, identity.begun_with)
+    if named < identity.queue_partitions:
+        events.append(PartitionsAdded(named, identity.queue_partitions))
+    return events
 
 
 def _missing_trims(manifests: Iterable[Manifest], data_dir: Path) -> Iterator[HistoryTrimmed]:
@@ -436,10 +451,12 @@ def _complete(directory: Path, reached: _Reached, floor: int) -> None:
         writer.close()
 
 
-def _go_on(directory: Path, events: Sequence[HistoryTrimmed | HistoryForked]) -> None:
-    """Log these events in the metadata log, in a segment of their own.
+def _go_on(directory: Path, events: Sequence[MetadataEvent]) -> None:
+    """Log these events, if there are any, in the metadata log, in a segment of their own.
 
     Raises CorruptLog, LogError."""
+    if not events:
+        return
     writer = PartitionWriter(directory, _UNBOUNDED, begin=False)
     try:
         encoder, now_ms = Encoder(), max(time.time_ns() // 1_000_000, writer.place.max_timestamp_ms)

@@ -17,8 +17,8 @@
   later, too: only that is read. In Kafka each partition has the clock of its broker: a minute more is read there.
 - `whole_ms` lies just before the first record that needs something which is missing. It does not go back to the end of
   the partition that lacks it: nothing may have happened there for hours.
-- Nothing needs a partition that came later before queues are placed by its number. An archive of which an archiver was
-  ended may not count it yet.
+- Nothing needs a partition that came later before queues are placed by its number. If an archiver was ended, its
+  archive may not count it yet.
 - Only a history that was repartitioned is read for it.
 """
 

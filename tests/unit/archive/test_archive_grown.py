@@ -34,6 +34,7 @@ from tests.unit.engine.test_repartition import NAMES, ask, bodies, expected, fil
 
 HOUR_MS = 3_600_000
 MORE = 5  # partitions
+NO_ARCHIVE = ArchiveConfig(None, HOUR_MS)
 
 
 class Killed(BaseException):
@@ -55,8 +56,8 @@ def archive(data: Path, objects: Objects) -> None:
 
 
 def repartition(data: Path) -> None:
-    """Move the queues of a log whose broker is stopped."""
-    with Harness(data) as h:
+    """Move the queues of a log whose broker is stopped, and ends segments by their age alone."""
+    with Harness(data, archive=NO_ARCHIVE) as h:
         ask(h, MORE)
         h.restart()
         until_done(h)
@@ -106,6 +107,20 @@ def test_partitions_that_are_added_during_a_run_are_in_it(
     archiver.run()
     recover(objects, tmp_path / "recovered")
     require_all(tmp_path / "recovered", MORE)
+
+
+def test_partitions_that_the_archived_metadata_log_does_not_name_yet_are_named_by_the_recovery(
+    data: Path, objects: Objects, tmp_path: Path
+) -> None:
+    """Else a broker would look for the queues where the new number puts them."""
+    archive(data, objects)
+    repartition(data)
+    Archiver(objects, data).run()  # the segments in which it has happened are open
+    assert Manifest.load(objects, "queues-4").end == 0
+    recover(objects, tmp_path / "recovered")
+    require_all(tmp_path / "recovered", MORE)
+    archive(tmp_path / "recovered", objects)
+    assert Manifest.load(objects, "queues-4").end > 0
 
 
 def test_a_partition_without_an_entry_stands_in_nobodys_way(data: Path, objects: Objects) -> None:
