@@ -68,7 +68,7 @@ _FILLER_PRODUCER: Final = {
 class RecoveredTopic:
     """What was recovered of a partition. `until_ms`: the largest time of its records; None if it has none.
 
-    `segments`: archived stretches of which it has records."""
+    `segments`: the archived stretches that have records in it."""
 
     partition: str
     next_offset: int
