@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from rewindmq.engine.cluster.topic_space import TopicSpace
 from rewindmq.engine.cluster.topic_trim import TopicTrimming
 from rewindmq.engine.log.archive import topic_recovery
 from rewindmq.engine.log.archive.identity import read_identity
+from rewindmq.engine.log.archive.local_space import Limits
 from rewindmq.engine.log.archive.manifest import OtherHistory
 from rewindmq.engine.log.archive.objects import Objects, open_objects
 from rewindmq.engine.log.archive.reader import ArchivedLog
@@ -124,7 +126,7 @@ def partitions_of(objects: Objects) -> int:
 
 
 @pytest.fixture
-def torn(kafka: KafkaCluster, moved: Moved, objects: Objects) -> InKafka:
+def torn(kafka: KafkaCluster, moved: Moved, objects: Objects, tmp_path: Path) -> InKafka:
     """Topics whose archive has that messages have gone, and not that they have come: an archiver that was started
     before the partitions came has archived the first two."""
     place = make_topics(kafka.bootstrap, f"grown-{uuid.uuid4().hex[:12]}", BEFORE)
@@ -132,6 +134,7 @@ def torn(kafka: KafkaCluster, moved: Moved, objects: Objects) -> InKafka:
     writer.copy(moved.data, until_ms=moved.before_ms)
     old = TopicArchiver(objects, log_of(place), partitions=frozenset(), settle_seconds=0)
     old.run(roll=True)
+    before = TopicSpace(log_of(place), objects, tmp_path / "before")
     KafkaTopics(KafkaClients(place.bootstrap), place.prefix).add_partitions(AFTER, only_ask=False)
     trimming = TopicTrimming(log_of(place), objects, lambda: 0)
     archive(objects, place, partitions=frozenset())
@@ -148,6 +151,9 @@ def torn(kafka: KafkaCluster, moved: Moved, objects: Objects) -> InKafka:
     archive(objects, place, partitions=later)
     trimming.look()
     assert partitions_of(objects) == len(trimming.names) == AFTER
+    after = TopicSpace(log_of(place), objects, tmp_path / "after")
+    for space, found in ((before, set()), (after, later)):  # with --keep-local: as nodes that own the new ones
+        assert {each.partition for each in space.keep(Limits(size_bytes=10**12), later).partitions} == found
     writer.copy(moved.data, until_ms=moved.during_ms)
     for sealable in in_topics(log_of(place)):
         list(seal(sealable, KEY, 1))
