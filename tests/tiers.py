@@ -47,6 +47,7 @@ LONG = (
     "system/archive/test_archive_commands.py::test_a_kill_at_any_moment_and_several_at_once*",
     "system/archive/test_archive_fork.py::*",
     "system/archive/test_archive_keep_local.py::*",
+    "system/archive/test_archive_repartition.py::*",
     "system/archive/test_archive_trim.py::*",
     "system/archive/test_archive_trim_kills.py::*",
     "system/cli/test_cli_find.py::*",

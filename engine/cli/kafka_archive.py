@@ -64,14 +64,14 @@ def topics_of(kafka: Kafka, data: Path | None) -> "KafkaLogReader":
 
 
 def topics_by_name(objects: "Objects", kafka: Kafka) -> "dict[str, KafkaPartition]":
-    """The partitions of the archived topics.
+    """The partitions of the history in the archived topics, also those that the archive has not begun yet.
 
     Raises OtherHistory, LogError, NoAnswer."""
-    from rewindmq.engine.log.archive.topic_archiver import require_topics
+    from rewindmq.engine.log.archive.topic_archiver import AddedPartitions, archived_topics
 
     log = topics_of(kafka, None)
-    require_topics(objects, log)
-    return {each.name: each for each in (log.metadata, *log.queues)}
+    count = AddedPartitions(log).now(archived_topics(objects, log).queue_partitions)
+    return {each.name: each for each in (log.metadata, *log.queues[:count])}
 
 
 def topic_lag(partition: "KafkaPartition", archived_end: int) -> tuple[int, int | None]:
@@ -96,9 +96,13 @@ def recover_to_kafka(settings: Settings, url: str, kafka: Kafka, replication: in
     objects = open_objects(url)
     clients = KafkaClients(kafka.servers, dict(kafka.settings))
     settings.banner(f"Recovering {objects.url} to {kafka.prefix}.* at {kafka.servers} ...")
+
+    def tell(text: str) -> None:
+        if not settings.quiet:
+            click.echo(text, err=True)
+
     return with_bar(
-        settings,
-        lambda progress: recover_topics(objects, clients, kafka.prefix, replication, progress, settings.banner),
+        settings, lambda progress: recover_topics(objects, clients, kafka.prefix, replication, progress, tell)
     )
 
 

@@ -42,10 +42,11 @@ from rewindmq.engine.log.archive.local_space import (
 from rewindmq.engine.log.archive.manifest import BaseEntry, Manifest, OtherHistory, SegmentEntry
 from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.archive.state_files import archive_file, prove_file
-from rewindmq.engine.log.archive.topic_archiver import require_topics
+from rewindmq.engine.log.archive.topic_archiver import archived_topics
 from rewindmq.engine.log.archive.topic_pack import UnpackedTopic
 from rewindmq.engine.log.archive.topic_records import records_of
 from rewindmq.engine.log.contract import BelowStart
+from rewindmq.engine.log.embedded.directory import METADATA
 from rewindmq.engine.log.embedded.steady_time import steady_now
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.engine.log.single_records import queued_records
@@ -76,8 +77,8 @@ class TopicSpace:
         """Remove what is beyond the limits and in the archive, of the partitions with these names.
 
         Raises OtherHistory, ArchiveError, NoAnswer, LogError, NewerHistory, OSError."""
-        count = require_topics(self._objects, self._log).queue_partitions
-        topics = self._log.queues[:count]
+        archived = archived_topics(self._objects, self._log, self._manifest(METADATA))
+        topics = self._log.queues[: archived.queue_partitions]
         manifests = {each.name: self._manifest(each.name) for each in topics}
         starts = {each.name: each.start_offset for each in topics}
         newest_ms = max(each.max_timestamp_ms for each in manifests.values())

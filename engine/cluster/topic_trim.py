@@ -30,7 +30,7 @@ from rewindmq.engine.cluster.topic_space import require_archived
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.archive.reader import ArchivedPartition
-from rewindmq.engine.log.archive.topic_archiver import TopicArchiver
+from rewindmq.engine.log.archive.topic_archiver import TopicArchiver, archived_topics, require_all_behind
 from rewindmq.engine.log.archive.topic_trims import end_topic_trim
 from rewindmq.engine.log.archive.trims import archive_base, trimmed_entry
 from rewindmq.engine.log.contract import CorruptLog, LogError, NoAnswer
@@ -40,7 +40,6 @@ from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.engine.log.single_records import queued_records
 from rewindmq.engine.log.stretch import audit
 from rewindmq.engine.log.topic_floors import TopicFloors
-from rewindmq.engine.log.topic_tiers import TopicArchive
 from rewindmq.engine.log.trim_rules import TrimRefused, TrimReport, Wanted, last_floor, oldest_kept_ms, refusal
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.rules.versions import OLDEST_SCHEMA
@@ -109,20 +108,21 @@ class TopicTrimming:
 
     def __init__(self, log: KafkaLogReader, objects: Objects, wall_ms: Callable[[], int]) -> None:
         """Raises LogError where the archive is that of another history, or there is none; NoAnswer."""
-        count = TopicArchive(objects.url, log.metadata).open().identity.queue_partitions
         self.url = objects.url
         self._log = log
         self._objects = objects
         self._wall_ms = wall_ms
-        self._topics = {each.name: each for each in log.queues[:count]}
-        self._floors = TopicFloors(log.metadata)
         self._manifests: dict[str, Manifest] = {}
+        self._topics = {each.name: each for each in log.queues}
+        self._begun_with = archived_topics(objects, log, self.manifest(METADATA)).begun_with
+        require_all_behind([log.metadata, *(self._topics[name] for name in self.names)], self.manifest)
+        self._floors = TopicFloors(log.metadata)
         self._ended: dict[str, tuple[int, int]] = {}  # as in topic_archiver.py: else each end lists all objects
 
     @property
     def names(self) -> list[str]:
-        """The partitions that may be trimmed."""
-        return list(self._topics)
+        """The partitions that may be trimmed: those that the archive has, as of the last look."""
+        return list(self._topics)[: self.manifest(METADATA).queue_partitions or self._begun_with]
 
     def look(self) -> None:
         """Read what came into the archive since the last look.
@@ -149,11 +149,11 @@ class TopicTrimming:
 
     def newest_ms(self) -> int:
         """The newest time of what is archived; 0 if nothing is."""
-        return max(self.manifest(name).max_timestamp_ms for name in (METADATA, *self._topics))
+        return max(self.manifest(name).max_timestamp_ms for name in (METADATA, *self.names))
 
     def archived(self) -> list[ArchivedPartition]:
         """The archived partitions, to read, the metadata log first."""
-        return [self._archived(name) for name in (METADATA, *self._topics)]
+        return [self._archived(name) for name in (METADATA, *self.names)]
 
     def _archived(self, name: str) -> ArchivedPartition:
         return ArchivedPartition(self._objects, name, framed=True)

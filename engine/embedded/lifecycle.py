@@ -86,6 +86,8 @@ class Alone:
 
         The constructor does not take the broker, because the broker is made with its keeper."""
         self._broker = broker
+        if self._config.archive.url is not None:
+            broker.repartition.on_settled.append(self._archive_soon)
 
     def kick(self) -> None:
         self.log.commit()
@@ -111,6 +113,14 @@ class Alone:
 
     async def add_partitions(self, partitions: int, only_ask: bool) -> None:
         """Do nothing: the next start makes what the metadata log says (start.py)."""
+
+    def _archive_soon(self) -> None:
+        """Begin new segments when all that was appended is durable: the archiver takes those that are closed."""
+        self._broker.turns.when_durable(self._end_segments)
+
+    def _end_segments(self) -> None:
+        if self._ages is not None and not self._stopped:
+            self._ages.end_all()
 
     def queue_gone(self, partition: Partition, queue: Queue) -> None:
         """Remove the queue's bindings when its end is durable.

@@ -6,6 +6,8 @@
 - A segment's age counts from its first record by the monotonic clock. So a wall clock that is set ends no segment.
 - The age of a segment that was there at the start is taken once from log time, which goes on where the log ended.
 - Segments of many partitions come of age together. A few are ended at each look, so that publishers hardly notice.
+- A step of a repartition ends all of them at once (`end_all`): messages went from one partition to another, so the
+  archive is to have both.
 """
 
 import asyncio
@@ -79,6 +81,12 @@ class SegmentAges:
         if due:
             self._log.commit()
         self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self.look)
+
+    def end_all(self) -> None:
+        """Begin a new segment in every partition whose last one has a record."""
+        for partition in self._log.partitions:
+            partition.roll_soon()
+        self._log.commit()
 
     def stop(self) -> None:
         """Look no more."""

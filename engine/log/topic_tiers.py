@@ -169,7 +169,7 @@ class TieredTopic:
             if at < start:
                 stop = start if end is None else min(start, end)
                 for block in self.below(start).read(at, stop):
-                    yield _part(block, at, stop)
+                    yield part_of(block, at, stop)
                     at = min(block.first_offset + len(block.records), stop)
                 at = max(at, stop)  # the last offsets may have no record
                 continue
@@ -289,7 +289,7 @@ class TieredTopics:
         return [self._archive.tiered(each) for each in self._log.queues]
 
 
-def _part(block: Block, start: int, end: int) -> Block:
+def part_of(block: Block, start: int, end: int) -> Block:
     """The records of a block from offset `start` up to `end`."""
     first = max(0, start - block.first_offset)
     behind = min(len(block.records), end - block.first_offset)

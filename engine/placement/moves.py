@@ -9,6 +9,7 @@ Rules of this file
   given up as long as the queue is not declared in its new partition.
 - An owner that stood still may give up what its successor has declared. Then a part of the messages is where the name
   does not lead to: this move is begun again at once, whatever the queue has become, and ends.
+- When no queue is left that can move now, what went and where it arrived is settled.
 """
 
 import asyncio
@@ -46,7 +47,7 @@ logger = logging.getLogger(__name__)
 class Moves:
     """Begins moves, and ends them.
 
-    `mine` says whether this node has the duty."""
+    `mine` says whether this node has the duty. `settled` is called when a batch of queues has moved."""
 
     def __init__(
         self,
@@ -55,7 +56,9 @@ class Moves:
         agreement: Agreement,
         share: LoopShare,
         mine: Callable[[], bool],
+        settled: Callable[[], None],
     ) -> None:
+        self._settled = settled
         self._metadata = metadata
         self._topology = metadata.topology
         self._placement = metadata.topology.placement
@@ -105,6 +108,7 @@ class Moves:
         if not began and self._moved:
             logger.info("%d queues have moved; %d stay where they are for now", self._moved, len(placement.staying))
             self._moved = 0
+            self._settled()
         if began and self._mine():
             await asyncio.gather(*(self._metadata.ask(BROKER, each) for each in began))
         return bool(began)

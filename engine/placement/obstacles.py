@@ -1,7 +1,6 @@
 """Obstacles to a repartition: what this broker's log is bound to that knows one number of partitions only."""
 
 from rewindmq.engine.config import Config
-from rewindmq.engine.log.archive.directory_note import archive_of
 from rewindmq.engine.log.embedded.roles import FOLLOWERS, read_note
 
 
@@ -13,12 +12,6 @@ def why_not_repartition(config: Config) -> str:
         return f"this node copies the log of {config.follow}: repartition that one"
     if config.read_only:
         return "this broker serves its history only, and writes nothing"
-    url = config.archive.url or archive_of(config.log_directory)
-    if url is not None:
-        return (
-            f"the history is archived at {url}, and an archive keeps the number of partitions with which it was begun:"
-            " what new partitions have would be missing in it"
-        )
     followers = read_note(config.log_directory / FOLLOWERS) if config.kafka is None else None
     if followers:
         names = ", ".join(sorted(followers))

@@ -40,6 +40,7 @@ from rewindmq.schemas.values import BROKER
 
 LOOK_SECONDS = 1.0
 NAMES_TOGETHER = 500  # in one record: less than 256 KiB
+SETTLE_SECONDS = 60.0  # at least, between two calls of `on_settled` for what follows a queue
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +71,9 @@ class Repartition:
         self.strays = Strays(self.placement, partitions, end_turn)
         self._share = share
         self.agreement = Agreement(metadata, partitions, keeper, enter_all, when_durable, end_turn)
-        self.moves = Moves(metadata, partitions, self.agreement, share, lambda: self._mine)
+        self.moves = Moves(metadata, partitions, self.agreement, share, lambda: self._mine, self._settled)
+        # Called when a step has ended: the log has both ends of what went from one partition to another.
+        self.on_settled: list[Callable[[], None]] = []
         self._woken = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._started = False
@@ -136,17 +139,26 @@ class Repartition:
                         await self._woken.wait()
 
     async def _look_after_strays(self) -> None:
-        told = ""
+        told, loop = "", asyncio.get_running_loop()
+        settle_at = loop.time()
         while True:
             more = False
             try:
                 more = await self.strays.look(Work(self._share))
+                if self.strays.followed and not more and loop.time() >= settle_at:
+                    self.strays.followed = False
+                    settle_at = loop.time() + SETTLE_SECONDS
+                    self._settled()
                 told = ""
             except Exception as error:  # as above
                 if str(error) != told:
                     logger.exception("what is left of queues that have moved")
                 told = str(error)
             await asyncio.sleep(STEP_SECONDS if more else LOOK_SECONDS)
+
+    def _settled(self) -> None:
+        for callback in self.on_settled:
+            callback()
 
     def _tell(self, problem: str) -> bool:
         """Log a problem, each once. Returns whether it is a new one."""
@@ -212,4 +224,5 @@ class Repartition:
             staying += len(names)
         await self.metadata.ask(BROKER, PlacementChanged(wanted))
         await self.agreement.durable()
+        self._settled()
         logger.info("queues are placed by %d partitions now; %d queues are to move", wanted, staying)

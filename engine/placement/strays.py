@@ -36,6 +36,7 @@ class Strays:
         self._left: list[set[int]] | None = None  # by partition: the incarnations that may be there still
         self._asked: dict[tuple[str, int], int] = {}  # append position of the last event for one of them
         self._empty_since: dict[tuple[str, int], float] = {}  # seconds of the loop's clock
+        self.followed = False  # something has, since the caller reset it
 
     def changed(self, event: Event) -> None:
         """Take note that a queue has moved."""
@@ -84,6 +85,7 @@ class Strays:
             if letters_of(queue) + PORTION > MOST_LETTERS:
                 return False
             event: QueueDrained | QueueDeleted = QueueDrained(queue.vhost, queue.name, queue.queue_id, PORTION)
+            self.followed = True
         elif not is_empty(queue):
             self._asked.pop(key, None)
             return False

@@ -55,11 +55,16 @@ class DurablePartition:
 
 
 def came_later(log: "HistoryLog", names: Iterable[str]) -> set[str]:
-    """Those among these partitions that were added to the log since it was made. Raises CorruptLog, LogError."""
+    """Those among these partitions that were added to the log since it was made.
+
+    An archive may have a partition before it has the event that added it. Raises CorruptLog, LogError."""
+    from rewindmq.engine.log.archive.reader import ArchivedLog
     from rewindmq.spark_replay.location.marks import topology_in
 
     wanted = set(names)
     first = topology_in(log).placement.made_with if wanted else 0
+    if not first and isinstance(log, ArchivedLog):
+        first = log.identity.begun_with
     return set() if not first else wanted & {each.name for each in log.queues[first:]}
 
 

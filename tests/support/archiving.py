@@ -60,13 +60,16 @@ def objects(tmp_path: Path) -> Objects:
     return open_objects(str(tmp_path / "archive"), make=True)
 
 
-def archive_all(data: Path, url: str) -> Objects:
-    """Archive a closed data directory with its last segments and its snapshots, without proof."""
+def archive_all(data: Path, url: str, begun_with: int | None = None) -> Objects:
+    """Archive a closed data directory with its last segments and its snapshots, without proof.
+
+    `begun_with`: the number of queue partitions with which the archive is begun, before it grows."""
     objects = open_objects(url, make=True)
     directories = [data / "log" / "metadata-0", *sorted((data / "log").glob("queues-*"))]
     header = parse_header(segment_files(directories[0])[0].read_bytes())
     history = next_chain(first_chain("metadata-0"), header.raw).hex()
-    require_identity(objects, Identity(history, len(directories) - 1))
+    for count in (begun_with or len(directories) - 1, len(directories) - 1):
+        require_identity(objects, Identity(history, count))
     for directory in directories:
         reader = PartitionReader(directory)
         ends = {segment.file: segment.next_offset for segment in reader.segments()}

@@ -1,16 +1,42 @@
 """Stretches of topics for tests of the archive: packed without a Kafka."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from rewindmq.engine.log.archive.identity import Identity, require_identity
 from rewindmq.engine.log.archive.manifest import Manifest
-from rewindmq.engine.log.archive.objects import Objects
+from rewindmq.engine.log.archive.objects import Objects, open_objects
 from rewindmq.engine.log.archive.topic_pack import TopicPacker, TopicRecord, UnpackedTopic
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.schemas.codec import Decoder
+from rewindmq.schemas.single_object import wrap
+
+
+def archive_as_topics(data: Path, url: str, begun_with: int, skews: Mapping[str, int] | None = None) -> Objects:
+    """Archive the log of a data directory as if it were in topics. The archive is begun with so many partitions.
+
+    `skews`: by how many milliseconds the clock of each partition differs; then each record is a stretch of its own."""
+    objects, log, time_of = open_objects(url, make=True), EmbeddedLogReader(data), Decoder().timestamp_ms
+    for count in (begun_with, len(log.queues)):
+        require_identity(objects, Identity("history", count, "kafka"))
+    for partition in log.partitions:
+        records = [
+            TopicRecord(offset, time_of(record) + (skews or {}).get(partition.name, 0), wrap(record), b"")
+            for block in partition.read()
+            for offset, record in enumerate(block.records, block.first_offset)
+        ]
+        for stretch in [[each] for each in records] if skews else filter(None, [records]):
+            _pack(objects, partition.name, stretch)
+    return objects
 
 
 def archive_stretch(objects: Objects, partition: str, records: Iterable[TopicRecord], trailing: int = 0) -> Manifest:
     """Archive these records behind what is archived of the partition, with a gap of `trailing` offsets behind them."""
     require_identity(objects, Identity("history", 1, "kafka"))
+    return _pack(objects, partition, records, trailing)
+
+
+def _pack(objects: Objects, partition: str, records: Iterable[TopicRecord], trailing: int = 0) -> Manifest:
     manifest = Manifest.load(objects, partition)
     packer = TopicPacker(partition, manifest.end, manifest.chain, manifest.max_timestamp_ms)
     for record in records:

@@ -252,7 +252,7 @@ def archive_status(settings: Settings, archive_url: str, data: Path | None, kafk
         objects = open_objects(archive_url)
         names = _partitions(objects, data)
         topics = topics_by_name(objects, kafka) if kafka.asked_for else {}
-        return [_status_row(Manifest.load(objects, name), data, topics.get(name)) for name in names]
+        return [_status_row(Manifest.load(objects, name), data, topics.get(name)) for name in topics or names]
 
     if form == "json":
         settings.formatter = "json"

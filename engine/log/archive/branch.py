@@ -1,6 +1,6 @@
 """Finds where a fork branches from an archived history: a moment becomes an offset of each partition.
 
-    branch = branch_at(objects, identity, "mark:before-release")
+    branch = branch_at(metadata, queues, identity, identity.history, "mark:before-release")
     branch.ends["queues-0"]        the offset behind the last record that both histories have in common
 
 - A time: a partition ends at the first offset whose time is greater. So a time behind the archived end is the end.
@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rewindmq.engine.log.archive.identity import Identity
-from rewindmq.engine.log.archive.objects import Objects
 from rewindmq.engine.log.archive.reader import ArchivedPartition
-from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
+from rewindmq.engine.log.embedded.directory import METADATA
 from rewindmq.projections.floors import explained
 from rewindmq.projections.marks import NoSuchMark, name_in, topology_of
 from rewindmq.projections.replay import PartitionLog, events_of
@@ -53,14 +52,14 @@ class Branch:
         return HistoryForked(self.parent, self.identity, self.moment, positions, source)
 
 
-def branch_at(objects: Objects, archived: Identity, begun_as: str, asked: str) -> Branch:
+def branch_at(
+    metadata: ArchivedPartition, queues: Sequence[ArchivedPartition], archived: Identity, begun_as: str, asked: str
+) -> Branch:
     """Find where a fork at this moment branches. The fork gets a random identity, and no partition that came later.
 
     `begun_as`: the identity with which the metadata log begins. Raises UnreadableTime, NoSuchMark; OutsideHistory for
     a moment before the history or below a floor, a time in the future, a mark behind the archived end; CorruptObject,
     ArchiveError, NoAnswer."""
-    metadata = ArchivedPartition(objects, METADATA)
-    queues = [ArchivedPartition(objects, queue_partition(number)) for number in range(archived.queue_partitions)]
     name = name_in(asked)
     if name is not None:
         moment, ends = asked.strip(), _ends_of_mark(metadata, queues, name)

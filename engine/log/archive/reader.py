@@ -73,11 +73,14 @@ _refreshing = Lock()
 class ArchivedPartition:
     """One partition of an archived history, as far as this process has read its manifest."""
 
-    def __init__(self, objects: Objects, name: str, framed: bool = False) -> None:
-        """`framed`: the archive is that of a log in Kafka."""
+    def __init__(self, objects: Objects, name: str, framed: bool = False, manifest: Manifest | None = None) -> None:
+        """`framed`: the archive is that of a log in Kafka. `manifest`: what the caller has read; else all entries that
+        the archive has now."""
         self.name = name
         self.framed = framed
         self._objects = objects
+        if manifest is not None:
+            self.manifest = manifest
 
     def __reduce__(self) -> "tuple[Callable[[str, str, bool], ArchivedPartition], tuple[str, str, bool]]":
         return _partition, (self._objects.url, self.name, self.framed)
@@ -85,13 +88,13 @@ class ArchivedPartition:
     @property
     def start_offset(self) -> int:
         """The floor: the oldest offset that was not trimmed."""
-        return self._manifest.floor
+        return self.manifest.floor
 
     def base(self) -> Base | None:
         """The base at the floor; None if nothing was trimmed. A process keeps the last one of each partition.
 
         Raises CorruptObject, OtherBase, NoAnswer."""
-        manifest, key = self._manifest, (self._objects.url, self.name)
+        manifest, key = self.manifest, (self._objects.url, self.name)
         kept = _bases.get(key)
         if kept is None or kept.offset != manifest.floor:
             kept = floor_base(manifest)
@@ -100,36 +103,46 @@ class ArchivedPartition:
                 _bases[key] = kept
         return kept
 
+    def beside(self, name: str) -> "ArchivedPartition":
+        """Another partition of the same archive."""
+        return ArchivedPartition(self._objects, name, self.framed)
+
     def base_of(self, entry: BaseEntry) -> Base:
         """An archived base, fetched and checked.
 
         Raises CorruptObject, NoAnswer, OSError."""
-        return archived_base(self._manifest, entry)
+        return archived_base(self.manifest, entry)
 
     @property
     def next_offset(self) -> int:
         """The offset behind the last archived record."""
-        return self._manifest.end
+        return self.manifest.end
 
     @property
     def durable_offset(self) -> int:
         """The same: what is archived is durable."""
-        return self._manifest.end
+        return self.manifest.end
+
+    @property
+    def until_ms(self) -> int | None:
+        """The largest time of the archived records; None if there are none."""
+        segments = self.segments
+        return segments[-1].max_timestamp_ms if segments else None
 
     @property
     def segments(self) -> Sequence[SegmentEntry]:
         """The archived segments, in order."""
-        return self._manifest.segments
+        return self.manifest.segments
 
     @property
     def snapshots(self) -> Sequence[SnapshotEntry]:
         """The archived snapshots, in the order in which they came."""
-        return self._manifest.snapshots
+        return self.manifest.snapshots
 
     @property
     def bases(self) -> Sequence[BaseEntry]:
         """The archived bases, in the order in which they came."""
-        return self._manifest.bases
+        return self.manifest.bases
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
         """Yields blocks, as `LogPartition.read`. `position`: of the archived block that holds it.
@@ -143,13 +156,13 @@ class ArchivedPartition:
                 at = block.first_offset + len(block.records)
         except CorruptObject:
             with _refreshing:
-                self._manifest.refresh()
+                self.manifest.refresh()
             self._require_kept(at)  # else it was trimmed meanwhile
             raise
 
     def _require_kept(self, offset: int) -> None:
-        if offset < self._manifest.floor:
-            trim = self._manifest.trims[-1]
+        if offset < self.manifest.floor:
+            trim = self.manifest.trims[-1]
             begins = f"offset {offset} lies below offset {trim.offset}, where the history begins"
             until = f"the events of {format_time(trim.until_ms)} and before were trimmed"
             raise BelowStart(f"{self.name}: {begins}: {until}" + (f": {trim.reason}" if trim.reason else ""))
@@ -208,7 +221,7 @@ class ArchivedPartition:
         return segments[-1].next_offset
 
     @cached_property
-    def _manifest(self) -> Manifest:
+    def manifest(self) -> Manifest:
         """All entries that the archive has now; those that this process knows are not read again."""
         key = "manifest", self._objects.url, self.name
 
@@ -250,15 +263,16 @@ class ArchivedLog:
 
     def __init__(self, url: str) -> None:
         objects = open_objects(url)
-        identity = read_identity(objects)
+        metadata = ArchivedPartition(objects, METADATA)
+        identity = read_identity(objects, metadata.manifest)
         if identity is None:
             raise ArchiveError(f"{objects.place(IDENTITY)}: no archive is here (`rewindmq archive` makes one)")
         self.url = objects.url
         self.objects = objects
         self.identity = identity
-        framed = identity.log == "kafka"
+        metadata.framed = framed = identity.log == "kafka"
         names = map(queue_partition, range(identity.queue_partitions))
-        self.metadata = ArchivedPartition(objects, METADATA, framed)
+        self.metadata = metadata
         self.queues = [ArchivedPartition(objects, name, framed) for name in names]
 
     def __reduce__(self) -> "tuple[Callable[[str], ArchivedLog], tuple[str]]":

@@ -18,9 +18,12 @@ A fork differs from that in its last segment of a partition, and in its metadata
 - The metadata log goes on with HistoryForked, in a segment of its own. It gives the fork its identity.
 
 A trimmed partition begins at its floor. The archived metadata log may lack the HistoryTrimmed that says so: it is
-archived later than the trim, and a fork may branch before it. Then it is logged anew, from the manifest.
+archived later than the trim, and a fork may branch before it. Then it is logged anew, from the manifest. The same holds
+for a PartitionsAdded: the archive may count partitions that its metadata log does not name yet.
 
 - A killed recovery is begun again by the same command: it keeps whole segments. Until step 5 no broker starts there.
+- Nothing is written where a queue that moved is archived in part (torn.py): its messages would be lost. A mark is one
+  moment in all partitions, so a fork at a mark that is archived is whole.
 - A directory that has a log, or a broker's state, is refused.
 - The recovered history ends where each partition is archived. A broker that starts there repairs what that tears apart
   between partitions, as after a crash.
@@ -33,14 +36,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rewindmq.engine.log.archive.branch import Branch, branch_at, identity_in
-from rewindmq.engine.log.archive.identity import read_identity
+from rewindmq.engine.log.archive.branch import Branch, branch_at, identity_in, partitions_until
+from rewindmq.engine.log.archive.identity import Identity, read_identity
 from rewindmq.engine.log.archive.manifest import FileEntry, Manifest, SegmentEntry, TrimmedEntry
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects
 from rewindmq.engine.log.archive.pack import Unpacked
 from rewindmq.engine.log.archive.reader import ArchivedPartition
 from rewindmq.engine.log.archive.seals import recover_seals
 from rewindmq.engine.log.archive.state_files import fetch_file, sound_base
+from rewindmq.engine.log.archive.torn import torn_at
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import (
     METADATA,
@@ -48,6 +52,7 @@ from rewindmq.engine.log.embedded.directory import (
     layout_file,
     partition_directory,
     queue_partition,
+    read_layout,
     write_layout,
 )
 from rewindmq.engine.log.embedded.index import first_chain, next_chain
@@ -66,11 +71,13 @@ from rewindmq.engine.log.embedded.segments import (
 from rewindmq.engine.log.embedded.writer import PartitionWriter, Sidecars
 from rewindmq.engine.log.tiers import floors_of
 from rewindmq.projections.marks import name_in
-from rewindmq.projections.rewind import BelowFloor
+from rewindmq.projections.rewind import BelowFloor, begin_ms, format_time, parse_time
 from rewindmq.projections.store.bases import Bases
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.metadata_events import HistoryForked, HistoryTrimmed
+from rewindmq.schemas.events import MetadataEvent
+from rewindmq.schemas.metadata_events import HistoryTrimmed
+from rewindmq.schemas.placement_events import PartitionsAdded
 from rewindmq.schemas.registry import envelope_schema_json
 from rewindmq.schemas.values import BROKER
 
@@ -128,21 +135,25 @@ def recover(
     `at`: a moment; the result is a fork of the history. Raises ArchiveError, CorruptObject, NoAnswer; LogError where
     the directory has a log, or another recovery was begun; RewindError for a moment that the archive does not have;
     OSError."""
-    identity = read_identity(objects)
+    metadata = Manifest.load(objects, METADATA)
+    identity = read_identity(objects, metadata)
     if identity is None:
         raise ArchiveError(f"{objects.url}: there is no archive")
     if identity.log != "embedded":
         raise ArchiveError(f"{objects.url}: the archive of a log in Kafka: recover it to a Kafka, with --kafka")
-    names = [METADATA, *map(queue_partition, range(identity.queue_partitions))]
-    manifests = [Manifest.load(objects, name) for name in names]
-    begun_as = _require_history(manifests[0], identity.history)
+    queues = map(queue_partition, range(identity.queue_partitions))
+    manifests = [metadata, *(Manifest.load(objects, name) for name in queues)]
+    partitions = [ArchivedPartition(objects, each.partition, manifest=each) for each in manifests]
+    begun_as = _require_history(metadata, identity.history)
     begun = _require_begun(data_dir, identity.history, at)
     if begun is None or not layout_file(data_dir).exists():
         _require_no_log(data_dir, begun)
         if begun is None:
-            begun = _Begun(identity.history, None if at is None else branch_at(objects, identity, begun_as, at))
-            for manifest in manifests:
-                manifest.refresh()  # the moment may lie in what was archived just now
+            branch = None if at is None else branch_at(partitions[0], partitions[1:], identity, begun_as, at)
+            begun = _Begun(identity.history, branch)
+            _require_whole(objects, partitions, identity.begun_with, branch)
+        elif begun.branch is None:  # the archive may have more by now
+            _require_whole(objects, partitions, identity.begun_with, None)
         ends = _ends(manifests, begun)
         manifests = [each for each in manifests if each.partition in ends]
         _require_kept(manifests, ends)
@@ -151,17 +162,48 @@ def recover(
         try:
             _write_begun(data_dir, objects, begun)
             _recover_partitions(manifests, ends, begun, data_dir, progress)
+            _go_on(
+                partition_directory(data_dir, METADATA), _missing_events(objects, identity, manifests, begun, data_dir)
+            )
             own = identity.history if begun.branch is None else begun.branch.identity
             write_layout(data_dir, len(manifests) - 1, None if own == begun_as else own)
             _end(data_dir)
         finally:
             os.close(descriptor)
-    else:
-        _end(data_dir)  # it was killed behind its last step
-        ends = _ends(manifests, begun)
+    else:  # it was killed behind its last step; the archive may have more by now
+        _end(data_dir)
+        ends = _ends(manifests[: 1 + read_layout(data_dir)], begun)
+        ends = {name: min(end, _local_end(data_dir, name)) for name, end in ends.items()}
         manifests = [each for each in manifests if each.partition in ends]
     by_time = begun.branch is not None and name_in(begun.branch.asked) is None
     return [_recovered(manifest, ends[manifest.partition], by_time, data_dir) for manifest in manifests]
+
+
+def _require_whole(
+    objects: Objects, partitions: Sequence[ArchivedPartition], begun_with: int, branch: Branch | None
+) -> None:
+    """Check that each queue that moved is archived whole, up to the archived ends, or up to the time of a fork.
+
+    Raises ArchiveError, CorruptObject, NoAnswer."""
+    until_ms = None
+    if branch is not None:
+        if name_in(branch.asked) is not None:
+            return
+        if all(each.next_offset > branch.ends.get(each.name, 0) for each in partitions):
+            return  # all that had happened by then is archived
+        until_ms = parse_time(branch.moment)
+    metadata, *queues = partitions
+    torn = torn_at(metadata, queues, begun_with)
+    if torn is None or (until_ms is not None and until_ms <= torn.whole_ms):
+        return
+    how = "let an archiver run to its end"
+    if torn.whole_ms >= (begin_ms(metadata) or 0):
+        how += f", or recover --at {format_time(torn.whole_ms)}: what had happened by then is whole"
+    raise ArchiveError(f"{objects.url}: {torn.text}, so messages would be lost: {how}")
+
+
+def _local_end(data_dir: Path, partition: str) -> int:
+    return PartitionReader(partition_directory(data_dir, partition)).next_offset
 
 
 def _ends(manifests: Iterable[Manifest], begun: _Begun) -> dict[str, int]:
@@ -204,11 +246,6 @@ def _recover_partitions(
     for manifest in manifests:
         _complete(partition_directory(data_dir, manifest.partition), reached[manifest.partition], manifest.floor)
     _recover_trims(manifests[1:], ends, data_dir)
-    events: list[HistoryTrimmed | HistoryForked] = [*_missing_trims(manifests[1:], data_dir)]
-    if begun.branch is not None:
-        events.append(begun.branch.event(manifests[0].objects.url))
-    if events:
-        _go_on(partition_directory(data_dir, METADATA), events)
 
 
 def _beginning(manifest: Manifest, data_dir: Path) -> _Reached:
@@ -244,6 +281,20 @@ def _recover_trims(manifests: Iterable[Manifest], ends: dict[str, int], data_dir
                 f" {floor.event.offset}: an archiver was ended in the middle, let one run to its end"
             )
         _recover_base(manifest, floor.event, data_dir)
+
+
+def _missing_events(
+    objects: Objects, identity: Identity, manifests: Sequence[Manifest], begun: _Begun, data_dir: Path
+) -> list[MetadataEvent]:
+    """The events with which the recovered metadata log goes on."""
+    events: list[MetadataEvent] = [*_missing_trims(manifests[1:], data_dir)]
+    if begun.branch is not None:
+        return [*events, begun.branch.event(objects.url)]
+    metadata = PartitionReader(partition_directory(data_dir, METADATA))
+    named = partitions_until(metadata, metadata.next_offset, identity.begun_with)
+    if named < identity.queue_partitions:
+        events.append(PartitionsAdded(named, identity.queue_partitions))
+    return events
 
 
 def _missing_trims(manifests: Iterable[Manifest], data_dir: Path) -> Iterator[HistoryTrimmed]:
@@ -400,10 +451,12 @@ def _complete(directory: Path, reached: _Reached, floor: int) -> None:
         writer.close()
 
 
-def _go_on(directory: Path, events: Sequence[HistoryTrimmed | HistoryForked]) -> None:
-    """Log these events in the metadata log, in a segment of their own.
+def _go_on(directory: Path, events: Sequence[MetadataEvent]) -> None:
+    """Log these events, if there are any, in the metadata log, in a segment of their own.
 
     Raises CorruptLog, LogError."""
+    if not events:
+        return
     writer = PartitionWriter(directory, _UNBOUNDED, begin=False)
     try:
         encoder, now_ms = Encoder(), max(time.time_ns() // 1_000_000, writer.place.max_timestamp_ms)

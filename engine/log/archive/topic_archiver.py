@@ -19,21 +19,25 @@ Each record is archived with its offset, Kafka's time, key and headers. The reco
   on when topics were made from it (topic_recovery.py).
 - Seals in Kafka are archived when all that they seal is (topic_seals.py).
 - A trim that was cut short is ended (topic_trims.py).
-- Topics that have other records than the archive are refused. A partition of queues that lost records is not archived
-  any further; the others are.
+- After a repartition the archive grows when the first record is in a new partition. A program that was started before
+  does not know the new partitions. It archives the others.
+- Topics that have other records than the archive are refused. The first run of each program compares all partitions,
+  also those that it does not archive: topics that were made of a part of the archive would else go on with the others.
+- A partition of queues that lost records is not archived any further; the others are.
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from rewindmq.engine.log.archive.archiver import PartitionReport, Report, archive_snapshot
-from rewindmq.engine.log.archive.branch import partitions_until
-from rewindmq.engine.log.archive.identity import Identity, read_identity, require_identity
+from rewindmq.engine.log.archive.identity import IDENTITY, Identity, read_identity, require_identity
 from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory, SegmentEntry, archived_bytes, now_ms
-from rewindmq.engine.log.archive.objects import Objects
+from rewindmq.engine.log.archive.objects import ArchiveError, Objects
 from rewindmq.engine.log.archive.topic_pack import TopicPacker, TopicRecord, UnpackedTopic
 from rewindmq.engine.log.archive.topic_records import history_in, record_of, records_of
 from rewindmq.engine.log.archive.topic_seals import TopicSeals
@@ -42,7 +46,9 @@ from rewindmq.engine.log.contract import BelowStart, LogError
 from rewindmq.engine.log.embedded.directory import METADATA
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.engine.log.topic_floors import TopicFloors
+from rewindmq.projections.replay import events_of
 from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.schemas.placement_events import PartitionsAdded
 
 SETTLE_SECONDS: Final = 2.0
 SEGMENT_AGE_MS: Final = 3_600_000
@@ -77,6 +83,8 @@ class TopicArchiver:
         self._seals = TopicSeals(log)
         self.manifests: dict[str, Manifest] = {}  # by partition, once a run has read them
         self._floors = TopicFloors(log.metadata)
+        self._added = AddedPartitions(log)
+        self._is_compared = False  # all partitions with what is archived of them
         self._ended: dict[str, tuple[int, int]] = {}  # the floor of each trim that was ended, and the objects below it
         self._behind: dict[str, int] = {}  # the end of each manifest behind which Kafka goes on, as was checked
         self._gathering: dict[str, TopicPacker] = {}  # stretches that are not whole, by partition
@@ -92,22 +100,22 @@ class TopicArchiver:
         `until`: asked before each stretch whether to stop. `progress`: told the records done and all of them.
         Raises OtherHistory, CorruptObject, LostRecords where all else is done, LogError where Kafka cannot be read,
         NoAnswer."""
-        queues = self._log.queues[
-            : require_topics(self.objects, self._log, self.manifests.get(METADATA)).queue_partitions
-        ]
-        queues = [each for each in queues if self.partitions is None or each.name in self.partitions]
+        metadata = self._refreshed(METADATA)
+        topics = self._log.queues[: require_topics(self.objects, self._log, metadata, self._added)]
+        queues = [each for each in topics if self.partitions is None or each.name in self.partitions]
         ends = self._settled([*queues, self._log.metadata])
         for name in self._gathering.keys() - ends.keys():  # another archiver's now
             self._gathering.pop(name).close()
         for name in self.manifests.keys() - ends.keys():
             del self.manifests[name]
-        self._read_manifest(self._log.metadata)
+        self._take(self._log.metadata, metadata)
         lost: dict[str, LostRecords] = {}
         for each in queues:
             try:
-                self._read_manifest(each)
+                self._take(each, self._refreshed(each.name))
             except LostRecords as error:
                 lost[each.name] = error
+        self._compare([each for each in topics if each not in queues])
         queues = [each for each in queues if each.name not in lost]
         report = _Run(self, ends, roll, until, progress).archived(self._log.metadata, queues)
         if not report.stopped:
@@ -130,22 +138,36 @@ class TopicArchiver:
             if manifest.floor >= floor.event.offset:
                 self._ended[each.name] = floor.event.offset, len(manifest.trimmed_keys)
 
-    def _read_manifest(self, partition: KafkaPartition) -> None:
-        """Read what is archived of a partition; a later run reads only the entries that came since.
+    def _refreshed(self, name: str) -> Manifest:
+        """What is archived of a partition; a later run reads only the entries that came since.
+
+        Raises ArchiveError, NoAnswer."""
+        known = self.manifests.pop(name, None)  # after an error, the next run reads all entries again
+        if known is None:
+            return Manifest.load(self.objects, name)
+        known.refresh()
+        return known
+
+    def _take(self, partition: KafkaPartition, manifest: Manifest) -> None:
+        """Take a partition into this run.
 
         Raises OtherHistory, LogError, CorruptObject, NoAnswer."""
-        known = self.manifests.pop(partition.name, None)  # after an error, the next run reads all entries again
-        if known is None:
-            known = Manifest.load(self.objects, partition.name)
-        else:
-            known.refresh()
         try:
-            self.require_behind(partition, known)
+            self.require_behind(partition, manifest)
         except LostRecords:
-            self.manifests[partition.name] = known  # it is as it was read
+            self.manifests[partition.name] = manifest  # it is as it was read
             raise
-        known.make_pages()  # that a run left out which was ended
-        self.manifests[partition.name] = known
+        manifest.make_pages()  # that a run left out which was ended
+        self.manifests[partition.name] = manifest
+
+    def _compare(self, others: Iterable[KafkaPartition]) -> None:
+        """Check, once, that the topic goes on where the archive ends, for the partitions that others archive.
+
+        Raises OtherHistory, LogError, CorruptObject, NoAnswer."""
+        if self._is_compared:
+            return
+        require_all_behind(others, partial(Manifest.load, self.objects))
+        self._is_compared = True
 
     def require_behind(self, partition: KafkaPartition, manifest: Manifest) -> None:
         """Check that the topic goes on where the archive ends.
@@ -318,23 +340,65 @@ def topic_identity(log: KafkaLogReader) -> Identity:
     return Identity(history_in(log.metadata), len(log.queues), "kafka")
 
 
-def require_topics(objects: Objects, log: KafkaLogReader, metadata: Manifest | None = None) -> Identity:
+def archived_topics(objects: Objects, log: KafkaLogReader, metadata: Manifest | None = None) -> Identity:
+    """What the archive of the history in these topics is now. `metadata`: as `read_identity`.
+
+    Raises OtherHistory, LogError where there is none, NoAnswer."""
+    found, here = read_identity(objects, metadata), topic_identity(log)
+    if found is None:
+        raise ArchiveError(f"{objects.place(IDENTITY)}: no archive is here (`rewindmq archive` makes one)")
+    if (found.history, found.log) != (here.history, here.log):
+        raise OtherHistory(f"{objects.url}: not the archive of the history in {log.topics.metadata}")
+    return found
+
+
+class AddedPartitions:
+    """The queue partitions that a repartition has added to the topics. Each question reads what is new in the metadata
+    topic."""
+
+    def __init__(self, log: KafkaLogReader) -> None:
+        self._log = log
+        self._end = 0
+        self._count = 0
+
+    def now(self, archived: int) -> int:
+        """How many queue partitions the history has, if the archive has so many. Those without any record do not count:
+        no node works with them yet. Neither do those that somebody else added to the topic.
+
+        Raises LogError, NoAnswer."""
+        if not any(each.next_offset for each in self._log.queues[archived:]):
+            return archived
+        metadata = self._log.metadata
+        end = metadata.next_offset
+        for _, _, _, event in events_of(metadata, self._end) if self._end < end else ():
+            if isinstance(event, PartitionsAdded):
+                self._count = max(self._count, event.partitions)
+        self._end = end
+        return max(archived, min(self._count, len(self._log.queues)))
+
+
+def require_topics(objects: Objects, log: KafkaLogReader, metadata: Manifest, added: AddedPartitions) -> int:
     """Begin the archive of the history in these topics, or check that it is the one that is archived here.
 
-    If the history was repartitioned, the archive grows when the first record is in a new partition. Partitions that
-    somebody else added to a topic are not part of the history. `metadata`: the manifest of the metadata log, if the
-    caller has it. Returns what the archive is now. Raises OtherHistory, LogError, NoAnswer."""
+    After a repartition it grows when the first record is in a new partition. `metadata`: the manifest of the metadata
+    log, as it is now. Returns how many queue partitions the archive has; a program that was started before they came
+    knows fewer. Raises OtherHistory, LogError, NoAnswer."""
     identity = topic_identity(log)
     found = read_identity(objects, metadata)
     if found is not None:
-        count, later = found.queue_partitions, log.queues[found.queue_partitions :]
-        if any(each.next_offset for each in later):  # else no node works with them
-            count = max(count, partitions_until(log.metadata, log.metadata.next_offset, count))
-        identity = replace(
-            identity, queue_partitions=count
-        )  # this program may have been started before there were more
+        identity = replace(identity, queue_partitions=added.now(found.queue_partitions))
     require_identity(objects, identity, metadata)
-    return identity
+    return identity.queue_partitions
+
+
+def require_all_behind(partitions: Iterable[KafkaPartition], manifest_of: Callable[[str], Manifest]) -> None:
+    """Check that these partitions go on where the archive ends. Lost records are another question.
+
+    Raises OtherHistory, LogError, CorruptObject, NoAnswer."""
+    for partition in partitions:
+        manifest = manifest_of(partition.name)
+        with suppress(LostRecords):
+            require_same(partition, manifest, require_reach(partition, manifest))
 
 
 def require_reach(partition: KafkaPartition, manifest: Manifest) -> int:
@@ -346,7 +410,8 @@ def require_reach(partition: KafkaPartition, manifest: Manifest) -> int:
         why = f"begins at offset {start}, and is archived up to {manifest.end} only: {start - manifest.end} offsets"
         raise LostRecords(f"Kafka: {partition.name} {why} are lost")
     if end < manifest.end:
-        raise OtherHistory(f"Kafka: {partition.name} ends at offset {end}, and is archived up to {manifest.end}")
+        why = f"ends at offset {end}, and is archived up to {manifest.end}: archive to another URL"
+        raise OtherHistory(f"Kafka: {partition.name} {why}")
     return start
 
 

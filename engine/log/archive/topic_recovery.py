@@ -15,20 +15,27 @@
   time, and no room: decision 0048. The nodes of such a partition need the archive.
 - The recovered history ends where each partition is archived. Nodes that start there repair what that tears apart
   between partitions, as after a crash, and declare the former nodes lost.
+- No node can repair a move of a queue that is archived in part (torn.py). Then the topics end at an earlier time, up to
+  which all is whole. They are another history from there on. Its archive has another URL: the one from which it was
+  recovered refuses it (topic_archiver.py).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from rewindmq.engine.log.archive.identity import read_identity
-from rewindmq.engine.log.archive.manifest import Manifest
+from rewindmq.engine.log.archive.branch import partitions_until
+from rewindmq.engine.log.archive.identity import Identity, read_identity
+from rewindmq.engine.log.archive.manifest import Manifest, SegmentEntry
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects
+from rewindmq.engine.log.archive.reader import ArchivedPartition
 from rewindmq.engine.log.archive.topic_pack import TopicRecord, UnpackedTopic, behind_gap, linked
 from rewindmq.engine.log.archive.topic_records import records_of
 from rewindmq.engine.log.archive.topic_seals import recover_topic_seals
+from rewindmq.engine.log.archive.torn import Torn, whole_ends
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
 from rewindmq.engine.log.embedded.index import first_chain
@@ -36,6 +43,7 @@ from rewindmq.engine.log.kafka.clients import TIMEOUT_SECONDS, KafkaClients, tex
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.engine.log.kafka.topics import MAX_MESSAGE_BYTES, KafkaTopics
 from rewindmq.engine.log.shared_contract import FILLER_KEY
+from rewindmq.projections.rewind import format_time
 
 FILLERS: Final = 5_000_000  # below a floor, after which Kafka drops those that are there
 FILLER_BYTES: Final = 30  # of a record take as long as a filler: for the progress that is told
@@ -56,9 +64,11 @@ _FILLER_PRODUCER: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RecoveredTopic:
-    """What was recovered of a partition. `until_ms`: the time of its last record; None if it has none."""
+    """What was recovered of a partition. `until_ms`: the largest time of its records; None if it has none.
+
+    `segments`: the archived stretches that have records in it."""
 
     partition: str
     next_offset: int
@@ -77,36 +87,84 @@ def recover_topics(
 ) -> list[RecoveredTopic]:
     """Make the topics of `prefix` from an archive. `progress`: bytes of records done, and all bytes.
 
-    `tell`: told what takes long. `replication`: of the topics; None: three, or as many as Kafka has brokers. Raises
-    ArchiveError, CorruptObject, NoAnswer; LogError where there are such topics already, or Kafka refuses."""
-    identity = read_identity(objects)
+    `tell`: told what takes long, and where the topics end if that is not the archived end. `replication`: of the
+    topics; None: three, or as many as Kafka has brokers. Raises ArchiveError, CorruptObject, NoAnswer; LogError where
+    there are such topics already, or Kafka refuses."""
+    metadata = Manifest.load(objects, METADATA)
+    identity = read_identity(objects, metadata)
     if identity is None:
         raise ArchiveError(f"{objects.url}: there is no archive")
     if identity.log != "kafka":
         raise ArchiveError(f"{objects.url}: the archive of an embedded log: recover it to a directory, with --data")
     clients.require_answer(TIMEOUT_SECONDS)
-    topics = KafkaTopics(clients, prefix)
-    topics.create_for_recovery(identity.queue_partitions, replication)
-    places = [KafkaPartition(clients, topics.metadata, 0, METADATA)]
-    for number in range(identity.queue_partitions):
-        places.append(KafkaPartition(clients, topics.queues, number, queue_partition(number)))
-    manifests = [Manifest.load(objects, place.name) for place in places]
-    if not manifests[0].segments:
+    manifests = [
+        metadata,
+        *(Manifest.load(objects, name) for name in map(queue_partition, range(identity.queue_partitions))),
+    ]
+    if not metadata.segments:
         raise ArchiveError(f"{objects.url}: nothing of {METADATA} is archived yet")
+    ends, torn = _ends(manifests, identity)
+    manifests = manifests[: len(ends)]
+    if torn is not None:
+        _require_untrimmed(torn, manifests)
+        until = f"the topics end with {format_time(torn.whole_ms)}, up to which all is whole"
+        tell(f"{torn.text}: {until}. Archive them to another URL: {objects.url} goes on otherwise")
+    topics = KafkaTopics(clients, prefix)
+    topics.create_for_recovery(len(ends) - 1, replication)
+    places = [KafkaPartition(clients, topics.metadata, 0, METADATA)]
+    for number in range(len(ends) - 1):
+        places.append(KafkaPartition(clients, topics.queues, number, queue_partition(number)))
     floors = sum(manifest.floor for manifest in manifests)
     if floors > FILLERS:
         minutes = floors * FILLER_SECONDS / 60
         tell(f"{floors:,} offsets below floors take a filler each: {minutes:.0f} minutes at least")
-    total = sum(entry.size_bytes for manifest in manifests for entry in manifest.segments) + floors * FILLER_BYTES
+    total = sum(_size_bytes(manifest, ends[manifest.partition]) for manifest in manifests) + floors * FILLER_BYTES
     filling = _Filling(clients, total, progress)
     for place, manifest in zip(places, manifests, strict=True):
-        filling.fill(place, manifest)
+        filling.fill(place, manifest, ends[place.name])
     filling.end()
-    for place, manifest in zip(places, manifests, strict=True):
-        prove_topic(place, manifest)
-    recover_topic_seals(objects, KafkaLogReader.of(clients, prefix))
+    found = [prove_topic(place, manifest, ends[place.name]) for place, manifest in zip(places, manifests, strict=True)]
+    recover_topic_seals(objects, KafkaLogReader.of(clients, prefix), ends)
     topics.end_recovery()
-    return [_recovered(manifest) for manifest in manifests]
+    return found
+
+
+def _ends(manifests: Sequence[Manifest], identity: Identity) -> tuple[dict[str, int], Torn | None]:
+    """The offset behind the last record of each partition that is recovered, and why that is not the archived end.
+
+    Partitions without records that came later than the end of the metadata log are left out."""
+    partitions = [ArchivedPartition(each.objects, each.partition, framed=True, manifest=each) for each in manifests]
+    ends, torn = whole_ends(partitions, identity.begun_with)
+    count = partitions_until(partitions[0], ends[0], identity.begun_with)
+    count = max([count, *(number for number, end in enumerate(ends) if end)])
+    return {each.name: end for each, end in zip(partitions[: 1 + count], ends, strict=False)}, torn
+
+
+def _require_untrimmed(torn: Torn, manifests: Sequence[Manifest]) -> None:
+    """Check that no partition was trimmed: nodes on topics that begin at a floor need its base, and so this archive.
+
+    Raises ArchiveError."""
+    for manifest in manifests:
+        if manifest.trims:
+            earlier = f"{torn.text}. Only topics that end earlier are whole, and they need another archive"
+            base = f"none but this one has the base with which {manifest.partition} begins since it was trimmed"
+            again = "Let the former nodes archive the rest, if their Kafka can be brought back"
+            raise ArchiveError(f"{manifest.objects.url}: {earlier}: {base}. {again}")
+
+
+def _size_bytes(manifest: Manifest, end: int) -> int:
+    return sum(entry.size_bytes for entry in manifest.segments if entry.base_offset < end)
+
+
+def _records(manifest: Manifest, entry: SegmentEntry, start: int, end: int) -> Iterator[TopicRecord]:
+    """Yields the records of an archived stretch from `start` up to `end` (exclusive)."""
+    segment = UnpackedTopic(manifest.objects, manifest.partition, entry)
+    for number in range(segment.find_offset(start), len(segment.archived)):
+        for record in segment.records(number):
+            if record.offset >= end:
+                return
+            if record.offset >= start:
+                yield record
 
 
 class _Filling:
@@ -119,29 +177,29 @@ class _Filling:
         self._total, self._progress = total, progress
         self._done = 0
 
-    def fill(self, place: KafkaPartition, manifest: Manifest) -> None:
-        """Append what a topic does not have yet.
+    def fill(self, place: KafkaPartition, manifest: Manifest, end: int) -> None:
+        """Append what a topic does not have yet of the archived records below `end`.
 
-        Raises LogError where it has more than the archive."""
+        Raises LogError where it has more."""
         begin = place.next_offset
-        if begin > manifest.end or place.start_offset > manifest.floor:
+        if begin > end or place.start_offset > manifest.floor:
             raise LogError(
-                f"Kafka: {place.topic}-{place.number} has offsets {place.start_offset} to {begin}, and {manifest.end}"
+                f"Kafka: {place.topic}-{place.number} has offsets {place.start_offset} to {begin}, and {end}"
                 " are archived: delete the topics, or recover to another prefix"
             )
         begin = self._reach_floor(place, manifest, begin)
         offset, last_ms = begin, 0
         for entry in manifest.segments:
-            if entry.next_offset > begin:
-                segment = UnpackedTopic(manifest.objects, manifest.partition, entry)
-                for number in range(segment.find_offset(begin), len(segment.archived)):
-                    for record in segment.records(number):
-                        if record.offset >= begin:
-                            self._fill_gap(place, record.offset - offset, last_ms or record.timestamp_ms)
-                            self._append(place, record)
-                            offset, last_ms = record.offset + 1, record.timestamp_ms
-                self._fill_gap(place, entry.next_offset - offset, last_ms or entry.max_timestamp_ms)
-                offset = entry.next_offset
+            behind = min(entry.next_offset, end)
+            if behind <= entry.base_offset:
+                break
+            if behind > begin:
+                for record in _records(manifest, entry, begin, behind):
+                    self._fill_gap(place, record.offset - offset, last_ms or record.timestamp_ms)
+                    self._append(place, record)
+                    offset, last_ms = record.offset + 1, record.timestamp_ms
+                self._fill_gap(place, behind - offset, last_ms or entry.max_timestamp_ms)
+                offset = behind
             self._done += entry.size_bytes
             self._progress(self._done, self._total)
 
@@ -211,37 +269,46 @@ class _Filling:
         self._refusals.append(error)
 
 
-def prove_topic(place: KafkaPartition, manifest: Manifest) -> None:
-    """Read a topic: it has the archived records at their offsets with their times, and nothing behind them.
+def prove_topic(place: KafkaPartition, manifest: Manifest, end: int) -> RecoveredTopic:
+    """Read a topic: it has the archived records below `end` at their offsets with their times, and nothing behind.
 
-    Raises LogError."""
-    end = place.next_offset
-    if end != manifest.end:
-        raise _other(place, f"it ends at offset {end}, and is archived up to {manifest.end}")
-    records = records_of(place, place.start_offset, end)
+    Whole stretches are proven by their hash chain, and one that `end` divides record by record. Raises LogError."""
+    found = place.next_offset
+    if found != end:
+        raise _other(place, f"it ends at offset {found}, and is archived up to {end}")
+    told = RecoveredTopic(manifest.partition, end, None, 0, 0)
+    records = _told(records_of(place, place.start_offset, end), told)
     record = next(records, None)
-    chain = manifest.trims[-1].chain if manifest.trims else first_chain(manifest.partition)
+    link = manifest.trims[-1].chain if manifest.trims else first_chain(manifest.partition)
     for entry in manifest.segments:
+        if entry.base_offset >= end:
+            break
+        told.segments += 1
+        other = f"its records from offset {entry.base_offset} on are not those of the archive"
+        if entry.next_offset > end:
+            kept = () if record is None else chain((record,), records)
+            if any(ours != theirs for ours, theirs in zip_longest(kept, _records(manifest, entry, 0, end))):
+                raise _other(place, other)
+            break
         offset = entry.base_offset
         while record is not None and record.offset < entry.next_offset:
-            chain = linked(chain, record.offset - offset, record.timestamp_ms, record.value or b"")
+            link = linked(link, record.offset - offset, record.timestamp_ms, record.value or b"")
             offset = record.offset + 1
             record = next(records, None)
-        chain = behind_gap(chain, entry.next_offset - offset)
-        if chain != entry.chain:
-            raise _other(place, f"its records from offset {entry.base_offset} on are not those of the archive")
+        link = behind_gap(link, entry.next_offset - offset)
+        if link != entry.chain:
+            raise _other(place, other)
+    return told
+
+
+def _told(records: Iterator[TopicRecord], told: RecoveredTopic) -> Iterator[TopicRecord]:
+    """Yields the records, and tells what they are."""
+    for record in records:
+        told.until_ms = max(told.until_ms or 0, record.timestamp_ms)
+        told.record_bytes += len(record.value or b"") + len(record.key or b"")
+        yield record
 
 
 def _other(place: KafkaPartition, why: str) -> LogError:
     again = "delete the topics, and recover again, or recover to another prefix"
     return LogError(f"Kafka: {place.topic}-{place.number}: {why} (does another program write there?): {again}")
-
-
-def _recovered(manifest: Manifest) -> RecoveredTopic:
-    return RecoveredTopic(
-        manifest.partition,
-        manifest.end,
-        manifest.max_timestamp_ms if manifest.segments else None,
-        len(manifest.segments),
-        sum(entry.size_bytes for entry in manifest.segments),
-    )

@@ -58,16 +58,16 @@ class TopicSeals:
         self._there[folder].add(f"{name}.seal")
 
 
-def recover_topic_seals(objects: Objects, log: KafkaLogReader) -> int:
+def recover_topic_seals(objects: Objects, log: KafkaLogReader, ends: Mapping[str, int]) -> int:
     """Write the archived seals into the topic of the seals, those that are not there. Returns how many.
 
-    Raises ArchiveError, LogError, NoAnswer."""
+    `ends`: where the partitions end: what seals more is left out. Raises ArchiveError, LogError, NoAnswer."""
     chain = ChainTopic(log)
     there = {stored.seal.digest for stored in chain.seals[0]}
     count = 0
     for partition in (log.metadata, *log.queues):
         for stored, prints in sorted(_archived(objects, partition.name), key=lambda each: each[0].seal.next_offset):
-            if stored.seal.digest not in there:
+            if stored.seal.digest not in there and stored.seal.next_offset <= ends[partition.name]:
                 chain.append(stored, prints)
                 count += 1
     return count

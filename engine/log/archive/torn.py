@@ -3,6 +3,7 @@
     torn = torn_at(metadata, queues, identity.begun_with)       None: each queue that moved is whole
     torn.whole_ms                          up to this time the archive is whole in all partitions
     torn.text                              what is missing, in one line
+    ends, torn = whole_ends(partitions, identity.begun_with)    offsets up to which all is whole, of a log in Kafka
 
     archived in one partition                            needs, in another one
     source       DeadLettersForwarded.relocated          the last of the messages that it names, in the target
@@ -13,34 +14,48 @@
 - A recovery up to the archived ends would lose messages, or have a queue where no name leads. All of it is in the
   archive as of an earlier time.
 - What is missing of a partition came at the time of its last archived record, or later. So what needs it came then, or
-  later, too: only that is read. And nothing that came before `whole_ms` needs what is missing.
+  later, too: only that is read. In Kafka each partition has the clock of its broker: a minute more is read there.
+- `whole_ms` lies just before the first record that needs something which is missing. It does not go back to the end of
+  the partition that lacks it: nothing may have happened there for hours.
+- Nothing needs a partition that came later before queues are placed by its number. If an archiver was ended, its
+  archive may not count it yet.
 - Only a history that was repartitioned is read for it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
+from rewindmq.engine.log.archive.objects import ArchiveError
 from rewindmq.engine.log.archive.reader import ArchivedPartition
+from rewindmq.engine.log.contract import Block
+from rewindmq.engine.log.embedded.directory import queue_partition
+from rewindmq.engine.log.topic_tiers import part_of
 from rewindmq.projections.machine.data.reasons import RELOCATED
 from rewindmq.projections.replay import events_of, groups_of
-from rewindmq.projections.rewind import format_time
+from rewindmq.projections.rewind import begin_ms, format_time
+from rewindmq.projections.rules.placement import partition_of
 from rewindmq.projections.topology.json_texts import Nonsense
 from rewindmq.projections.topology.placement import Placement
 from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.events import DeadLettersForwarded, Event, Published, QueueDeclared, QueueDrained
-from rewindmq.schemas.placement_events import PlacementEvent, QueueMoveBegan
+from rewindmq.schemas.placement_events import PlacementEvent, QueueMoveBegan, QueueMoveEnded
 from rewindmq.schemas.single_object import decoder_of
 
-_WINDOW = 1_000  # records at the end of a target that are looked at first
+SKEW_MS: Final = 60_000  # by which the clocks of Kafka's brokers may differ
+_WINDOW: Final = 1_000  # records at the end of a target that are looked at first
 
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """What a recovery up to the archived ends would lack. See the module."""
+    """What a recovery up to the archived ends would lack. See the module.
+
+    `needs`: by partition, the first offset whose record needs what is missing in another one."""
 
     whole_ms: int
     text: str
+    needs: Mapping[str, int] = field(default_factory=dict, compare=False)
 
 
 def torn_at(metadata: ArchivedPartition, queues: Sequence[ArchivedPartition], begun_with: int) -> Torn | None:
@@ -49,23 +64,77 @@ def torn_at(metadata: ArchivedPartition, queues: Sequence[ArchivedPartition], be
     `begun_with`: the number of queue partitions with which the archive was begun. Raises CorruptObject, ArchiveError,
     NoAnswer."""
     moves = _Moves(metadata)
-    if not moves.placement.count and len(queues) == begun_with:
+    placement = moves.placement
+    if not placement.count and len(queues) == begun_with:
         return None
+    later = range(len(queues), placement.count)
+    queues = [*queues, *(metadata.beside(queue_partition(number)) for number in later)]
     return _Search(metadata, queues, begun_with, moves).found()
+
+
+def whole_ends(partitions: Sequence[ArchivedPartition], begun_with: int) -> tuple[list[int], Torn | None]:
+    """Where the partitions of a log in Kafka end so that all is whole: at the archived ends, or at `Torn.whole_ms`.
+
+    The clocks of Kafka's brokers differ. So at one time the one partition may have that messages have gone, and the
+    other one not that they have come. Then the one ends before that. `partitions`: the metadata log comes first.
+    Raises as `torn_at`."""
+    torn = torn_at(partitions[0], partitions[1:], begun_with)
+    if torn is None:
+        return [each.next_offset for each in partitions], None
+    ends = [each.offset_at(torn.whole_ms) for each in partitions]
+    while True:
+        parts = [_Part(each, end, torn.whole_ms) for each, end in zip(partitions, ends, strict=True)]
+        more = torn_at(parts[0], parts[1:], begun_with)
+        if more is None:
+            return ends, torn
+        before, ends = ends, [more.needs.get(each.name, end) for each, end in zip(partitions, ends, strict=True)]
+        if ends == before:
+            raise ArchiveError(f"{more.text}: the archive has grown meanwhile: run it again")
+
+
+class _Part(ArchivedPartition):
+    """An archived partition up to an offset, and to a time at most."""
+
+    def __init__(self, whole: ArchivedPartition, end: int, most_ms: int) -> None:
+        super().__init__(whole.manifest.objects, whole.name, whole.framed, whole.manifest)
+        self._end = end
+        self._most_ms = most_ms
+
+    @property
+    def next_offset(self) -> int:
+        return self._end
+
+    @property
+    def until_ms(self) -> int | None:
+        found = super().until_ms
+        return None if found is None or self._end <= self.start_offset else min(found, self._most_ms)
+
+    def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
+        behind = self._end if end is None else min(end, self._end)
+        for block in super().read(offset, behind):
+            yield part_of(block, block.first_offset, behind)
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        return min(self._end, super().offset_at(timestamp_ms))
 
 
 class _Moves:
     """What the archived metadata log says of moves.
 
-    `begun`: vhost, queue and incarnation of all queues that began to move."""
+    `begun`: vhost, queue and incarnation of all queues that began to move. `ended_at`: the offset of the QueueMoveEnded
+    of each move in `placement.moves`."""
 
     def __init__(self, metadata: ArchivedPartition) -> None:
         self.placement = Placement()
         self.begun: set[tuple[str, str, int]] = set()
-        for _, timestamp_ms, _, event in events_of(metadata):
+        self.ended_at: dict[tuple[str, str, int], int] = {}  # by vhost, queue, and the number of the move
+        for offset, timestamp_ms, _, event in events_of(metadata):
             if isinstance(event, PlacementEvent):
                 with suppress(Nonsense):  # the fold passes it over, too
                     self.placement.apply(timestamp_ms, event)
+                    if isinstance(event, QueueMoveEnded):
+                        number = len(self.placement.moves[event.vhost, event.queue]) - 1
+                        self.ended_at[event.vhost, event.queue, number] = offset
                 if isinstance(event, QueueMoveBegan):
                     self.begun.add((event.vhost, event.queue, event.queue_id))
 
@@ -98,93 +167,116 @@ class _Search:
         self._queues = queues
         self._begun_with = begun_with
         self._moves = moves
-        self._found: list[Torn] = []
+        self._skew_ms = SKEW_MS if metadata.framed else 0
+        self._first: tuple[int, str] | None = None  # time and text of the first record that needs what is missing
+        self._needs: dict[str, int] = {}
 
     def found(self) -> Torn | None:
         """The earliest of what is torn."""
         self._look_at_ends()
         for index in range(len(self._queues)):
             self._look_at(index)
-        return min(self._found, key=lambda each: each.whole_ms, default=None)
+        return None if self._first is None else Torn(self._first[0] - 1, self._first[1], self._needs)
 
     def _look_at_ends(self) -> None:
         """Look at the queues that have come to a partition, and at partitions that came later."""
-        placement = self._moves.placement
-        for (_, queue), moves in placement.moves.items():
-            for move in moves:
-                if move.to_id >= self._queues[move.target].next_offset:
-                    self._note(self._queues[move.target], f"queue '{queue}' has moved there later")
+        placement, metadata = self._moves.placement, self._metadata
+        for (vhost, queue), moves in placement.moves.items():
+            for number, move in enumerate(moves):
+                target = self._queues[move.target]
+                if move.to_id >= target.next_offset:
+                    at = self._moves.ended_at[vhost, queue, number]
+                    self._note(metadata, at, move.ended_ms, target, f"queue '{queue}' has moved there later")
         if not placement.count:
             for later in self._queues[self._begun_with :]:
                 if later.next_offset:
-                    self._note(self._metadata, f"{later.name} was added later")
+                    begin = begin_ms(later) or 0
+                    self._note(later, later.start_offset, begin, metadata, f"{later.name} was added later")
 
     def _look_at(self, index: int) -> None:
         """Look at what was archived of a partition behind the ends of those that it needs."""
-        partition, moves = self._queues[index], self._moves
-        metadata_ms = _end_ms(self._metadata)
-        since_ms = min([metadata_ms, *(_end_ms(self._queues[each]) for each in moves.all_targets(index))])
-        forwarded: dict[tuple[str, str, int], int] = {}
-        for event in _events(partition, partition.offset_at(since_ms - 1), partition.next_offset):
+        partition, moves, metadata = self._queues[index], self._moves, self._metadata
+        needed = [metadata, *(self._queues[each] for each in moves.all_targets(index))]
+        since_ms = min(map(self._end_ms, needed)) - self._skew_ms
+        forwarded: dict[tuple[str, str, int], list[tuple[int, int, int]]] = {}
+        for at, time_ms, event in _events(partition, partition.offset_at(since_ms - 1), partition.next_offset):
             if isinstance(event, DeadLettersForwarded) and event.relocated:
-                forwarded[event.vhost, event.queue, event.queue_id] = event.sequence
+                key = event.vhost, event.queue, event.queue_id
+                forwarded.setdefault(key, []).append((event.sequence, at, time_ms))
             elif isinstance(event, QueueDrained):
                 if (event.vhost, event.queue, event.queue_id) not in moves.begun:
-                    self._note(self._metadata, f"queue '{event.queue}' began to move later")
-            elif isinstance(event, QueueDeclared) and not self._is_placed(event, index):
-                self._note(self._metadata, f"queue '{event.queue}' came to {partition.name} later")
-        for (vhost, queue, queue_id), sequence in forwarded.items():
+                    self._note(partition, at, time_ms, metadata, f"queue '{event.queue}' began to move later")
+            elif isinstance(event, QueueDeclared) and not self._is_placed(event, index, time_ms):
+                what = f"queue '{event.queue}' came to {partition.name} later"
+                self._note(partition, at, time_ms, metadata, what)
+        for (vhost, queue, queue_id), heard in forwarded.items():
             targets = [self._queues[each] for each in moves.targets(vhost, queue, index, queue_id)]
             source = vhost, queue, queue_id, moves.placement.as_origin(vhost, queue, index)
-            if targets and not any(_has_come(each, source, sequence) for each in targets):
-                self._note(targets[0], f"messages of queue '{queue}' have moved there later")
+            came = max((_last_come(each, source, heard[-1][0]) for each in targets), default=heard[-1][0])
+            for sequence, at, time_ms in heard:
+                if sequence > came:
+                    what = f"messages of queue '{queue}' have moved there later"
+                    self._note(partition, at, time_ms, targets[0], what)
 
-    def _is_placed(self, event: QueueDeclared, index: int) -> bool:
-        """Whether the metadata log, as it is archived, has the queue in this partition."""
+    def _is_placed(self, event: QueueDeclared, index: int, time_ms: int) -> bool:
+        """Whether the metadata log, as it is archived, had the queue in this partition at this time or later."""
         came = event.moved_from
         if came is not None:
             return (event.vhost, event.queue, came.queue_id) in self._moves.begun
         placement, name = self._moves.placement, (event.vhost, event.queue)
-        moving = placement.moving.get(name)
-        return index in (placement.home(*name, self._begun_with), -1 if moving is None else moving.source) or any(
-            index in (each.source, each.target) for each in placement.moves.get(name, ())
-        )
+        homes = {placement.home(*name, self._begun_with)}
+        if name in placement.moving:
+            homes.add(placement.moving[name].source)
+        for move in placement.moves.get(name, ()):
+            homes |= {move.source, move.target}
+        for earlier in placement.earlier:
+            if time_ms <= earlier.until_ms + self._skew_ms:
+                homes.add(earlier.staying.get(name, partition_of(*name, earlier.count)))
+        return index in homes
 
-    def _note(self, lacking: ArchivedPartition, what: str) -> None:
-        end_ms = _end_ms(lacking)
-        self._found.append(Torn(end_ms - 1, f"{lacking.name} is archived up to {format_time(end_ms)}, and {what}"))
+    def _note(self, partition: ArchivedPartition, at: int, time_ms: int, lacking: ArchivedPartition, what: str) -> None:
+        """Note that a record of a partition needs what another one lacks."""
+        self._needs[partition.name] = min(at, self._needs.get(partition.name, at))
+        if self._first is None or time_ms < self._first[0]:
+            there = f"{lacking.name} is archived up to {format_time(self._end_ms(lacking))}"
+            if lacking.until_ms is None:
+                there = f"nothing of {lacking.name} is archived"
+            self._first = time_ms, f"{there}, and {what}"
+
+    def _end_ms(self, partition: ArchivedPartition) -> int:
+        """The time of the last archived record. If there is none: the time from which on queues were placed there, or
+        0 if they always were."""
+        if partition.until_ms is not None:
+            return partition.until_ms
+        index, placement = int(partition.name.rpartition("-")[2]), self._moves.placement
+        return next((each.until_ms for each in reversed(placement.earlier) if each.count <= index), 0)
 
 
-def _end_ms(partition: ArchivedPartition) -> int:
-    """The time of the last archived record; 0 if there is none."""
-    return partition.segments[-1].max_timestamp_ms if partition.segments else 0
-
-
-def _events(partition: ArchivedPartition, start: int, end: int) -> Iterator[Event]:
-    """Yields the events between two offsets, without bodies."""
+def _events(partition: ArchivedPartition, start: int, end: int) -> Iterator[tuple[int, int, Event]]:
+    """Yields the events between two offsets, without bodies, with their offsets and times."""
     decode = decoder_of(partition.framed).decode
-    for offsets, records, _ in groups_of(partition, start, end):
-        for offset, record in zip(offsets, records, strict=True):
+    for offsets, records, times in groups_of(partition, start, end):
+        for index, (offset, record) in enumerate(zip(offsets, records, strict=True)):
             if start <= offset < end:
                 with suppress(UndecodableRecord):
-                    yield decode(record, False)[2]
+                    timestamp_ms, _, event = decode(record, False)
+                    yield offset, timestamp_ms if times is None else times[index], event
 
 
-def _has_come(target: ArchivedPartition, source: tuple[str, str, int, int], sequence: int) -> bool:
-    """Whether the message with this number, or a later one, has come to the target from the source.
+def _last_come(target: ArchivedPartition, source: tuple[str, str, int, int], most: int) -> int:
+    """The number of the last message that has come to the target from the source; -1 if none has.
 
-    It is looked for from the end on: it came just before its source heard of it."""
-    end, window = target.next_offset, _WINDOW
-    while end > target.start_offset:
+    It is looked for from the end on, up to number `most`: a message came just before its source heard of it."""
+    end, window, last = target.next_offset, _WINDOW, -1
+    while end > target.start_offset and last < most:
         start = max(target.start_offset, end - window)
-        for event in _events(target, start, end):
+        for _, _, event in _events(target, start, end):
             origin = event.origin if isinstance(event, Published) else None
             if (
                 origin is not None
                 and origin.reason == RELOCATED
                 and (origin.vhost, origin.queue, origin.queue_id, origin.partition) == source
-                and origin.sequence >= sequence
             ):
-                return True
+                last = max(last, origin.sequence)
         end, window = start, 2 * window
-    return False
+    return last

@@ -63,8 +63,8 @@ class Writer:
     def flush(self) -> None:
         assert self.producer.flush(SECONDS) == 0
 
-    def copy(self, data: Path, share: float = 1.0) -> None:
-        """Copy records of the embedded log that are not copied yet, up to this share of each partition.
+    def copy(self, data: Path, share: float = 1.0, until_ms: int | None = None) -> None:
+        """Copy records of the embedded log that are not copied yet, up to this share of each partition, or to a time.
 
         Each record keeps the time of its envelope and (in topics that were empty) its offset."""
         log = EmbeddedLogReader(data)
@@ -72,6 +72,8 @@ class Writer:
         for partition in log.partitions:
             topic = self.place.metadata if partition.name == log.metadata.name else self.place.queues
             start, end = self.copied.get(partition.name, 0), int(partition.next_offset * share)
+            if until_ms is not None:
+                end = partition.offset_at(until_ms)
             for block in partition.read(start, end):
                 for offset, record in enumerate(block.records, block.first_offset):
                     if start <= offset < end:

@@ -328,11 +328,11 @@ def test_a_recovery_into_which_another_program_writes_is_found(
     prefix = f"again-{uuid.uuid4().hex[:12]}"
     prove = topic_recovery.prove_topic
 
-    def late(place: KafkaPartition, manifest: Manifest) -> None:
+    def late(*arguments: Any) -> Any:
         writer = Writer(InKafka(topics.bootstrap, prefix))
         writer.value(f"{prefix}.queues", 0, START_MS, b"from elsewhere")
         writer.flush()
-        prove(place, manifest)
+        return prove(*arguments)
 
     monkeypatch.setattr(topic_recovery, "prove_topic", late)
     with pytest.raises(LogError, match="it ends at offset 19, and is archived up to 17"):

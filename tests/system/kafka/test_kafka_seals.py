@@ -254,6 +254,7 @@ def test_b27_seals_are_archived_checked_below_kafkas_start_and_recovered(kafka: 
     recover_topics(objects, KafkaClients(topics.bootstrap), prefix)
     again = KafkaLogReader(topics.bootstrap, prefix)
     assert [each.harm for each in check(in_topics(again), KEYS, ())] == [None] * 5
-    assert recover_topic_seals(objects, again) == 0, "they are there"
+    ends = {each.name: each.next_offset for each in (again.metadata, *again.queues)}
+    assert recover_topic_seals(objects, again, ends) == 0, "they are there"
     TopicArchiver(objects, again, settle_seconds=0).run(roll=True)
     assert [key for name in ("metadata-0", "queues-0") for key in objects.list(f"{name}/seals")] == there

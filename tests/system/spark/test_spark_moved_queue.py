@@ -1,21 +1,28 @@
 """Spark reads a history in which partitions came later, and a queue moved to one of them."""
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from rewindmq.engine.log.archive.objects import Objects
+from rewindmq.engine.log.archive.reader import ArchivedLog
 from rewindmq.projections.rewind import format_time
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.history.diff import diff_frame, plan_moments
 from rewindmq.spark_replay.history.history import biography, history_frame, plan_history
 from rewindmq.spark_replay.history.slo import slo
 from rewindmq.spark_replay.history.state import plan_state, state_frame
+from rewindmq.spark_replay.location.log import InArchive, Location
 from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.restore import find
 from rewindmq.spark_replay.source.options import TableOptions
 from rewindmq.spark_replay.source.stream import LogStream
-from tests.support.moved_queue import QUEUE, Moved, write_back, write_moved
+from tests.support.archiving import archive_all
+from tests.support.moved_queue import BEFORE, QUEUE, Moved, write_back, write_moved
+from tests.support.topic_archiving import archive_as_topics
 
 
 @pytest.fixture(scope="module")
@@ -23,20 +30,20 @@ def moved(tmp_path_factory: pytest.TempPathFactory) -> Moved:
     return write_moved(tmp_path_factory.mktemp("moved") / "data", hold=True)
 
 
-def queues_at(spark: SparkSession, data: Path, moment: str) -> dict[str, tuple[int, int]]:
+def queues_at(spark: SparkSession, place: Location, moment: str) -> dict[str, tuple[int, int]]:
     """Ready and unacked messages of the queue at a moment, by partition."""
-    rows = state_frame(spark, plan_state(str(data), time=moment), QUEUE).queues.collect()
+    rows = state_frame(spark, plan_state(place, time=moment), QUEUE).queues.collect()
     return {row.partition: (row.messages_ready, row.messages_unacknowledged) for row in rows}
 
 
 def test_a_queue_that_moved(spark: SparkSession, moved: Moved) -> None:
     place = str(moved.data)
     before, after = format_time(moved.before_ms), format_time(moved.after_ms)
-    assert queues_at(spark, moved.data, before) == {moved.old: (2, 1)}
-    assert queues_at(spark, moved.data, "mark:before") == {moved.old: (2, 1)}
+    assert queues_at(spark, place, before) == {moved.old: (2, 1)}
+    assert queues_at(spark, place, "mark:before") == {moved.old: (2, 1)}
     # what a consumer holds stays where the queue was until it is settled
-    assert queues_at(spark, moved.data, after) == {moved.old: (0, 1), moved.now: (2, 0)}
-    assert queues_at(spark, moved.data, "mark:after") == {moved.now: (0, 0)}
+    assert queues_at(spark, place, after) == {moved.old: (0, 1), moved.now: (2, 0)}
+    assert queues_at(spark, place, "mark:after") == {moved.now: (0, 0)}
 
     rows = history_frame(spark, place, plan_history(place, {}), QUEUE).collect()
     ends = {(row.partition, row.message_id): row.outcome for row in rows if row.final}
@@ -55,6 +62,19 @@ def test_a_queue_that_moved(spark: SparkSession, moved: Moved) -> None:
     counts = slo(spark, place, queue=QUEUE).agg({"published": "sum", "ended": "sum"}).collect()[0]
     assert (counts["sum(published)"], counts["sum(ended)"]) == (5, 5)
 
+    assert [str(each) for each in audit(spark, place) if not each.ok] == []
+
+
+@pytest.mark.parametrize("archived", [archive_all, archive_as_topics])
+def test_an_archive_that_has_grown_is_read_whole(
+    spark: SparkSession, moved: Moved, archived: Callable[[Path, str, int], Objects], tmp_path: Path
+) -> None:
+    place, data = InArchive(archived(moved.data, str(tmp_path / "archive"), BEFORE).url), str(moved.data)
+    assert ArchivedLog(place.url).identity.begun_with == BEFORE
+    rows = history_frame(spark, place, plan_history(place, {}), QUEUE).collect()
+    assert {row.partition for row in rows} == {moved.old, moved.now}
+    assert sorted(rows, key=str) == sorted(history_frame(spark, data, plan_history(data, {}), QUEUE).collect(), key=str)
+    assert queues_at(spark, place, format_time(moved.after_ms)) == {moved.old: (0, 1), moved.now: (2, 0)}
     assert [str(each) for each in audit(spark, place) if not each.ok] == []
 
 
@@ -77,3 +97,14 @@ def test_a_stream_reads_partitions_that_came_later_from_their_beginning(moved: M
     assert {"queues-2", "queues-3"} <= {name for name, first in ranges if first == 0}
     with pytest.raises(BadRequest, match="the checkpoint of this query is of queues-1, but"):
         stream.partitions({"queues-1": 2}, end)
+
+
+def test_a_stream_of_an_archive_goes_on_when_it_has_grown(moved: Moved, tmp_path: Path) -> None:
+    """The archive has the new partitions a moment before the event that added them."""
+    archive_all(moved.data, str(tmp_path / "archive"), BEFORE)
+    [*_, segments] = sorted((tmp_path / "archive" / "metadata-0" / "manifest").iterdir())
+    segments.unlink()
+    for number in (2, 3):
+        shutil.rmtree(tmp_path / "archive" / f"queues-{number}")
+    stream = LogStream(TableOptions({"archive": str(tmp_path / "archive"), "view": "records"}))
+    assert stream.partitions({"queues-0": 0, "queues-1": 0}, stream.latestOffset())

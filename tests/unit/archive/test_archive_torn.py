@@ -10,14 +10,23 @@ import pytest
 
 from rewindmq.engine.log.archive.identity import read_identity
 from rewindmq.engine.log.archive.reader import ArchivedLog
-from rewindmq.engine.log.archive.torn import Torn, torn_at
+from rewindmq.engine.log.archive.torn import Torn, torn_at, whole_ends
 from rewindmq.engine.log.embedded.directory import METADATA
 from rewindmq.projections.replay import events_of
-from rewindmq.schemas.events import DeadLettersForwarded, Event, MetadataEvent, QueueDeclared, QueueDrained
+from rewindmq.projections.rules.placement import partition_of
+from rewindmq.schemas.events import (
+    DeadLettersForwarded,
+    Event,
+    MetadataEvent,
+    QueueDeclared,
+    QueueDeleted,
+    QueueDrained,
+)
 from rewindmq.schemas.placement_events import PartitionsAdded, QueueMoveBegan, QueueMoveEnded
 from rewindmq.schemas.values import BROKER, Actor
 from tests.support.archiving import archive_all
 from tests.support.moved_queue import Moved, MovingRecorder, write_back, write_moved
+from tests.support.topic_archiving import archive_as_topics
 
 
 @pytest.fixture(params=[0, 1], ids=["in one millisecond", "one by one"])
@@ -114,7 +123,52 @@ def test_what_is_torn_is_found_and_whole_before(moved: Moved, tmp_path: Path) ->
         if torn is not None:
             at = [each.offset_at(torn.whole_ms) for each in log.partitions]
             assert not needs.torn(at[0], at[1:]), (ends, torn)
+            at = [each.offset_at(torn.whole_ms + 1) for each in log.partitions]
+            assert needs.torn(at[0], at[1:]), "no more is left out than has to be"
     assert min(seen.values()) > 10, seen
+
+
+def test_the_clocks_of_kafkas_brokers_differ(moved: Moved, tmp_path: Path) -> None:
+    """What one clock has at a time, another one may not have yet: no message is lost by that."""
+    chance, seen = random.Random(5), {False: 0, True: 0}
+    for skew in range(6):
+        names = ["metadata-0", *(f"queues-{number}" for number in range(4))]
+        url = str(tmp_path / f"topics{skew}")
+        archive_as_topics(moved.data, url, 2, {name: chance.randint(-900, 900) for name in names})
+        whole = ArchivedLog(url)
+        needs = Needs(whole, moved)
+        counts = {each.name: len(each.segments) for each in whole.partitions}
+        assert whole_ends(whole.partitions, 2) == (list(counts.values()), None)
+        for number in range(20):
+            ends = {
+                name: chance.choice((count, chance.randint(3 if name == METADATA else 0, count)))
+                for name, count in counts.items()
+            }
+            log = cut(Path(url), tmp_path / f"cut{skew}-{number}", ends)
+            whole_at, torn = whole_ends(log.partitions, 2)
+            archived = [each.next_offset for each in log.partitions]
+            assert (torn is not None) == needs.torn(archived[0], archived[1:]), (ends, torn)
+            assert not needs.torn(whole_at[0], whole_at[1:]), (ends, torn, whole_at)
+            assert all(end <= there for end, there in zip(whole_at, archived, strict=True))
+            seen[torn is not None] += 1
+    assert min(seen.values()) > 10, seen
+
+
+def test_a_queue_that_was_deleted_before_is_not_missed(tmp_path: Path) -> None:
+    """It was placed by the former number, and the partition to which another one goes has had nothing to do since."""
+    places = {f"q{n}": [partition_of("/", f"q{n}", count) for count in (2, 3)] for n in range(99)}
+    gone, goes = [name for name, (was, now) in places.items() if (was, now) == (0, 1)][:2]
+    history = MovingRecorder(tmp_path / "data", 3)
+    history.wait(1_000)
+    history.declare(gone)
+    queue_id = history.declare(goes)
+    history.append(0, BROKER, QueueDeleted("/", gone, False, False))
+    history.wait(1_000)
+    history.repartition(goes, count=3)
+    history.metadata(QueueMoveBegan("/", goes, queue_id, 1))
+    history.close()
+    archive_all(tmp_path / "data", str(tmp_path / "whole"), 2)
+    assert torn_in(ArchivedLog(str(tmp_path / "whole"))) is None
 
 
 def test_a_queue_that_moved_back_and_forth_is_whole(tmp_path: Path) -> None:
