@@ -24,11 +24,12 @@ still being written, and is left out.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 
-from rewindmq.engine.log.archive.identity import Identity, require_identity
+from rewindmq.engine.log.archive.branch import partitions_until
+from rewindmq.engine.log.archive.identity import Identity, read_identity, require_identity
 from rewindmq.engine.log.archive.manifest import (
     BaseEntry,
     Entry,
@@ -47,6 +48,7 @@ from rewindmq.engine.log.archive.trims import delete_trimmed, durable_trim, end_
 from rewindmq.engine.log.archive.unpack import unpacked
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import (
+    METADATA,
     partition_directory,
     queue_partition,
     read_fork,
@@ -141,7 +143,11 @@ class Archiver:
         known, self.manifests = self.manifests, []  # after an error, the next run reads all entries again
         for manifest in known:
             manifest.refresh()
-        metadata = require_identity(self._objects, identity, known[0] if known else None)
+        metadata = known[0] if known else Manifest.load(self._objects, METADATA)
+        if not known and read_identity(self._objects, metadata) is None:
+            log = PartitionReader(partition_directory(self._data_dir, METADATA))
+            identity = replace(identity, begun_with=partitions_until(log, 0, identity.queue_partitions))
+        require_identity(self._objects, identity, metadata)
         queues = known[1:]
         for number in range(len(queues), identity.queue_partitions):
             queues.append(Manifest.load(self._objects, queue_partition(number)))

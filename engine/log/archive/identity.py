@@ -1,6 +1,6 @@
 """The identity of an archive: which history it holds, and in how many partitions.
 
-    URL/archive.json      created once; the number of queue partitions is the one with which the archive was begun
+    URL/archive.json      created once; the number of queue partitions is the one with which the log was made
     `grown`               an entry in the manifest of the metadata log: from here on there are more (manifest.py)
 
     read_identity(objects)               None: no archive was begun
@@ -28,7 +28,8 @@ class Identity:
     """Which history a log or an archive holds.
 
     `history`: the hash chain behind the first segment header of the metadata log, whose sync marker is random.
-    `queue_partitions`: how many there are by now. `begun_with`: of an archive, how many there were at its beginning."""
+    `queue_partitions`: how many there are by now. `begun_with`: of an archive, how many archive.json says; of a log,
+    how many it is to say, if that is not the same (0: it is)."""
 
     history: str
     queue_partitions: int
@@ -87,6 +88,6 @@ def _as_json(identity: Identity) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "history": identity.history,
-        "queue_partitions": identity.queue_partitions,
+        "queue_partitions": identity.begun_with or identity.queue_partitions,
         "log": identity.log,
     }
