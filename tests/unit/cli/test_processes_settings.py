@@ -19,7 +19,6 @@ from rewindmq.engine.runtime.watermarks import Limit
     [
         ("--kafka", "localhost:9092"),
         ("--read-only",),
-        ("--keep-history", "400d"),
         ("--keep-bodies", "30d"),
         ("--find-index", "1d"),
         ("--confirm-after", "follower"),
