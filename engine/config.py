@@ -18,7 +18,6 @@ VERSION = __version__
 RABBITMQ_VERSION = "3.13.7"
 MAX_MESSAGE_SIZE = 536_870_912  # the largest `max_message_size`, as in RabbitMQ
 EVERYWHERE = ("", "0.0.0.0", "::")
-PROCESSES, STATES = "processes", "states"  # directories in the data directory: those of workers, and their states
 LOCALHOST = "localhost"
 BOTH_FAMILIES = {LOCALHOST: ("127.0.0.1", "::1"), "": ("0.0.0.0", "::"), "::": ("0.0.0.0", "::")}
 
@@ -203,6 +202,17 @@ class Config:
         if self.worker is not None:
             return self.worker.node
         return self.node if self.kafka is None else self.kafka_prefix
+
+    @property
+    def archives_topics(self) -> bool:
+        """Whether the log is in Kafka and has an archive, from which nodes read what Kafka no longer has."""
+        return self.kafka is not None and self.archive.url is not None
+
+    @property
+    def speaks_for_log(self) -> bool:
+        """Whether metrics of this process tell of the log in the data directory. Of several workers the first one does:
+        a sum over all of them counts the log once."""
+        return self.worker is None or self.worker.number == 1
 
     @property
     def log_directory(self) -> Path:

@@ -112,7 +112,7 @@ def say_failure(config: Config, error: Failure) -> None:
 
 
 async def _main(config: Config, reread: Callable[[], Reread] | None) -> None:
-    archiver = await _open_archive(config)
+    archiver = await open_archive(config)
     try:
         await _run_broker(config, archiver, reread)
     finally:
@@ -257,10 +257,10 @@ async def _reload(
         manager.ready(outcome)
 
 
-async def _open_archive(config: Config) -> ArchiveSupervisor | None:
+async def open_archive(config: Config) -> ArchiveSupervisor | None:
     """Start the process that archives and trims, before anything is written: a URL that names no archive prevents the
-    start."""
-    if config.archive.url is None and config.keep_history_ms is None:
+    start. A worker has none: it is beside the process that writes the log. Failure."""
+    if config.worker is not None or (config.archive.url is None and config.keep_history_ms is None):
         return None
     archiver = ArchiveSupervisor(config.archive, order_of(config))
     try:
@@ -322,7 +322,7 @@ def open_broker(
         snapshots = embedded.open_snapshots(config, log)
         metadata.fold(snapshots)
         embedded.grow(config, log, metadata.topology)
-        embedded.end_trims(config.data, log, metadata.topology, snapshots)
+        embedded.end_trims(config.data, log, metadata.topology)
         embedded.tell_fork(metadata.topology.history)
         embedded.keep_layout(config, log, metadata.topology.history)
         store = StateStore.open(config.data / "state")
@@ -445,6 +445,7 @@ async def open_node(
         broker = Broker(config, clock, metadata, partitions, node, WorkerPool(NICENESS))
         node.start(broker, metadata, partitions)
         _start(broker)
+        cluster.hear_of_history(broker, log)
         log.follow(offsets | {partition.name: partition.next_offset for partition in partitions}, node)
         await cluster.join(broker, node)
         broker.clock_watch.start()

@@ -8,7 +8,8 @@ is up to --segment-age and --archive-lag where all is well.
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from dataclasses import asdict
+from typing import Any, Protocol
 
 from rewindmq.engine.log.archive.progress import PartitionProgress
 from rewindmq.projections.rewind import format_time
@@ -46,7 +47,7 @@ class ArchiveStatus:
         self.retention: str | None = None  # what a person has to do about Kafka's own
         self.archived: dict[str, PartitionProgress] = {}  # by partition; empty: not known yet
         self._in_kafka = in_kafka
-        self._partitions = partitions
+        self.partitions = partitions
         self._clock = clock
         self._monotonic = monotonic
         self._looked = monotonic()  # when the end of the archive was last known
@@ -60,6 +61,27 @@ class ArchiveStatus:
             sizes = {each.partition: each.in_topic.size_bytes for each in archived if each.in_topic is not None}
             if sizes:
                 self._in_kafka(sizes)
+
+    def state(self) -> dict[str, Any]:
+        """All that was told, as JSON, for another process that shows it (engine/processes/log_care.py)."""
+        return {
+            "url": self.url,
+            "failures": self.failures,
+            "error": self.error,
+            "freed_bytes": self.freed_bytes,
+            "stays": self.stays,
+            "archived": [asdict(each) for each in self.archived.values()],
+            "age_seconds": self._monotonic() - self._looked,
+        }
+
+    def take(self, state: dict[str, Any]) -> None:
+        """Take all that was told to the `ArchiveStatus` of another process."""
+        self.url = state["url"]
+        self.failures, self.error = state["failures"], state["error"]
+        self.freed_bytes, self.stays = state["freed_bytes"], state["stays"]
+        self.archived = {each["partition"]: PartitionProgress(**each) for each in state["archived"]}
+        self._looked = self._monotonic() - state["age_seconds"]
+        self._looked_ms = self._clock() - int(state["age_seconds"] * 1_000)
 
     def cut(self, freed_bytes: int, stays: str | None) -> None:
         """Take what was removed here since the last report, and why other segments that were due stay."""
@@ -100,7 +122,7 @@ class ArchiveStatus:
         """The records, bytes and seconds that are not archived, for each partition that the archiver knows."""
         return [
             (each, self.lag_records(each), self.archived[each.name].waiting_bytes, self.lag_seconds(each))
-            for each in self._partitions
+            for each in self.partitions
             if each.name in self.archived
         ]
 

@@ -38,7 +38,7 @@ from rewindmq.engine.broker.consumers import Consumers
 from rewindmq.engine.broker.exchanges import Exchanges
 from rewindmq.engine.broker.followers import Followers, Following
 from rewindmq.engine.broker.history_size import HistorySize
-from rewindmq.engine.broker.history_trims import HistoryTrims
+from rewindmq.engine.broker.history_trims import HistoryTrims, MetadataTrims
 from rewindmq.engine.broker.login_brake import LoginBrake
 from rewindmq.engine.broker.marks import Marks
 from rewindmq.engine.broker.open_sessions import OpenSessions
@@ -184,7 +184,7 @@ class Broker:
         ends: list[LogEnd] = [metadata, *partitions]
         url, measured = config.archive.url, self.history_size.take
         self.archive = ArchiveStatus(url, ends, self.clock, in_kafka=measured) if url else None
-        self.trims = HistoryTrims(config.keep_history_ms, metadata, partitions, self.turns)
+        self.trims = HistoryTrims(config.keep_history_ms, MetadataTrims(metadata, self.turns), partitions)
         self.events = EventExchange(
             config, self.router, metadata, partitions, self.homes, keeper, self.counters, self.turns, self.loop_share
         )

@@ -130,8 +130,7 @@ class Node:
         self.flow = flow_for(list(partitions), self.log)
         self._awareness = Awareness(metadata.topology, partitions, lambda: self.epoch)
         self._beats = Beats(self._config.node, self.log, metadata, self._awareness, lambda: self.joined)
-        archived = self._config.archive.url is not None
-        self._returns = Returns(self.log, self._store, self._config.data, archived)
+        self._returns = Returns(self.log, self._store, self._config.data, self._config.archives_topics)
         self._modes = Modes(
             self._config.node,
             self._config.standbys,

@@ -18,6 +18,7 @@ import asyncio
 import logging
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -25,6 +26,7 @@ from rewindmq.engine.cluster import entry
 from rewindmq.engine.cluster.entry import begin_with_copy
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.log.contract import LogError, NoAnswer
+from rewindmq.engine.log.location import begun_anew
 from rewindmq.engine.log.shared_contract import SharedLog
 from rewindmq.engine.runtime.snapshot_writer import in_thread
 from rewindmq.projections.replay import Recovery, recover
@@ -124,7 +126,7 @@ class Returns:
             begin_with_copy(history, partition.index, self._log.states, self._store, self._data)
         if start <= at == self._store.applied_offset(name):
             return None
-        return recover(history, self._store)
+        return begun_anew(partial(recover, history, self._store))
 
     def stop(self) -> None:
         """Wait until the thread has ended, but not for long: a Kafka that does not answer would hold the node up."""

@@ -12,14 +12,17 @@ import shutil
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.broker.users import first_user
 from rewindmq.engine.cluster.entry import begin_with_copy
 from rewindmq.engine.cluster.node import Node
-from rewindmq.engine.config import PROCESSES, STATES, Config
+from rewindmq.engine.config import Config
 from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.embedded.directory import PROCESSES, STATES, WORKER_HISTORY
+from rewindmq.engine.log.location import begun_anew
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import Recovery, fold, recover
 from rewindmq.projections.rules.placement import astray, count_of
@@ -77,7 +80,7 @@ def fitted(config: Config, log: "KafkaLog | ServedLog") -> Config:
 
 def _begin_anew_if_other(config: Config, identity: str) -> None:
     """Remove what a worker has of another history. All of it is made from the log. OSError."""
-    note = config.data / "history"
+    note = config.data / WORKER_HISTORY
     if note.exists() and note.read_text().strip() == identity:
         return
     for name in ("state", "snapshots"):
@@ -87,12 +90,13 @@ def _begin_anew_if_other(config: Config, identity: str) -> None:
 
 def histories(log: "KafkaLog | ServedLog", config: Config) -> "Sequence[EnteredHistory]":
     """The queue partitions, each with what the archive has of it, if there is one."""
-    if config.archive.url is None:
+    if not config.archives_topics:
         return log.queues
     from rewindmq.engine.log.kafka.log import KafkaLog
     from rewindmq.engine.log.topic_tiers import TopicArchive
 
     assert isinstance(log, KafkaLog)
+    assert config.archive.url is not None
     archive = TopicArchive(config.archive.url, log.metadata)
     return [archive.tiered(each) for each in log.queues]
 
@@ -123,13 +127,13 @@ def recovered(
     recoveries = []
     for number, history in enumerate(histories):
         begin_with_copy(history, number, log.states, store, config.data)
-        if config.archive.url is not None:
+        if config.archives_topics:
             from rewindmq.engine.cluster.archive_states import begin_with_archive
             from rewindmq.engine.log.topic_tiers import TieredTopic
 
             assert isinstance(history, TieredTopic)
             begin_with_archive(history, store, config.data)
-        recovery = recover(history, store)
+        recovery = begun_anew(partial(recover, history, store))
         logger.info(
             "%s: %d events folded on top of the state at offset %d; %d quarantined since the log began",
             history.name,
@@ -150,6 +154,24 @@ def recovered(
     if config.worker is None:  # else the layout of the directory says how many there are
         require_homes(f"{config.kafka_prefix}.queues", config.partitions, machines)
     return recoveries
+
+
+def hear_of_history(broker: Broker, log: "KafkaLog | ServedLog") -> None:
+    """Let a worker show what the process of the log says of the archive and of trims: that one looks after both."""
+    if broker.config.worker is None:
+        return
+    from rewindmq.engine.log.served.client import ServedLog
+
+    assert isinstance(log, ServedLog)
+    if broker.archive is not None:
+        broker.archive.partitions = [log.metadata, *log.queues]  # of a paused one, too, the log knows the end
+
+    def hear(told: dict[str, Any]) -> None:
+        if broker.archive is not None:
+            broker.archive.take(told["archive"])
+        broker.trims.take(told["trims"])
+
+    log.history_told = hear
 
 
 async def join(broker: Broker, node: Node) -> None:

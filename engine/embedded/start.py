@@ -12,15 +12,23 @@ from pathlib import Path
 
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.broker.users import first_user
-from rewindmq.engine.config import PROCESSES, STATES, Config
+from rewindmq.engine.config import Config
 from rewindmq.engine.embedded.lifecycle import Alone
 from rewindmq.engine.log.contract import LogError, LogPartition
 from rewindmq.engine.log.embedded.cut import cut
-from rewindmq.engine.log.embedded.directory import layout_file, other_number, read_fork, write_layout
+from rewindmq.engine.log.embedded.directory import (
+    PROCESSES,
+    STATES,
+    layout_file,
+    other_number,
+    read_fork,
+    write_layout,
+)
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.log_start import chain_of
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.embedded.roles import require_broker
+from rewindmq.engine.log.embedded.root import snapshots_in
 from rewindmq.engine.log.served.reader import FileHistory
 from rewindmq.engine.log.served.states import FileStates
 from rewindmq.engine.runtime.eager import at_once
@@ -74,14 +82,15 @@ def open_snapshots(config: Config, log: EmbeddedLog) -> Snapshots:
     return snapshots
 
 
-def end_trims(data_dir: Path, log: EmbeddedLog, topology: Topology, snapshots: Snapshots) -> None:
+def end_trims(data_dir: Path, log: EmbeddedLog, topology: Topology) -> None:
     """End the trims that the metadata log names and that a crash cut short, and look for the bases of the logs."""
     for partition in log.queues:
         floor = topology.history.floors.get(partition.name)
         if floor is not None and partition.start_offset < floor.event.offset:
             try:
                 cut(data_dir, partition.name, floor.event.offset)
-                snapshots.discard_below(partition.name, floor.event.offset)
+                for snapshots in snapshots_in(data_dir):
+                    snapshots.discard_below(partition.name, floor.event.offset)
             except (LogError, OSError) as error:  # the log has everything still, so nothing is lost
                 logger.error("%s: a trim of it could not be ended: %s", partition.name, error)
         start = partition.start_offset

@@ -44,6 +44,7 @@ from rewindmq.engine.log.embedded.directory import (
 )
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import PartitionReader
+from rewindmq.engine.log.embedded.root import snapshots_in
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, segment_path, stated_chain
 from rewindmq.engine.log.single_records import queued_records
 from rewindmq.engine.log.stretch import audit
@@ -118,7 +119,7 @@ class _Trim:
         fold_on(metadata, self._log.metadata, strict=True)
         if not dry_run:
             trimming.note_archive()
-            end_trims(self._data_dir, self._log, metadata.topology, trimming.snapshots)
+            end_trims(self._data_dir, self._log, metadata.topology)
             trimming.end_in_archive()
         names = wanted.partitions(self._data_dir, list(trimming.readers))
         before_ms = self._moment(wanted)
@@ -259,7 +260,8 @@ class Trimming:
         Raises LogError; NoAnswer where the archive does not answer: then it is trimmed later."""
         name, offset = report.partition, report.offset
         report.freed_bytes = cut(self._data_dir, name, offset) if offset > self.readers[name].start_offset else 0
-        self.snapshots.discard_below(name, offset)
+        for snapshots in snapshots_in(self._data_dir):
+            snapshots.discard_below(name, offset)
         self._bases.discard_below(name, offset)
         if self._objects is not None:
             report.archived_bytes = self._trim_archive(self._objects, name)

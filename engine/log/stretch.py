@@ -17,13 +17,14 @@ from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files
 from rewindmq.engine.log.embedded.verify import follow_on, verify_segment
 from rewindmq.engine.log.tiers import TieredPartition
+from rewindmq.projections.claims import Claims
 from rewindmq.projections.machine.data.effects import Effect, Keep, QueueGone, Refuse, endings
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import PartitionLog, RecordGroup, beginning, decoder_for, drive, groups_of
 from rewindmq.projections.rewind import At, state_at
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.store.snapshots import Snapshots
-from rewindmq.schemas.events import Checkpointed, Event
+from rewindmq.schemas.events import CheckpointAsked, Checkpointed, Event
 from rewindmq.schemas.values import Actor
 
 if TYPE_CHECKING:
@@ -78,19 +79,19 @@ def _damage(directory: Path, end: int, between: Callable[[], object]) -> list[st
 def _folded(log: PartitionLog, end: int, findings: list[str], between: Callable[[], object]) -> Machine:
     """The state at `end`, folded event by event from the start of the log. Adds to `findings`."""
     machine, decoder, quarantined = beginning(log), decoder_for(log), QuarantineReport()
-    held = Held(machine)
+    held, claims = Held(machine), Claims()
+    claims.begin(machine)
 
     def claimed(offset: int, _timestamp_ms: int, event: Checkpointed) -> None:
-        if event.offset != machine.next_offset - 1:
-            findings.append(
-                f"offset {offset}: the broker claims what was after {event.offset}, and not right behind it"
-            )
-        elif event.digest != machine.digest():
-            findings.append(f"offset {offset}: the broker claimed {event.digest}, the fold has {machine.digest()}")
+        wrong = claims.compare(machine, event)
+        if wrong is not None:
+            findings.append(f"offset {offset}: {wrong}")
 
-    def after(_offset: int, _timestamp_ms: int, _actor: Actor, _event: Event, effects: list[Effect]) -> None:
+    def after(offset: int, _timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
         quarantined.note(effects)
         held.see(effects)
+        if type(event) is CheckpointAsked:
+            claims.claim_requested(offset, machine)
 
     def groups() -> Iterator[RecordGroup]:
         for group in groups_of(log, machine.next_offset, end):

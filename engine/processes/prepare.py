@@ -14,11 +14,11 @@ from types import FrameType
 
 import uvloop
 
-from rewindmq.engine.config import PROCESSES, STATES, Config
+from rewindmq.engine.config import ArchiveConfig, Config
 from rewindmq.engine.embedded.lifecycle import Alone
-from rewindmq.engine.log.embedded.directory import NEW_PARTITIONS, layout_file
+from rewindmq.engine.log.embedded.directory import NEW_PARTITIONS, PROCESSES, STATES, layout_file
 from rewindmq.engine.log.served.states import FileStates
-from rewindmq.engine.process import SOFTWARE, Failure, open_any, say_failure
+from rewindmq.engine.process import SOFTWARE, Failure, open_any, open_archive, say_failure
 
 PARTITIONS_A_WORKER = 2  # of a new log: a worker that is started again or has more to do leaves one to the others
 
@@ -70,6 +70,10 @@ def _run(config: Config) -> None:
 
 
 async def _prepare(config: Config) -> None:
+    archiver = await open_archive(config)  # what prevents a start is found before anything is written
+    if archiver is not None:
+        archiver.stop()
+    config = replace(config, archive=ArchiveConfig(), keep_history_ms=None)  # the first process looks after the log
     if config.partitions is None and not layout_file(config.data).exists():
         config = replace(config, partitions=max(NEW_PARTITIONS, PARTITIONS_A_WORKER * config.processes))
     broker = await open_any(config, lambda error: None)

@@ -30,6 +30,7 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.served.server import LogServer
 from rewindmq.engine.logging_setup import log_to_stderr
 from rewindmq.engine.process import SOFTWARE, UNAVAILABLE, Failure, heed_signals, say_failure
+from rewindmq.engine.processes.log_care import LogCare
 from rewindmq.engine.processes.prepare import Stopped, prepared
 from rewindmq.engine.processes.worker import WORKER, Order, name_of, worker_config
 from rewindmq.engine.runtime.admission import bound
@@ -132,15 +133,18 @@ class Supervisor:
 
     def __init__(self, config: Config, log: EmbeddedLog) -> None:
         self._config = config
-        self._server = LogServer(log, LogClock(), config.node_timeout_ms / 1_000, self._disconnected)
+        clock = LogClock()
+        self._server = LogServer(log, clock, config.node_timeout_ms / 1_000, self._disconnected)
+        self._care = LogCare(config, log, clock, self._server)
         self._processes: dict[int, Process] = {}
         self._ready: set[int] = set()
         self._keeping: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
 
     async def start(self) -> None:
-        """Start all workers, and return when they are ready. Failure: one of them cannot start."""
+        """Start all workers, and return when they are ready. Failure: one of them cannot start, or the archiver."""
         self._server.start()
+        await self._care.open()
         ready = []
         for number in range(1, self._config.processes + 1):
             first: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -149,6 +153,7 @@ class Supervisor:
         for code in await asyncio.gather(*ready):
             if code:
                 raise Failure(code, "a worker process did not start: its line above says why")
+        self._care.start()
 
     async def _keep(self, number: int, first: "asyncio.Future[int]") -> None:
         """Run a worker, again and again. `first`: 0 when it is ready for the first time, else its exit code."""
@@ -228,6 +233,7 @@ class Supervisor:
     async def stop(self) -> None:
         """Stop the workers, then close the log. Failure: not all could be written."""
         self._stopping.set()
+        self._care.stop()
         for process in self._processes.values():
             process.terminate()
         if self._keeping:

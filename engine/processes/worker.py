@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rewindmq.engine.config import PROCESSES, Config, Worker
+from rewindmq.engine.config import Config, Worker
+from rewindmq.engine.log.embedded.directory import PROCESSES
 from rewindmq.engine.reload import Reread
 from rewindmq.engine.runtime.watermarks import Limit
 

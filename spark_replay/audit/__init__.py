@@ -6,7 +6,7 @@ checks.py                                                  their checks, by name
 comparison.py                                              the account against the machine
 plain_traffic.py                                           the same books, of plain publishes and acks
 beside_fold.py                                             are snapshots and RocksDB what the fold says
-checkpoint_claims.py, dead_letter_join.py, policies.py     claims, letters across partitions, policies
+dead_letter_join.py, policies.py                           letters across partitions, policies; claims: projections
 log_bytes.py, seals.py, kafka_retention.py                 is the log itself what was written, and is all of it there
 findings.py, ledger_files.py, state_file.py     results, hints, files
 """

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rewindmq import builds
+from rewindmq.projections.claims import Claims
 from rewindmq.projections.history.outcomes import targets
 from rewindmq.projections.last_words import Behind, LastWords
 from rewindmq.projections.machine.data.effects import (
@@ -64,7 +65,6 @@ from rewindmq.schemas.events import (
 from rewindmq.schemas.values import EPOCH_SHIFT, Actor, Policy
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.base_beliefs import believe
-from rewindmq.spark_replay.audit.checkpoint_claims import Claims
 from rewindmq.spark_replay.audit.checks import (
     CHECKS,
     CLAIMS,

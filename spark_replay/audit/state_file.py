@@ -27,7 +27,7 @@ FORMAT = 7
 _CLASSES = {
     ("rewindmq.projections.last_words", "LastWords"),
     ("rewindmq.spark_replay.audit.consumers", "Attached"),
-    ("rewindmq.spark_replay.audit.checkpoint_claims", "Claims"),
+    ("rewindmq.projections.claims", "Claims"),
     ("rewindmq.spark_replay.audit.identities", "Identities"),
     ("rewindmq.spark_replay.audit.priority_levels", "Levels"),
     ("rewindmq.spark_replay.audit.limits", "Limits"),
@@ -35,7 +35,10 @@ _CLASSES = {
     ("rewindmq.schemas.values", "Argument"),
     ("rewindmq.schemas.values", "Policy"),
 }
-_MOVED = {"rewindmq.schemas.events": "rewindmq.schemas.values"}  # files of earlier versions name the module on the left
+_MOVED = {  # files of earlier versions name the module on the left
+    "rewindmq.schemas.events": "rewindmq.schemas.values",
+    "rewindmq.spark_replay.audit.checkpoint_claims": "rewindmq.projections.claims",
+}
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 

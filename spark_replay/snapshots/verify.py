@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 from rewindmq import builds
 from rewindmq.projections.canonical_json import canonical_json
+from rewindmq.projections.claims import Claims
+from rewindmq.projections.claims import in_words as claims_in_words
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.repeats import Repeats
@@ -39,8 +41,6 @@ from rewindmq.projections.verify import NOT_CHECKED, stored_offset, verify_state
 from rewindmq.schemas.events import CheckpointAsked, Checkpointed, Event
 from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.audit.checkpoint_claims import Claims
-from rewindmq.spark_replay.audit.checkpoint_claims import in_words as claims_in_words
 from rewindmq.spark_replay.audit.checks import CLAIMS
 from rewindmq.spark_replay.audit.findings import Finding, not_all_ok, of_row
 from rewindmq.spark_replay.fold import broker_snapshots, for_each, from_snapshot, groups_up_to

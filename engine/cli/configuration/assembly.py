@@ -24,7 +24,7 @@ LAG_MS = UNIT_MS["m"]
 CREDENTIALS = ("AWS_", "GOOGLE_", "AZURE_")
 ELSEWHERE, CHANGES = ("kafka", "load_definitions"), ("archive", "keep_history", "keep_bodies")  # not with --read-only
 # Not with --processes: one process has to know all queues, or all of the log.
-ONE_PROCESS = ("read_only", "archive", "segment_age", "keep_history", "keep_bodies", "find_index")
+ONE_PROCESS = ("read_only", "keep_bodies", "find_index")
 FIELDS = {field.name for field in fields(Config)}
 
 

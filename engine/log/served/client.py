@@ -18,7 +18,7 @@ import json
 import socket
 import time
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -42,6 +42,7 @@ from rewindmq.engine.log.served.wire_frames import (
     FIRST_QUEUE,
     FOLLOW,
     HELLO,
+    HISTORY,
     JOIN,
     METADATA_NUMBER,
     NODES_NUMBER,
@@ -109,6 +110,7 @@ class ServedLog:
             WorkerCounters(self, len(made) + at, f"counters-{at}", first) for at, first in enumerate(opened_at)
         ]
         self.states = FileStates(states)
+        self.history_told: Callable[[dict[str, Any]], None] = lambda told: None  # of the archive and of trims
         self._partitions = made
         self._by_name = {each.name: each for each in made}
         self._counters_by_number = {each.number: each for each in self.counters}
@@ -322,6 +324,8 @@ class ServedLog:
         elif kind == TROUBLE:
             assert self._listener is not None
             self._listener.trouble(payload.decode() or None)
+        elif kind == HISTORY:
+            self.history_told(json.loads(payload))
 
     def _take_batch(self, partition: WorkerPartition, own: bool, payload: bytes) -> None:
         if own:

@@ -1,10 +1,18 @@
-"""Reads a partition of a data directory that another process writes, up to the end that this one said is durable."""
+"""Reads a partition of a data directory that another process writes, up to the end that this one said is durable.
+
+Older segments may go meanwhile (`start --keep-local`, a trim). The log begins with its local base then, as in a broker
+of one process: a state that is older begins with it. Reading that has begun below it goes on in the archive.
+"""
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 from rewindmq.engine.log.contract import Block, LogError
-from rewindmq.engine.log.embedded.reader import PartitionReader
-from rewindmq.projections.store.bases import Base
+from rewindmq.engine.log.embedded.base_records import BaseRecords, base_beside_cuts
+from rewindmq.engine.log.embedded.log_start import unfinished_cut
+from rewindmq.engine.log.embedded.reader import CutMeanwhile, PartitionReader
+from rewindmq.engine.log.tiers import TieredPartition
+from rewindmq.projections.store.bases import Base, BaseError, BaseGone
 
 
 class FileHistory:
@@ -16,11 +24,14 @@ class FileHistory:
         self.name = reader.name
         self.durable_end = durable_end
         self._reader = reader
+        self._tiers = TieredPartition(reader)
+        self._kept = BaseRecords(reader.directory)
 
     @property
     def start_offset(self) -> int:
-        """The oldest record that is here."""
-        return self._reader.start_offset
+        """The oldest record that is here, and stays: while another process cuts the log, where that cut ends."""
+        cut = unfinished_cut(self._reader.directory)
+        return self._reader.start_offset if cut is None else cut
 
     @property
     def next_offset(self) -> int:
@@ -33,8 +44,11 @@ class FileHistory:
         return self.durable_end
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
-        """Yields blocks as `SharedPartition.read`."""
-        return self._reader.read(offset, self.durable_end if end is None else min(end, self.durable_end))
+        """Yields blocks as `SharedPartition.read`.
+
+        Raises BelowStart where the history has been trimmed, NoAnswer while the archive that has the records is
+        away."""
+        return self._tiers.read(offset, self.durable_end if end is None else min(end, self.durable_end))
 
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
         """Yields the blocks of many short ranges (first offset, end)."""
@@ -42,22 +56,31 @@ class FileHistory:
             yield from self.read(offset, end)
 
     def record(self, offset: int, seconds: float) -> bytes | None:
-        """The record at an offset. None: it is not there. `seconds` is of no use: files answer at once.
+        """The record at an offset; of one below the local start, if a message was queued there. None: it is not there.
 
-        Raises LogError."""
-        for block in self.read(offset, offset + 1):
-            return block.records[offset - block.first_offset] if block.first_offset <= offset else None
-        return None
+        `seconds` is of no use: files answer at once. Raises LogError."""
+        if offset >= self.start_offset:
+            with suppress(CutMeanwhile):
+                for block in self._reader.read(offset, min(offset + 1, self.durable_end)):
+                    if block.first_offset <= offset:
+                        return block.records[offset - block.first_offset]
+        start = self.start_offset
+        return self._kept.record(start, offset) if offset < start else None
 
     def offset_at(self, timestamp_ms: int) -> int:
         """The offset as `SharedPartition.offset_at`."""
         return min(self._reader.offset_at(timestamp_ms), self.durable_end)
 
     def base(self) -> Base | None:
-        """The base with which the partition begins.
+        """The base with which the partition begins here.
 
-        Raises LogError."""
-        return self._reader.base()
+        Raises LogError, BaseGone."""
+        try:
+            return base_beside_cuts(self._reader.directory)
+        except BaseGone:
+            raise
+        except BaseError as error:
+            raise LogError(str(error)) from None
 
 
 def records_between(history: FileHistory, offset: int, end: int) -> Iterator[tuple[int, list[bytes]]]:

@@ -10,6 +10,7 @@ Rules of this file
 - A record is sent to workers when it is durable.
 - A worker's epochs end when its connection ends: a NodeLost follows all that it sent, in each partition.
 - Heartbeats and counters of queues are in memory only.
+- Events of the broker as a whole are appended here, too: the end of a worker, a trim of the history.
 - While too much waits for the disk nothing is read from workers. While the disk is full they are told, and hold their
   publishers back.
 """
@@ -17,12 +18,12 @@ Rules of this file
 import asyncio
 import logging
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
-from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.log import EmbeddedLog, EmbeddedPartition
-from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.engine.log.embedded.root import first_chain_in
 from rewindmq.engine.log.served.counters import CounterStore
 from rewindmq.engine.log.served.owners import Owners
 from rewindmq.engine.log.served.tail import Batch, Tail
@@ -31,6 +32,7 @@ from rewindmq.engine.log.served.wire_frames import (
     DUTIES,
     ENDS,
     FIRST_QUEUE,
+    HISTORY,
     METADATA_NUMBER,
     NODES_NUMBER,
     PLACE,
@@ -45,7 +47,7 @@ from rewindmq.engine.log.served.wire_frames import (
 from rewindmq.engine.log.served.worker_connection import WorkerConnection
 from rewindmq.schemas.codec import Decoder, Encoder, UndecodableRecord
 from rewindmq.schemas.events import NodeLost
-from rewindmq.schemas.metadata_events import NodeJoined
+from rewindmq.schemas.metadata_events import HistoryTrimmed, NodeJoined
 from rewindmq.schemas.shapes import long_bytes
 from rewindmq.schemas.values import BROKER
 
@@ -100,7 +102,7 @@ class LogServer:
     def __init__(
         self, log: EmbeddedLog, clock: Clock, most_silent: float, lost: Callable[[str], None] = lambda name: None
     ) -> None:
-        self.identity = identity_of(EmbeddedLogReader(log.data_dir))
+        self.identity = first_chain_in(log.data_dir)
         self.connections: list[WorkerConnection] = []
         self._log = log
         self._clock = clock
@@ -109,6 +111,8 @@ class LogServer:
         self._encoder, self._decoder = Encoder(), Decoder()
         self._time = 0, b""  # the last time in milliseconds, and as it stands in a record
         self._trouble = ""
+        self._history = b""  # a frame: how the archive and the trims do
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()  # for the metadata log to be durable up to there
         self._failed = ""
         self._holding = False
         self._nodes_grown = False
@@ -156,6 +160,16 @@ class LogServer:
         self._tell_duties()
         if self._trouble:
             connection.write(frame(TROUBLE, 0, self._trouble.encode()))
+        if self._history:
+            connection.write(self._history)
+
+    def tell_history(self, state: dict[str, Any]) -> None:
+        """Tell the workers how the archive and the trims do, and those that join later."""
+        self._history = as_json(HISTORY, state)
+        for each in self.connections:
+            if each.joined:
+                each.write(self._history)
+        self._flush()
 
     def lost(self, connection: WorkerConnection) -> None:
         """The connection of a worker ended: end its epochs."""
@@ -206,7 +220,17 @@ class LogServer:
         served.tail.add(Batch(first, len(records), now_ms, payload))
         return first, len(records)
 
-    def _append_own(self, served: ServedPartition, event: NodeLost) -> None:
+    def append_event(self, event: HistoryTrimmed, durable: Callable[[], None]) -> tuple[int, int]:
+        """Append an event of the broker to the metadata log. `durable` is called when no crash takes it back.
+
+        Returns the offset and the time of the event."""
+        served = self.partitions[METADATA_NUMBER]
+        self._append_own(served, event)
+        self._waiting.append((served.next_offset, durable))
+        self.turn_over()
+        return served.next_offset - 1, served.last_ms
+
+    def _append_own(self, served: ServedPartition, event: NodeLost | HistoryTrimmed) -> None:
         now_ms = max(self._clock.now_ms(), served.last_ms)
         record = self._encoder.encode(self._encoder.prefix(now_ms, BROKER), event)
         first = served.add(now_ms, [record])
@@ -260,6 +284,8 @@ class LogServer:
         self._failed = ""
         grown = [each for each in self._durable if each.log is not None and each.tail.landed(each.log.durable_offset)]
         self._serve(grown)
+        while self._waiting and self._waiting[0][0] <= self._log.metadata.durable_offset:
+            self._waiting.popleft()[1]()
         if self._holding and not self.crowded:
             self._holding = False
             for each in self.connections:
@@ -331,12 +357,3 @@ class LogServer:
         for each in list(self.connections):
             each.abort()
         self._log.close()
-
-
-def identity_of(reader: EmbeddedLogReader) -> str:
-    """Return the identity of a history, the hash chain at its first block: no other one has it.
-
-    Raises LogError."""
-    for block in reader.metadata.read(reader.metadata.start_offset):
-        return block.chain.hex()
-    raise LogError(f"{reader.data_dir}: the metadata log is empty")

@@ -13,6 +13,7 @@
                                                           DUTIES     numbers of the partitions that the worker owns
                                                           COUNTED    counters of any worker, with offsets
                                                           TROUBLE    why nothing is written; empty: it is again
+                                                          HISTORY    JSON: how the archive and the trims do
 
 A batch is one APPEND: records that stand behind one another in one partition, with one time. The log's process sends
 its payload on as it came:
@@ -45,6 +46,7 @@ ENDS: Final = 26
 DUTIES: Final = 27
 COUNTED: Final = 28
 TROUBLE: Final = 29
+HISTORY: Final = 30
 
 METADATA_NUMBER: Final = 0
 NODES_NUMBER: Final = 1

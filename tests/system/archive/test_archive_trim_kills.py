@@ -60,7 +60,7 @@ def do_archive(data: Path, before_ms: int) -> None:
 def do_start(data: Path, before_ms: int) -> None:
     """What the start of a broker does with a trim, and the archiver beside it."""
     log = EmbeddedLog.open(data, None)
-    end_trims(data, log, topology_of(EmbeddedLogReader(data).metadata), Snapshots(data / "snapshots"))
+    end_trims(data, log, topology_of(EmbeddedLogReader(data).metadata))
     log.close()
     do_archive(data, before_ms)
 

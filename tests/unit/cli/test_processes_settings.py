@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from rewindmq.engine.cli.configuration.assembly import config_of
 from rewindmq.engine.cli.configuration.commands import start
 from rewindmq.engine.cli.configuration.sources import Sources
-from rewindmq.engine.config import Config
+from rewindmq.engine.config import ArchiveConfig, Config
 from rewindmq.engine.processes.worker import WORKER, Order, taken_from_environment, worker_config
 from rewindmq.engine.runtime.watermarks import Limit
 
@@ -19,9 +19,6 @@ from rewindmq.engine.runtime.watermarks import Limit
     [
         ("--kafka", "localhost:9092"),
         ("--read-only",),
-        ("--archive", "file:///archive"),
-        ("--segment-age", "1h"),
-        ("--keep-history", "400d"),
         ("--keep-bodies", "30d"),
         ("--find-index", "1d"),
         ("--confirm-after", "follower"),
@@ -41,6 +38,16 @@ def test_standbys_need_several_processes_or_kafka(tmp_path: Path) -> None:
     assert "--standbys needs --kafka or --processes" in result.output
     given = {"REWINDMQ_DATA": str(tmp_path), "REWINDMQ_PROCESSES": "2", "REWINDMQ_STANDBYS": "1"}
     assert config_of(Sources({}, given, None).values()).standbys == 1
+
+
+def test_an_archive_goes_with_several_processes(tmp_path: Path) -> None:
+    given = {"REWINDMQ_DATA": str(tmp_path), "REWINDMQ_PROCESSES": "2", "REWINDMQ_ARCHIVE": "/archive"}
+    config = config_of(Sources({}, given | {"REWINDMQ_KEEP_LOCAL": "7d"}, None).values())
+    assert config.archive == ArchiveConfig("/archive", 3_600_000, 60_000, "7d")
+    first, second = (worker_config(config, Order(number, 7, 2, tmp_path)) for number in (1, 2))
+    assert first.archive == second.archive == config.archive, "each worker shows how the archive does"
+    assert not first.archives_topics, "no worker reads Kafka's records in it"
+    assert (config.speaks_for_log, first.speaks_for_log, second.speaks_for_log) == (True, True, False)
 
 
 def test_a_worker_has_a_name_a_directory_ports_and_a_share_of_the_memory(tmp_path: Path) -> None:

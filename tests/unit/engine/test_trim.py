@@ -247,7 +247,7 @@ def test_damage_in_the_stretch_is_refused(data: Path, story: Story) -> None:
 
 def test_a_false_claim_in_the_stretch_is_a_finding(data: Path, story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rewindmq.projections.machine.machine.Machine.digest", lambda self: "f" * 64, raising=True)
-    with pytest.raises(TrimRefused, match=r"the broker claimed \w+, the fold has ffff.*--accept-findings"):
+    with pytest.raises(TrimRefused, match=r"claimed \w+ after offset \d+, the fold has ffff.*--accept-findings"):
         trimmed(data, story, 2)
     monkeypatch.undo()
     assert starts(data)[0] == 0

@@ -17,7 +17,7 @@ from rewindmq.engine.log.served.wire_frames import FOLLOW, HELLO, JOIN, OFFSET, 
 from rewindmq.engine.log.shared_contract import REMOVED, RecordTooLarge
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import NodeLost, Tick
-from rewindmq.schemas.metadata_events import NodeJoined
+from rewindmq.schemas.metadata_events import HistoryTrimmed, NodeJoined
 from tests.support.kafka.following import Following
 from tests.support.served_log import ServedInThread, record
 
@@ -252,6 +252,38 @@ def test_duties_are_spread(tmp_path: Path) -> None:
         await one.until(lambda: one.owned | two.owned == {"queues-0", "queues-1"} and not one.owned & two.owned)
         for each in (one, two):
             each.log.close()
+
+    with ServedInThread(tmp_path) as served:
+        asyncio.run(run(served))
+
+
+def test_a_trim_is_logged_and_all_workers_hear_how_the_history_does(tmp_path: Path) -> None:
+    event = HistoryTrimmed("queues-0", 7, 1_800_000_000_000, b"c" * 32, "d" * 64, (), "--keep-history 400d")
+    durable: list[int] = []
+
+    async def heard(served: ServedInThread, name: str, states: list[int]) -> Following[ServedLog]:
+        log = served.worker(name)
+        told: list[dict[str, int]] = []
+        log.history_told = told.append
+        worker = begun(log)
+        for state in states:
+            served.do(partial(served.server.tell_history, {"state": state}))
+            await log.read_to_end()
+        await log.read_to_end()
+        assert [each["state"] for each in told] == states or told == [{"state": 2}], "who joins later hears the last"
+        return worker
+
+    async def run(served: ServedInThread) -> None:
+        workers = [await heard(served, "one-1", [1, 2]), await heard(served, "one-2", [])]
+        offset, _ = served.do(
+            lambda: served.server.append_event(event, lambda: durable.append(served.log.metadata.durable_offset))
+        )
+        for worker in workers:
+            await worker.until(lambda found: offset in found, worker.offsets["metadata-0"])
+            worker.log.close()
+        [end] = durable
+        assert end > offset
+        assert Decoder().decode(in_files(tmp_path, "metadata-0")[offset])[2] == event
 
     with ServedInThread(tmp_path) as served:
         asyncio.run(run(served))
