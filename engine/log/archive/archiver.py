@@ -24,12 +24,12 @@ last segment of a partition is still being written, and is left out.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
 from rewindmq.engine.log.archive.branch import partitions_until
-from rewindmq.engine.log.archive.identity import Identity, read_identity, require_identity
+from rewindmq.engine.log.archive.identity import Identity, require_identity
 from rewindmq.engine.log.archive.manifest import (
     BaseEntry,
     Entry,
@@ -143,11 +143,12 @@ class Archiver:
         known, self.manifests = self.manifests, []  # after an error, the next run reads all entries again
         for manifest in known:
             manifest.refresh()
-        metadata = known[0] if known else Manifest.load(self._objects, METADATA)
-        if not known and read_identity(self._objects, metadata) is None:
+
+        def made_with() -> int:
             log = PartitionReader(partition_directory(self._data_dir, METADATA))
-            identity = replace(identity, begun_with=partitions_until(log, 0, identity.queue_partitions))
-        require_identity(self._objects, identity, metadata)
+            return partitions_until(log, 0, identity.queue_partitions)
+
+        metadata = require_identity(self._objects, identity, known[0] if known else None, made_with)
         queues = known[1:]
         for number in range(len(queues), identity.queue_partitions):
             queues.append(Manifest.load(self._objects, queue_partition(number)))

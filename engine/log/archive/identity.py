@@ -10,7 +10,8 @@
 - A version that does not know such entries stops at the first one. So it takes no part of an archive for the whole.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rewindmq.engine.log.archive.descriptions import decode_checked, encode_checked
@@ -28,8 +29,7 @@ class Identity:
     """Which history a log or an archive holds.
 
     `history`: the hash chain behind the first segment header of the metadata log, whose sync marker is random.
-    `queue_partitions`: how many there are by now. `begun_with`: of an archive, how many archive.json says; of a log,
-    how many it is to say, if that is not the same (0: it is)."""
+    `queue_partitions`: how many there are by now. `begun_with`: of an archive, how many there were at its beginning."""
 
     history: str
     queue_partitions: int
@@ -63,16 +63,23 @@ def read_identity(objects: Objects, metadata: Manifest | None = None) -> Identit
     return Identity(history, metadata.queue_partitions or begun_with, log, begun_with)
 
 
-def require_identity(objects: Objects, identity: Identity, metadata: Manifest | None = None) -> Manifest:
+def require_identity(
+    objects: Objects,
+    identity: Identity,
+    metadata: Manifest | None = None,
+    made_with: Callable[[], int] | None = None,
+) -> Manifest:
     """Begin the archive of this history, or check that it is the one that is archived here.
 
     If the history has more partitions by now, the archive has them, too, from here on. `metadata`: as `read_identity`.
+    `made_with`: the number of partitions with which the log was made; it is asked when the archive is begun.
     Returns the manifest of the metadata log. Raises OtherHistory, ArchiveError, NoAnswer."""
     if metadata is None:
         metadata = Manifest.load(objects, METADATA)
     found = read_identity(objects, metadata)
     if found is None:
-        objects.create(IDENTITY, encode_checked(_as_json(identity)))
+        first = identity if made_with is None else replace(identity, queue_partitions=made_with())
+        objects.create(IDENTITY, encode_checked(_as_json(first)))
         found = read_identity(objects, metadata)
     if found is None or not found.is_of(identity):
         raise OtherHistory(
@@ -88,6 +95,6 @@ def _as_json(identity: Identity) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "history": identity.history,
-        "queue_partitions": identity.begun_with or identity.queue_partitions,
+        "queue_partitions": identity.queue_partitions,
         "log": identity.log,
     }
