@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 
+from rewindmq.engine.log.archive.branch import partitions_until
 from rewindmq.engine.log.archive.identity import Identity, require_identity
 from rewindmq.engine.log.archive.manifest import (
     BaseEntry,
@@ -47,6 +48,7 @@ from rewindmq.engine.log.archive.trims import delete_trimmed, durable_trim, end_
 from rewindmq.engine.log.archive.unpack import unpacked
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.directory import (
+    METADATA,
     partition_directory,
     queue_partition,
     read_fork,
@@ -141,7 +143,12 @@ class Archiver:
         known, self.manifests = self.manifests, []  # after an error, the next run reads all entries again
         for manifest in known:
             manifest.refresh()
-        metadata = require_identity(self._objects, identity, known[0] if known else None)
+
+        def made_with() -> int:
+            log = PartitionReader(partition_directory(self._data_dir, METADATA))
+            return partitions_until(log, 0, identity.queue_partitions)
+
+        metadata = require_identity(self._objects, identity, known[0] if known else None, made_with)
         queues = known[1:]
         for number in range(len(queues), identity.queue_partitions):
             queues.append(Manifest.load(self._objects, queue_partition(number)))

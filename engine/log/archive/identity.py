@@ -1,6 +1,6 @@
 """The identity of an archive: which history it holds, and in how many partitions.
 
-    URL/archive.json      created once; the number of queue partitions is the one with which the archive was begun
+    URL/archive.json      created once; the number of queue partitions is the one with which the log was made
     `grown`               an entry in the manifest of the metadata log: from here on there are more (manifest.py)
 
     read_identity(objects)               None: no archive was begun
@@ -10,7 +10,8 @@
 - A version that does not know such entries stops at the first one. So it takes no part of an archive for the whole.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rewindmq.engine.log.archive.descriptions import decode_checked, encode_checked
@@ -62,16 +63,23 @@ def read_identity(objects: Objects, metadata: Manifest | None = None) -> Identit
     return Identity(history, metadata.queue_partitions or begun_with, log, begun_with)
 
 
-def require_identity(objects: Objects, identity: Identity, metadata: Manifest | None = None) -> Manifest:
+def require_identity(
+    objects: Objects,
+    identity: Identity,
+    metadata: Manifest | None = None,
+    made_with: Callable[[], int] | None = None,
+) -> Manifest:
     """Begin the archive of this history, or check that it is the one that is archived here.
 
     If the history has more partitions by now, the archive has them, too, from here on. `metadata`: as `read_identity`.
+    `made_with`: the number of partitions with which the log was made; it is asked when the archive is begun.
     Returns the manifest of the metadata log. Raises OtherHistory, ArchiveError, NoAnswer."""
     if metadata is None:
         metadata = Manifest.load(objects, METADATA)
     found = read_identity(objects, metadata)
     if found is None:
-        objects.create(IDENTITY, encode_checked(_as_json(identity)))
+        first = identity if made_with is None else replace(identity, queue_partitions=made_with())
+        objects.create(IDENTITY, encode_checked(_as_json(first)))
         found = read_identity(objects, metadata)
     if found is None or not found.is_of(identity):
         raise OtherHistory(

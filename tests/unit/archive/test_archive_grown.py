@@ -3,7 +3,7 @@
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -39,6 +39,16 @@ NO_ARCHIVE = ArchiveConfig(None, HOUR_MS)
 
 class Killed(BaseException):
     """The process ends here."""
+
+
+def begun_before(data: Path, objects: Objects) -> None:
+    archive(data, objects)
+    repartition(data)
+
+
+def begun_after(data: Path, objects: Objects) -> None:
+    close_segments(data)
+    repartition(data)
 
 
 @pytest.fixture
@@ -109,12 +119,12 @@ def test_partitions_that_are_added_during_a_run_are_in_it(
     require_all(tmp_path / "recovered", MORE)
 
 
+@pytest.mark.parametrize("begin", [begun_before, begun_after])
 def test_partitions_that_the_archived_metadata_log_does_not_name_yet_are_named_by_the_recovery(
-    data: Path, objects: Objects, tmp_path: Path
+    begin: Callable[[Path, Objects], None], data: Path, objects: Objects, tmp_path: Path
 ) -> None:
     """Else a broker would look for the queues where the new number puts them."""
-    archive(data, objects)
-    repartition(data)
+    begin(data, objects)
     Archiver(objects, data).run()  # the segments in which it has happened are open
     assert Manifest.load(objects, "queues-4").end == 0
     recover(objects, tmp_path / "recovered")
