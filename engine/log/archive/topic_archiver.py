@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Final
 
 from rewindmq.engine.log.archive.archiver import PartitionReport, Report, archive_snapshot
+from rewindmq.engine.log.archive.branch import partitions_until
 from rewindmq.engine.log.archive.identity import IDENTITY, Identity, read_identity, require_identity
 from rewindmq.engine.log.archive.manifest import Manifest, OtherHistory, SegmentEntry, archived_bytes, now_ms
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects
@@ -387,7 +388,8 @@ def require_topics(objects: Objects, log: KafkaLogReader, metadata: Manifest, ad
     found = read_identity(objects, metadata)
     if found is not None:
         identity = replace(identity, queue_partitions=added.now(found.queue_partitions))
-    require_identity(objects, identity, metadata)
+    made_with = partial(partitions_until, log.metadata, 0, identity.queue_partitions)
+    require_identity(objects, identity, metadata, made_with)
     return identity.queue_partitions
 
 

@@ -211,7 +211,8 @@ def test_a_torn_archive_gives_topics_up_to_the_time_when_it_was_whole(
     other = open_objects(str(tmp_path / "other"), make=True)
     archive(other, recovered)
     log = ArchivedLog(other.url)
-    assert torn_at(log.metadata, log.queues, AFTER) is None
+    assert (log.identity.begun_with, log.identity.queue_partitions) == (BEFORE, AFTER), "it was begun later"
+    assert torn_at(log.metadata, log.queues, BEFORE) is None
 
 
 def test_a_divided_stretch_is_proven(
