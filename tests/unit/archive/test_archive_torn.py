@@ -18,6 +18,7 @@ from rewindmq.schemas.events import (
     DeadLettersForwarded,
     Event,
     MetadataEvent,
+    Nacked,
     QueueDeclared,
     QueueDeleted,
     QueueDrained,
@@ -25,7 +26,8 @@ from rewindmq.schemas.events import (
 from rewindmq.schemas.placement_events import PartitionsAdded, QueueMoveBegan, QueueMoveEnded
 from rewindmq.schemas.values import BROKER, Actor
 from tests.support.archiving import archive_all
-from tests.support.moved_queue import Moved, MovingRecorder, write_back, write_moved
+from tests.support.moved_queue import AFTER, QUEUE, Moved, MovingRecorder, write_back, write_moved
+from tests.support.spark.histories import ANN
 from tests.support.topic_archiving import archive_as_topics
 
 
@@ -174,5 +176,33 @@ def test_a_queue_that_was_deleted_before_is_not_missed(tmp_path: Path) -> None:
 def test_a_queue_that_moved_back_and_forth_is_whole(tmp_path: Path) -> None:
     """Its incarnations in two partitions have the same number."""
     write_back(tmp_path / "data")
+    archive_all(tmp_path / "data", str(tmp_path / "whole"))
+    assert torn_in(ArchivedLog(str(tmp_path / "whole"))) is None
+
+
+@pytest.mark.parametrize("later", [0, 1_000], ids=["its partition is idle since", "its partition goes on"])
+def test_messages_that_follow_a_queue_that_is_gone_are_not_missed(later: int, tmp_path: Path) -> None:
+    """They have no target, so they arrive nowhere. The metadata log says nothing of it."""
+    history, queue = MovingRecorder(tmp_path / "data"), QUEUE
+    source = history.partition(queue)
+    old = history.declare(queue)
+    kept = history.publish(queue, b"kept")
+    history.get(queue, 1)
+    history.repartition(queue)
+    new = history.begin_move(queue)
+    target = partition_of("/", queue, AFTER)
+    history.metadata(QueueMoveEnded("/", queue, new))
+    history.wait(1_000)
+    history.append(target, BROKER, QueueDeleted("/", queue, False, False))
+    history.wait(1_000)
+    history.new = []
+    history.append(source, ANN, Nacked("/", queue, 1, ((kept, kept),), True, "nack"))
+    history.append(source, BROKER, QueueDrained("/", queue, old, 1_000))
+    assert [each.message_id for each in history.new] == [kept]
+    history.append(source, BROKER, DeadLettersForwarded("/", queue, old, history.new[0].sequence, True))
+    history.wait(later)
+    if later:
+        history.tick(target)
+    history.close()
     archive_all(tmp_path / "data", str(tmp_path / "whole"))
     assert torn_in(ArchivedLog(str(tmp_path / "whole"))) is None
