@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from rewindmq.engine.embedded.trim import trim
+from rewindmq.engine.log.archive.archiver import Archiver, close_segments
+from rewindmq.engine.log.archive.directory_note import note_archive
 from rewindmq.engine.log.archive.identity import read_identity
+from rewindmq.engine.log.archive.objects import open_objects
 from rewindmq.engine.log.archive.reader import ArchivedLog
 from rewindmq.engine.log.archive.torn import Torn, torn_at, whole_ends
 from rewindmq.engine.log.embedded.directory import METADATA
+from rewindmq.engine.log.trim_rules import Wanted
 from rewindmq.projections.replay import events_of
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.events import (
@@ -26,7 +31,7 @@ from rewindmq.schemas.events import (
 from rewindmq.schemas.placement_events import PartitionsAdded, QueueMoveBegan, QueueMoveEnded
 from rewindmq.schemas.values import BROKER, Actor
 from tests.support.archiving import archive_all
-from tests.support.moved_queue import AFTER, QUEUE, Moved, MovingRecorder, write_back, write_moved
+from tests.support.moved_queue import QUEUE, Moved, MovingRecorder, write_back, write_moved
 from tests.support.spark.histories import ANN
 from tests.support.topic_archiving import archive_as_topics
 
@@ -180,29 +185,52 @@ def test_a_queue_that_moved_back_and_forth_is_whole(tmp_path: Path) -> None:
     assert torn_in(ArchivedLog(str(tmp_path / "whole"))) is None
 
 
+def held_back(tmp_path: Path) -> tuple[MovingRecorder, int, int, int]:
+    """A queue that has moved, and a message that its consumer gives back afterwards. It is not drained yet.
+
+    Returns the history, the number of the partition, the former incarnation and the message."""
+    history = MovingRecorder(tmp_path / "data")
+    source, old = history.partition(QUEUE), history.declare(QUEUE)
+    kept = history.publish(QUEUE, b"kept")
+    history.get(QUEUE, 1)
+    history.repartition(QUEUE)
+    new = history.begin_move(QUEUE)
+    history.metadata(QueueMoveEnded("/", QUEUE, new))
+    history.wait(1_000)
+    history.append(source, ANN, Nacked("/", QUEUE, 1, ((kept, kept),), True, "nack"))
+    return history, source, old, kept
+
+
 @pytest.mark.parametrize("later", [0, 1_000], ids=["its partition is idle since", "its partition goes on"])
 def test_messages_that_follow_a_queue_that_is_gone_are_not_missed(later: int, tmp_path: Path) -> None:
     """They have no target, so they arrive nowhere. The metadata log says nothing of it."""
-    history, queue = MovingRecorder(tmp_path / "data"), QUEUE
-    source = history.partition(queue)
-    old = history.declare(queue)
-    kept = history.publish(queue, b"kept")
-    history.get(queue, 1)
-    history.repartition(queue)
-    new = history.begin_move(queue)
-    target = partition_of("/", queue, AFTER)
-    history.metadata(QueueMoveEnded("/", queue, new))
-    history.wait(1_000)
-    history.append(target, BROKER, QueueDeleted("/", queue, False, False))
+    history, source, old, _ = held_back(tmp_path)
+    target = history.partition(QUEUE)
+    history.append(target, BROKER, QueueDeleted("/", QUEUE, False, False))
     history.wait(1_000)
     history.new = []
-    history.append(source, ANN, Nacked("/", queue, 1, ((kept, kept),), True, "nack"))
-    history.append(source, BROKER, QueueDrained("/", queue, old, 1_000))
-    assert [each.message_id for each in history.new] == [kept]
-    history.append(source, BROKER, DeadLettersForwarded("/", queue, old, history.new[0].sequence, True))
+    history.append(source, BROKER, QueueDrained("/", QUEUE, old, 1_000))
+    history.append(source, BROKER, DeadLettersForwarded("/", QUEUE, old, history.new[0].sequence, True))
     history.wait(later)
     if later:
         history.tick(target)
     history.close()
     archive_all(tmp_path / "data", str(tmp_path / "whole"))
     assert torn_in(ArchivedLog(str(tmp_path / "whole"))) is None
+
+
+def test_messages_that_came_below_the_floor_are_not_missed(tmp_path: Path) -> None:
+    """The base there knows them."""
+    history, source, old, kept = held_back(tmp_path)
+    target = history.partition(QUEUE)
+    history.drain(QUEUE, source, old, {kept: b"kept"})
+    history.close()
+    close_segments(tmp_path / "data")
+    objects = open_objects(str(tmp_path / "whole"), make=True)
+    Archiver(objects, tmp_path / "data").run()
+    note_archive(tmp_path / "data", objects.url)
+    wanted = Wanted(before_ms=history.now_ms + 1_000, partition=f"queues-{target}", accept_findings=True)
+    trimmed = trim(tmp_path / "data", wanted)
+    log = ArchivedLog(objects.url)
+    assert [each.offset for each in trimmed] == [log.queues[target].next_offset], "all that is archived went"
+    assert torn_in(log) is None
