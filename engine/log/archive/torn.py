@@ -7,6 +7,7 @@
 
     archived in one partition                            needs, in another one
     source       DeadLettersForwarded.relocated          the last of the messages that it names, in the target
+    target       a message that came from the source     the QueueDrained with which it has left, in the source
     metadata     QueueMoveEnded                          the incarnation that it names, in the target
     source       QueueDrained                            QueueMoveBegan, in the metadata log
     a partition  a queue that is declared there          an event of the metadata log that places its name there
@@ -22,6 +23,8 @@
 - A message that follows a queue which was deleted arrives nowhere, and nothing lacks it. The state of the partition
   where the queue was tells so. It is folded only if a message is found nowhere: else an archive that is whole could not
   be recovered. It also knows of messages that came below the floor.
+- Messages are numbered when they leave. If they had come, and not left, other ones would leave with their numbers: the
+  target would take these for those that it has.
 - Only a history that was repartitioned is read for it.
 """
 
@@ -51,6 +54,7 @@ from rewindmq.schemas.single_object import decoder_of
 SKEW_MS: Final = 60_000  # by which the clocks of Kafka's brokers may differ
 _WINDOW: Final = 1_000  # records at the end of a target that are looked at first
 _Source = tuple[str, str, int, int]  # vhost, queue, incarnation, partition as in Origin
+_Heard = tuple[int, int, int]  # number of a message, the offset that tells of it, and its time
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,27 +157,29 @@ class _Moves:
             found.append(moving.target)
         return found
 
-    def all_targets(self, source: int) -> set[int]:
-        """The partitions to which any messages of a partition have gone."""
-        return {
-            target
-            for index, (vhost, queue), queue_id in self.placement.strays()
-            if index == source
-            for target in self.targets(vhost, queue, source, queue_id)
-        }
+    def neighbours(self, partition: int) -> set[int]:
+        """The partitions to which any messages of a partition have gone, or from which any have come."""
+        found = set()
+        for source, (vhost, queue), queue_id in self.placement.strays():
+            targets = self.targets(vhost, queue, source, queue_id)
+            if source == partition:
+                found.update(targets)
+            elif partition in targets:
+                found.add(source)
+        return found
 
 
 @dataclass(slots=True)
 class _Gone:
     """What a partition has heard of messages that have gone from a queue to one of the targets.
 
-    `heard`: for each time, the number up to which they have come, the offset and the time. `came`: up to this number
+    `heard`: the numbers up to which they have come. `came`: up to this number
     they are found."""
 
     index: int
     source: _Source
     targets: list[int]
-    heard: list[tuple[int, int, int]]
+    heard: list[_Heard]
     came: int = -1
 
     @property
@@ -195,6 +201,7 @@ class _Search:
         self._first: tuple[int, str] | None = None  # time and text of the first record that needs what is missing
         self._needs: dict[str, int] = {}
         self._folded: dict[int, Machine] = {}  # by number of the partition
+        self._forwarded: dict[int, dict[tuple[str, str, int], int]] = {}  # as `_has_forwarded`, by number of partition
 
     def found(self) -> Torn | None:
         """The earliest of what is torn."""
@@ -225,19 +232,26 @@ class _Search:
 
         Yields the messages that have gone, and that may not have come."""
         partition, moves, metadata = self._queues[index], self._moves, self._metadata
-        needed = [metadata, *(self._queues[each] for each in moves.all_targets(index))]
+        needed = [metadata, *(self._queues[each] for each in moves.neighbours(index))]
         since_ms = min(map(self._end_ms, needed)) - self._skew_ms
-        forwarded: dict[tuple[str, str, int], list[tuple[int, int, int]]] = {}
+        forwarded: dict[tuple[str, str, int], list[_Heard]] = {}
+        arrived: dict[_Source, list[_Heard]] = {}
         for at, time_ms, event in _events(partition, partition.offset_at(since_ms - 1), partition.next_offset):
             if isinstance(event, DeadLettersForwarded) and event.relocated:
                 key = event.vhost, event.queue, event.queue_id
                 forwarded.setdefault(key, []).append((event.sequence, at, time_ms))
+            elif isinstance(event, Published):
+                origin = event.origin
+                if origin is not None and origin.reason == RELOCATED:
+                    source = origin.vhost, origin.queue, origin.queue_id, origin.partition
+                    arrived.setdefault(source, []).append((origin.sequence, at, time_ms))
             elif isinstance(event, QueueDrained):
                 if (event.vhost, event.queue, event.queue_id) not in moves.begun:
                     self._note(partition, at, time_ms, metadata, f"queue '{event.queue}' began to move later")
             elif isinstance(event, QueueDeclared) and not self._is_placed(event, index, time_ms):
                 what = f"queue '{event.queue}' came to {partition.name} later"
                 self._note(partition, at, time_ms, metadata, what)
+        self._look_for_drained(partition, arrived)
         for (vhost, queue, queue_id), heard in forwarded.items():
             targets = moves.targets(vhost, queue, index, queue_id)
             if targets:
@@ -246,6 +260,34 @@ class _Search:
                 if late:
                     source = vhost, queue, queue_id, moves.placement.as_origin(vhost, queue, index)
                     yield _Gone(index, source, targets, late)
+
+    def _look_for_drained(self, target: ArchivedPartition, arrived: Mapping[_Source, list[_Heard]]) -> None:
+        """Look whether messages that came to a partition have left the ones from which they came."""
+        made_with = self._moves.placement.made_with or self._begun_with
+        for (vhost, name, queue_id, origin), heard in arrived.items():
+            index = partition_of(vhost, name, made_with) if origin == -1 else origin
+            source = self._queues[index]
+            since_ms = self._end_ms(source) - self._skew_ms
+            late = [each for each in heard if each[2] >= since_ms]
+            if not late or self._has_forwarded(index, (vhost, name, queue_id)) >= late[-1][0]:
+                continue
+            queue = self._state(index).by_id.get(queue_id)
+            if queue is None or queue.gone:
+                continue
+            for sequence, at, time_ms in late:
+                if sequence >= queue.next_sequence:
+                    self._note(target, at, time_ms, source, f"messages of queue '{name}' have left it later")
+
+    def _has_forwarded(self, index: int, queue: tuple[str, str, int]) -> int:
+        """The number up to which the end of a partition says that the messages of a queue have come; -1: nothing."""
+        if index not in self._forwarded:
+            partition, found = self._queues[index], dict[tuple[str, str, int], int]()
+            start = partition.offset_at(self._end_ms(partition) - 2 * self._skew_ms - 1)
+            for _, _, event in _events(partition, start, partition.next_offset):
+                if isinstance(event, DeadLettersForwarded) and event.relocated:
+                    found[event.vhost, event.queue, event.queue_id] = event.sequence
+            self._forwarded[index] = found
+        return self._forwarded[index].get(queue, -1)
 
     def _look_for(self, gone: "Sequence[_Gone]") -> None:
         """Look for messages that have gone, in the partitions to which they went: once in each, for all of them."""

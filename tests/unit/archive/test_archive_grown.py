@@ -238,9 +238,9 @@ def ready(data: Path) -> list[bytes]:
         return bodies(h, QUEUE)
 
 
-def test_a_torn_archive_is_refused_before_anything_is_written_and_is_whole_as_of_the_time_that_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def rolled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A history that is written has new segments whenever time goes by."""
     wait = MovingRecorder.wait
 
     def roll(self: MovingRecorder, ms: int) -> None:
@@ -250,6 +250,12 @@ def test_a_torn_archive_is_refused_before_anything_is_written_and_is_whole_as_of
         wait(self, ms)
 
     monkeypatch.setattr(MovingRecorder, "wait", roll)
+
+
+@pytest.mark.usefixtures("rolled")
+def test_a_torn_archive_is_refused_before_anything_is_written_and_is_whole_as_of_the_time_that_is_told(
+    tmp_path: Path,
+) -> None:
     moved = write_moved(tmp_path / "data")
     archive_all(moved.data, str(tmp_path / "whole"))
     refused, late = [], format_time(moved.end_ms)
@@ -266,6 +272,25 @@ def test_a_torn_archive_is_refused_before_anything_is_written_and_is_whole_as_of
             assert ready(data) == [b"second", b"third"], why
     assert refused[:2] == [0, 1]
     assert len(refused) < number
+
+
+@pytest.mark.usefixtures("rolled")
+def test_an_archive_that_lacks_how_messages_left_is_refused(tmp_path: Path) -> None:
+    """The one that a consumer held would leave with a number that its queue has seen, and another one twice."""
+    moved = write_moved(tmp_path / "data", hold=True)
+    archive_all(moved.data, str(tmp_path / "whole"))
+    asked = []
+    for number, objects in enumerate(cut_off(tmp_path / "whole", tmp_path, moved.old)):
+        why = refusal(objects, tmp_path / f"data-{number}")
+        if "have left it later" in why:
+            told = re.search(r"recover --at (\S+): ", why)
+            assert told is not None, why
+            asked.append(told[1])
+            assert refusal(objects, tmp_path / f"data-{number}", at=told[1]) == ""
+            found = ready(tmp_path / f"data-{number}")
+            assert sorted(found) == ([b"held", b"second", b"third"] if found else []), why
+    assert asked
+    assert found, "the last one had them"
 
 
 @pytest.mark.parametrize("step", ["_complete", "write_layout", "_end"])

@@ -79,13 +79,14 @@ class Needs:
         self.began, self.ended = last(metadata, QueueMoveBegan), last(metadata, QueueMoveEnded)
         self.drained, self.forwarded = last(source, QueueDrained), last(source, DeadLettersForwarded)
         self.declared = last(target, QueueDeclared, lambda event: getattr(event, "moved_from", None) is not None)
-        self.came = max(moved.came.values())
+        self.came_first, self.came = min(moved.came.values()), max(moved.came.values())
 
     def torn(self, metadata: int, queues: list[int]) -> bool:
         """Whether history that ends there lacks something that it needs."""
         source, target = queues[self.moved.source], queues[self.moved.target]
         return (
             (source > self.forwarded and target <= self.came)
+            or (target > self.came_first and self.moved.old_id < source <= self.drained)
             or (metadata > self.ended and target <= self.declared)
             or (source > self.drained and metadata <= self.began)
             or (target > self.declared and metadata <= self.began)
