@@ -13,7 +13,7 @@ from rewindmq.engine.embedded.trim import trim
 from rewindmq.engine.log.archive import recovery as recoveries
 from rewindmq.engine.log.archive.archiver import Archiver, close_segments
 from rewindmq.engine.log.archive.directory_note import note_archive
-from rewindmq.engine.log.archive.identity import read_identity
+from rewindmq.engine.log.archive.identity import Identity, read_identity
 from rewindmq.engine.log.archive.local_space import Limits, keep_local
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects, open_objects
@@ -117,6 +117,22 @@ def test_partitions_that_are_added_during_a_run_are_in_it(
     archiver.run()
     recover(objects, tmp_path / "recovered")
     require_all(tmp_path / "recovered", MORE)
+
+
+def test_another_archiver_that_is_faster_with_partitions_that_were_added_is_no_other_history(
+    data: Path, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(data, objects)
+    archiver, read = Archiver(objects, data), Archiver._read_manifests
+
+    def other_first(self: Archiver, identity: Identity) -> list[Manifest]:
+        monkeypatch.setattr(Archiver, "_read_manifests", read)
+        repartition(data)
+        archive(data, objects)
+        return read(self, identity)
+
+    monkeypatch.setattr(Archiver, "_read_manifests", other_first)
+    assert len(archiver.run().partitions) == 1 + MORE
 
 
 @pytest.mark.parametrize("begin", [begun_before, begun_after])
