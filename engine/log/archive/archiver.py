@@ -102,7 +102,12 @@ class Archiver:
         `until`: asked before each segment whether to stop. `progress`: told the bytes done and those of all segments.
         Raises OtherHistory, CorruptLog (of the log, or of an object that was read back), LogError, NoAnswer."""
         identity = identity_of(self._data_dir)
-        manifests = self._read_manifests(identity)
+        try:
+            manifests = self._read_manifests(identity)
+        except OtherHistory:
+            if identity_of(self._data_dir) == identity:
+                raise
+            return self.run(until, progress)  # partitions were added, and another archiver was faster
         for manifest in manifests[1:]:
             if self._begins_behind(manifest):
                 end_trim(manifest, durable_trim(self._data_dir, manifest.partition), self._bases)

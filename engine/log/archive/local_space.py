@@ -125,8 +125,8 @@ def keep_local(
     """Remove what is beyond the limits and in the archive.
 
     Raises OtherHistory, ArchiveError, NoAnswer, CorruptLog, LogError; NewerHistory; OSError."""
-    identity = identity_of(data_dir)
     archived = read_identity(objects)
+    identity = identity_of(data_dir)  # behind it: both may have more partitions by now
     if archived is None or not archived.is_of(identity):
         raise OtherHistory(f"{objects.url}: not the archive of the history in {data_dir}")
     names = list(map(queue_partition, range(identity.queue_partitions)))

@@ -7,6 +7,7 @@
 
     archived in one partition                            needs, in another one
     source       DeadLettersForwarded.relocated          the last of the messages that it names, in the target
+    target       a message that came from the source     the QueueDrained with which it has left, in the source
     metadata     QueueMoveEnded                          the incarnation that it names, in the target
     source       QueueDrained                            QueueMoveBegan, in the metadata log
     a partition  a queue that is declared there          an event of the metadata log that places its name there
@@ -19,6 +20,11 @@
   the partition that lacks it: nothing may have happened there for hours.
 - Nothing needs a partition that came later before queues are placed by its number. If an archiver was ended, its
   archive may not count it yet.
+- A message that follows a queue which was deleted arrives nowhere, and nothing lacks it. The state of the partition
+  where the queue was tells so. It is folded only if a message is found nowhere: else an archive that is whole could not
+  be recovered. It also knows of messages that came below the floor.
+- Messages are numbered when they leave. If they had come, and not left, other ones would leave with their numbers: the
+  target would take these for those that it has.
 - Only a history that was repartitioned is read for it.
 """
 
@@ -29,13 +35,15 @@ from typing import Final
 
 from rewindmq.engine.log.archive.objects import ArchiveError
 from rewindmq.engine.log.archive.reader import ArchivedPartition
-from rewindmq.engine.log.contract import Block
+from rewindmq.engine.log.contract import Block, LogError
 from rewindmq.engine.log.embedded.directory import queue_partition
 from rewindmq.engine.log.topic_tiers import part_of
 from rewindmq.projections.machine.data.reasons import RELOCATED
-from rewindmq.projections.replay import events_of, groups_of
+from rewindmq.projections.machine.machine import Machine, NewerHistory
+from rewindmq.projections.replay import beginning, events_of, fold, groups_of
 from rewindmq.projections.rewind import begin_ms, format_time
 from rewindmq.projections.rules.placement import partition_of
+from rewindmq.projections.store.bases import BaseError
 from rewindmq.projections.topology.json_texts import Nonsense
 from rewindmq.projections.topology.placement import Placement
 from rewindmq.schemas.codec import UndecodableRecord
@@ -45,6 +53,8 @@ from rewindmq.schemas.single_object import decoder_of
 
 SKEW_MS: Final = 60_000  # by which the clocks of Kafka's brokers may differ
 _WINDOW: Final = 1_000  # records at the end of a target that are looked at first
+_Source = tuple[str, str, int, int]  # vhost, queue, incarnation, partition as in Origin
+_Heard = tuple[int, int, int]  # number of a message, the offset that tells of it, and its time
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +72,7 @@ def torn_at(metadata: ArchivedPartition, queues: Sequence[ArchivedPartition], be
     """The moves that are archived in part; None: there are none.
 
     `begun_with`: the number of queue partitions with which the archive was begun. Raises CorruptObject, ArchiveError,
-    NoAnswer."""
+    NoAnswer; LogError where this version cannot fold a partition."""
     moves = _Moves(metadata)
     placement = moves.placement
     if not placement.count and len(queues) == begun_with:
@@ -147,14 +157,34 @@ class _Moves:
             found.append(moving.target)
         return found
 
-    def all_targets(self, source: int) -> set[int]:
-        """The partitions to which any messages of a partition have gone."""
-        return {
-            target
-            for index, (vhost, queue), queue_id in self.placement.strays()
-            if index == source
-            for target in self.targets(vhost, queue, source, queue_id)
-        }
+    def neighbours(self, partition: int) -> set[int]:
+        """The partitions to which any messages of a partition have gone, or from which any have come."""
+        found = set()
+        for source, (vhost, queue), queue_id in self.placement.strays():
+            targets = self.targets(vhost, queue, source, queue_id)
+            if source == partition:
+                found.update(targets)
+            elif partition in targets:
+                found.add(source)
+        return found
+
+
+@dataclass(slots=True)
+class _Gone:
+    """What a partition has heard of messages that have gone from a queue to one of the targets.
+
+    `heard`: the numbers up to which they have come. `came`: up to this number
+    they are found."""
+
+    index: int
+    source: _Source
+    targets: list[int]
+    heard: list[_Heard]
+    came: int = -1
+
+    @property
+    def most(self) -> int:
+        return self.heard[-1][0]
 
 
 class _Search:
@@ -170,12 +200,16 @@ class _Search:
         self._skew_ms = SKEW_MS if metadata.framed else 0
         self._first: tuple[int, str] | None = None  # time and text of the first record that needs what is missing
         self._needs: dict[str, int] = {}
+        self._folded: dict[int, Machine] = {}  # by number of the partition
+        self._forwarded: dict[int, dict[tuple[str, str, int], int]] = {}  # as `_has_forwarded`, by number of partition
 
     def found(self) -> Torn | None:
         """The earliest of what is torn."""
         self._look_at_ends()
+        gone: list[_Gone] = []
         for index in range(len(self._queues)):
-            self._look_at(index)
+            gone += self._look_at(index)
+        self._look_for(gone)
         return None if self._first is None else Torn(self._first[0] - 1, self._first[1], self._needs)
 
     def _look_at_ends(self) -> None:
@@ -193,30 +227,107 @@ class _Search:
                     begin = begin_ms(later) or 0
                     self._note(later, later.start_offset, begin, metadata, f"{later.name} was added later")
 
-    def _look_at(self, index: int) -> None:
-        """Look at what was archived of a partition behind the ends of those that it needs."""
+    def _look_at(self, index: int) -> "Iterator[_Gone]":
+        """Look at what was archived of a partition behind the ends of those that it needs.
+
+        Yields the messages that have gone, and that may not have come."""
         partition, moves, metadata = self._queues[index], self._moves, self._metadata
-        needed = [metadata, *(self._queues[each] for each in moves.all_targets(index))]
+        needed = [metadata, *(self._queues[each] for each in moves.neighbours(index))]
         since_ms = min(map(self._end_ms, needed)) - self._skew_ms
-        forwarded: dict[tuple[str, str, int], list[tuple[int, int, int]]] = {}
+        forwarded: dict[tuple[str, str, int], list[_Heard]] = {}
+        arrived: dict[_Source, list[_Heard]] = {}
         for at, time_ms, event in _events(partition, partition.offset_at(since_ms - 1), partition.next_offset):
             if isinstance(event, DeadLettersForwarded) and event.relocated:
                 key = event.vhost, event.queue, event.queue_id
                 forwarded.setdefault(key, []).append((event.sequence, at, time_ms))
+            elif isinstance(event, Published):
+                origin = event.origin
+                if origin is not None and origin.reason == RELOCATED:
+                    source = origin.vhost, origin.queue, origin.queue_id, origin.partition
+                    arrived.setdefault(source, []).append((origin.sequence, at, time_ms))
             elif isinstance(event, QueueDrained):
                 if (event.vhost, event.queue, event.queue_id) not in moves.begun:
                     self._note(partition, at, time_ms, metadata, f"queue '{event.queue}' began to move later")
             elif isinstance(event, QueueDeclared) and not self._is_placed(event, index, time_ms):
                 what = f"queue '{event.queue}' came to {partition.name} later"
                 self._note(partition, at, time_ms, metadata, what)
+        self._look_for_drained(partition, arrived)
         for (vhost, queue, queue_id), heard in forwarded.items():
-            targets = [self._queues[each] for each in moves.targets(vhost, queue, index, queue_id)]
-            source = vhost, queue, queue_id, moves.placement.as_origin(vhost, queue, index)
-            came = max((_last_come(each, source, heard[-1][0]) for each in targets), default=heard[-1][0])
-            for sequence, at, time_ms in heard:
-                if sequence > came:
-                    what = f"messages of queue '{queue}' have moved there later"
-                    self._note(partition, at, time_ms, targets[0], what)
+            targets = moves.targets(vhost, queue, index, queue_id)
+            if targets:
+                since_ms = min(self._end_ms(self._queues[each]) for each in targets) - self._skew_ms
+                late = [each for each in heard if each[2] >= since_ms]
+                if late:
+                    source = vhost, queue, queue_id, moves.placement.as_origin(vhost, queue, index)
+                    yield _Gone(index, source, targets, late)
+
+    def _look_for_drained(self, target: ArchivedPartition, arrived: Mapping[_Source, list[_Heard]]) -> None:
+        """Look whether messages that came to a partition have left the ones from which they came."""
+        made_with = self._moves.placement.made_with or self._begun_with
+        for (vhost, name, queue_id, origin), heard in arrived.items():
+            index = partition_of(vhost, name, made_with) if origin == -1 else origin
+            source = self._queues[index]
+            since_ms = self._end_ms(source) - self._skew_ms
+            late = [each for each in heard if each[2] >= since_ms]
+            if not late or self._has_forwarded(index, (vhost, name, queue_id)) >= late[-1][0]:
+                continue
+            queue = self._state(index).by_id.get(queue_id)
+            if queue is None or queue.gone:
+                continue
+            for sequence, at, time_ms in late:
+                if sequence >= queue.next_sequence:
+                    self._note(target, at, time_ms, source, f"messages of queue '{name}' have left it later")
+
+    def _has_forwarded(self, index: int, queue: tuple[str, str, int]) -> int:
+        """The number up to which the end of a partition says that the messages of a queue have come; -1: nothing."""
+        if index not in self._forwarded:
+            partition, found = self._queues[index], dict[tuple[str, str, int], int]()
+            start = partition.offset_at(self._end_ms(partition) - 2 * self._skew_ms - 1)
+            for _, _, event in _events(partition, start, partition.next_offset):
+                if isinstance(event, DeadLettersForwarded) and event.relocated:
+                    found[event.vhost, event.queue, event.queue_id] = event.sequence
+            self._forwarded[index] = found
+        return self._forwarded[index].get(queue, -1)
+
+    def _look_for(self, gone: "Sequence[_Gone]") -> None:
+        """Look for messages that have gone, in the partitions to which they went: once in each, for all of them."""
+        for target, partition in enumerate(self._queues):
+            looked_for = {each.source: each.most for each in gone if target in each.targets and each.came < each.most}
+            found = _last_come(partition, looked_for)
+            for each in gone:
+                each.came = max(each.came, found.get(each.source, -1))
+        for each in gone:
+            if each.came < each.most:
+                self._look_at_state(each)
+            for sequence, at, time_ms in each.heard:
+                if sequence > each.came:
+                    what = f"messages of queue '{each.source[1]}' have moved there later"
+                    self._note(self._queues[each.index], at, time_ms, self._queues[each.targets[-1]], what)
+
+    def _look_at_state(self, gone: "_Gone") -> None:
+        """Look whether the queue was deleted where it went, so that its messages were, too, or has had them."""
+        vhost, name, queue_id, origin = gone.source
+        placement, target = self._moves.placement, self._queues[gone.targets[-1]]
+        now = placement.followed(vhost, name, gone.index, queue_id)
+        if (vhost, name) in placement.moving or now >= target.next_offset:
+            return
+        queue = None if now == -1 else self._state(gone.targets[-1]).queue(vhost, name)
+        if queue is None or queue.gone or queue.queue_id != now:
+            gone.came = gone.most
+        elif len(gone.targets) == 1:  # else it knows, too, what it has only heard of in the one before
+            gone.came = max(gone.came, queue.letters_seen.get((vhost, name, queue_id, origin, True), -1))
+
+    def _state(self, index: int) -> Machine:
+        """The state of a partition at its archived end.
+
+        Raises CorruptObject, ArchiveError, NoAnswer; LogError where this version cannot fold it."""
+        if index not in self._folded:
+            try:
+                self._folded[index] = beginning(self._queues[index])
+                fold(self._folded[index], self._queues[index])
+            except (NewerHistory, BaseError) as error:
+                raise LogError(f"{self._queues[index].name}: {error}") from None
+        return self._folded[index]
 
     def _is_placed(self, event: QueueDeclared, index: int, time_ms: int) -> bool:
         """Whether the metadata log, as it is archived, had the queue in this partition at this time or later."""
@@ -239,15 +350,17 @@ class _Search:
         self._needs[partition.name] = min(at, self._needs.get(partition.name, at))
         if self._first is None or time_ms < self._first[0]:
             there = f"{lacking.name} is archived up to {format_time(self._end_ms(lacking))}"
-            if lacking.until_ms is None:
+            if not lacking.next_offset:
                 there = f"nothing of {lacking.name} is archived"
             self._first = time_ms, f"{there}, and {what}"
 
     def _end_ms(self, partition: ArchivedPartition) -> int:
-        """The time of the last archived record. If there is none: the time from which on queues were placed there, or
-        0 if they always were."""
+        """The time of the last archived record, trimmed or not. If there is none: the time from which on queues were
+        placed there, or 0 if they always were."""
         if partition.until_ms is not None:
             return partition.until_ms
+        if partition.manifest.trims:
+            return partition.manifest.trims[-1].until_ms
         index, placement = int(partition.name.rpartition("-")[2]), self._moves.placement
         return next((each.until_ms for each in reversed(placement.earlier) if each.count <= index), 0)
 
@@ -263,20 +376,19 @@ def _events(partition: ArchivedPartition, start: int, end: int) -> Iterator[tupl
                     yield offset, timestamp_ms if times is None else times[index], event
 
 
-def _last_come(target: ArchivedPartition, source: tuple[str, str, int, int], most: int) -> int:
-    """The number of the last message that has come to the target from the source; -1 if none has.
+def _last_come(target: ArchivedPartition, looked_for: Mapping[_Source, int]) -> dict[_Source, int]:
+    """By source, the number of the last message that has come from it to the target; none if none has.
 
-    It is looked for from the end on, up to number `most`: a message came just before its source heard of it."""
-    end, window, last = target.next_offset, _WINDOW, -1
-    while end > target.start_offset and last < most:
+    They are looked for from the end on, up to the number given: a message came just before its source heard of it."""
+    end, window, left, found = target.next_offset, _WINDOW, dict(looked_for), dict[_Source, int]()
+    while end > target.start_offset and left:
         start = max(target.start_offset, end - window)
         for _, _, event in _events(target, start, end):
             origin = event.origin if isinstance(event, Published) else None
-            if (
-                origin is not None
-                and origin.reason == RELOCATED
-                and (origin.vhost, origin.queue, origin.queue_id, origin.partition) == source
-            ):
-                last = max(last, origin.sequence)
+            if origin is not None and origin.reason == RELOCATED:
+                source = origin.vhost, origin.queue, origin.queue_id, origin.partition
+                if source in left:
+                    found[source] = max(found.get(source, -1), origin.sequence)
+        left = {source: most for source, most in left.items() if found.get(source, -1) < most}
         end, window = start, 2 * window
-    return last
+    return found

@@ -13,7 +13,7 @@ from rewindmq.engine.embedded.trim import trim
 from rewindmq.engine.log.archive import recovery as recoveries
 from rewindmq.engine.log.archive.archiver import Archiver, close_segments
 from rewindmq.engine.log.archive.directory_note import note_archive
-from rewindmq.engine.log.archive.identity import read_identity
+from rewindmq.engine.log.archive.identity import Identity, read_identity
 from rewindmq.engine.log.archive.local_space import Limits, keep_local
 from rewindmq.engine.log.archive.manifest import Manifest
 from rewindmq.engine.log.archive.objects import ArchiveError, Objects, open_objects
@@ -117,6 +117,22 @@ def test_partitions_that_are_added_during_a_run_are_in_it(
     archiver.run()
     recover(objects, tmp_path / "recovered")
     require_all(tmp_path / "recovered", MORE)
+
+
+def test_another_archiver_that_is_faster_with_partitions_that_were_added_is_no_other_history(
+    data: Path, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(data, objects)
+    archiver, read = Archiver(objects, data), Archiver._read_manifests
+
+    def other_first(self: Archiver, identity: Identity) -> list[Manifest]:
+        monkeypatch.setattr(Archiver, "_read_manifests", read)
+        repartition(data)
+        archive(data, objects)
+        return read(self, identity)
+
+    monkeypatch.setattr(Archiver, "_read_manifests", other_first)
+    assert len(archiver.run().partitions) == 1 + MORE
 
 
 @pytest.mark.parametrize("begin", [begun_before, begun_after])
@@ -238,9 +254,9 @@ def ready(data: Path) -> list[bytes]:
         return bodies(h, QUEUE)
 
 
-def test_a_torn_archive_is_refused_before_anything_is_written_and_is_whole_as_of_the_time_that_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def rolled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A history that is written has new segments whenever time goes by."""
     wait = MovingRecorder.wait
 
     def roll(self: MovingRecorder, ms: int) -> None:
@@ -250,6 +266,12 @@ def test_a_torn_archive_is_refused_before_anything_is_written_and_is_whole_as_of
         wait(self, ms)
 
     monkeypatch.setattr(MovingRecorder, "wait", roll)
+
+
+@pytest.mark.usefixtures("rolled")
+def test_a_torn_archive_is_refused_before_anything_is_written_and_is_whole_as_of_the_time_that_is_told(
+    tmp_path: Path,
+) -> None:
     moved = write_moved(tmp_path / "data")
     archive_all(moved.data, str(tmp_path / "whole"))
     refused, late = [], format_time(moved.end_ms)
@@ -266,6 +288,25 @@ def test_a_torn_archive_is_refused_before_anything_is_written_and_is_whole_as_of
             assert ready(data) == [b"second", b"third"], why
     assert refused[:2] == [0, 1]
     assert len(refused) < number
+
+
+@pytest.mark.usefixtures("rolled")
+def test_an_archive_that_lacks_how_messages_left_is_refused(tmp_path: Path) -> None:
+    """The one that a consumer held would leave with a number that its queue has seen, and another one twice."""
+    moved = write_moved(tmp_path / "data", hold=True)
+    archive_all(moved.data, str(tmp_path / "whole"))
+    asked = []
+    for number, objects in enumerate(cut_off(tmp_path / "whole", tmp_path, moved.old)):
+        why = refusal(objects, tmp_path / f"data-{number}")
+        if "have left it later" in why:
+            told = re.search(r"recover --at (\S+): ", why)
+            assert told is not None, why
+            asked.append(told[1])
+            assert refusal(objects, tmp_path / f"data-{number}", at=told[1]) == ""
+            found = ready(tmp_path / f"data-{number}")
+            assert sorted(found) == ([b"held", b"second", b"third"] if found else []), why
+    assert asked
+    assert found, "the last one had them"
 
 
 @pytest.mark.parametrize("step", ["_complete", "write_layout", "_end"])

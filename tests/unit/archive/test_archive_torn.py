@@ -8,16 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from rewindmq.engine.embedded.trim import trim
+from rewindmq.engine.log.archive.archiver import Archiver, close_segments
+from rewindmq.engine.log.archive.directory_note import note_archive
 from rewindmq.engine.log.archive.identity import read_identity
+from rewindmq.engine.log.archive.objects import open_objects
 from rewindmq.engine.log.archive.reader import ArchivedLog
 from rewindmq.engine.log.archive.torn import Torn, torn_at, whole_ends
 from rewindmq.engine.log.embedded.directory import METADATA
+from rewindmq.engine.log.trim_rules import Wanted
 from rewindmq.projections.replay import events_of
 from rewindmq.projections.rules.placement import partition_of
 from rewindmq.schemas.events import (
     DeadLettersForwarded,
     Event,
     MetadataEvent,
+    Nacked,
     QueueDeclared,
     QueueDeleted,
     QueueDrained,
@@ -25,7 +31,8 @@ from rewindmq.schemas.events import (
 from rewindmq.schemas.placement_events import PartitionsAdded, QueueMoveBegan, QueueMoveEnded
 from rewindmq.schemas.values import BROKER, Actor
 from tests.support.archiving import archive_all
-from tests.support.moved_queue import Moved, MovingRecorder, write_back, write_moved
+from tests.support.moved_queue import QUEUE, Moved, MovingRecorder, write_back, write_moved
+from tests.support.spark.histories import ANN
 from tests.support.topic_archiving import archive_as_topics
 
 
@@ -72,13 +79,14 @@ class Needs:
         self.began, self.ended = last(metadata, QueueMoveBegan), last(metadata, QueueMoveEnded)
         self.drained, self.forwarded = last(source, QueueDrained), last(source, DeadLettersForwarded)
         self.declared = last(target, QueueDeclared, lambda event: getattr(event, "moved_from", None) is not None)
-        self.came = max(moved.came.values())
+        self.came_first, self.came = min(moved.came.values()), max(moved.came.values())
 
     def torn(self, metadata: int, queues: list[int]) -> bool:
         """Whether history that ends there lacks something that it needs."""
         source, target = queues[self.moved.source], queues[self.moved.target]
         return (
             (source > self.forwarded and target <= self.came)
+            or (target > self.came_first and self.moved.old_id < source <= self.drained)
             or (metadata > self.ended and target <= self.declared)
             or (source > self.drained and metadata <= self.began)
             or (target > self.declared and metadata <= self.began)
@@ -176,3 +184,54 @@ def test_a_queue_that_moved_back_and_forth_is_whole(tmp_path: Path) -> None:
     write_back(tmp_path / "data")
     archive_all(tmp_path / "data", str(tmp_path / "whole"))
     assert torn_in(ArchivedLog(str(tmp_path / "whole"))) is None
+
+
+def held_back(tmp_path: Path) -> tuple[MovingRecorder, int, int, int]:
+    """A queue that has moved, and a message that its consumer gives back afterwards. It is not drained yet.
+
+    Returns the history, the number of the partition, the former incarnation and the message."""
+    history = MovingRecorder(tmp_path / "data")
+    source, old = history.partition(QUEUE), history.declare(QUEUE)
+    kept = history.publish(QUEUE, b"kept")
+    history.get(QUEUE, 1)
+    history.repartition(QUEUE)
+    new = history.begin_move(QUEUE)
+    history.metadata(QueueMoveEnded("/", QUEUE, new))
+    history.wait(1_000)
+    history.append(source, ANN, Nacked("/", QUEUE, 1, ((kept, kept),), True, "nack"))
+    return history, source, old, kept
+
+
+@pytest.mark.parametrize("later", [0, 1_000], ids=["its partition is idle since", "its partition goes on"])
+def test_messages_that_follow_a_queue_that_is_gone_are_not_missed(later: int, tmp_path: Path) -> None:
+    """They have no target, so they arrive nowhere. The metadata log says nothing of it."""
+    history, source, old, _ = held_back(tmp_path)
+    target = history.partition(QUEUE)
+    history.append(target, BROKER, QueueDeleted("/", QUEUE, False, False))
+    history.wait(1_000)
+    history.new = []
+    history.append(source, BROKER, QueueDrained("/", QUEUE, old, 1_000))
+    history.append(source, BROKER, DeadLettersForwarded("/", QUEUE, old, history.new[0].sequence, True))
+    history.wait(later)
+    if later:
+        history.tick(target)
+    history.close()
+    archive_all(tmp_path / "data", str(tmp_path / "whole"))
+    assert torn_in(ArchivedLog(str(tmp_path / "whole"))) is None
+
+
+def test_messages_that_came_below_the_floor_are_not_missed(tmp_path: Path) -> None:
+    """The base there knows them."""
+    history, source, old, kept = held_back(tmp_path)
+    target = history.partition(QUEUE)
+    history.drain(QUEUE, source, old, {kept: b"kept"})
+    history.close()
+    close_segments(tmp_path / "data")
+    objects = open_objects(str(tmp_path / "whole"), make=True)
+    Archiver(objects, tmp_path / "data").run()
+    note_archive(tmp_path / "data", objects.url)
+    wanted = Wanted(before_ms=history.now_ms + 1_000, partition=f"queues-{target}", accept_findings=True)
+    trimmed = trim(tmp_path / "data", wanted)
+    log = ArchivedLog(objects.url)
+    assert [each.offset for each in trimmed] == [log.queues[target].next_offset], "all that is archived went"
+    assert torn_in(log) is None
