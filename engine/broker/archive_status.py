@@ -9,7 +9,7 @@ is up to --segment-age and --archive-lag where all is well.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from rewindmq.engine.log.archive.progress import PartitionProgress
 from rewindmq.projections.rewind import format_time
@@ -47,7 +47,7 @@ class ArchiveStatus:
         self.retention: str | None = None  # what a person has to do about Kafka's own
         self.archived: dict[str, PartitionProgress] = {}  # by partition; empty: not known yet
         self._in_kafka = in_kafka
-        self.partitions = partitions
+        self._partitions = partitions
         self._clock = clock
         self._monotonic = monotonic
         self._looked = monotonic()  # when the end of the archive was last known
@@ -74,14 +74,16 @@ class ArchiveStatus:
             "age_seconds": self._monotonic() - self._looked,
         }
 
-    def take(self, state: dict[str, Any]) -> None:
-        """Take all that was told to the `ArchiveStatus` of another process."""
-        self.url = state["url"]
-        self.failures, self.error = state["failures"], state["error"]
-        self.freed_bytes, self.stays = state["freed_bytes"], state["stays"]
-        self.archived = {each["partition"]: PartitionProgress(**each) for each in state["archived"]}
-        self._looked = self._monotonic() - state["age_seconds"]
-        self._looked_ms = self._clock() - int(state["age_seconds"] * 1_000)
+    @classmethod
+    def of(cls, state: dict[str, Any], partitions: Sequence[LogEnd], clock: Callable[[], int]) -> Self:
+        """The status that another process has: its `state`, and what has come to the partitions since."""
+        made = cls(state["url"], partitions, clock)
+        made.failures, made.error = state["failures"], state["error"]
+        made.freed_bytes, made.stays = state["freed_bytes"], state["stays"]
+        made.archived = {each["partition"]: PartitionProgress(**each) for each in state["archived"]}
+        made._looked -= state["age_seconds"]
+        made._looked_ms -= int(state["age_seconds"] * 1_000)
+        return made
 
     def cut(self, freed_bytes: int, stays: str | None) -> None:
         """Take what was removed here since the last report, and why other segments that were due stay."""
@@ -122,7 +124,7 @@ class ArchiveStatus:
         """The records, bytes and seconds that are not archived, for each partition that the archiver knows."""
         return [
             (each, self.lag_records(each), self.archived[each.name].waiting_bytes, self.lag_seconds(each))
-            for each in self.partitions
+            for each in self._partitions
             if each.name in self.archived
         ]
 

@@ -139,6 +139,7 @@ class HistoryTrims:
     def state(self) -> dict[str, Any]:
         """What the looks found, as JSON, for another process that shows it."""
         return {
+            "keep_ms": self.keep_ms,
             "before_ms": self.before_ms,
             "stays": self.stays,
             "freed_bytes": self.freed_bytes,
@@ -148,7 +149,7 @@ class HistoryTrims:
 
     def take(self, state: dict[str, Any]) -> None:
         """Take what the `HistoryTrims` of another process has found."""
-        self.before_ms, self.stays = state["before_ms"], state["stays"]
+        self.keep_ms, self.before_ms, self.stays = state["keep_ms"], state["before_ms"], state["stays"]
         self.freed_bytes, self.failures, self.error = state["freed_bytes"], state["failures"], state["error"]
 
     def item(self) -> Item:

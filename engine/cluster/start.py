@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.engine.broker.archive_status import ArchiveStatus
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.broker.users import first_user
 from rewindmq.engine.cluster.entry import begin_with_copy
@@ -157,18 +158,19 @@ def recovered(
 
 
 def hear_of_history(broker: Broker, log: "KafkaLog | ServedLog") -> None:
-    """Let a worker show what the process of the log says of the archive and of trims: that one looks after both."""
+    """Let a worker show what the process of the log says of the archive and of trims: that one looks after both.
+
+    It has the settings with which the broker began. Those of a worker that was started again may be newer."""
     if broker.config.worker is None:
         return
     from rewindmq.engine.log.served.client import ServedLog
 
     assert isinstance(log, ServedLog)
-    if broker.archive is not None:
-        broker.archive.partitions = [log.metadata, *log.queues]  # of a paused one, too, the log knows the end
+    ends = [log.metadata, *log.queues]  # of a paused one, too, the log knows the end
 
     def hear(told: dict[str, Any]) -> None:
-        if broker.archive is not None:
-            broker.archive.take(told["archive"])
+        state = told["archive"]
+        broker.archive = None if state is None else ArchiveStatus.of(state, ends, broker.clock)
         broker.trims.take(told["trims"])
 
     log.history_told = hear

@@ -124,7 +124,7 @@ class ArchiveSupervisor:
         """End the process. What it is working on is given up: another one finds it."""
         self._stopping.set()
         if self._process is not None:
-            self._process.terminate()
+            self._process.kill()  # it may be stopped: a milder signal would wait, and the broker with it
         if self._thread is not None:
             self._thread.join()
         elif self._process is not None:
@@ -141,11 +141,11 @@ class ArchiveSupervisor:
         spawn = multiprocessing.get_context("spawn")
         ours, theirs = spawn.Pipe()
         process = spawn.Process(target=archive_history, args=(theirs,), name=self._name, daemon=True)
-        self._process, self._connection = process, ours
         process.start()
+        self._process, self._connection = process, ours  # `stop` can end only what was started
         theirs.close()  # else this process would not see the end of the pipe
         if self._stopping.is_set():  # `stop` may have looked before there was a process
-            process.terminate()
+            process.kill()
         ours.send(self._order)
         answer: Opened | Refused = ours.recv()
         if isinstance(answer, Refused):
@@ -191,7 +191,7 @@ class ArchiveSupervisor:
 
     def _end_process(self) -> None:
         if self._process is not None:
-            self._process.terminate()
+            self._process.kill()
             self._process.join()
         if self._connection is not None:
             self._connection.close()

@@ -11,6 +11,7 @@ Rules of this file
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from rewindmq.engine.broker.archive_status import ArchiveStatus
 from rewindmq.engine.broker.history_trims import HistoryTrims
@@ -67,11 +68,14 @@ class LogCare:
             self._ages.start()
         if self._archiver is not None:
             self._archiver.start(self._status, self._trims, changed=self._tell)
-            self._tell()
+        self._tell()
 
     def _tell(self) -> None:
+        self._server.tell_history(self._state)
+
+    def _state(self) -> dict[str, Any]:
         archive = None if self._status is None else self._status.state()
-        self._server.tell_history({"archive": archive, "trims": self._trims.state()})
+        return {"archive": archive, "trims": self._trims.state()}
 
     def stop(self) -> None:
         """Work no more. What the archiver is working on is given up: another one finds it."""

@@ -111,7 +111,7 @@ class LogServer:
         self._encoder, self._decoder = Encoder(), Decoder()
         self._time = 0, b""  # the last time in milliseconds, and as it stands in a record
         self._trouble = ""
-        self._history = b""  # a frame: how the archive and the trims do
+        self._history: Callable[[], dict[str, Any]] | None = None  # how the archive and the trims do now, as JSON
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()  # for the metadata log to be durable up to there
         self._failed = ""
         self._holding = False
@@ -160,15 +160,16 @@ class LogServer:
         self._tell_duties()
         if self._trouble:
             connection.write(frame(TROUBLE, 0, self._trouble.encode()))
-        if self._history:
-            connection.write(self._history)
+        if self._history is not None:
+            connection.write(as_json(HISTORY, self._history()))
 
-    def tell_history(self, state: dict[str, Any]) -> None:
-        """Tell the workers how the archive and the trims do, and those that join later."""
-        self._history = as_json(HISTORY, state)
+    def tell_history(self, state: Callable[[], dict[str, Any]]) -> None:
+        """Tell the workers how the archive and the trims do, and those that join later how they do then."""
+        self._history = state
+        told = as_json(HISTORY, state())
         for each in self.connections:
             if each.joined:
-                each.write(self._history)
+                each.write(told)
         self._flush()
 
     def lost(self, connection: WorkerConnection) -> None:

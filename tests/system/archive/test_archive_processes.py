@@ -163,6 +163,28 @@ def test_b67_what_is_archived_leaves_the_disk_beside_several_processes(tmp_path:
     assert done.returncode == 0, done.stderr
 
 
+def test_all_workers_show_the_archive_and_the_limit_with_which_the_broker_began(tmp_path: Path, place: Place) -> None:
+    """The file of settings may change before a worker is started again."""
+    settings = tmp_path / "rewindmq.toml"
+    with_archive, without = f'archive = "{place.url}"\n', 'keep_history = "2h"\n'
+    url = open_objects(place.url, make=True).url
+    for begun, changed, shown, seconds in ((without, with_archive, None, 7_200), (with_archive, without, url, None)):
+        settings.write_text(begun)
+        broker = WorkerProcesses(tmp_path / "data", "--config", str(settings))
+        settings.write_text(changed)
+        broker.kill_worker(1)
+        broker.until_said("worker 1 is ready again")
+        for port in broker.http_ports:
+            history = asked(broker, port, "overview")["history"]
+            assert (history["archive"] and history["archive"]["url"]) == shown
+            assert history["trims"]["keep_seconds"] == seconds
+        archiver = archiver_of(broker)
+        assert archiver is not None
+        os.kill(archiver, signal.SIGSTOP)
+        assert broker.stop() == 0, "an archiver that stands still holds up the end of the broker"
+        assert not [line for line in broker.errors if "Traceback" in line], "".join(broker.errors)
+
+
 def test_a_url_that_is_none_prevents_the_start_of_several_processes(tmp_path: Path) -> None:
     done = run("start", "--data", str(tmp_path / "data"), "--processes", "2", "--archive", "ftp://host/x")
     assert done.returncode == 64

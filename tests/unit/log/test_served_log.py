@@ -260,21 +260,25 @@ def test_duties_are_spread(tmp_path: Path) -> None:
 def test_a_trim_is_logged_and_all_workers_hear_how_the_history_does(tmp_path: Path) -> None:
     event = HistoryTrimmed("queues-0", 7, 1_800_000_000_000, b"c" * 32, "d" * 64, (), "--keep-history 400d")
     durable: list[int] = []
+    state = {"age": 0}
 
-    async def heard(served: ServedInThread, name: str, states: list[int]) -> Following[ServedLog]:
+    async def heard(served: ServedInThread, name: str, ages: list[int]) -> Following[ServedLog]:
         log = served.worker(name)
         told: list[dict[str, int]] = []
         log.history_told = told.append
         worker = begun(log)
-        for state in states:
-            served.do(partial(served.server.tell_history, {"state": state}))
+        for age in ages:
+            state["age"] = age
+            served.do(partial(served.server.tell_history, lambda: state))
             await log.read_to_end()
         await log.read_to_end()
-        assert [each["state"] for each in told] == states or told == [{"state": 2}], "who joins later hears the last"
+        assert [each["age"] for each in told] == (ages or [3]), "who joins later hears how it is then"
         return worker
 
     async def run(served: ServedInThread) -> None:
-        workers = [await heard(served, "one-1", [1, 2]), await heard(served, "one-2", [])]
+        workers = [await heard(served, "one-1", [1, 2])]
+        state["age"] = 3
+        workers.append(await heard(served, "one-2", []))
         offset, _ = served.do(
             lambda: served.server.append_event(event, lambda: durable.append(served.log.metadata.durable_offset))
         )
