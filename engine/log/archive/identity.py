@@ -46,21 +46,8 @@ def read_identity(objects: Objects, metadata: Manifest | None = None) -> Identit
     """The history that is archived here; None if no archive was begun.
 
     `metadata`: the manifest of the metadata log, if the caller has just read it. Raises ArchiveError, NoAnswer."""
-    try:
-        stored = objects.get(IDENTITY)
-    except MissingObject:
-        return None
-    try:
-        values = decode_checked(stored, _KEYS)
-        stated, history, log = values["format"], values["history"], values["log"]
-        begun_with = int(values["queue_partitions"])
-    except (ValueError, KeyError, TypeError):
-        raise ArchiveError(f"{objects.place(IDENTITY)}: not a description of an archive: it was changed") from None
-    if stated != FORMAT:
-        raise ArchiveError(f"{objects.place(IDENTITY)}: format {stated}, this version reads format {FORMAT}")
-    if metadata is None:
-        metadata = Manifest.load(objects, METADATA)
-    return Identity(history, metadata.queue_partitions or begun_with, log, begun_with)
+    begun = _begun(objects)
+    return None if begun is None else _by_now(begun, metadata or Manifest.load(objects, METADATA))
 
 
 def require_identity(
@@ -74,13 +61,14 @@ def require_identity(
     If the history has more partitions by now, the archive has them, too, from here on. `metadata`: as `read_identity`.
     `made_with`: the number of partitions with which the log was made; it is asked when the archive is begun.
     Returns the manifest of the metadata log. Raises OtherHistory, ArchiveError, NoAnswer."""
-    if metadata is None:
-        metadata = Manifest.load(objects, METADATA)
-    found = read_identity(objects, metadata)
-    if found is None:
+    begun = _begun(objects)
+    if begun is None:
         first = identity if made_with is None else replace(identity, queue_partitions=made_with())
         objects.create(IDENTITY, encode_checked(_as_json(first)))
-        found = read_identity(objects, metadata)
+        begun = _begun(objects)
+    if metadata is None:
+        metadata = Manifest.load(objects, METADATA)
+    found = None if begun is None else _by_now(begun, metadata)
     if found is None or not found.is_of(identity):
         raise OtherHistory(
             f"{objects.place(IDENTITY)}: the archive of another history ({found}; this is {identity}):"
@@ -89,6 +77,29 @@ def require_identity(
     if found.queue_partitions < identity.queue_partitions:
         metadata.extend(GrownEntry(identity.queue_partitions, now_ms()))
     return metadata
+
+
+def _begun(objects: Objects) -> Identity | None:
+    """The history with the partitions that the archive was begun with; None if none was.
+
+    Raises ArchiveError, NoAnswer."""
+    try:
+        stored = objects.get(IDENTITY)
+    except MissingObject:
+        return None
+    try:
+        values = decode_checked(stored, _KEYS)
+        stated, history, log = values["format"], values["history"], values["log"]
+        begun_with = int(values["queue_partitions"])
+    except (ValueError, KeyError, TypeError):
+        raise ArchiveError(f"{objects.place(IDENTITY)}: not a description of an archive: it was changed") from None
+    if stated != FORMAT:
+        raise ArchiveError(f"{objects.place(IDENTITY)}: format {stated}, this version reads format {FORMAT}")
+    return Identity(history, begun_with, log, begun_with)
+
+
+def _by_now(begun: Identity, metadata: Manifest) -> Identity:
+    return replace(begun, queue_partitions=metadata.queue_partitions or begun.begun_with)
 
 
 def _as_json(identity: Identity) -> dict[str, Any]:
