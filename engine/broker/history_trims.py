@@ -137,7 +137,7 @@ class HistoryTrims:
         self.error = why
 
     def state(self) -> dict[str, Any]:
-        """What the looks found, as JSON, for another process that shows it."""
+        """The findings of the looks, as JSON. Another process shows them."""
         return {
             "keep_ms": self.keep_ms,
             "before_ms": self.before_ms,

@@ -59,7 +59,7 @@ _Heard = tuple[int, int, int]  # number of a message, the offset that tells of i
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """What a recovery up to the archived ends would lack. See the module.
+    """Says what a recovery up to the archived ends would lack. See the module.
 
     `needs`: by partition, the first offset whose record needs what is missing in another one."""
 
@@ -83,7 +83,7 @@ def torn_at(metadata: ArchivedPartition, queues: Sequence[ArchivedPartition], be
 
 
 def whole_ends(partitions: Sequence[ArchivedPartition], begun_with: int) -> tuple[list[int], Torn | None]:
-    """Where the partitions of a log in Kafka end so that all is whole: at the archived ends, or at `Torn.whole_ms`.
+    """Finds the ends of the partitions of a log in Kafka at which all is whole: the archived ones, or earlier ones.
 
     The clocks of Kafka's brokers differ. So at one time the one partition may have that messages have gone, and the
     other one not that they have come. Then the one ends before that. `partitions`: the metadata log comes first.
@@ -129,7 +129,7 @@ class _Part(ArchivedPartition):
 
 
 class _Moves:
-    """What the archived metadata log says of moves.
+    """Moves of queues, as the archived metadata log has them.
 
     `begun`: vhost, queue and incarnation of all queues that began to move. `ended_at`: the offset of the QueueMoveEnded
     of each move in `placement.moves`."""
@@ -171,10 +171,9 @@ class _Moves:
 
 @dataclass(slots=True)
 class _Gone:
-    """What a partition has heard of messages that have gone from a queue to one of the targets.
+    """Messages that have gone from a queue to one of the targets, as its partition has heard.
 
-    `heard`: the numbers up to which they have come. `came`: up to this number
-    they are found."""
+    `heard`: the numbers up to which they have come. `came`: up to this number they are found."""
 
     index: int
     source: _Source
@@ -241,10 +240,9 @@ class _Search:
                 key = event.vhost, event.queue, event.queue_id
                 forwarded.setdefault(key, []).append((event.sequence, at, time_ms))
             elif isinstance(event, Published):
-                origin = event.origin
-                if origin is not None and origin.reason == RELOCATED:
-                    source = origin.vhost, origin.queue, origin.queue_id, origin.partition
-                    arrived.setdefault(source, []).append((origin.sequence, at, time_ms))
+                came = _came_from(event)
+                if came is not None:
+                    arrived.setdefault(came[0], []).append((came[1], at, time_ms))
             elif isinstance(event, QueueDrained):
                 if (event.vhost, event.queue, event.queue_id) not in moves.begun:
                     self._note(partition, at, time_ms, metadata, f"queue '{event.queue}' began to move later")
@@ -376,6 +374,14 @@ def _events(partition: ArchivedPartition, start: int, end: int) -> Iterator[tupl
                     yield offset, timestamp_ms if times is None else times[index], event
 
 
+def _came_from(event: Event) -> tuple[_Source, int] | None:
+    """The source of a message that moved with its queue, and its number there; None for any other event."""
+    origin = event.origin if isinstance(event, Published) else None
+    if origin is None or origin.reason != RELOCATED:
+        return None
+    return (origin.vhost, origin.queue, origin.queue_id, origin.partition), origin.sequence
+
+
 def _last_come(target: ArchivedPartition, looked_for: Mapping[_Source, int]) -> dict[_Source, int]:
     """By source, the number of the last message that has come from it to the target; none if none has.
 
@@ -384,11 +390,9 @@ def _last_come(target: ArchivedPartition, looked_for: Mapping[_Source, int]) -> 
     while end > target.start_offset and left:
         start = max(target.start_offset, end - window)
         for _, _, event in _events(target, start, end):
-            origin = event.origin if isinstance(event, Published) else None
-            if origin is not None and origin.reason == RELOCATED:
-                source = origin.vhost, origin.queue, origin.queue_id, origin.partition
-                if source in left:
-                    found[source] = max(found.get(source, -1), origin.sequence)
+            came = _came_from(event)
+            if came is not None and came[0] in left:
+                found[came[0]] = max(found.get(came[0], -1), came[1])
         left = {source: most for source, most in left.items() if found.get(source, -1) < most}
         end, window = start, 2 * window
     return found
