@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 
+from tests.support.needs import needed
 from tests.support.running import ROOT, RunningBroker
 from tests.support.trimmed_broker import live, trimmed
 from tests.system.http.test_http_find import publish
@@ -21,8 +22,12 @@ def seal(data: Path, key: Path) -> None:
 def keys(directory: Path) -> tuple[Path, str]:
     """The file of a new key, and its public half."""
     key = directory / "seal.key"
-    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(key)], check=True, capture_output=True)
-    public = subprocess.run(["openssl", "pkey", "-in", str(key), "-pubout"], check=True, capture_output=True, text=True)
+    subprocess.run(
+        [needed("openssl"), "genpkey", "-algorithm", "ed25519", "-out", str(key)], check=True, capture_output=True
+    )
+    public = subprocess.run(
+        [needed("openssl"), "pkey", "-in", str(key), "-pubout"], check=True, capture_output=True, text=True
+    )
     return key, public.stdout
 
 
