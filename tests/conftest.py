@@ -15,11 +15,10 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from rewindmq import builds
-from tests.support.examples import DEV, FULL
+from tests.support import examples
 from tests.support.kafka.fixtures import kafka, kafka3
 from tests.support.running import RunningBroker
 from tests.tiers import TIERS, belongs, suits
@@ -46,7 +45,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    settings.load_profile(DEV if config.getoption("--tier") == "quick" else FULL)
+    examples.load(examples.DEV if config.getoption("--tier") == "quick" else examples.FULL)
     if config.getoption("--build") not in ("", builds.running().kind):
         raise pytest.UsageError(f"--build {config.getoption('--build')}: the build is {builds.running()}")
 
