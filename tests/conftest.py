@@ -19,11 +19,20 @@ from xdist.scheduler import LoadScopeScheduling
 
 from rewindmq import builds
 from tests.support import examples
+from tests.support.cpu_times import pytest_runtest_setup, pytest_runtest_teardown, pytest_terminal_summary
 from tests.support.kafka.fixtures import kafka, kafka3
 from tests.support.running import RunningBroker
 from tests.tiers import TIERS, belongs, suits
 
-__all__ = ["broker", "kafka", "kafka3", "start_broker"]
+__all__ = [
+    "broker",
+    "kafka",
+    "kafka3",
+    "pytest_runtest_setup",
+    "pytest_runtest_teardown",
+    "pytest_terminal_summary",
+    "start_broker",
+]
 # How long a test's own HTTP client waits for an answer. httpx's 5 s are too few on a machine with other work: for
 # reading the past the broker starts a process.
 httpx._config.DEFAULT_TIMEOUT_CONFIG.read = 60.0
