@@ -25,7 +25,7 @@ from rewindmq.builds import COMPILED, PURE
 from tests.support.examples import rounds
 
 TIERS = ("quick", "rest", "all", "rare")
-SEEDS = 20  # of each kind of simulated history, in the quick tier
+SEEDS = 12  # of each kind of simulated history, in the quick tier
 
 # Node ids below tests/, as fnmatch patterns. Chosen by durations in two processes on two busy cores: a test that takes
 # more than some eight seconds, or a file that starts a Kafka or a RabbitMQ of its own and has a cheaper sibling; and
