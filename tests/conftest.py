@@ -22,7 +22,7 @@ from tests.support import examples
 from tests.support.cpu_times import pytest_runtest_setup, pytest_runtest_teardown, pytest_terminal_summary
 from tests.support.kafka.fixtures import kafka, kafka3
 from tests.support.running import RunningBroker
-from tests.tiers import TIERS, belongs, suits
+from tests.tiers import TIERS, belongs, leaves_out, suits
 
 __all__ = [
     "broker",
@@ -60,11 +60,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The files of other builds are not even imported: each process of pytest collects all tests for itself."""
+    """Do not even import files of other builds and tiers: each process of pytest collects all tests for itself."""
     if collection_path.suffix != ".py":
         return None
     file = collection_path.relative_to(Path(__file__).parent).as_posix()
-    return None if suits(file, builds.running().kind, config.getoption("--build")) else True
+    suited = suits(file, builds.running().kind, config.getoption("--build"))
+    return None if suited and not leaves_out(file, config.getoption("--tier")) else True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -344,6 +344,7 @@ OF_PURE = (
 )
 # Files of tests of the compiled build. Where the pure build runs they are left out; `make test-compiled` runs them.
 OF_COMPILED = ("builds/*",)
+LONG_FILES = tuple(each.removesuffix("::*") for each in LONG if each.endswith(("::*", "/*")))
 IS_LONG, IS_RARE = (re.compile("|".join(translate(f"tests/{each}") for each in all)) for all in (LONG, RARE))
 SEED = re.compile(r"tests/simulation/.*\[(\d+)\]$")
 
@@ -360,6 +361,11 @@ def asks_a_store(item: pytest.Item) -> bool:
     """It starts a server of object storage, which a fresh machine has to build: so the quick tier leaves it out."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     return not {"s3", "cloud"}.isdisjoint(getattr(item, "fixturenames", ())) or parameters.get("place") == "s3"
+
+
+def leaves_out(file: str, tier: str) -> bool:
+    """Return True if the tier runs no test of a file. `file`: its path from tests/ on."""
+    return tier == "quick" and any(fnmatchcase(file, each) for each in LONG_FILES)
 
 
 def suits(file: str, build: str, asked: str) -> bool:
