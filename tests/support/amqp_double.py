@@ -24,6 +24,7 @@ from rewindmq.engine.routing.homes import Homes
 from rewindmq.engine.routing.router import Destination, Router
 from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.flow_control import Flow
+from rewindmq.engine.runtime.loop_share import LoopShare
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.projections.machine.data.declaration import Declaration
@@ -394,6 +395,7 @@ class DoubleBroker:
         self.router = Router(topology, lambda vhost, queue: self.partition_of(queue))
         self.homes = Homes(topology.placement, self.partitions)
         self.keeper = SimpleNamespace(reads_back=False, flow=Unhindered())
+        self.loop_share = LoopShare(lambda: 0.0)  # no time passes, so no slice ends
         self.counters: dict[str, int] = defaultdict(int)
         self.access = SimpleNamespace(authenticate=self.authenticate, tags=self.tags)
         self.tokens = SimpleNamespace(settings=None)
