@@ -128,6 +128,7 @@ class Config:
     proxy_protocol_from: tuple[str, ...] = ()  # ... and HTTP connections, too, but only from these networks
     log_level: str = "info"  # the broker logs to stderr from this level on (logging_setup.py)
     log_format: str = "text"  # or json
+    loop_warning_ms: int = 100  # work that keeps all clients waiting for longer is logged (loop_watch.py); 0: none
     prometheus_port: int | None = None  # a second port for /metrics (RabbitMQ's is 15692); None: on the API's port only
 
     @property

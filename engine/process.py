@@ -140,6 +140,8 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
     gc.collect()
     gc.freeze()  # what recovery made stays: the collector need not look at it again and again
     gc.set_threshold(*GC_THRESHOLDS)
+    if config.loop_warning_ms:
+        broker.loop_watch.start()
     try:
         if not config.read_only:
             _look_after_keys(broker)
@@ -174,6 +176,7 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
             await _until_stopped(stopping, http)
         finally:
             manager.stopping()
+            broker.loop_watch.stop()
             reloads.cancel()
             await server.stop()
             http.cancel()

@@ -71,6 +71,7 @@ from rewindmq.engine.runtime.counters import LOGINS_BRAKED, all_counters
 from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.log_clock import LogClock
 from rewindmq.engine.runtime.loop_share import LoopShare
+from rewindmq.engine.runtime.loop_watch import LoopWatch
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Partition
@@ -127,7 +128,8 @@ class Broker:
         self.listeners: Listeners | None = None
         self.followers: Followers | None = None
         self.following: Following | None = None
-        self.loop_share = LoopShare()  # of the management API, and of large bodies that clients fetch
+        self.loop_share = LoopShare()
+        self.loop_watch = LoopWatch(self.loop_share, config.loop_warning_ms / 1_000)
         self.subjects = Subjects.of(config, topology, clock)
         machine_bytes = memory_of_machine()
         limit_bytes = config.vm_memory_high_watermark.of(machine_bytes)

@@ -26,7 +26,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any, TypeVar
 
-SLICE_SECONDS = 0.004
+SLICE_SECONDS = 0.002
 AT_ONCE_SECONDS = 0.001  # the most that a client's account holds: it has this much before it stands in the line
 EARNED = 0.02  # a client's part of the loop that it may always use without waiting
 MOST_OWED_SECONDS = 0.02  # after a second without work the client is served at once again

@@ -19,6 +19,7 @@ from rewindmq.engine.cli.configuration.kinds import (
     FILE_OR_DIRECTORY,
     FLAG,
     KAFKA_PAIRS,
+    MILLISECONDS,
     NAMES,
     NETWORKS,
     PORT,
@@ -344,6 +345,13 @@ LOGS = (
         "How the log on stderr is written: lines for people, or one JSON object a line.",
         "text",
         rabbitmq="log.console.formatter",
+    ),
+    Setting(
+        "loop_warning",
+        MILLISECONDS,
+        "Log work that kept all clients waiting for longer, and whose it was; 0: log and count none.",
+        "100ms",
+        metavar="DURATION",
     ),
 )
 KAFKA = (
