@@ -138,7 +138,8 @@ class Account:
     def pay(self) -> None:
         """End the work that runs, if any does, and pay for it."""
         if self._began is not None:
-            self._left = max(-MOST_OWED_SECONDS, self._left - (self.share.clock() - self._began))
+            self._counted = now = self.share.clock()
+            self._left = max(-MOST_OWED_SECONDS, self._left - (now - self._began))
             self._began = None
 
 

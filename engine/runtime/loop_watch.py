@@ -48,6 +48,7 @@ class LoopWatch:
         self._asked = False  # a call waits in the loop
         self._turned = share.clock()  # the loop was last known to wait, or to begin something new
         self._began = 0.0  # the stall did, if it is one
+        self._began_cpu = 0.0  # the loop's processor time then
         self._seen: Counter[str] = Counter()  # what the looks since then have found
         self._piece: tuple[float, FrameType | None] = (0.0, None)  # what tells the work that runs from other work
         self._frames: list[FrameType] = []  # freed in the loop's thread, with all that only they refer to
@@ -81,7 +82,8 @@ class LoopWatch:
                 continue
             if not self._asked:
                 marked = self.share.since  # by work that has used the processor since, or by other work before it
-                self._began = now - (min(now - marked, cpu - before) if marked >= self._turned else 0)
+                passed = min(now - marked, cpu - before) if marked >= self._turned else 0
+                self._began, self._began_cpu = now - passed, cpu - passed
             self._look(cpu, outer, function)
             del outer
             if not self._asked:
@@ -104,20 +106,23 @@ class LoopWatch:
     def _answer(self) -> None:
         """The loop has come round (called there)."""
         now = self.share.clock()
-        lasted = now - self._began
-        seen, cpu = self._seen, self._least_cpu
+        lasted, used = now - self._began, self._cpu() - self._began_cpu
+        seen, least = self._seen, self._least_cpu
         self._seen, self._least_cpu, self._turned, self._asked = Counter(), 0.0, now, False
         self._piece = (0.0, None)
         self._frames.clear()
         if lasted >= self.limit_seconds:
-            self.report(lasted, cpu, seen.most_common(1)[0][0])
+            self.report(lasted, used, least, seen.most_common(1)[0][0])
 
-    def report(self, lasted: float, cpu: float, what: str) -> None:
-        """Log and count a stall. `cpu`: what one piece of work used at least."""
+    def report(self, lasted: float, used: float, least: float, what: str) -> None:
+        """Log and count a stall. The loop used the processor for `used` seconds, one piece of work for `least` or
+        more."""
         self.counts[sum(lasted > bound for bound in BOUNDS)] += 1
         self.sum_seconds += lasted
-        text = "the loop stood still for %d ms (one piece of work used %d ms of the processor at least): %s"
-        logger.warning(text, lasted * 1_000, cpu * 1_000, what)
+        text = (
+            "the loop stood still for %d ms, and used the processor for %d ms (one piece of work for %d at least): %s"
+        )
+        logger.warning(text, lasted * 1_000, used * 1_000, least * 1_000, what)
 
     def _collecting(self, phase: str, info: dict[str, int]) -> None:
         """Called by the collector, in the thread that happens to collect; it holds up all threads."""
@@ -129,7 +134,7 @@ class LoopWatch:
         cpu = time.thread_time() - self._collects
         if cpu >= self.limit_seconds:
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self.report, cpu, cpu, "a collection of all garbage")
+                self._loop.call_soon_threadsafe(self.report, cpu, cpu, cpu, "a collection of all garbage")
 
     def _cpu(self) -> float:
         return time.clock_gettime(self._cpu_clock)
