@@ -140,8 +140,6 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
     gc.collect()
     gc.freeze()  # what recovery made stays: the collector need not look at it again and again
     gc.set_threshold(*GC_THRESHOLDS)
-    if config.loop_warning_ms:
-        broker.loop_watch.start()
     try:
         if not config.read_only:
             _look_after_keys(broker)
@@ -173,6 +171,8 @@ async def _run_broker(config: Config, archiver: ArchiveSupervisor | None, reread
             _say_ready(config, where)
             manager.ready(f"running: {where}")
             manager.begin_watchdog()
+            if config.loop_warning_ms:
+                broker.loop_watch.start()
             await _until_stopped(stopping, http)
         finally:
             manager.stopping()

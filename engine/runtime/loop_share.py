@@ -1,4 +1,4 @@
-"""Share the broker's loop: long work runs in slices, one in each turn of the loop, and whoever causes it waits for it.
+"""Share the broker's loop: long work runs in slices, one in each turn of the loop, and its client waits for it.
 
     work = Work(share)                       # one for each request of the management API
     for queue in queues:

@@ -41,7 +41,8 @@ def start_process(command: list[str], **how: Any) -> "subprocess.Popen[Any]":
 
 
 class RunningBroker:
-    """A broker process that is ready. `errors` has its stderr. `ports`: for AMQP and HTTP, if not any that are free.
+    """A broker process that is ready. `errors` has its stderr, `stalls` what its watch of the loop says there. `ports`:
+    for AMQP and HTTP, if not any that are free.
 
     Its end fails the test if a piece of work has held up the loop for too long. The broker's watch measures that in
     processor time, and never says too much, so a busy machine makes no difference. `long_work_expected`: the test knows
@@ -55,6 +56,7 @@ class RunningBroker:
         self.host = "127.0.0.1"
         self.amqp_port, self.http_port = ports or (free_port(), free_port())
         self.errors: list[str] = []
+        self.stalls: list[str] = []
         self.process = start_process(
             self.command(
                 [
@@ -125,11 +127,11 @@ class RunningBroker:
             if pipe is not None:
                 pipe.close()
         if not self.long_work_expected:
-            long = [each[0] for each in map(LONG_WORK.search, self.errors) if each and int(each[1]) > LONG_WORK_MS]
+            long = [each[0] for each in map(LONG_WORK.search, self.stalls) if each and int(each[1]) > LONG_WORK_MS]
             assert not long, f"work that kept all other clients waiting: {long}"
         return code
 
     def _read_errors(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.errors.append(line)
+            (self.stalls if LONG_WORK.search(line) else self.errors).append(line)
