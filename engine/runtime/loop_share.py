@@ -110,6 +110,7 @@ class Account:
         self._counted = share.clock()  # the earned part is in `_left` up to here
         self._began: float | None = None  # when the work that runs did
         self._ends = 0.0
+        self._looked = False
 
     def begin(self, who: object) -> bool:
         """Begin work of the client `who`. False: it has to stand in the line."""
@@ -123,17 +124,20 @@ class Account:
         else:
             return False
         self._began = self.share.mark(who)
+        self._looked = False
         return True
 
     def begin_in_line(self, who: object) -> None:
         """Begin work of the client, as a part of the slice that runs."""
-        self._began = now = self.share.mark(who)
-        self._ends = max(self.share.ends, now + AT_ONCE_SECONDS)  # the last of several is to get somewhere, too
+        self._ends = self.share.ends
+        self._began = self.share.mark(who)
+        self._looked = False
 
     @property
     def due(self) -> bool:
-        """Return True if this work has lasted long enough."""
-        return self.share.clock() >= self._ends
+        """Return True if this work has lasted long enough. The first look says no, so that each work gets somewhere."""
+        looked, self._looked = self._looked, True
+        return looked and self.share.clock() >= self._ends
 
     def pay(self) -> None:
         """End the work that runs, if any does, and pay for it."""

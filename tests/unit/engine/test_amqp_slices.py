@@ -209,7 +209,7 @@ def test_an_account_pays_and_earns() -> None:
         account, other = Account(share), Account(share)
         assert account.begin("flood")
         clock.now += SLICE_SECONDS
-        assert account.due
+        assert [account.due, account.due] == [False, True]
         account.pay()
         account.pay()  # of nothing
         assert account.begin("flood"), "it owes time, and nobody else wants the slice of this turn"
