@@ -146,7 +146,7 @@ def test_acks_become_durable_when_the_disk_gets_full_under_a_flood(
         assert blocked is not None
         disk.full = False
         async with asyncio.timeout(30):
-            while publisher.link.state != "running" or waiting_bytes(broker):
+            while publisher.link.state != "running" or waiting_bytes(broker) or publisher.parser.rest:
                 await say(broker, publisher, b"")
         assert broker.turns.blocked is None
         assert queue_of(broker, "q").messages_ready == MOST - 199
