@@ -152,7 +152,8 @@ class Broker:
         self.readings = Readings(
             config, clock, self.sessions.ask, self.sessions.check_open, topology, len(partitions), self.memory, past
         )
-        self.turns = Turns(metadata, partitions, self.forwarder, clock, keeper, self.readings.landed)
+        mark = self.loop_share.mark
+        self.turns = Turns(metadata, partitions, self.forwarder, clock, keeper, self.readings.landed, mark)
         self.hidden = HiddenQueues(topology, homes, self.turns.when_durable)
 
         self.queues = Queues(

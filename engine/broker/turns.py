@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # tests have a double
 class Turns:
-    """`readers()` is called when more is durable, so that consumers of streams and of the past go on."""
+    """`readers()` is called when more is durable, so that consumers of streams and of the past go on. `mark`: of
+    LoopShare."""
 
     def __init__(
         self,
@@ -42,7 +43,9 @@ class Turns:
         clock: Callable[[], int],
         keeper: Keeper,
         readers: Callable[[], None],
+        mark: Callable[[object], object],
     ) -> None:
+        self.mark = mark
         self.metadata = metadata
         self.keeper = keeper
         self.readers = readers
@@ -134,6 +137,7 @@ class Turns:
         """More of what was appended is durable: a group commit landed, or events were read back."""
         if self._closed:
             return
+        self.mark("a group commit")
         for partition in self.partitions:
             partition.on_durable()
         self.forwarder.on_durable()
@@ -221,6 +225,7 @@ class Turns:
 
     def time_passed(self) -> None:
         """The timer rang: append a Tick where something is due."""
+        self.mark("the timer of deadlines")
         self._timer = None
         self._rang_ms = self.clock()
         for partition in self.partitions:

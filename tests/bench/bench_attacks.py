@@ -66,6 +66,8 @@ class Attacker:
             payload = self.reader.read(int.from_bytes(head[3:7], "big") + 1)
             if head[0] == 1 and payload[:4] == wanted:
                 return
+            if head[0] == 1 and payload[:4] in (b"\0\x0a\0\x32", b"\0\x14\0\x28"):  # connection.close, channel.close
+                raise EOFError(repr(payload))
 
     def declare(self, arguments: dict[str, object] | None = None) -> None:
         self.send([method(1, "Queue.Declare", queue="q", arguments=arguments or {})])
@@ -172,7 +174,7 @@ def expiry(attacker: Attacker) -> None:
 
 def delayed(attacker: Attacker) -> None:
     attacker.declare()
-    exchange = {"exchange": "later", "type": "x-delayed-message", "arguments": {"x-delayed-type": "fanout"}}
+    exchange = {"exchange": "later", "exchange_type": "x-delayed-message", "arguments": {"x-delayed-type": "fanout"}}
     attacker.send([method(1, "Exchange.Declare", **exchange), method(1, "Queue.Bind", queue="q", exchange="later")])
     due = time.time() + 10 * max(1.0, attacker.scale)
     for _ in range(attacker.number(200)):
