@@ -80,7 +80,7 @@ from rewindmq.projections.machine.data.effects import DeadLetter
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.access_events import AccessRefused, LoginRefused, SessionOpened
-from rewindmq.schemas.events import BrokerStarted, Event, NodeLost, PastRead, Published, SessionClosed
+from rewindmq.schemas.events import BrokerStarted, Event, NodeLost, PastRead, SessionClosed
 from rewindmq.schemas.metadata_events import (
     BodiesExpired,
     Bound,
@@ -176,7 +176,7 @@ class Broker:
     def _watch(self, config: Config, log_clock: LogClock) -> None:
         """Make the parts that look after the node while it runs."""
         metadata, partitions, keeper = self.metadata, self.partitions, self.keeper
-        self.alarms = Alarms(config, self.memory, self.turns, self.sessions.by_id, partitions, self.forwarder)
+        self.alarms = Alarms(config, self.memory, self.turns, self.sessions.by_id, partitions)
         end_turn = self.turns.end
         self.expiry = Expiry(config, log_clock, metadata, partitions, keeper, self.subjects, end_turn, self.loop_share)
         in_kafka = config.kafka is not None
@@ -290,8 +290,8 @@ class Broker:
             session.close("a message could not be delivered, see the broker's log")
             self.turns.end()
 
-    def dead_letter(self, partition: Partition, effect: DeadLetter, message: Published | None) -> None:
-        self.forwarder.take(partition, effect, message)
+    def dead_letter(self, partition: Partition, effect: DeadLetter) -> None:
+        self.forwarder.take(partition, effect)
 
     def _placement_changed(self, event: PlacementEvent) -> None:
         self.router.queues_changed()

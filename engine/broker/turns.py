@@ -26,6 +26,7 @@ from rewindmq.schemas.inheritance import mypyc_attr
 
 TICK_EVERY_MS: Final = 10
 STORE_RETRY_SECONDS = 1.0  # as the log's own retry
+PAUSE_SECONDS = 0.001  # between slices of dead letters: the thread of the log has its turn, too
 
 logger = logging.getLogger(__name__)
 
@@ -81,16 +82,20 @@ class Turns:
         """End a turn: carry out the effects, forward dead letters, arm the timer, begin a group commit."""
         if self._in_turn or self._closed:  # in a turn: called by a consumer that is being delivered to
             return
-        self._in_turn = True
-        try:
-            self._carry_out_all()
-        finally:
-            self._in_turn = False
+        self._carry_out_all(0 if self._next_turn_asked else ROUND)  # or other turns would take that one's time
         self._arm_timer()
         self.keeper.kick()
 
-    def _carry_out_all(self) -> None:
-        budget = ROUND
+    def _carry_out_all(self, budget: int) -> None:
+        """Carry out all effects, and forward so many dead letters, which make more effects."""
+        self._in_turn = True
+        try:
+            self._carry_out(budget)
+        finally:
+            self._in_turn = False
+
+    def _carry_out(self, budget: int) -> None:
+        forwards = budget > 0
         busy = True
         while busy:
             for partition in self.partitions:
@@ -98,9 +103,9 @@ class Turns:
                     partition.carry_out()
             budget = self.forwarder.forward(budget)
             busy = any(partition.effects for partition in self.partitions)
-        if self.forwarder.has_work and not self._next_turn_asked:
+        if forwards and self.forwarder.has_work:
             self._next_turn_asked = True
-            self._loop.call_soon(self._next_turn)
+            self._loop.call_later(PAUSE_SECONDS, self._next_turn)
 
     def _next_turn(self) -> None:
         self._next_turn_asked = False
@@ -144,6 +149,7 @@ class Turns:
                 callback()
             except Exception:  # a defect of one connection must not cost the others their answers
                 logger.exception("an answer that waited for the disk was not given")
+        self._carry_out_all(0)  # or a partition whose letters were told would not project
         self._project()
         self.end()
         self.keeper.flow.landed()

@@ -362,7 +362,7 @@ def _dead_lettered(product: Outcomes[Any], effect: DeadLetter) -> None:
     product.add(
         effect.queue,
         DEAD_LETTERED,
-        (effect.message_id,),
+        effect.message_ids,
         reason=effect.reason,
         exchange=effect.exchange,
         routing_key=effect.routing_key,

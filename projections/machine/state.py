@@ -118,7 +118,7 @@ class State:
             del of_session[queue.queue_id]
             if not of_session:
                 del self.owned[queue.owner]
-        if queue.outbox:
+        if len(queue.outbox):
             self.touch(queue)
         else:
             self.drop_queue(queue)

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 STAMP_MS: Final = 1 << 40
 # Bytes for a message id that waits for its delete, and then for the delete in the batch.
 LEAVING_OVERHEAD_BYTES: Final = 40
+# A span of more ids without a gap is deleted as a range, which is dearer to readers than a few deletes.
+SPAN_DELETED: Final = 64
 # The broker should write when RocksDB has not seen this many bytes; about 10,000 small messages.
 FRESH_BYTES = 6 * 1024 * 1024
 # How far `message` reads ahead in a queue: up to the limit that is reached first.
@@ -215,7 +217,7 @@ class Projector:
         last: Queue | None = None
         fresh: dict[int, Body] = {}
         forgets: list[Forget] = []
-        letters: set[tuple[int, int]] = set()
+        letters: dict[int, set[int]] = {}  # by queue id
         released: list[Release] = []
         gone: list[Queue] = []
         for effect in effects:
@@ -242,7 +244,7 @@ class Projector:
                 if effect.final and effect.message_id >= 0:
                     self.forget(effect.queue.queue_id, (effect.message_id,))
             elif isinstance(effect, DeadLetter):
-                letters.add((effect.queue.queue_id, effect.message_id))
+                letters.setdefault(effect.queue.queue_id, set()).update(effect.message_ids)
             elif isinstance(effect, Release):
                 released.append(effect)
             elif isinstance(effect, QueueGone):
@@ -250,14 +252,13 @@ class Projector:
         self.pending_bytes += kept_bytes
         for forget in forgets:
             queue_id = forget.queue.queue_id
-            if letters:
-                self.forget(queue_id, [m for m in forget.message_ids if (queue_id, m) not in letters])
-            else:
-                self.forget(queue_id, forget.message_ids)
+            waiting = letters.get(queue_id)
+            ids = forget.message_ids
+            self.forget(queue_id, ids if waiting is None else [each for each in ids if each not in waiting])
         for release in released:  # after the forgets: the same effects may make a letter and release it
             self.forget(release.queue.queue_id, release.message_ids)
         for queue in gone:
-            if not queue.outbox:
+            if not len(queue.outbox):
                 self._forget_queue(queue.queue_id)
 
     def keep(self, bodies: Mapping[int, dict[int, bytes]]) -> None:
@@ -401,8 +402,12 @@ class Projector:
             self._delete_queue(changes, queue_id)
         for queue_id, message_ids in self._leaving.items():
             first = keys.messages(self._prefix, queue_id)
-            for message_id in message_ids:
-                changes.delete(first + message_id.to_bytes(8, "big"))
+            for since, past in _spans(sorted(message_ids)):
+                if past - since > SPAN_DELETED:  # no id between them is missing
+                    changes.delete_range(first + since.to_bytes(8, "big"), first + past.to_bytes(8, "big"))
+                else:
+                    for message_id in range(since, past):
+                        changes.delete(first + message_id.to_bytes(8, "big"))
         self._put_state(changes, dirty)
         changes.put(keys.applied(self._prefix), offset.to_bytes(8, "big"))
         self._put_bodies(changes)  # last: what is put behind a large body makes RocksDB move that to a larger buffer
@@ -475,12 +480,24 @@ class Projector:
         self._persisted = self._boundary
 
 
+def _spans(ids: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield successive ids without a gap: the first of them, and the one past the last. The ids ascend."""
+    since = past = ids[0] if ids else 0
+    for message_id in ids:
+        if message_id != past:
+            yield since, past
+            since = message_id
+        past = message_id + 1
+    if ids:
+        yield since, past
+
+
 def live_ids(queue: "Queue") -> "array[int]":
     """The ids of the messages whose bodies must be in the store, ascending."""
     ids = array("q", queue.ready_ids())
     for holder in queue.holders.values():
         ids.extend(holder.held)
-    ids.extend(letter.message_id for letter in queue.outbox.values())
+    ids.extend(queue.outbox.message_ids())
     if queue.delayed is not None:
         ids.extend(queue.delayed.ids())
     return array("q", sorted(ids))

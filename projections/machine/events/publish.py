@@ -202,4 +202,4 @@ def _refuse(queue: Queue, message_id: int, size: int, effects: list[Effect]) -> 
     effects.append(Refuse(queue, message_id, rule))
     if queue.settings.overflow == REJECT_PUBLISH_DLX and queue.settings.dead_letter_exchange is not None:
         effects.append(Keep(queue, message_id))
-        bury(queue, message_id, size, MAXLEN, effects, refused=True)
+        bury(queue, (message_id,), (size,), MAXLEN, effects, refused=True)

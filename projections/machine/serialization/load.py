@@ -6,7 +6,6 @@ What can be derived (indexes, counts, settings) is derived, and counts are compa
 import json
 from array import array
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from rewindmq.projections.machine.data.consumer import Consumer, Limiter
@@ -14,7 +13,8 @@ from rewindmq.projections.machine.data.declaration import NO_EPOCH, Declaration
 from rewindmq.projections.machine.data.id_windows import ID_SIZE, KEY_SIZE, OWN, IdWindow, is_chunk_of_ids
 from rewindmq.projections.machine.data.message_order import BIG_ENDIAN, Chunk, Order, space_of
 from rewindmq.projections.machine.data.message_word import size_of
-from rewindmq.projections.machine.data.queue import Carried, OutboxEntry, Queue
+from rewindmq.projections.machine.data.outbox import Carried
+from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.events.delivery import join_level
 from rewindmq.projections.machine.events.pause import stop_serving
 from rewindmq.projections.machine.rules.expiry import arm_lease
@@ -86,8 +86,9 @@ def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
     queue.blocked = fields["blocked"]
     queue.last_used_ms = fields["last_used_ms"]
     queue.next_sequence = fields["next_sequence"]
-    _load_letters(queue, fields)
-    _load_holders(state, queue, fields["holders"], meta[4 + length :])
+    numbers = _load_numbers(meta[4 + length :])
+    _load_letters(queue, fields, numbers)
+    _load_holders(state, queue, fields["holders"], numbers[4 * fields.get("letters", (0,))[0] :])
     for consumer, lookahead in fields.get("lookaheads", ()):
         holder = queue.holders[consumer]
         holder.lookahead = lookahead
@@ -118,16 +119,18 @@ def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
     return queue
 
 
-def _load_letters(queue: Queue, fields: Any) -> None:
+def _load_letters(queue: Queue, fields: Any, numbers: "array[int]") -> None:
     """The letters that the queue sends, and what it knows of those that it has taken in."""
-    for entry in fields["outbox"]:
-        dead = OutboxEntry(*entry[:8])
-        if len(entry) > 8:
-            dead = replace(dead, carried=Carried(*entry[8:]))
-        queue.outbox[dead.sequence] = dead
-        if dead.at_least_once:
-            queue.messages_dlx += 1
-            queue.message_bytes_dlx += dead.size
+    outbox = queue.outbox
+    if "letters" in fields:
+        outbox.load(fields["letters"], numbers)
+    for sequence, message_id, size, reason, exchange, key, held, refused, *kept in fields["outbox"]:  # an older state
+        outbox.add(sequence, (message_id,), (size,), (reason, exchange, key, held, refused))
+        if kept:
+            outbox.carried[sequence] = Carried(*kept)
+    held = outbox.held()
+    queue.messages_dlx = len(held)
+    queue.message_bytes_dlx = sum([outbox.sizes[at] for at in held])
     for restore, vhost, name, queue_id, ranges in fields.get("restored", ()):
         queue.restored[(restore, vhost, name, queue_id)] = ranges
     for vhost, name, queue_id, sequence in fields["seen"]:
@@ -153,8 +156,7 @@ def _load_numbers(packed: bytes) -> "array[int]":
     return numbers
 
 
-def _load_holders(state: State, queue: Queue, holders: Any, packed: bytes) -> None:
-    numbers = _load_numbers(packed)
+def _load_holders(state: State, queue: Queue, holders: Any, numbers: "array[int]") -> None:
     at = 0
     for fields in holders:
         holder, count = _load_holder(state, queue, fields)

@@ -131,6 +131,25 @@ def test_a_message_forgotten_between_prepare_and_write_is_deleted_by_the_next_ba
     store.close()
 
 
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_mass_that_left_is_deleted_in_few_steps_where_no_id_is_missing(tmp_path: Path, step: int) -> None:
+    store = StateStore.open(tmp_path)
+    machine, projector = store.open_partition("queues-0")
+    traffic = one_queue(projector, machine, 400)
+    traffic.append(ANN, ConsumerAttached("/", "q", 1, 1, "c", False, False, 400, 0, 0, 0, ()))
+    traffic.end_turn()
+    write(projector)
+    ids = list(traffic.bodies)
+    acked = ids[50:350:step]
+    traffic.append(ANN, Acked("/", "q", 1, tuple((each, each) for each in acked)))
+    traffic.end_turn()
+    batch = projector.prepare()
+    assert len(batch.changes) < 10 if step == 1 else len(batch.changes) > len(acked)
+    projector.write(batch)
+    assert {message_id for _, message_id in stored_messages(store)} == set(ids).difference(acked)
+    store.close()
+
+
 def test_a_message_that_left_leaves_the_read_ahead_cache_too(tmp_path: Path) -> None:
     store = StateStore.open(tmp_path)
     machine, projector = store.open_partition("queues-0")
