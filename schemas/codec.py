@@ -192,6 +192,8 @@ class Encoder:
 
     def _new_route(self, route: Route) -> bytes:
         encoded = b"\x00" + _of_shape(_ROUTE, route)  # with the union index of Published, which comes before it
+        if not route.queues:  # made for one message (projections/store/bodies.py)
+            return encoded
         if len(self._routes) >= _CACHED:
             self._routes.clear()
         self._routes[route] = encoded

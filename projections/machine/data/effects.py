@@ -21,7 +21,7 @@ class Keep:
 
     The message stays in the queue (ready or unacked) after its publish, or was refused but goes to the outbox
     (reject-publish-dlx). The effect comes before any `Deliver` or `DeadLetter` of the message. A message that goes
-    straight to a no_ack consumer is never kept."""
+    straight to a no_ack consumer is kept only if its route has several queues: their holds on its body are counted."""
 
     queue: Queue
     message_id: int

@@ -65,7 +65,7 @@ def on_published(state: State, offset: int, actor: Actor, event: Published, effe
 def _resolve(state: State, event: Published, effects: list[Effect]) -> list[Queue]:
     """The queues of a route. The list is remembered only when all queues exist and none is named twice."""
     route: Route = event.route
-    queues: list[Queue] = []
+    queues: dict[Queue, None] = {}
     sound = True
     for name in route.queues:
         queue = state.by_name.get((route.vhost, name))
@@ -76,12 +76,13 @@ def _resolve(state: State, event: Published, effects: list[Effect]) -> list[Queu
             quarantine(state, event, f"queue {name!r} is named twice", effects)
             sound = False
         else:
-            queues.append(queue)
+            queues[queue] = None
+    found = list(queues)
     if sound:
         if len(state.routes) >= ROUTES_REMEMBERED:
             state.routes.clear()
-        state.routes[route] = queues
-    return queues
+        state.routes[route] = found
+    return found
 
 
 def _publish(state: State, queue: Queue, message_id: int, event: Published, size: int, effects: list[Effect]) -> None:
@@ -138,7 +139,7 @@ def _publish(state: State, queue: Queue, message_id: int, event: Published, size
     if queue.messages_ready == 0 and queue.attached > 0:
         consumer = next_consumer(queue)
         if consumer is not None:
-            if not consumer.no_ack:
+            if not consumer.no_ack or len(event.route.queues) > 1:
                 effects.append(Keep(queue, message_id))
             hand_over(queue, consumer, message_id, word, expiry, effects)
             return

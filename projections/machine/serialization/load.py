@@ -145,7 +145,8 @@ def _load_argument(fields: Any) -> Argument:
     return Argument(fields[0], fields[1], bytes.fromhex(value["bytes"]) if isinstance(value, dict) else value)
 
 
-def _load_numbers(packed: bytes) -> "array[int]":
+def load_numbers(packed: bytes) -> "array[int]":
+    """The inverse of `number_bytes`."""
     numbers: array[int] = array("q")
     numbers.frombytes(packed)
     if BIG_ENDIAN:
@@ -154,7 +155,7 @@ def _load_numbers(packed: bytes) -> "array[int]":
 
 
 def _load_holders(state: State, queue: Queue, holders: Any, packed: bytes) -> None:
-    numbers = _load_numbers(packed)
+    numbers = load_numbers(packed)
     at = 0
     for fields in holders:
         holder, count = _load_holder(state, queue, fields)
@@ -236,7 +237,7 @@ def _load_chunk(number: int, packed: bytes) -> Chunk:
     count, with_expiries = CHUNK_HEADER.unpack_from(packed) if len(packed) >= CHUNK_HEADER.size else (0, 0)
     if count == 0 or len(packed) != CHUNK_HEADER.size + count * (24 if with_expiries else 16):
         raise ValueError(f"chunk {number} is said to hold {count} messages, but has {len(packed)} bytes")
-    numbers = _load_numbers(packed[CHUNK_HEADER.size :])
+    numbers = load_numbers(packed[CHUNK_HEADER.size :])
     chunk = Chunk(number)
     chunk.ids, chunk.words = numbers[:count], numbers[count : 2 * count]
     chunk.expiries = numbers[2 * count :] if with_expiries else None
@@ -253,7 +254,7 @@ def _load_ids(queue: Queue, chunks: dict[int, bytes]) -> None:
         if ids is None or count == 0 or len(packed) != CHUNK_HEADER.size + count * ID_SIZE:
             raise ValueError(f"chunk {number} is said to hold {count} ids, but has {len(packed)} bytes")
         keys = CHUNK_HEADER.size + 16 * count
-        numbers = _load_numbers(packed[CHUNK_HEADER.size : keys])
+        numbers = load_numbers(packed[CHUNK_HEADER.size : keys])
         for index in range(count):
             start = keys + KEY_SIZE * index
             ids.add(numbers[index], packed[start : start + KEY_SIZE], numbers[count + index])
