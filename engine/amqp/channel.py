@@ -28,7 +28,6 @@ from rewindmq.engine.amqp.basic_publish import (
     held_name,
     homes_of,
     message,
-    prompt,
     route_by_content,
 )
 from rewindmq.engine.amqp.basic_publish import decode as decode_publish
@@ -56,6 +55,7 @@ from rewindmq.schemas.values import Encryption
 
 # Distinct method frames and content properties that a channel remembers; beyond that it starts over.
 MEMO_SIZE: Final = 512
+MEMO_QUEUES: Final = 100_000  # in the routes of all remembered publishes together
 MEMO_BYTES: Final = 512  # longer properties are seldom seen twice
 
 # A read may hold a thousand publishes that go to many queues each. So many messages into queues end the connection's
@@ -215,7 +215,7 @@ class Channel:
         for destination in destinations:
             position = self.publish_to(destination, properties, logged, encryption, check)
             if sequence:
-                found = prompt(destination)
+                found = publish.prompt_of(destination)
                 if found == ALWAYS or (found == TRANSIENT and not properties.persistent):
                     destination.partition.await_folded(position, self.confirms, sequence)
                 else:
@@ -267,6 +267,9 @@ class Channel:
         except REFUSALS:
             self.require_certainty(publish, raw, body)
             raise
+        queues = sum(len(to.route.queues) for to in publish.destinations)
+        if len(self.publish_memo) * queues > MEMO_QUEUES:
+            self.publish_memo.clear()
         if self.broker.homes.some_held:
             properties = self.parsed.get(raw) or self.parse_properties(raw)
             self.require_free(publish, publish.destinations, properties, body)

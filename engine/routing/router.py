@@ -38,6 +38,7 @@ from rewindmq.schemas.values import Deduplication, Route
 
 KEY_BYTES = 255  # of a routing key (S-062)
 REMEMBERED_ROUTES = 65_536  # then all are forgotten: publishers with unbounded keys must not fill the memory
+REMEMBERED_QUEUES = 1_048_576  # in all these routes together
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +64,11 @@ class Way:
 
 
 DIRECT = Way()
+
+
+def _is_full(routes: int, queues: int) -> bool:
+    """Return True if a memory of so many routes has no room for one more of so many queues."""
+    return routes >= REMEMBERED_ROUTES or routes * queues > REMEMBERED_QUEUES
 
 
 class Router:
@@ -111,7 +117,7 @@ class Router:
         if answer is None:
             answer = self.route_by_keys(vhost, exchange, (routing_key,), content)
             if not self.needs_content(vhost, exchange):
-                if len(self._answers) >= REMEMBERED_ROUTES:
+                if _is_full(len(self._answers), sum(len(to.route.queues) for to in answer)):
                     self._answers.clear()
                 self._answers[key] = answer
         return answer
@@ -293,7 +299,7 @@ class Router:
         identity = (*key, partition.index, queues, deduplication)
         destination = self._destinations.get(identity)
         if destination is None:
-            if len(self._destinations) >= REMEMBERED_ROUTES:
+            if _is_full(len(self._destinations), len(queues)):
                 self._destinations.clear()
             destination = Destination(partition, Route(*key, queues, deduplication))
             self._destinations[identity] = destination

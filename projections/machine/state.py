@@ -19,6 +19,7 @@ from rewindmq.schemas.events import Event
 from rewindmq.schemas.values import EPOCH_SHIFT, Actor, Route
 
 ROUTES_REMEMBERED: Final = 10_000
+QUEUES_REMEMBERED: Final = 1_000_000  # in all these routes together
 EPOCHS_REMEMBERED = 1000  # epochs of lost nodes: a node that was lost a thousand epochs ago writes no more
 
 # Reasons of quarantine that a broker turns into replies. The text of each reason begins with (LOCKED, NODE_LOST) or

@@ -31,7 +31,7 @@ from rewindmq.projections.machine.rules.expiry import decided_by_property, expir
 from rewindmq.projections.machine.rules.limits import counted, enforce, rule_broken, would_go_over
 from rewindmq.projections.machine.rules.settings import DROP_HEAD, REJECT_PUBLISH_DLX
 from rewindmq.projections.machine.rules.versions import DEDUPLICATION, RELOCATION
-from rewindmq.projections.machine.state import ROUTES_REMEMBERED, State, quarantine
+from rewindmq.projections.machine.state import QUEUES_REMEMBERED, ROUTES_REMEMBERED, State, quarantine
 from rewindmq.schemas.amqp.errors import Unacceptable
 from rewindmq.schemas.amqp.properties import EXPIRATION, expiration, problem, walk
 from rewindmq.schemas.events import Published
@@ -79,7 +79,7 @@ def _resolve(state: State, event: Published, effects: list[Effect]) -> list[Queu
             queues[queue] = None
     found = list(queues)
     if sound:
-        if len(state.routes) >= ROUTES_REMEMBERED:
+        if len(state.routes) >= ROUTES_REMEMBERED or len(state.routes) * len(found) > QUEUES_REMEMBERED:
             state.routes.clear()
         state.routes[route] = found
     return found
