@@ -32,9 +32,9 @@ from rewindmq.projections.replay import (
 from rewindmq.projections.rewind import TrimmedMeanwhile, oldest
 from rewindmq.projections.store import keys
 from rewindmq.projections.store.bodies import without_queues
+from rewindmq.projections.store.holders import SharedBodies
 from rewindmq.projections.store.projector import STAMP_MS, live_ids
 from rewindmq.projections.store.quarantine import QuarantineReport
-from rewindmq.projections.store.shared import SharedBodies
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Event, Published

@@ -11,7 +11,7 @@
     kind 'I'  how many records were quarantined (8 bytes)                      no queue id, no number
     kind 'M'  a message as Avro binary (`rewindmq.schemas.codec`, a Published envelope) number = message id
     kind 'Q'  a queue's settings, counters, consumers, unacked, outbox         no number
-    kind 'S'  how many queues hold each of some shared messages (shared.py)    no queue id; number = the first id
+    kind 'S'  how many queues hold each of some shared messages (holders.py)    no queue id; number = the first id
     kind 'X'  a quarantined record (see quarantine.py)                         no queue id; number = its slot
 
 A queue id is the offset of the `QueueDeclared` that made it. So a queue that is deleted and declared again never meets

@@ -8,7 +8,7 @@ A body is in exactly one of these places:
 
 Rules
 - Several queues of the partition share one body of a message that was routed to them. It is stored under `SHARED` in
-  place of a queue's id, the queues that hold it are counted (shared.py), and the last one that lets go releases it.
+  place of a queue's id. The queues that hold it are counted (holders.py), and the last one that lets go releases it.
 - `prepare` captures the machine and the bodies at one offset, `boundary`. If a message below the boundary leaves its
   queue, the next batch deletes it, whether or not the batch that holds it has been written. A message at or above the
   boundary cannot be in RocksDB (ids are offsets); it costs one dict entry, which is put and taken away.
@@ -48,9 +48,9 @@ from rewindmq.projections.store.bodies import (
     size_of,
     without_queues,
 )
+from rewindmq.projections.store.holders import SharedBodies
 from rewindmq.projections.store.keys import SHARED
 from rewindmq.projections.store.rocks import Database, StoreError
-from rewindmq.projections.store.shared import SharedBodies
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.inheritance import mypyc_attr
@@ -303,6 +303,12 @@ class Projector:
             elif isinstance(effect, QueueGone):
                 gone.append(effect.queue)
         self.pending_bytes += kept_bytes
+        self._let_leave(forgets, letters, released, gone)
+
+    def _let_leave(
+        self, forgets: list[Forget], letters: set[tuple[int, int]], released: list[Release], gone: list["Queue"]
+    ) -> None:
+        """Release the bodies of `forgets` but for `letters`, of letters that were `released`, and of `gone` queues."""
         for forget in forgets:
             queue_id = forget.queue.queue_id
             if letters:

@@ -10,8 +10,8 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import fold
 from rewindmq.projections.store import keys
 from rewindmq.projections.store.bodies import is_shared
+from rewindmq.projections.store.holders import SharedBodies
 from rewindmq.projections.store.projector import FRESH_BYTES, READ_AHEAD_MESSAGES
-from rewindmq.projections.store.shared import SharedBodies
 from rewindmq.projections.store.store import Projector, StateStore
 from rewindmq.schemas.events import Acked, ConsumerAttached, Published, Purged, QueueDeleted
 from rewindmq.schemas.values import Route

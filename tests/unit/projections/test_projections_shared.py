@@ -14,9 +14,9 @@ from rewindmq.projections.replay import recover
 from rewindmq.projections.store import keys
 from rewindmq.projections.store.bases import Bases, queued_offsets
 from rewindmq.projections.store.bodies import is_shared
+from rewindmq.projections.store.holders import PAGE, SharedBodies
 from rewindmq.projections.store.projector import holds
 from rewindmq.projections.store.repair import mend
-from rewindmq.projections.store.shared import PAGE, SharedBodies
 from rewindmq.projections.store.store import Projector, StateStore
 from rewindmq.projections.verify import verify_partition
 from rewindmq.schemas.events import Acked, ConsumerAttached, Published, Purged, QueueDeleted
