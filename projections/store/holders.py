@@ -92,6 +92,16 @@ class SharedBodies:
         at = bisect_left(ids, message_id)
         return at < len(ids) and ids[at] == message_id
 
+    def following(self, message_id: int) -> int:
+        """Return the id of the next shared message; -1 if there is none."""
+        number = bisect_right(self._firsts, message_id) - 1
+        if number >= 0:
+            ids = self._pages[number].ids
+            at = bisect_right(ids, message_id)
+            if at < len(ids):
+                return ids[at]
+        return self._pages[number + 1].ids[0] if number + 1 < len(self._pages) else -1
+
     def hold(self, message_id: int) -> None:
         """Count one more queue that holds the message."""
         if self._pages and (page := self._pages[-1]).ids[-1] == message_id:  # that of the queue before

@@ -115,7 +115,7 @@ class Projector:
         self._in_flight: list[Batch] = []
         self._shared = self._stored_counts()
         self._shared_ahead = 1  # bodies: the next read-ahead of shared ones
-        self._behind_shared = -1  # the first id behind the last one
+        self._behind_shared = -1  # the shared message behind those that were read ahead last
         self._persisted = machine.next_offset
         self.watch: KeyWatch | None = None  # it is told of each encrypted message that is kept
         self.missing = 0  # bodies that RocksDB should have, and only the log has
@@ -422,12 +422,10 @@ class Projector:
             for key, value in self._db.scan(first, start):
                 if not found and key != start:
                     break
-                if room <= 0 or len(found) >= most:
-                    if queue_id == SHARED:
-                        self._behind_shared = keys.message_id_of(key)
-                    break
                 found[keys.message_id_of(key)] = value
                 room -= len(value)
+                if room <= 0 or len(found) >= most:
+                    break
         except Exception as error:  # rocksdict knows no narrower class
             if not found:
                 key_text = keys.describe(start, self._prefix)
@@ -435,6 +433,8 @@ class Projector:
             # damage further on is reported when the damaged message itself is asked for
         if not found:
             raise KeyError(keys.describe(start, self._prefix))
+        if queue_id == SHARED:
+            self._behind_shared = self._shared.following(next(reversed(found)))
         self.cache.add(queue_id, found)
         return self.cache.decoded(cast(bytes, found[message_id]))
 

@@ -107,12 +107,11 @@ class StateStore:
         self.discard(base.partition)
         encoder, decoder = Encoder(), FramedDecoder() if base.framed else Decoder()
         try:
-            machine = base.machine()
+            projector = self._projector(base.machine(), QuarantineReport(), 0, decoder)
+            decoded = projector.cache.decoded
+            shared = {offset for offset, record in base.records() if is_shared(decoded(record))}
         except BaseError as error:
             raise StoreError(str(error)) from error
-        projector = self._projector(machine, QuarantineReport(), 0, decoder)
-        decoded = projector.cache.decoded
-        shared = {offset for offset, record in base.records() if is_shared(decoded(record))}
 
         def body(key: bytes) -> bytes | None:
             offset = keys.message_id_of(key)

@@ -94,6 +94,8 @@ def test_counts_are_those_of_a_dictionary_in_memory_and_as_stored(seed: int) -> 
         assert counts.empty == (not model)
         asked = [*model, *dice.sample(range(top + 2), min(100, top + 2))]
         assert [each in counts for each in asked] == [each in model for each in asked]
+        behind = [min((other for other in model if other > each), default=-1) for each in asked[-5:]]
+        assert [counts.following(each) for each in asked[-5:]] == behind
 
 
 def test_a_page_is_written_again_only_when_its_counts_changed() -> None:
