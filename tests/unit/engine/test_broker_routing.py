@@ -186,6 +186,17 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(scene.router._destinations) <= 10
 
 
+def test_what_is_remembered_is_bounded_by_the_queues_of_the_routes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routing, "REMEMBERED_QUEUES", 100)
+    scene = Scene()
+    for number in range(30):
+        scene.bind("amq.fanout", f"q{number}")
+    for number in range(50):
+        assert len(scene.queues("amq.fanout", f"key {number}")) == 30
+        assert len(scene.router._answers) <= 5
+        assert len(scene.router._destinations) <= 10
+
+
 # -- partitions -------------------------------------------------------------------------------------------------------
 
 
