@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from rocksdict import WriteBatch
 
 from rewindmq.projections.machine.data.effects import Effect, Keep
 from rewindmq.projections.machine.machine import Machine
@@ -19,6 +20,7 @@ from rewindmq.projections.store.projector import holds
 from rewindmq.projections.store.repair import mend
 from rewindmq.projections.store.store import Projector, StateStore
 from rewindmq.projections.verify import verify_partition
+from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import Acked, ConsumerAttached, Published, Purged, QueueDeleted
 from rewindmq.schemas.values import Route
 from tests.support.traffic import ANN, QUEUES, ListLog, Traffic, live_messages, published, queue_declared, record
@@ -276,17 +278,22 @@ def test_a_repaired_store_has_each_shared_body_once_and_its_count(tmp_path: Path
     store.close()
 
 
-def test_a_state_of_the_older_format_is_read_and_emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_of_the_older_format_is_read_and_emptied(tmp_path: Path) -> None:
     """It has each message under each of its queues, with the names of all of them."""
-    monkeypatch.setattr("rewindmq.projections.store.projector.is_shared", lambda message: False)
     store, log = StateStore.open(tmp_path), ListLog()
     machine, projector = store.open_partition("queues-0")
     traffic = Traffic(3, machine, projector, log=log)
     traffic.run(300)
     write(projector)
-    store._db.put(keys.FORMAT, keys.OLDER_FORMAT)
+    encoder, changes = Encoder(), WriteBatch(raw_mode=True)
+    for first in (PREFIX + b"S", keys.messages(PREFIX, keys.SHARED)):
+        changes.delete_range(first, keys.past(first))
+    for queue_id, message_id in live_messages(machine):
+        stored = encoder.encode(projector.stamp, traffic.bodies[message_id])
+        changes.put(keys.message(PREFIX, queue_id, message_id), stored)
+    changes.put(keys.FORMAT, keys.OLDER_FORMAT)
+    store._db.write(changes)
     store.close()
-    monkeypatch.undo()
 
     looked_at = StateStore.open(tmp_path, read_only=True)
     assert verify_partition(log, looked_at).differences == []
