@@ -117,9 +117,9 @@ class OpenSessions:
             for consumer_id in consumer_ids:
                 partition.detach(consumer_id)
                 session.attachments.pop(consumer_id, None)
+                session.channel_of.pop(consumer_id, None)
             partition.append(session.actor, SessionClosed(session.session_id, channel))
-        for key in [key for key in session.holders if key[0] == channel]:
-            del session.holders[key]
+        session.holders.pop(channel, None)
 
     def close(self, session: Session) -> None:
         """End a session: every channel as `close_channel`, and its exclusive queues are deleted."""
@@ -138,6 +138,7 @@ class OpenSessions:
             partition.append(session.actor, ended)
         session.attached.clear()
         session.attachments.clear()
+        session.channel_of.clear()
         session.holders.clear()
         session.owns_queues_in.clear()
         self._ended(session)

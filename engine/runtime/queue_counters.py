@@ -103,7 +103,7 @@ class QueueCounters:
     def of(cls, queue: Queue, served: Served | None, at: int, covers_ms: int = 0) -> "QueueCounters":
         """The counters of a queue that is folded here, up to the offset `at`."""
         ahead, ahead_bytes = queue.in_lookahead()
-        holders = [holder for holder in queue.holders.values() if holder.attached and holder.exclusive]
+        exclusive = queue.exclusive_consumer()
         counters = cls(
             queue.vhost,
             queue.name,
@@ -114,7 +114,7 @@ class QueueCounters:
             queue.exclusive,
             queue.owner,
             queue.paused,
-            holders[0].tag if holders else None,
+            None if exclusive is None else exclusive.tag,
             None if queue.active is None else queue.active.tag,
             outcomes={name: count for name, count in queue.counters.items() if count},
             messages_ready=queue.messages_ready,
@@ -127,7 +127,7 @@ class QueueCounters:
             message_bytes_dlx=queue.message_bytes_dlx,
             ahead=ahead,
             ahead_bytes=ahead_bytes,
-            attached=queue.attached,
+            attached=queue.consumer_count(),
             attached_consumers=published_of(queue.consumers()),
             at=at,
             covers_ms=covers_ms,

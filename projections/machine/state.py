@@ -32,6 +32,9 @@ DEADLINES_A_QUEUE = 8  # the heap may hold so many entries a queue, and DEADLINE
 DEADLINES_MORE = 1000
 
 
+Holders = dict[tuple[int, int], Consumer]  # (queue_id, consumer) -> holder
+
+
 class DeadlineKind(IntEnum):
     """The kinds of deadlines."""
 
@@ -64,7 +67,8 @@ class State:
         self.by_name: dict[tuple[str, str], Queue] = {}
         self.by_id: dict[int, Queue] = {}  # the queues of by_name, and those gone whose outbox is not empty
         self.owned: dict[int, dict[int, Queue]] = {}  # session -> queue_id -> its exclusive queues
-        self.sessions: dict[int, dict[tuple[int, int], Consumer]] = {}  # session -> (queue_id, consumer) -> holder
+        self.sessions: dict[int, Holders] = {}
+        self.channels: dict[tuple[int, int], Holders] = {}  # (session, channel) -> of these, those of the channel
         self.limiters: dict[tuple[int, int], Limiter] = {}  # (session, channel)
         self.lost_epochs: dict[int, None] = {}  # epochs of lost nodes, which are over: events from them are ignored
         self.admitted: Actor | None = None  # the last actor that was found not to be of a lost epoch
@@ -158,16 +162,24 @@ class State:
 
     def index_holder(self, holder: Consumer) -> None:
         """Note a holder under its session."""
-        key = (holder.queue.queue_id, holder.consumer)
+        key = holder.key
         self.sessions.setdefault(holder.session, {})[key] = holder
+        self.channels.setdefault((holder.session, holder.channel), {})[key] = holder
+
+    def holders_of(self, session: int, channel: int) -> Holders:
+        """The holders of a channel; of a whole session where `channel` is 0."""
+        return self.channels.get((session, channel), {}) if channel else self.sessions.get(session, {})
 
     def forget_holder(self, holder: Consumer) -> None:
         """Remove a holder that is not attached and holds nothing."""
         del holder.queue.holders[holder.consumer]
-        of_session = self.sessions[holder.session]
-        del of_session[(holder.queue.queue_id, holder.consumer)]
+        key = holder.key
+        of_session, of_channel = self.sessions[holder.session], self.channels[holder.session, holder.channel]
+        del of_session[key], of_channel[key]
         if not of_session:
             del self.sessions[holder.session]
+        if not of_channel:
+            del self.channels[holder.session, holder.channel]
         limiter = holder.limiter
         if limiter is not None:
             limiter.members -= 1

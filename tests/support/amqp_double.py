@@ -45,7 +45,8 @@ class DoubleQueue:
 
     def seen(self) -> Queue:
         """The queue as the AMQP side sees it."""
-        self.queue.messages_ready, self.queue.attached = len(self.ready), len(self.consumers)
+        self.queue.messages_ready = len(self.ready)
+        self.queue.consuming = dict(enumerate(self.consumers))
         return self.queue
 
     def in_lookahead(self) -> tuple[int, int]:

@@ -238,7 +238,8 @@ def queue_item(broker: "Broker", partition: "Partition", queue: Listed, head: bo
     if isinstance(queue, QueueCounters):
         exclusive, active = queue.exclusive_tag, queue.active_tag
     else:
-        exclusive = next((consumer.tag for consumer in queue.consumers() if consumer.exclusive), None)
+        alone = queue.exclusive_consumer()
+        exclusive = None if alone is None else alone.tag
         active = None if queue.active is None else queue.active.tag
     policy, operator_policy = policies_of(broker, queue)
     _, ahead_bytes = queue.in_lookahead()

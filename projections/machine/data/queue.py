@@ -240,10 +240,13 @@ class Queue(Outcomes):
         self.all_levels: list[Level] = []  # highest priority first
         self.levels = self.all_levels  # those that are served: none while the queue is paused
         self.paused = False  # nothing is delivered (machine/events/pause.py)
-        self.attached = 0  # number of consumers
+        self.consuming: dict[int, Consumer] = {}  # of the holders, the attached consumers
+        self.arrivals = 0  # of consumers so far
+        self.ahead: Consumer | None = None  # the last consumer with a lookahead: only one that was alone has had one
         # Only one of them gets messages (machine/rules/single_active.py).
         self.single_active = not self.stream and self.asks_for(SINGLE_ACTIVE_ARGUMENT, SINGLE_ACTIVE) is True
         self.active: Consumer | None = None  # the single active consumer
+        self.waiting: list[tuple[int, int, int, int]] = []  # a heap of those that wait, and of some that did
 
         self.blocked = False  # quorum reject-publish: refuses until the queue is at 80 % of its limit (S-027)
         self.crash_offset = 0  # after a crash nobody knows whether messages below it had been delivered
@@ -426,9 +429,15 @@ class Queue(Outcomes):
                 not self.single_active or c is self.active,
                 self._activity_status(c),
             )
-            for c in self.holders.values()
-            if c.attached
+            for c in self.consuming.values()
         ]
+
+    def exclusive_consumer(self) -> Consumer | None:
+        """The consumer that has the queue for itself. It is alone, or it would not have been attached."""
+        if len(self.consuming) == 1:
+            for consumer in self.consuming.values():
+                return consumer if consumer.exclusive else None
+        return None
 
     def _activity_status(self, consumer: Consumer) -> ActivityStatus:
         """The consumer's activity status in the words of RabbitMQ's listings."""
@@ -438,16 +447,14 @@ class Queue(Outcomes):
 
     def in_lookahead(self) -> tuple[int, int]:
         """How many of the unacked messages are in a lookahead, and their bytes: no client has seen them."""
-        count = size = 0
-        if self.messages_unacked == 0:
+        holder = self.ahead
+        if holder is None or not holder.attached:
             return 0, 0
-        for holder in self.holders.values():
-            beyond = len(holder.held) - holder.prefetch
-            if beyond > 0 and holder.attached and not holder.windowed:
-                count += beyond
-                size += sum(word & SIZE_MASK for word in list(holder.held.values())[-beyond:])
-        return count, size
+        beyond = len(holder.held) - holder.prefetch
+        if beyond <= 0:
+            return 0, 0
+        return beyond, sum(word & SIZE_MASK for word in list(holder.held.values())[-beyond:])
 
     def consumer_count(self) -> int:
         """The number of attached consumers."""
-        return self.attached
+        return len(self.consuming)

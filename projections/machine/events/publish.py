@@ -135,7 +135,7 @@ def _publish(state: State, queue: Queue, message_id: int, event: Published, size
     if origin is not None and (origin.restore or relocated):
         word = as_it_was(queue, word, origin)
 
-    if queue.messages_ready == 0 and queue.attached > 0:
+    if queue.messages_ready == 0 and queue.consuming:
         consumer = next_consumer(queue)
         if consumer is not None:
             if not consumer.no_ack:

@@ -111,7 +111,7 @@ def _rule(queue: Queue, word: int) -> str:
 
 def is_unused(queue: Queue) -> bool:
     """Whether the queue's lease runs: it has no consumer; a quorum queue, besides, no holder of a message."""
-    return not queue.holders if queue.quorum else queue.attached == 0
+    return not queue.holders if queue.quorum else not queue.consuming
 
 
 def lease_ends_ms(queue: Queue) -> int:

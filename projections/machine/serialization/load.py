@@ -5,6 +5,7 @@ What can be derived (indexes, counts, settings) is derived, and counts are compa
 
 import json
 from array import array
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -15,10 +16,11 @@ from rewindmq.projections.machine.data.id_windows import ID_SIZE, KEY_SIZE, OWN,
 from rewindmq.projections.machine.data.message_order import BIG_ENDIAN, Chunk, Order, space_of
 from rewindmq.projections.machine.data.message_word import size_of
 from rewindmq.projections.machine.data.queue import Carried, OutboxEntry, Queue
-from rewindmq.projections.machine.events.delivery import join_level
+from rewindmq.projections.machine.events.delivery import attach
 from rewindmq.projections.machine.events.pause import stop_serving
 from rewindmq.projections.machine.rules.expiry import arm_lease
 from rewindmq.projections.machine.rules.settings import QUEUE_TYPES, resolve
+from rewindmq.projections.machine.rules.single_active import wait
 from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.machine.serialization.pack import CHUNK_HEADER, COUNTERS, LENGTH
 from rewindmq.projections.machine.state import NewerHistory, State
@@ -51,7 +53,7 @@ def load(state: State, head: bytes, pieces: Iterable[tuple[bytes, dict[int, byte
         for queue_id, consumer in blocked:
             waiting = state.by_id[queue_id].holders[consumer]
             waiting.blocked = True
-            state.limiters[(session, channel)].blocked.append(waiting)
+            state.limiters[(session, channel)].blocked[waiting.key] = waiting
 
 
 def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
@@ -92,17 +94,22 @@ def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
         holder = queue.holders[consumer]
         holder.lookahead = lookahead
         holder.limit += lookahead
+        queue.ahead = holder
+    for holder in queue.consuming.values():
+        if not holder.windowed and len(holder.held) > holder.prefetch:  # at most one
+            queue.ahead = holder
     if queue.single_active:
         queue.active = queue.holders.get(fields.get("active", 0))
         for holder in queue.holders.values():
             giving_way = holder is queue.active and "giving_way" in fields
-            holder.waiting = giving_way or (holder.attached and holder is not queue.active)
+            if giving_way or (holder.attached and holder is not queue.active):
+                wait(queue, holder)
     for priority, consumers in fields["service"]:
         for level in queue.all_levels:
             if level.priority == priority:
-                level.service = [queue.holders[consumer] for consumer in consumers]
-                for consumer in level.service:
-                    consumer.serviced = True
+                level.service = OrderedDict((consumer, queue.holders[consumer]) for consumer in consumers)
+                for served in level.service.values():
+                    served.serviced = True
     queue.removed, queue.moved = fields.get("removed", (0, 0))
     queue.relocated = fields.get("relocated", 0)
     if "paused" in fields:
@@ -189,7 +196,6 @@ def _load_holder(state: State, queue: Queue, fields: Any) -> tuple[Consumer, int
         count,
     ) = fields
     holder = Consumer(queue, consumer, session, channel, user)
-    holder.attached = attached
     holder.tag = tag
     holder.no_ack = no_ack
     holder.exclusive = exclusive
@@ -203,9 +209,8 @@ def _load_holder(state: State, queue: Queue, fields: Any) -> tuple[Consumer, int
     if limited:
         holder.limiter = state.limiters[(session, channel)]
         holder.limiter.members += 1
-    if holder.attached:
-        queue.attached += 1
-        join_level(queue, holder)
+    if attached:
+        attach(queue, holder)
     return holder, count
 
 

@@ -61,7 +61,12 @@ def number_bytes(values: "array[int]") -> bytes:
 def limiter_fields(state: State) -> list[object]:
     """The shared limits, canonical."""
     return [
-        [limiter.session, limiter.channel, limiter.limit, [[c.queue.queue_id, c.consumer] for c in limiter.blocked]]
+        [
+            limiter.session,
+            limiter.channel,
+            limiter.limit,
+            [[c.queue.queue_id, c.consumer] for c in limiter.blocked.values()],
+        ]
         for _, limiter in sorted(state.limiters.items())
     ]
 
@@ -138,7 +143,7 @@ def queue_fields(queue: Queue) -> dict[str, object]:
         "blocked": queue.blocked,
         "last_used_ms": queue.last_used_ms,
         "holders": [_holder(h) for h in queue.holders.values()],
-        "service": [[level.priority, [c.consumer for c in level.service]] for level in queue.all_levels],
+        "service": [[level.priority, list(level.service)] for level in queue.all_levels],
         "next_sequence": queue.next_sequence,
         "outbox": [
             [e.sequence, e.message_id, e.size, e.reason, e.exchange, e.routing_key, e.at_least_once, e.refused]
